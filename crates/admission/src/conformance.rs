@@ -1,16 +1,17 @@
-//! The conformance suite of backends.
+//! The conformance suite: the test cases that every [`Backend`] must pass.
 //!
-//! A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each case gets a
-//! fresh backend. Windows are whole seconds, so that the cases also run on real time.
+//! A case is a public async function of a submodule. The macros below list the cases; a case that no list names does
+//! not run. A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each case
+//! gets a fresh backend. Windows are whole seconds, so that a backend without a manual clock can sleep through them.
 
 mod capacity;
 mod complete;
 mod credit;
-mod desk;
+mod credit_driver;
+mod driver;
 mod history;
 mod keys;
 mod reserve;
-mod teller;
 mod write;
 
 pub use capacity::*;
@@ -28,13 +29,14 @@ pub trait Harness: Send + Sync {
     /// The backend.
     fn backend(&self) -> &dyn Backend;
 
-    /// The wall time in milliseconds.
+    /// The backend's wall time in milliseconds, from which the cases make lease ids.
     fn now_ms(&self) -> u64;
 
-    /// Advances time.
+    /// Advances the backend's clock, or sleeps if the backend uses real time.
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()>;
 
-    /// Whether results of writes are kept for ever, and not only for a while.
+    /// Whether the backend keeps the results of all writes for retries. Otherwise a retry of an old write is answered
+    /// `ALREADY_COMMITTED`.
     fn keeps_results(&self) -> bool {
         false
     }
@@ -45,8 +47,10 @@ pub trait Harness: Send + Sync {
     }
 }
 
-/// Makes a test of every case. `$harness` is an async function that returns a fresh [`Harness`]. A crate about limits
-/// or credit only uses [`conformance_of_limits!`](crate::conformance_of_limits) or
+/// Generates a test for every case. `$harness` is an async function that returns a fresh [`Harness`].
+///
+/// `conformance!(harness: case_a, case_b)` generates tests for the named cases only. A backend of limits or of credit
+/// alone uses [`conformance_of_limits!`](crate::conformance_of_limits) or
 /// [`conformance_of_credit!`](crate::conformance_of_credit).
 #[macro_export]
 macro_rules! conformance {
@@ -64,7 +68,7 @@ macro_rules! conformance {
     )*};
 }
 
-/// Makes a test of every case about rolling and concurrency limits and their leases.
+/// Generates a test for every case about rolling and concurrency limits and their leases.
 #[macro_export]
 macro_rules! conformance_of_limits {
     ($harness:path) => {
@@ -104,7 +108,7 @@ macro_rules! conformance_of_limits {
     };
 }
 
-/// Makes a test of every case about writes, credit and credit holds.
+/// Generates a test for every case about writes, credit, credit holds, keys and the change log.
 #[macro_export]
 macro_rules! conformance_of_credit {
     ($harness:path) => {

@@ -3,14 +3,14 @@
 use earmark_core::{Kind, LimitStatus};
 
 use super::Harness;
-use super::desk::{Desk, MINUTE, SLOTS, definition, key, namespace};
+use super::driver::{Driver, MINUTE, SLOTS, definition, key, namespace};
 use crate::backend::{LimitError, Refusal, ReserveAnswer};
 
 /// A limit can be listed, read and deleted.
 pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.put("tpm", MINUTE, 100).await;
-    desk.put("rpm", MINUTE, 10).await;
+    let driver = Driver(harness);
+    driver.put("tpm", MINUTE, 100).await;
+    driver.put("rpm", MINUTE, 10).await;
     let names = async || {
         let limits = harness.backend().limits(namespace()).await.expect("a backend that answers");
         limits.into_iter().map(|limit| limit.definition.key.to_string()).collect::<Vec<_>>()
@@ -20,78 +20,78 @@ pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
     let limit = limit.expect("a limit that exists");
     assert_eq!(limit.definition, definition("tpm", MINUTE, 100));
     assert_eq!((limit.status, limit.revision), (LimitStatus::Active, 1));
-    let change = desk.delete("tpm").await.expect("a limit that can be deleted");
+    let change = driver.delete("tpm").await.expect("a limit that can be deleted");
     assert_eq!(change.status, LimitStatus::Deleted);
     assert_eq!(names().await, ["rpm"]);
-    assert_eq!(desk.delete("tpm").await, Err(LimitError::NotFound));
-    let answer = desk.reserve(desk.lease(), &[("tpm", 1)]).await;
+    assert_eq!(driver.delete("tpm").await, Err(LimitError::NotFound));
+    let answer = driver.reserve(driver.lease(), &[("tpm", 1)]).await;
     assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("tpm"))));
 }
 
 /// An increase of capacity applies at once.
 pub async fn more_capacity_counts_at_once(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.put("slots", SLOTS, 1).await;
-    desk.admit(&[("slots", 1)]).await;
-    desk.deny(&[("slots", 1)]).await;
-    let change = desk.put("slots", SLOTS, 2).await;
+    let driver = Driver(harness);
+    driver.put("slots", SLOTS, 1).await;
+    driver.admit(&[("slots", 1)]).await;
+    driver.deny(&[("slots", 1)]).await;
+    let change = driver.put("slots", SLOTS, 2).await;
     assert_eq!((change.status, change.revision), (LimitStatus::Active, 2));
-    desk.admit(&[("slots", 1)]).await;
+    driver.admit(&[("slots", 1)]).await;
 }
 
 /// A decrease waits until enough is free, because a reservation is never revoked.
 pub async fn less_capacity_waits_until_it_is_free(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.put("slots", SLOTS, 3).await;
-    let leases = [desk.admit(&[("slots", 1)]).await, desk.admit(&[("slots", 1)]).await];
-    assert_eq!(desk.put("slots", SLOTS, 1).await.status, LimitStatus::Decreasing { to: 1 });
-    let lease = desk.lease();
-    let answer = desk.reserve(lease, &[("slots", 1)]).await;
+    let driver = Driver(harness);
+    driver.put("slots", SLOTS, 3).await;
+    let leases = [driver.admit(&[("slots", 1)]).await, driver.admit(&[("slots", 1)]).await];
+    assert_eq!(driver.put("slots", SLOTS, 1).await.status, LimitStatus::Decreasing { to: 1 });
+    let lease = driver.lease();
+    let answer = driver.reserve(lease, &[("slots", 1)]).await;
     assert!(
         matches!(&answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { key: limit, .. })
             if *limit == key("slots")),
         "{answer:?}"
     );
-    assert_eq!(desk.usage("slots").await.capacity, 3);
-    desk.complete(leases[0], &[]).await;
+    assert_eq!(driver.usage("slots").await.capacity, 3);
+    driver.complete(leases[0], &[]).await;
     harness.advance_ms(2_000).await;
-    assert_eq!(desk.status("slots").await, Some(LimitStatus::Active));
-    assert_eq!((desk.usage("slots").await.capacity, desk.reserved("slots").await), (1, 1));
-    desk.deny(&[("slots", 1)]).await;
-    desk.complete(leases[1], &[]).await;
+    assert_eq!(driver.status("slots").await, Some(LimitStatus::Active));
+    assert_eq!((driver.usage("slots").await.capacity, driver.reserved("slots").await), (1, 1));
+    driver.deny(&[("slots", 1)]).await;
+    driver.complete(leases[1], &[]).await;
     // The refusal left no trace, so the same lease may try again.
-    let answer = desk.reserve(lease, &[("slots", 1)]).await;
+    let answer = driver.reserve(lease, &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
 /// A limit in use is deleted when its last lease ends.
 pub async fn a_limit_in_use_is_deleted_when_it_is_free(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.put("slots", SLOTS, 3).await;
-    let lease = desk.admit(&[("slots", 1)]).await;
-    let change = desk.delete("slots").await.expect("a limit that can be deleted");
+    let driver = Driver(harness);
+    driver.put("slots", SLOTS, 3).await;
+    let lease = driver.admit(&[("slots", 1)]).await;
+    let change = driver.delete("slots").await.expect("a limit that can be deleted");
     assert_eq!(change.status, LimitStatus::Decreasing { to: 0 });
-    assert!(desk.complete(lease, &[]).await.reconciled);
+    assert!(driver.complete(lease, &[]).await.reconciled);
     harness.advance_ms(2_000).await;
-    assert_eq!(desk.status("slots").await, None);
+    assert_eq!(driver.status("slots").await, None);
 }
 
 /// The kind of a limit cannot be changed.
 pub async fn a_limit_keeps_its_kind(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.put("slots", SLOTS, 3).await;
+    let driver = Driver(harness);
+    driver.put("slots", SLOTS, 3).await;
     let other = definition("slots", Kind::Rolling { window_seconds: 1 }, 3);
-    assert_eq!(desk.try_put(other, None).await, Err(LimitError::KindDiffers));
-    assert_eq!(desk.status("slots").await, Some(LimitStatus::Active));
+    assert_eq!(driver.try_put(other, None).await, Err(LimitError::KindDiffers));
+    assert_eq!(driver.status("slots").await, Some(LimitStatus::Active));
 }
 
 /// Two operators cannot overwrite each other.
 pub async fn a_change_for_another_revision_is_refused(harness: &impl Harness) {
-    let desk = Desk(harness);
+    let driver = Driver(harness);
     let rpm = |capacity| definition("rpm", MINUTE, capacity);
-    assert_eq!(desk.try_put(rpm(1), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 0 }));
-    assert_eq!(desk.try_put(rpm(1), Some(0)).await.map(|change| change.revision), Ok(1));
-    assert_eq!(desk.try_put(rpm(2), Some(1)).await.map(|change| change.revision), Ok(2));
-    assert_eq!(desk.try_put(rpm(3), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 2 }));
-    assert_eq!(desk.usage("rpm").await.capacity, 2);
+    assert_eq!(driver.try_put(rpm(1), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 0 }));
+    assert_eq!(driver.try_put(rpm(1), Some(0)).await.map(|change| change.revision), Ok(1));
+    assert_eq!(driver.try_put(rpm(2), Some(1)).await.map(|change| change.revision), Ok(2));
+    assert_eq!(driver.try_put(rpm(3), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 2 }));
+    assert_eq!(driver.usage("rpm").await.capacity, 2);
 }

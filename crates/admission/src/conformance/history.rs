@@ -3,9 +3,9 @@
 use earmark_core::{AccountName, Actor, BalanceInfo, Principal, Role, VaultName};
 
 use super::Harness;
-use super::desk::{Desk, key, namespace};
+use super::credit_driver::{MAIN, credit, issue, open, path, retire, transfer, usd, vault};
+use super::driver::{Driver, key, namespace};
 use super::keys::make;
-use super::teller::{MAIN, credit, issue, open, path, retire, transfer, usd, vault};
 use crate::backend::{Amount, CompleteRequest, ReserveAnswer};
 use crate::writes::{EntryKind, EntryView};
 
@@ -26,9 +26,9 @@ async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {
 
 /// SQL used to omit an asset whose balance had become 0, as if the account had never had it.
 pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.does(MAIN, vec![open("acme"), open("bob"), issue("acme", 100)]).await;
-    desk.does(MAIN, vec![transfer("acme", "bob", 60), retire("acme", 40)]).await;
+    let driver = Driver(harness);
+    driver.does(MAIN, vec![open("acme"), open("bob"), issue("acme", 100)]).await;
+    driver.does(MAIN, vec![transfer("acme", "bob", 60), retire("acme", 40)]).await;
     let balances = async |name| {
         let balances = harness.backend().balances(path(VaultName::MAIN, name)).await;
         balances.expect("an account that exists")
@@ -36,13 +36,13 @@ pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &
     let of_usd = |available| BalanceInfo { asset: usd(), available, held: 0, pending: 0 };
     assert_eq!(balances("acme").await, [of_usd(0)]);
     assert_eq!(balances("bob").await, [of_usd(60)]);
-    desk.try_put(credit("usd", VaultName::MAIN, "bob", 60), None).await.expect("a limit that can be put");
-    let lease = desk.admit(&[("usd", 60)]).await;
+    driver.try_put(credit("usd", VaultName::MAIN, "bob", 60), None).await.expect("a limit that can be put");
+    let lease = driver.admit(&[("usd", 60)]).await;
     assert_eq!(balances("bob").await, [BalanceInfo { held: 60, ..of_usd(0) }]);
-    desk.complete(lease, &[("usd", 60)]).await;
+    driver.complete(lease, &[("usd", 60)]).await;
     assert_eq!(balances("bob").await, [of_usd(0)]);
     assert_eq!(balances(AccountName::REVENUE).await, [of_usd(60)]);
-    desk.does(MAIN, vec![open("carol")]).await;
+    driver.does(MAIN, vec![open("carol")]).await;
     assert_eq!(balances("carol").await, []);
 }
 
@@ -59,12 +59,12 @@ fn told(entry: &EntryView) -> String {
 
 /// Holds, settlements and releases had no actor with credit in SQL or limits in TigerBeetle.
 pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Harness) {
-    let (backend, desk) = (harness.backend(), Desk(harness));
-    desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
-    desk.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
+    let (backend, driver) = (harness.backend(), Driver(harness));
+    driver.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
+    driver.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
     let user = |number: u32| Principal::Actor(format!("user:{number}").parse().expect("an actor"));
     let hold = async |by: Principal, lease| {
-        let held = backend.reserve(by, vec![desk.request(lease, &[("usd", 10)])]).await;
+        let held = backend.reserve(by, vec![driver.request(lease, &[("usd", 10)])]).await;
         assert!(matches!(held[0], Ok(ReserveAnswer::Allowed { .. })), "{held:?}");
     };
     let pay = async |by: Principal, lease, cost| {
@@ -73,7 +73,7 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
         let paid = backend.complete(by, vec![request]).await;
         assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
     };
-    let (paid, free, late, open) = (desk.lease(), desk.lease(), desk.lease(), desk.lease());
+    let (paid, free, late, open) = (driver.lease(), driver.lease(), driver.lease(), driver.lease());
     // A repeated request gets the answer but is not recorded as the actor.
     hold(user(1), paid).await;
     hold(user(2), paid).await;
@@ -89,7 +89,7 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     if let Some(keys) = backend.keys() {
         make(keys, Role::Admin).await;
         let (token, by) = make(keys, Role::Caller).await;
-        hold(by, desk.lease()).await;
+        hold(by, driver.lease()).await;
         of_key.push(format!("hold by client:{}", token.id()));
     }
     let of_acme: Vec<String> = entries(harness, "acme").await.iter().map(told).collect();
@@ -110,17 +110,17 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
 
 /// Holds, settlements and releases are recorded, and add up to the balance.
 pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Harness) {
-    let desk = Desk(harness);
-    desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
-    desk.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
-    let paid = desk.admit(&[("usd", 40)]).await;
-    desk.complete(paid, &[("usd", 25)]).await;
-    let free = desk.admit(&[("usd", 30)]).await;
-    desk.complete(free, &[("usd", 0)]).await;
-    let silent = desk.admit(&[("usd", 20)]).await;
+    let driver = Driver(harness);
+    driver.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
+    driver.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
+    let paid = driver.admit(&[("usd", 40)]).await;
+    driver.complete(paid, &[("usd", 25)]).await;
+    let free = driver.admit(&[("usd", 30)]).await;
+    driver.complete(free, &[("usd", 0)]).await;
+    let silent = driver.admit(&[("usd", 20)]).await;
     harness.advance_ms(3_000).await;
     // A timeout is recorded with the next commands or by the sweep.
-    desk.admit(&[("usd", 1)]).await;
+    driver.admit(&[("usd", 1)]).await;
     let of_acme = entries(harness, "acme").await;
     let told: Vec<_> = of_acme
         .iter()
@@ -152,7 +152,7 @@ pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Ha
         assert_eq!(change.asset.as_str(), "usd");
         (amount + change.amount, held + change.held)
     });
-    assert_eq!(sums, desk.purse(VaultName::MAIN, "acme").await);
+    assert_eq!(sums, driver.purse(VaultName::MAIN, "acme").await);
     let revenue = entries(harness, AccountName::REVENUE).await;
     assert_eq!(revenue.len(), 1);
     match &revenue[0].what {

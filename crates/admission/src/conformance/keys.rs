@@ -5,8 +5,8 @@ use std::time::Duration;
 use earmark_core::{CreateKey, KeyInfo, Operation, Principal, RevokeKey, Role, VaultName};
 
 use super::Harness;
-use super::desk::{Desk, MINUTE, definition, namespace};
-use super::teller::{MAIN, issue, open, open_vault, write_request};
+use super::credit_driver::{MAIN, issue, open, open_vault, write_request};
+use super::driver::{Driver, MINUTE, definition, namespace};
 use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLimitRequest};
 use crate::callers::{ChangeCursor, ChangeKind, KeyError, Keys, Token};
 use crate::writes::{WriteAnswer, WriteRequest};
@@ -41,9 +41,9 @@ pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, Principal) {
 
 /// A key authenticates by its secret, is listed without it, and stops working when revoked.
 pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
-    let (backend, desk) = (harness.backend(), Desk(harness));
+    let (backend, driver) = (harness.backend(), Driver(harness));
     let Some(keys) = backend.keys() else { return };
-    desk.put("rpm", MINUTE, 10).await;
+    driver.put("rpm", MINUTE, 10).await;
     assert!(!keys.has_keys());
     assert_eq!(keys.check(Principal::Anonymous).await, Ok(()));
     make(keys, Role::Admin).await;
@@ -56,7 +56,7 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert_eq!(keys.authenticate(token.id(), &other.hash()), None);
     assert_eq!(keys.authenticate(other.id(), &token.hash()), None);
     assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
-    let request = || desk.request(desk.lease(), &[("rpm", 1)]);
+    let request = || driver.request(driver.lease(), &[("rpm", 1)]);
     assert!(backend.reserve(by.clone(), vec![request()]).await[0].is_ok());
     assert_eq!(
         backend.reserve(Principal::Anonymous, vec![request()]).await,
@@ -70,15 +70,15 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     let both = vec![request(), request()];
     let refused = Err(BackendError::Unauthenticated);
     assert_eq!(backend.reserve(by.clone(), both).await, [refused.clone(), refused]);
-    assert_eq!(desk.usage("rpm").await.reserved, 1);
+    assert_eq!(driver.usage("rpm").await.reserved, 1);
 }
 
 /// A revoked key cannot change anything.
 pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
-    let (backend, desk) = (harness.backend(), Desk(harness));
+    let (backend, driver) = (harness.backend(), Driver(harness));
     let Some(keys) = backend.keys() else { return };
-    desk.put("rpm", MINUTE, 10).await;
-    let taken = desk.admit(&[("rpm", 4)]).await;
+    driver.put("rpm", MINUTE, 10).await;
+    let taken = driver.admit(&[("rpm", 4)]).await;
     make(keys, Role::Admin).await;
     let (token, by) = make(keys, Role::Writer).await;
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
@@ -97,7 +97,7 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     let definition = definition("rpm", MINUTE, 99);
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
     assert_eq!(backend.put_limit(by.clone(), put).await, Err(LimitError::Backend(unauthenticated.clone())));
-    let actuals = vec![Amount { key: super::desk::key("rpm"), amount: 0 }];
+    let actuals = vec![Amount { key: super::driver::key("rpm"), amount: 0 }];
     let complete =
         crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
     assert_eq!(backend.complete(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
@@ -106,7 +106,7 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
         keys.create(by.clone(), command(&token, Role::Admin)).await,
         Err(KeyError::Backend(unauthenticated))
     );
-    let usage = desk.usage("rpm").await;
+    let usage = driver.usage("rpm").await;
     assert_eq!((usage.capacity, usage.reserved), (10, 4));
     let last = backend.client_state(namespace(), None, "billing".parse().expect("a client")).await;
     assert_eq!(last, Ok(1));
@@ -114,11 +114,11 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
 
 /// The change log lists every change with its actor, in pages.
 pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
-    let (backend, desk) = (harness.backend(), Desk(harness));
+    let (backend, driver) = (harness.backend(), Driver(harness));
     let Some(keys) = backend.keys() else { return };
     let (root, by) = make(keys, Role::Admin).await;
     // Changes by Earmark itself are not listed.
-    desk.put("rpm", MINUTE, 10).await;
+    driver.put("rpm", MINUTE, 10).await;
     let put = PutLimitRequest {
         namespace: namespace(),
         definition: definition("rpm", MINUTE, 20),
@@ -126,8 +126,11 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     };
     backend.put_limit(by, put).await.expect("a limit");
     let user = Principal::Actor("user:7".parse().expect("an actor"));
-    let delete =
-        DeleteLimitRequest { namespace: namespace(), key: super::desk::key("rpm"), expected_revision: None };
+    let delete = DeleteLimitRequest {
+        namespace: namespace(),
+        key: super::driver::key("rpm"),
+        expected_revision: None,
+    };
     backend.delete_limit(user, delete).await.expect("a limit to delete");
     let written =
         backend.write(Principal::System, write_request(None, "billing", 1, vec![open_vault("eu")])).await;
@@ -138,7 +141,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let request = WriteRequest { actor: user, ..write_request(MAIN, "billing", 1, vec![open("acme")]) };
     let written = backend.write(Principal::Actor(request.actor.clone()), request).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
-    desk.does(MAIN, vec![issue("acme", 5), open("bob")]).await;
+    driver.does(MAIN, vec![issue("acme", 5), open("bob")]).await;
     harness.advance_ms(20).await;
     let (token, _) = make(keys, Role::Reader).await;
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");

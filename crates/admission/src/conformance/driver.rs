@@ -18,7 +18,8 @@ pub(super) const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
 /// A counter that makes leases unique in a test run.
 static LEASES: AtomicU64 = AtomicU64::new(1);
 
-pub(super) struct Desk<'a, H>(pub(super) &'a H);
+/// Sends the requests of a case to the backend under test.
+pub(super) struct Driver<'a, H>(pub(super) &'a H);
 
 pub(super) fn namespace() -> NamespaceName {
     NamespaceName::new(NamespaceName::DEFAULT).expect("the default namespace has a valid name")
@@ -37,7 +38,7 @@ pub(super) fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
     Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
 }
 
-impl<H: Harness> Desk<'_, H> {
+impl<H: Harness> Driver<'_, H> {
     pub(super) async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitChange {
         self.try_put(definition(name, kind, capacity), None).await.expect("a limit that can be put")
     }

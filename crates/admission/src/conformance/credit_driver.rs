@@ -8,7 +8,7 @@ use earmark_core::{
 };
 
 use super::Harness;
-use super::desk::{Desk, definition, namespace};
+use super::driver::{Driver, definition, namespace};
 use crate::backend::AccountPath;
 use crate::writes::{WriteAnswer, WriteRequest};
 
@@ -88,7 +88,7 @@ pub(super) fn write_request(
     }
 }
 
-impl<H: Harness> Desk<'_, H> {
+impl<H: Harness> Driver<'_, H> {
     pub(super) async fn write(
         &self,
         scope: Option<&str>,
