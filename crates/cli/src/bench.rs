@@ -1,6 +1,5 @@
 //! `earmark bench`: measures reserves per second.
 
-mod durable;
 mod histogram;
 mod http;
 mod in_process;
@@ -10,6 +9,7 @@ mod own_server;
 mod reply;
 mod report;
 mod request;
+mod target;
 mod through_client;
 mod tigerbeetle;
 
@@ -27,11 +27,11 @@ use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
 use crate::quantity;
 use crate::serve::parse_ledger_url;
-use durable::Scratch;
 use job::Part;
 use measure::{Bounds, Progress, Steps};
 use own_server::OwnServer;
 use report::{Report, Setting};
+use target::Scratch;
 
 pub(crate) const HELP: &str = "\
 Each op is one reserve against several limits. With 4 limits these are requests, tokens and concurrency of one of 20

@@ -8,9 +8,9 @@ use earmark_core::{Definition, NameError, NamespaceName, Principal};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
-use super::durable::{Scratch, Target};
 use super::job::{Call, Calls, Keys, Part};
 use super::measure::{Bounds, Counts, GRACE, Run, Shared, Tally, join, run_stages};
+use super::target::{Scratch, Target};
 use super::tigerbeetle;
 use crate::failure::Failure;
 use crate::serve::{LedgerUrl, runtime};

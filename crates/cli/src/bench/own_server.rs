@@ -1,4 +1,4 @@
-//! A server in this process for the duration of a run.
+//! A server inside the benchmark process, for runs that name no server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -9,14 +9,15 @@ use earmark_admission::Token;
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
-use super::durable::{Scratch, Target};
+use super::target::{Scratch, Target};
 use crate::credentials::Credentials;
 use crate::failure::Failure;
 use crate::serve::{create_first_key, runtime};
 
+/// Connections beyond those of the load: the client that creates the limits needs some.
 const CONNECTIONS_SPARE: usize = 16;
 
-/// A server with its own runtime, on a free loopback port.
+/// A server on a free loopback port. It has its own thread and runtime, so that the load does not share its threads.
 pub(super) struct OwnServer {
     address: SocketAddr,
     credentials: Option<Credentials>,
@@ -25,7 +26,8 @@ pub(super) struct OwnServer {
 }
 
 impl OwnServer {
-    /// Starts a server with room for `connections` and `reserves`; on disk if there is a folder.
+    /// Starts a server that accepts `connections` and queues at least `reserves` concurrent reserves. With a folder it
+    /// is a durable node, otherwise a Book in memory.
     pub(super) fn start(
         connections: usize,
         reserves: usize,
@@ -84,7 +86,6 @@ async fn serve(
         let created = create_first_key(&*target.backend, &token, "bench").await;
         created.map_err(|why| Failure::Bench(format!("cannot create the key: {why}")))?;
     }
-    // Spare connections for the client that creates the limits.
     let connections_max = connections + CONNECTIONS_SPARE;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     // The rate limits are active, as on any server, but never reached.
