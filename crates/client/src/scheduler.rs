@@ -1,4 +1,7 @@
 //! The scheduler: runs tasks of many models, each as soon as its limits have room.
+//!
+//! A [`Task`] is a [`Job`] (its requirements) with a payload. One driver (`run`) picks the next task (`lanes`) and
+//! spawns an attempt to reserve its requirements. An admitted task runs the work function; a denied one is queued again.
 
 mod handle;
 mod lanes;
@@ -25,13 +28,15 @@ use handle::TaskState;
 pub use lanes::Priority;
 use lanes::{LaneBounds, Lanes, Queueable};
 
-/// The fraction of a full queue that must be cancelled tasks before a submit sweeps them out: 1/16.
-const CANCELLED_PART: usize = 16;
+/// A submit to a full queue sweeps out cancelled tasks if they are at least 1/16 of its capacity. A sweep visits the
+/// whole queue, so it must free enough slots to be worth its cost.
+const SWEEP_DIVISOR: usize = 16;
 
-/// A queue of tasks. Tasks of different lanes never wait for each other.
+/// The name of a queue of tasks. A lane whose limits are exhausted does not delay other lanes.
 ///
 /// One lane for each model is enough where all callers share the same limits. Where tenants have their own limits, give
-/// each its own lane, so that an exhausted tenant delays few tasks of the others.
+/// each its own lane: a lane examines only its first tasks, so the backlog of an exhausted tenant would hide the tasks
+/// of the others behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lane(Arc<str>);
 
@@ -61,7 +66,7 @@ pub struct SchedulerOptions {
     pub running_max: usize,
     /// Concurrent tasks of one lane, so that a slow model cannot occupy them all.
     pub running_per_lane_max: usize,
-    /// Concurrent attempts of one lane.
+    /// Concurrent attempts of one lane. An attempt is one reserve that waits for its answer.
     pub attempts_per_lane_max: usize,
 }
 
@@ -84,11 +89,11 @@ pub struct Task<T> {
     pub lane: Lane,
     /// The priority within the lane.
     pub priority: Priority,
-    /// The requirements.
+    /// The limits that the task needs, with their amounts.
     pub job: Job,
     /// The argument of the work function.
     pub payload: T,
-    /// The deadline of the admission.
+    /// The deadline for the admission. An admitted task may run longer.
     pub deadline: Deadline,
 }
 
@@ -195,6 +200,7 @@ struct Shared<T, R> {
     changed: Notify,
     /// Signals that no task is queued or running.
     idle: Notify,
+    /// Cancelled tasks that are still queued, of all lanes. An estimate: a task may leave the queue uncounted.
     cancelled: Arc<AtomicUsize>,
     limiter: Limiter,
     work: Box<Work<T, R>>,
@@ -206,13 +212,14 @@ struct State<T, R> {
     lanes: Lanes<Item<T, R>>,
     /// Tasks that run or wait for the answer to an attempt.
     running: usize,
+    /// No task is accepted any more; queued tasks still run.
     is_closing: bool,
-    /// A drain gave up the queue, and nothing is queued again.
+    /// The deadline of a drain has passed: a denied task ends with `ShutDown`, and is not queued again.
     is_over: bool,
 }
 
 impl<T, R> State<T, R> {
-    /// The capacity that is used up, if one is, and whether it is that of the lane.
+    /// The exhausted capacity, if any: its size, and whether it is the capacity of the lane or of the whole queue.
     fn full(&self, options: &SchedulerOptions, lane: &Lane) -> Option<(usize, bool)> {
         if self.lanes.queued() >= options.queued_max {
             return Some((options.queued_max, false));
@@ -222,6 +229,7 @@ impl<T, R> State<T, R> {
     }
 }
 
+/// The error for a task that found this capacity exhausted.
 fn refuse<T>(task: Task<T>, (capacity, is_lane): (usize, bool)) -> SubmitError<T> {
     let task = Box::new(task);
     match is_lane {
@@ -306,7 +314,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         let mut swept = Vec::new();
         if let Some(full) = state.full(options, &task.lane) {
             let found = cancelled.load(Ordering::Relaxed);
-            if found < (full.0 / CANCELLED_PART).max(1) {
+            if found < (full.0 / SWEEP_DIVISOR).max(1) {
                 return Err(refuse(task, full));
             }
             cancelled.fetch_sub(found, Ordering::Relaxed);
@@ -332,8 +340,10 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         self.0.lock().lanes.queued()
     }
 
-    /// Stops taking tasks and waits until all queued tasks have run. At the deadline the rest of the queue is given up;
-    /// the return value is their number. Running tasks continue, and a task that is denied after that is given up too.
+    /// Stops accepting tasks and waits until all queued tasks have run. At the deadline the tasks still queued end with
+    /// [`TaskError::ShutDown`], and their number is returned. It includes cancelled tasks.
+    ///
+    /// Running tasks continue. A task whose attempt is denied after the deadline ends the same way, and is not counted.
     pub async fn drain(&self, deadline: Deadline) -> usize {
         self.0.lock().is_closing = true;
         self.0.changed.notify_one();
@@ -367,7 +377,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
     }
 }
 
-/// Queued tasks still run.
+/// Dropping the scheduler stops accepting tasks. Queued tasks still run.
 impl<T, R> Drop for Scheduler<T, R> {
     fn drop(&mut self) {
         self.0.lock().is_closing = true;
