@@ -5,13 +5,16 @@ use std::str::FromStr;
 
 use crate::time::UnixMs;
 
+/// Crockford's base 32, which ULIDs use: no I, L, O or U.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+/// Length of a ULID as text: 26 characters of 5 bits hold 128 bits.
 const TEXT_BYTES: usize = 26;
 
-/// One reserve attempt: a ULID of 48 bits of time and 80 random bits.
+/// The id of a lease, which is one reserve attempt: a ULID of 48 bits of time and 80 random bits.
 ///
-/// Text is parsed in either case and written in upper case, so that a lease has one label. Stored as two halves,
-/// since a `u128` would be aligned to 16 bytes and enlarge the records.
+/// It is parsed in either case and written in upper case, so that equal ids have equal text and hash to the same
+/// [`Label`](super::Label). The fields are two halves, because a `u128` is aligned to 16 bytes and would enlarge the
+/// records that contain it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
     high: u64,
@@ -65,13 +68,13 @@ impl LeaseId {
         ((self.high as u128) << 64) | self.low as u128
     }
 
-    /// The caller's clock when it made the lease.
+    /// The time at which the caller made the id, by the caller's clock.
     #[must_use]
     pub const fn time(self) -> UnixMs {
         UnixMs::new(self.high >> 16)
     }
 
-    /// The lower 64 of its random bits.
+    /// The lower 64 of the 80 random bits. The jitter of retry hints is derived from them.
     #[must_use]
     pub const fn random_bits(self) -> u64 {
         self.low
@@ -97,6 +100,7 @@ impl FromStr for LeaseId {
     }
 }
 
+/// The value of a character of the alphabet, in either case.
 fn digit(character: char) -> Option<u8> {
     let upper = u8::try_from(character.to_ascii_uppercase()).ok()?;
     ALPHABET.iter().zip(0_u8..).find_map(|(&letter, value)| (letter == upper).then_some(value))
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ulid_is_refused_by_what_is_wrong_with_it() {
+    fn an_invalid_ulid_is_refused_with_the_reason() {
         for (text, error) in [
             ("", LeaseIdError::Length { found: 0 }),
             ("01ARZ3NDEKTSV4RRFFQ69G5FA", LeaseIdError::Length { found: 25 }),
