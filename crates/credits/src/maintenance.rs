@@ -1,4 +1,7 @@
-//! Maintenance: recovers sagas of dead processes, releases orphans and holds that timed out.
+//! Maintenance of a store: heartbeats, recovery of abandoned sagas, release of orphans and of holds that timed out.
+//!
+//! An *owner* is a process that drives sagas on the store. It counts as dead when its heartbeat is too old. An *orphan*
+//! is a reservation in the store without a saga record.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,22 +21,23 @@ use crate::task::ReleaseTask;
 const BATCH: usize = 64;
 /// Reads per kind and round. The next round continues.
 const BATCHES_MAX: usize = 64;
-/// Concurrent recoveries. The store commits them together, and payments still outnumber them.
+/// Concurrent recoveries or releases: enough for the store to commit several together, few next to the requests in
+/// flight, so that maintenance does not slow payments down.
 const CONCURRENT: usize = 16;
-/// Reservation ids without a saga record per read.
+/// Orphans per read.
 const ORPHANS: usize = 1_024;
 
 /// How long the heartbeat row of a dead process is kept for operators, in milliseconds.
-const FORGOTTEN_MS: u64 = 60 * 60 * 1_000;
-/// A heartbeat further in the future comes from a wrong clock, in milliseconds.
-const AHEAD_MS_MAX: u64 = 60_000;
+const HEARTBEAT_RETENTION_MS: u64 = 60 * 60 * 1_000;
+/// How far ahead of now a heartbeat may be, in milliseconds. One further ahead comes from a wrong clock.
+const HEARTBEAT_AHEAD_MS_MAX: u64 = 60_000;
 
-/// The sagas that the last recovery could not finish.
+/// The sagas that the last recovery could not finish, by gate. They need an operator.
 #[derive(Default)]
 pub(crate) struct StuckSagas(Mutex<BTreeMap<String, StoreError>>);
 
 impl StuckSagas {
-    /// Logs each stuck saga once and sets the gauge.
+    /// Replaces the list. Logs each saga that is new or has a new error, and sets the gauge.
     fn note(&self, stuck: BTreeMap<String, StoreError>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (gate, why) in &stuck {
@@ -46,7 +50,7 @@ impl StuckSagas {
     }
 }
 
-/// Where the sweep of timed-out holds continues.
+/// Where the next round of the sweep of timed-out holds continues.
 #[derive(Default)]
 pub(crate) struct SweepCursor(Mutex<DueCursor>);
 
@@ -55,18 +59,18 @@ impl SweepCursor {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, place: DueCursor) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    fn set(&self, cursor: DueCursor) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = cursor;
     }
 }
 
-/// The cursor of a held posting.
-fn place(posting: &Posting) -> Option<DueCursor> {
+/// The position of a held posting in the list of timed-out holds.
+fn cursor_of(posting: &Posting) -> Option<DueCursor> {
     posting.hold.as_ref().map(|hold| DueCursor { ends_at: hold.ends_at, id: posting.id })
 }
 
 impl Engine {
-    /// Records a heartbeat of this process and reads the store's clock.
+    /// Records a heartbeat of this process, and adjusts its time to the store's clock.
     pub(crate) async fn heartbeat(&self) -> Result<(), StoreError> {
         let asked_at = self.time.own();
         if let Some(store_time) = self.call(self.store.time()).await? {
@@ -75,11 +79,12 @@ impl Engine {
         self.write(vec![Change::Heartbeat(self.owner, self.time.now())]).await.map(drop)
     }
 
-    /// Drives every abandoned saga to its end and releases orphans.
+    /// Drives abandoned sagas to their end, then releases orphans. Abandoned are the sagas of dead processes, and those
+    /// of this process that no request drives any more.
     pub(crate) async fn recover(&self) -> Result<(), StoreError> {
         let mut stuck = BTreeMap::new();
-        let silent = Filter::Expired { except: self.owner, since: self.expired_since() };
-        for filter in [silent, Filter::OwnedBy(self.owner)] {
+        let dead = Filter::Expired { except: self.owner, since: self.expired_since() };
+        for filter in [dead, Filter::OwnedBy(self.owner)] {
             let mut page = RecordPage::first(BATCH);
             for _ in 0..BATCHES_MAX {
                 let Some(after) = self.recover_some(filter.clone(), page, &mut stuck).await? else { break };
@@ -90,6 +95,7 @@ impl Engine {
         self.release_orphans().await
     }
 
+    /// Releases the postings and accounts that a reservation without a saga record still occupies.
     async fn release_orphans(&self) -> Result<(), StoreError> {
         for _ in 0..BATCHES_MAX {
             let orphans = self.call(self.store.orphans(ORPHANS)).await?;
@@ -112,21 +118,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes the heartbeat rows of dead processes. A process without a row counts as dead, and one that is alive
-    /// inserts its row again.
+    /// Deletes heartbeat rows that are no longer needed: of processes dead for an hour that own no saga record, and
+    /// rows from a wrong clock. A process that is alive after all inserts its row again with its next heartbeat.
     pub(crate) async fn delete_stale_owners(&self) -> Result<(), StoreError> {
         let now = self.time.now();
-        let expired_since = UnixMs::new(now.get().saturating_sub(FORGOTTEN_MS));
-        let gone = StaleOwners { expired_since, ahead_of: now.plus_ms(AHEAD_MS_MAX) };
-        let found = self.call(self.store.stale_owners(gone, CHANGES_MAX)).await?;
+        let expired_since = UnixMs::new(now.get().saturating_sub(HEARTBEAT_RETENTION_MS));
+        let stale = StaleOwners { expired_since, ahead_of: now.plus_ms(HEARTBEAT_AHEAD_MS_MAX) };
+        let found = self.call(self.store.stale_owners(stale, CHANGES_MAX)).await?;
         if !found.is_empty() {
             self.write(found.into_iter().map(Change::Leave).collect()).await?;
         }
         Ok(())
     }
 
-    /// Recovers one page of sagas and returns the cursor of the next. A saga that cannot be read or finished is left to
-    /// an operator and does not block the others.
+    /// Recovers one page of sagas and returns the cursor of the next page. A saga that cannot be read or finished goes
+    /// into `stuck` and does not block the others. A transient error of the store ends the round.
     async fn recover_some(
         &self,
         filter: Filter,
@@ -148,10 +154,12 @@ impl Engine {
         Ok(records.next)
     }
 
-    /// Releases holds that timed out. Neither a busy account nor an unreadable hold blocks the others: the next round
-    /// continues after them.
+    /// Releases holds that timed out, and returns the first error that needs an operator.
+    ///
+    /// A busy account or a hold that cannot be released does not block the others. The cursor moves past it, and wraps
+    /// around to the first hold after the last page, so a later round tries it again.
     pub(crate) async fn sweep(&self) -> Result<(), TaskError> {
-        let (mut after, mut busy, mut trouble) = (self.swept.get(), HashSet::new(), None);
+        let (mut after, mut busy, mut first_error) = (self.swept.get(), HashSet::new(), None);
         for _ in 0..BATCHES_MAX {
             let found = self.due(None, after).await?;
             for some in found.chunks(CONCURRENT) {
@@ -162,21 +170,21 @@ impl Engine {
                         Ok(()) => {}
                         Err(TaskError::Busy) => drop(busy.insert(posting.account.clone())),
                         Err(TaskError::Store(error)) if error.is_transient() => return Err(error.into()),
-                        Err(error) => trouble = trouble.or(Some(error)),
+                        Err(error) => first_error = first_error.or(Some(error)),
                     }
                 }
             }
-            let last = found.last().filter(|_| found.len() == BATCH).and_then(place);
+            let last = found.last().filter(|_| found.len() == BATCH).and_then(cursor_of);
             after = last.unwrap_or_default();
             self.swept.set(after);
             if last.is_none() {
                 break;
             }
         }
-        trouble.map_or(Ok(()), Err)
+        first_error.map_or(Ok(()), Err)
     }
 
-    /// Releases some timed-out holds of one account.
+    /// Releases timed-out holds of one account, at most one page, for a request that needs their credit now.
     pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
             let found = self.due(Some(account), DueCursor::default()).await?;
@@ -189,12 +197,13 @@ impl Engine {
         })
     }
 
+    /// One page of holds that have timed out, of one account or of all.
     async fn due(&self, account: Option<AccountKey>, after: DueCursor) -> Result<Vec<Posting>, TaskError> {
         let due = DueQuery { now: self.time.now(), account, after };
         Ok(self.call(self.store.due(due, BATCH)).await?)
     }
 
-    /// Releases the hold on a posting.
+    /// Releases the hold on a posting. A posting without a hold is left as it is.
     pub(crate) fn release(&self, posting: Posting) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
             if let Some(task) = ReleaseTask::new(posting) {
@@ -212,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_saga_is_measured_as_stuck_for_as_long_as_it_is() {
+    fn the_gauge_counts_the_sagas_that_are_stuck_now() {
         let (recorder, sagas) = (PrometheusBuilder::new().build_recorder(), StuckSagas::default());
         let why = StoreError::Corrupt("version 99".to_owned());
         for gates in [&["a", "b"][..], &["b"], &[]] {

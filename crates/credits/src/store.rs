@@ -108,7 +108,7 @@ pub enum Change {
     },
     /// Records a heartbeat of an owner. Rows: 1.
     Heartbeat(OwnerId, UnixMs),
-    /// Removes an owner that shuts down. Rows: 1, or 0 if it was unknown.
+    /// Deletes the heartbeat row of an owner that shuts down or is dead. Rows: 1, or 0 if it has none.
     Leave(OwnerId),
 }
 
