@@ -82,7 +82,7 @@ impl Link {
                 self.applied_state.failure().set(&error);
                 RPCError::Unreachable(Unreachable::new(&error))
             }
-            CallError::Late { deadline, .. } => {
+            CallError::TimedOut { deadline, .. } => {
                 let Link { id, target, .. } = self;
                 RPCError::Timeout(Timeout { action, id: *id, target: target.id, timeout: deadline })
             }
@@ -117,7 +117,7 @@ impl Link {
                 Ok(Err(fault)) => failed(fault.to_string()),
                 Ok(Ok(())) => {
                     tokio::time::sleep(deadline).await;
-                    CallError::Late { address: address.clone(), deadline }
+                    CallError::TimedOut { address: address.clone(), deadline }
                 }
             }
         };
@@ -260,7 +260,7 @@ impl RaftNetwork<Types> for Link {
             Err(error @ (CallError::Failed { .. } | CallError::Removed { .. })) => {
                 Err(StreamingError::Unreachable(Unreachable::new(&error)))
             }
-            Err(CallError::Late { deadline, .. }) => Err(StreamingError::Timeout(Timeout {
+            Err(CallError::TimedOut { deadline, .. }) => Err(StreamingError::Timeout(Timeout {
                 action: RPCTypes::InstallSnapshot,
                 id: self.id,
                 target: self.target.id,

@@ -1,4 +1,6 @@
-//! Client side of the peer protocol. Every call has a deadline.
+//! Client side of the peer protocol, the gRPC service between nodes. Every call has a deadline.
+//!
+//! [`Peers`] keeps one lazy connection per node. With TLS, the certificate of a node must name its id.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,48 +28,58 @@ use crate::types::Batch;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Status code sent to a node that was removed from the cluster.
 pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
+/// Timeout of one connection attempt. A node that is up accepts well within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retention of reset HTTP/2 streams: longer than any call takes.
 const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) type Client = PeerServiceClient<Channel>;
 
+/// The node that a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) id: u64,
+    /// Its address in the membership; see [`Peers::moved`].
     pub(crate) address: String,
+    /// Random id of its data folder. A node that lost its folder refuses calls for the old one.
     pub(crate) incarnation: u128,
 }
 
+/// The clients of all other nodes.
 #[derive(Clone)]
 pub(crate) struct Peers(Arc<Inner>);
 
 struct Inner {
     cluster: u128,
+    /// This node.
     id: u64,
     net: Arc<dyn Net>,
+    /// Timeout of the calls made here. Calls of Raft have their own.
     deadline: Duration,
-    /// One channel per address and required node id.
+    /// One channel per address and node id that the certificate must name.
     channels: Mutex<BTreeMap<(String, Option<u64>), Channel>>,
-    moved: Moved,
+    moved: MovedAddresses,
 }
 
-/// New addresses of moved nodes, by the address in the membership.
-type Moved = Arc<Mutex<BTreeMap<String, String>>>;
+/// Current addresses of nodes that have moved, by their outdated address in the membership.
+type MovedAddresses = Arc<Mutex<BTreeMap<String, String>>>;
 
+/// Why a call has no reply. After `Failed` and `TimedOut` the node may still have executed it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
+    /// The connection failed, or the node answered with an error status.
     #[error("{address} cannot be reached: {message}")]
     Failed { address: String, message: String },
+    /// The node answered that this node was removed from the cluster.
     #[error("{message}")]
     Removed { message: String },
     #[error("{address} did not answer within {deadline:?}")]
-    Late { address: String, deadline: Duration },
+    TimedOut { address: String, deadline: Duration },
 }
 
 impl Peers {
     pub(crate) fn new(cluster: u128, id: u64, net: Arc<dyn Net>, deadline: Duration) -> Peers {
-        let (channels, moved) = (Mutex::default(), Moved::default());
+        let (channels, moved) = (Mutex::default(), MovedAddresses::default());
         Peers(Arc::new(Inner { cluster, id, net, deadline, channels, moved }))
     }
 
@@ -86,17 +98,20 @@ impl Peers {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Redirects connections for one address to another.
+    /// Redirects connections for an address in the membership to the current address of that node. The start calls it
+    /// for members found at another address, because the membership changes only once there is a leader.
     pub(crate) fn moved(&self, from: String, to: String) {
         self.0.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(from, to);
     }
 
+    /// The sender and receiver of a call. A receiver with another cluster, id or incarnation refuses it.
     pub(crate) fn route(&self, to: &Target) -> Route {
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         let (cluster, incarnation) = (bytes(self.0.cluster), bytes(to.incarnation));
         Route { cluster, from: self.0.id, to: to.id, incarnation }
     }
 
+    /// Waits for the reply of a call until its deadline.
     pub(crate) async fn call<T>(
         &self,
         address: &str,
@@ -105,10 +120,11 @@ impl Peers {
     ) -> Result<T, CallError> {
         match tokio::time::timeout(deadline, call).await {
             Ok(answer) => answered(address, answer),
-            Err(_) => Err(CallError::Late { address: address.to_owned(), deadline }),
+            Err(_) => Err(CallError::TimedOut { address: address.to_owned(), deadline }),
         }
     }
 
+    /// Sends commands to the leader, and returns their log index and outcomes.
     pub(crate) async fn submit(
         &self,
         leader: &Target,
@@ -128,7 +144,8 @@ impl Peers {
         }
     }
 
-    /// Asks the leader for the index to wait for before a read, and for its log time.
+    /// Asks the leader for the log index to wait for before a read, and for its log time. There is no index while the
+    /// log is empty.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
         let request = ReadIndexRequest { route: Some(self.route(leader)) };
         let mut client = self.client(leader);
@@ -142,25 +159,27 @@ impl Peers {
         }
     }
 
+    /// Asks the node at an address to add a node to the cluster.
     pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
         let mut client = self.client_at(address, None);
         members_result(self.call(address, self.0.deadline, client.join(request)).await)
     }
 
+    /// Asks the leader to remove a node from the cluster.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
         let request = RemoveRequest { route: Some(self.route(leader)), node };
         let mut client = self.client(leader);
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }
 
-    /// Asks a node for its cluster, and whether a node id is free.
+    /// Asks the node at an address for its cluster, and with `wanted` whether a new node may use that id.
     pub(crate) async fn hello(&self, address: &str, wanted: Option<u64>) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, None);
         let request = HelloRequest { wanted: wanted.unwrap_or_default() };
         self.call(address, self.0.deadline, client.hello(request)).await
     }
 
-    /// Asks a node for its cluster. Its certificate has to name `node`.
+    /// Asks the node at an address for its cluster. Its certificate has to name `node`.
     pub(crate) async fn hello_from(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, Some(node));
         self.call(address, self.0.deadline, client.hello(HelloRequest { wanted: 0 })).await
@@ -224,7 +243,7 @@ fn channel(peers: &Inner, address: &str, node: Option<u64>) -> Channel {
 /// Connects to one address and ignores the requested URI.
 struct Connector {
     net: Arc<dyn Net>,
-    moved: Moved,
+    moved: MovedAddresses,
     address: String,
     /// Node that the certificate has to name.
     node: Option<u64>,
