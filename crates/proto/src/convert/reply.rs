@@ -1,4 +1,4 @@
-//! Decodes replies and encodes operations, for clients.
+//! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
 use earmark_core::{BalanceInfo, Definition, LeaseState, LimitStatus, Operation, Overdraft, Usage};
 
@@ -7,14 +7,14 @@ use super::limit::{definition, definition_of, not_among};
 use super::name;
 use crate::v1;
 
-/// Decodes the status of a limit.
+/// Decodes the status of a limit. `pending_decrease_to` is the target of a decrease. Replies to a put or a delete have
+/// none; the status then has the placeholder 0.
 ///
 /// # Errors
 /// When the status is unknown.
 pub fn status_in(status: i32, pending_decrease_to: Option<u64>) -> Result<LimitStatus, Invalid> {
     match (v1::LimitStatus::try_from(status), pending_decrease_to) {
         (Ok(v1::LimitStatus::Active), _) => Ok(LimitStatus::Active),
-        // Some replies omit the target of the decrease.
         (Ok(v1::LimitStatus::Decreasing), to) => Ok(LimitStatus::Decreasing { to: to.unwrap_or(0) }),
         (Ok(v1::LimitStatus::Deleted), _) => Ok(LimitStatus::Deleted),
         (Ok(v1::LimitStatus::Unspecified) | Err(_), _) => {
@@ -33,7 +33,7 @@ pub fn info_in(message: v1::LimitInfo) -> Result<(Definition, LimitStatus, u64),
     Ok((definition, status_in(message.status, message.pending_decrease_to)?, message.revision))
 }
 
-/// Decodes usage.
+/// Decodes the usage of a limit.
 ///
 /// # Errors
 /// When a field is invalid.
@@ -63,7 +63,7 @@ pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
     }
 }
 
-/// Decodes a balance.
+/// Decodes the balance of an account in one asset.
 ///
 /// # Errors
 /// When a field is invalid.
@@ -76,6 +76,7 @@ pub fn balance_in(message: &v1::Balance) -> Result<BalanceInfo, Invalid> {
     })
 }
 
+/// Parses an amount that is sent as text, because it may exceed 64 bits.
 fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
     text.parse().map_err(|_| Invalid::new(field, format_args!("found {text:?}, allowed are decimal digits")))
 }
@@ -84,7 +85,8 @@ fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
 #[must_use]
 pub fn operation_of(operation: &Operation) -> v1::Operation {
     use v1::operation::Operation as Kind;
-    let only = |account: &earmark_core::AccountName| v1::AccountOperation { account: account.to_string() };
+    let account_only =
+        |account: &earmark_core::AccountName| v1::AccountOperation { account: account.to_string() };
     let kind = match operation {
         Operation::PutLimit { definition, expected_revision } => Kind::PutLimit(v1::PutLimitOperation {
             definition: Some(definition_of(definition)),
@@ -104,9 +106,9 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
                 Overdraft::Allow => v1::Overdraft::Allow.into(),
             },
         }),
-        Operation::FreezeAccount { account } => Kind::FreezeAccount(only(account)),
-        Operation::UnfreezeAccount { account } => Kind::UnfreezeAccount(only(account)),
-        Operation::CloseAccount { account } => Kind::CloseAccount(only(account)),
+        Operation::FreezeAccount { account } => Kind::FreezeAccount(account_only(account)),
+        Operation::UnfreezeAccount { account } => Kind::UnfreezeAccount(account_only(account)),
+        Operation::CloseAccount { account } => Kind::CloseAccount(account_only(account)),
         Operation::Issue { account, asset, amount, memo } => Kind::Issue(v1::CreditOperation {
             account: account.to_string(),
             asset: asset.to_string(),
