@@ -1,4 +1,7 @@
 //! Serves one connection: protocol detection, HTTP/1 or HTTP/2, and timeouts.
+//!
+//! A periodic check replaces a timer for every request: [`PhaseTimer`] watches the bytes of a connection, and
+//! [`StreamTimer`] the requests of an HTTP/2 connection.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,6 +49,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const PING: Duration = Duration::from_secs(30);
 /// Checks of a connection within its shortest timeout, so that a timeout is at most a quarter late.
 const CHECKS_PER_TIMEOUT: u32 = 4;
+/// Shortest time between two checks, so that short timeouts do not keep the CPU busy.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(5);
 /// Time that a refused client has to send its request and to read the response.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,8 +57,9 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeouts of every connection.
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
+    /// Time that a client has for a TLS handshake, and for each request head.
     header_timeout: Duration,
-    /// How long a client may leave a response unread.
+    /// Time that a client may leave a response unread.
     write_timeout: Duration,
     check_interval: Duration,
 }
@@ -65,7 +70,7 @@ impl Timeouts {
         Timeouts { header_timeout, write_timeout, check_interval }
     }
 
-    /// How long a connection may stay in a phase without progress.
+    /// How long a connection may stay in a phase without progress. Handlers have their own timeouts.
     fn max(&self, phase: Phase) -> Duration {
         match phase {
             Phase::Idle => IDLE_TIMEOUT,
@@ -114,14 +119,15 @@ pub(super) async fn serve(
         negotiated = negotiated => negotiated,
         () = shutdown.requested() => return,
     };
-    let Some(Negotiated { transport, first, is_http2 }) = negotiated else { return };
+    let Some(Negotiated { transport, preamble, is_http2 }) = negotiated else { return };
     if is_http2 {
-        let stream = |activity| Stream::new(transport, first, activity, Inbound::Frames(Frames::new()));
+        let stream = |activity| Stream::new(transport, preamble, activity, Inbound::Frames(Frames::new()));
         http_2(stream, peer, services, timeouts, shutdown).await;
     } else {
+        // HTTP/2 drops the request of a client that has gone; HTTP/1 has to look for it while a request is queued.
         let hangup = Arc::new(Hangup::default());
         let peer = peer.map(|peer| Peer { hangup: Some(Arc::clone(&hangup)), ..peer });
-        let stream = |activity| Stream::new(transport, first, activity, Inbound::Hangup(hangup));
+        let stream = |activity| Stream::new(transport, preamble, activity, Inbound::Hangup(hangup));
         http_1(stream, peer, services.router, timeouts, shutdown).await;
     }
 }
@@ -129,17 +135,19 @@ pub(super) async fn serve(
 /// A connection with a known protocol.
 struct Negotiated {
     transport: Transport,
-    first: Preamble,
+    /// The bytes that the detection has read; empty with TLS.
+    preamble: Preamble,
     is_http2: bool,
 }
 
 /// Detects HTTP/1 or HTTP/2 on a plaintext connection by its first bytes.
 async fn detect_protocol(tcp: TcpStream, timeouts: Timeouts) -> Option<Negotiated> {
-    let mut first = Preamble::default();
-    match timeout(timeouts.header_timeout, first.read(&tcp)).await {
-        Ok(Ok(Some(is_http2))) => Some(Negotiated { transport: Transport::Plain(tcp), first, is_http2 }),
+    let mut preamble = Preamble::default();
+    match timeout(timeouts.header_timeout, preamble.read(&tcp)).await {
+        Ok(Ok(Some(is_http2))) => Some(Negotiated { transport: Transport::Plain(tcp), preamble, is_http2 }),
         Ok(Ok(None) | Err(_)) => None,
-        Err(_) if first.is_empty() => None,
+        // A client that has sent nothing expects no response.
+        Err(_) if preamble.is_empty() => None,
         Err(_) => {
             write_reply(tcp, &too_slow()).await;
             None
@@ -153,7 +161,7 @@ async fn tls_handshake(tcp: TcpStream, tls: TlsAcceptor, timeouts: Timeouts) -> 
         Ok(Ok(stream)) => {
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
             let transport = Transport::Tls(Box::new(stream));
-            Some(Negotiated { transport, first: Preamble::default(), is_http2 })
+            Some(Negotiated { transport, preamble: Preamble::default(), is_http2 })
         }
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
@@ -185,10 +193,10 @@ async fn http_1(
         );
     let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
     let mut timer = PhaseTimer { stamp: activity.stamp(), since: Instant::now() };
-    let look = |now| timer.check(activity.stamp(), now, &timeouts);
-    match drive(&mut connection, graceful, look, timeouts, shutdown).await {
-        Ending::Done | Ending::Stuck(Phase::Idle | Phase::Handling | Phase::Writing) => {}
-        Ending::Stuck(Phase::Head) => {
+    let timed_out = |now| timer.check(activity.stamp(), now, &timeouts);
+    match drive(&mut connection, graceful, timed_out, timeouts, shutdown).await {
+        Ending::Done | Ending::TimedOut(Phase::Idle | Phase::Handling | Phase::Writing) => {}
+        Ending::TimedOut(Phase::Head) => {
             write_reply(connection.into_parts().io.into_inner().into_transport(), &too_slow()).await;
         }
     }
@@ -219,13 +227,14 @@ async fn http_2(
     let now = Instant::now();
     let (mut timer, mut stream_timer) =
         (PhaseTimer { stamp: activity.stamp(), since: now }, StreamTimer::new(now));
-    let look = |now| match timer.check(activity.stamp(), now, &timeouts) {
+    let timed_out = |now| match timer.check(activity.stamp(), now, &timeouts) {
+        // Reported once, so that the connection gets a graceful shutdown and is not dropped by the next check.
         _ if streams.take_close_request() => Some(Phase::Idle),
         // Byte progress, such as pings, says nothing about the requests.
         None | Some(Phase::Idle) => stream_timer.check(&streams, now, timeouts.write_timeout, IDLE_TIMEOUT),
-        stuck => stuck,
+        phase => phase,
     };
-    drive(&mut connection, graceful, look, timeouts, shutdown).await;
+    drive(&mut connection, graceful, timed_out, timeouts, shutdown).await;
 }
 
 /// The services of an HTTP/2 connection, which track requests and unread responses.
@@ -285,22 +294,24 @@ fn http1_service(
     })
 }
 
+/// How a connection ended.
 enum Ending {
+    /// It closed or failed.
     Done,
-    /// A phase timed out.
-    Stuck(Phase),
+    /// It stayed in a phase for too long, and must be dropped.
+    TimedOut(Phase),
 }
 
 /// Drives a connection to its end, and checks its timeouts meanwhile.
 async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     connection: &mut C,
     graceful: impl Fn(&mut C),
-    mut stuck: impl FnMut(Instant) -> Option<Phase>,
+    mut timed_out: impl FnMut(Instant) -> Option<Phase>,
     timeouts: Timeouts,
     mut shutdown: ShutdownSignal,
 ) -> Ending {
-    let look = sleep(timeouts.check_interval);
-    tokio::pin!(look);
+    let next_check = sleep(timeouts.check_interval);
+    tokio::pin!(next_check);
     let mut is_ending = false;
     loop {
         tokio::select! {
@@ -312,17 +323,17 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
                 }
                 return Ending::Done;
             }
-            () = &mut look => {
+            () = &mut next_check => {
                 let now = Instant::now();
-                look.as_mut().reset(now + timeouts.check_interval);
-                match stuck(now) {
+                next_check.as_mut().reset(now + timeouts.check_interval);
+                match timed_out(now) {
                     None => {}
-                    // An idle connection gets a graceful shutdown, and is dropped at the next check.
+                    // An idle connection gets a graceful shutdown. It is dropped if the next check finds it idle too.
                     Some(Phase::Idle) if !is_ending => {
                         is_ending = true;
                         graceful(connection);
                     }
-                    Some(phase) => return Ending::Stuck(phase),
+                    Some(phase) => return Ending::TimedOut(phase),
                 }
             }
             () = shutdown.requested(), if !is_ending => {
@@ -372,18 +383,19 @@ impl NotServed {
     }
 }
 
-/// Reads the beginning of a request and answers that it is not served.
+/// Reads the beginning of a request and answers that it is not served. For plaintext connections only: before a TLS
+/// handshake no response can be sent.
 pub(super) async fn refuse(tcp: TcpStream, why: NotServed) {
     let mut head = [0; HEAD_BYTES_MAX];
     let mut length = 0;
-    // A client that has sent nothing yet may not expect a response.
+    // A response before the request would confuse some clients, so the request comes first if it arrives in time.
     if timeout(REFUSAL_TIMEOUT, tcp.readable()).await.is_ok() {
         length = tcp.try_read(&mut head).unwrap_or_default();
     }
     write_reply(tcp, &why.reply(&head[..length])).await;
 }
 
-/// Writes a response by hand, and closes the connection.
+/// Writes an HTTP/1 response without hyper, and closes the connection.
 async fn write_reply(mut stream: impl AsyncWrite + Unpin, reply: &Reply) {
     let text = format!(
         "HTTP/1.1 {}\r\n{CONTENT_TYPE}: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
