@@ -69,7 +69,7 @@ impl Writes {
                     self.size.refused(events);
                     continue;
                 }
-                Err(SessionError::Session) => {
+                Err(SessionError::ClientLost) => {
                     self.size = RequestSize::new();
                     continue;
                 }
@@ -234,7 +234,7 @@ impl BatchTarget for Reads {
                         .zip(replies)
                         .for_each(|(pending, reply)| pending.reply(Ok(reply)));
                 }
-                Err(SessionError::Session) => continue,
+                Err(SessionError::ClientLost) => continue,
                 Err(SessionError::TooMuchData) => BackendError::Failed(
                     "TigerBeetle refused a read as too large; start it with a larger --limit-request".into(),
                 ),

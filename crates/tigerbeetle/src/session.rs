@@ -1,4 +1,4 @@
-//! A session with the cluster: one client, one request in flight, a new client after an eviction.
+//! A session with the cluster: one client, one request in flight, a new client after an error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::options::LedgerUrl;
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
+/// The state that all sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) url: LedgerUrl,
@@ -20,21 +21,25 @@ pub(crate) struct Shared {
     pub(crate) clock: LedgerClock,
 }
 
-/// One session. The client repeats a request until the cluster answers.
+/// One session. TigerBeetle's client repeats a request until the cluster answers, so a request has no timeout here;
+/// `Health` reports one that waits for long.
 pub(crate) struct Session {
     shared: Arc<Shared>,
+    /// Index of this session in `Health`.
     number: usize,
+    /// `None` before the first request and after an error.
     client: Option<Client>,
     backoff: Duration,
 }
 
 /// Why a request has no answer.
 pub(crate) enum SessionError {
-    /// The session ended. The request may have taken effect; repeating is safe because every event has an id.
-    Session,
-    /// The request exceeds the server's size and was not sent.
+    /// The client failed. The request may have taken effect. The caller repeats it, which is safe because every event
+    /// has an id.
+    ClientLost,
+    /// The request exceeds the server's `--limit-request` and was not sent. The caller sends a smaller one.
     TooMuchData,
-    /// Shutdown.
+    /// This process shuts down.
     Stopped(BackendError),
 }
 
@@ -76,11 +81,13 @@ impl Session {
             }
             Err(error) => {
                 drop(client);
+                // `Health` keeps the request as unanswered until the caller has repeated it.
                 Err(self.handle_error(error).await)
             }
         }
     }
 
+    /// Creates a client, and retries until that succeeds or this process shuts down.
     async fn connect(&mut self) -> Result<Client, SessionError> {
         loop {
             if self.shared.health.is_stopped() {
@@ -98,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Handles a client error.
+    /// Reports an error of the client, and waits for the backoff, so that the caller can repeat the request at once.
     async fn handle_error(&mut self, error: Error) -> SessionError {
         if self.shared.health.is_stopped() {
             return stopped();
@@ -118,9 +125,10 @@ impl Session {
             other => self.shared.health.set_problem(Some(format!("{url} refused a request: {other}"))),
         }
         self.pause().await;
-        SessionError::Session
+        SessionError::ClientLost
     }
 
+    /// Waits for the backoff, and doubles it.
     async fn pause(&mut self) {
         tokio::time::sleep(self.backoff).await;
         self.backoff = self.backoff.saturating_mul(2).min(BACKOFF_MAX);
