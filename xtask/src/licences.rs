@@ -1,4 +1,7 @@
-//! `cargo xtask licences`: checks the licences of all dependencies, and advisories where `cargo audit` is installed.
+//! `cargo xtask licences`: checks the licences of the dependencies, and advisories where `cargo audit` is installed.
+//!
+//! `cargo tree` lists the dependencies for the platform it runs on, with default features. Dependencies for other
+//! platforms only are not checked.
 
 use std::path::PathBuf;
 
@@ -52,7 +55,8 @@ fn database() -> Option<PathBuf> {
     home.map(|home| home.join("advisory-db"))
 }
 
-/// The packages without an allowed licence, without duplicates.
+/// One message for each package whose licence is not allowed. Lines are `package|licence`, and a repeated package ends
+/// with `(*)`.
 fn refused(listed: &str) -> Vec<String> {
     let mut refused: Vec<String> = Vec::new();
     for line in listed.lines().map(|line| line.trim_end_matches(" (*)")) {
@@ -69,37 +73,40 @@ fn refused(listed: &str) -> Vec<String> {
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let (is_met, rest) = any(&words);
+    let (is_met, rest) = any_of(&words);
     is_met && rest.is_empty() && !words.is_empty()
 }
 
-fn any<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
-    let (mut is_met, mut rest) = all(words);
+/// Parses terms joined by `OR`, which binds less tightly than `AND`. Returns whether they are met, and the words left.
+fn any_of<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut is_met, mut rest) = all_of(words);
     while let [or, after @ ..] = rest
         && *or == "OR"
     {
-        let (other, left) = all(after);
+        let (other, left) = all_of(after);
         is_met |= other;
         rest = left;
     }
     (is_met, rest)
 }
 
-fn all<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
-    let (mut is_met, mut rest) = one(words);
+/// Parses terms joined by `AND`.
+fn all_of<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut is_met, mut rest) = term(words);
     while let [and, after @ ..] = rest
         && *and == "AND"
     {
-        let (other, left) = one(after);
+        let (other, left) = term(after);
         is_met &= other;
         rest = left;
     }
     (is_met, rest)
 }
 
-fn one<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+/// Parses one licence, with its exception if any, or an expression in parentheses.
+fn term<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
     match words {
-        ["(", inner @ ..] => match any(inner) {
+        ["(", inner @ ..] => match any_of(inner) {
             (is_met, [")", rest @ ..]) => (is_met, rest),
             (_, rest) => (false, rest),
         },
