@@ -4,7 +4,6 @@
 
 mod adr;
 mod crates;
-#[cfg(test)]
 mod language;
 mod length;
 mod links;
@@ -54,8 +53,8 @@ pub(crate) fn tidy() -> Result<(), Failure> {
 }
 
 fn check(tree: &Tree) -> Vec<Violation> {
-    let checks: [fn(&Tree) -> Vec<Violation>; 5] =
-        [length::check, lints::check, adr::check, crates::check, links::check];
+    let checks: [fn(&Tree) -> Vec<Violation>; 6] =
+        [length::check, lints::check, adr::check, crates::check, language::check, links::check];
     let mut violations: Vec<Violation> = checks.iter().flat_map(|check| check(tree)).collect();
     violations.sort();
     violations

@@ -51,11 +51,9 @@ fn a_hangup_signal_never_ends_a_server() {
     let server = Server::start(&[]);
     for _ in 0..3 {
         server.signal("HUP");
-        std::thread::sleep(Duration::from_millis(50));
         server.line("limits list").ends(0);
     }
-    server.signal("TERM");
-    server.wait().ends(0);
+    server.stop();
 }
 
 #[test]
