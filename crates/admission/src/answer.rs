@@ -78,6 +78,10 @@ pub(crate) fn reserve(
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
             None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
         },
+        ReserveOutcome::AccountNotFound { limit, retry_after_ms } => match book.key(limit).cloned() {
+            Some(key) => Ok(ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms })),
+            None => Err(BackendError::Failed("a limit was refused that does not exist".into())),
+        },
         ReserveOutcome::LimitsExternal => Err(KeepError::LimitsExternal.into()),
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
     }
@@ -141,6 +145,7 @@ pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
         LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(LimitError::NotFound),
         LimitOutcome::KindDiffers => Err(LimitError::KindDiffers),
         LimitOutcome::TooMany => Err(LimitError::TooMany),
+        LimitOutcome::VaultNotFound => Err(LimitError::VaultNotFound),
     }
 }
 

@@ -133,7 +133,7 @@ pub trait Backend: Send + Sync + 'static {
 pub const BATCH_MAX: usize = 256;
 
 /// The full name of an account.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AccountPath {
     /// The namespace.
     pub namespace: NamespaceName,
@@ -210,7 +210,7 @@ pub enum ReserveAnswer {
     },
     /// A limit lacks room. The lease stays denied: retry with a new one.
     Denied {
-        /// When a new lease may succeed; 0 if it never can.
+        /// When a new lease may succeed; a minute if it never can.
         retry_after_ms: u64,
         /// The limits without room, the one that frees up last first.
         limited_by: Vec<LimitKey>,
@@ -240,6 +240,13 @@ pub enum Refusal {
     },
     /// The lease was completed, released or timed out: take a new one.
     LeaseExpired,
+    /// The vault or an account of a credit limit does not exist. The same lease may try again.
+    AccountNotFound {
+        /// The credit limit; the first by key if there are several.
+        key: LimitKey,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
     /// All limits have room, but an account has too little credit. The lease stays denied.
     InsufficientCredit {
         /// The credit limit of that account; the first by key if there are several.
@@ -324,6 +331,9 @@ pub enum LimitError {
     /// The limit exists with another kind.
     #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
     KindDiffers,
+    /// The vault of a credit limit does not exist.
+    #[error("vault: no vault has this name; open it with open_vault first")]
+    VaultNotFound,
     /// The limit count is at its maximum.
     #[error("key: limit count reached {LIMITS_MAX}, deleted limits included")]
     TooMany,

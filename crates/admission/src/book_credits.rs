@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LeaseState, NamespaceName, Principal,
+    Usage, VaultName,
 };
 
 use crate::backend::{
@@ -32,6 +33,9 @@ impl<H: BookHost> BookCredits<H> {
             ReserveAnswer::Allowed { .. } => Ok(HoldAnswer::Held),
             ReserveAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }) => {
                 Ok(HoldAnswer::Refused { key, why })
+            }
+            ReserveAnswer::Refused(Refusal::AccountNotFound { key, .. }) => {
+                Ok(HoldAnswer::Refused { key, why: CreditShortage::UnknownAccount })
             }
             ReserveAnswer::Refused(Refusal::LeaseExpired) => Ok(HoldAnswer::Ended),
             // The limits allowed this lease, so it was young enough once. Its hold has ended and was forgotten.

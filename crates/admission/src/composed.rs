@@ -7,6 +7,7 @@
 mod change_log;
 mod complete;
 mod creditless;
+mod known_accounts;
 mod limits;
 mod reserve;
 
@@ -33,6 +34,7 @@ use crate::limits::Limits;
 use crate::registry::KeepError;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
+use known_accounts::KnownAccounts;
 
 /// Interval of the sweep for deleted limits. Nothing waits for it.
 const TEND: Duration = Duration::from_secs(1);
@@ -49,6 +51,7 @@ struct Parts<H> {
     is_kept: AtomicBool,
     is_stopped: AtomicBool,
     creditless: Creditless,
+    accounts: KnownAccounts,
 }
 
 impl<H: BookHost> Composed<H> {
@@ -68,6 +71,7 @@ impl<H: BookHost> Composed<H> {
             is_kept: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             creditless: Creditless::default(),
+            accounts: KnownAccounts::default(),
         });
         tokio::spawn(tend(Arc::downgrade(&parts)));
         Composed(parts)
@@ -177,7 +181,7 @@ impl<H: BookHost> Parts<H> {
                 Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
             }
             Err(CreditReadError::VaultNotFound | CreditReadError::AccountNotFound) => {
-                Ok(WriteAnswer::Refused(WriteError::VaultNotFound))
+                Ok(WriteAnswer::Refused(WriteError::VaultNotFound { operation: None }))
             }
             Err(CreditReadError::Backend(error)) => Err(error),
         }

@@ -182,7 +182,7 @@ pub struct Audit {
 pub fn describe_write_error(error: &WriteError) -> String {
     match error {
         WriteError::Invalid(invalid) => describe_invalid(invalid),
-        WriteError::VaultNotFound => "vault: no vault has this name; open it with open_vault".into(),
+        WriteError::VaultNotFound { .. } => "vault: no vault has this name; open it with open_vault".into(),
         WriteError::SequenceGap { last_committed_sequence: last } => {
             format!(
                 "sequence: expected {}; the last committed sequence of this client is {last} in this scope, and the \

@@ -78,7 +78,9 @@ impl Answer {
         let word = self.error.split(':').next().unwrap_or_default();
         match word {
             _ if self.allowed => Done::Ok,
-            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" => Done::Denied,
+            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" | "exceeds_capacity" => {
+                Done::Denied
+            }
             _ => Done::Failed,
         }
     }
@@ -94,6 +96,8 @@ impl Answer {
                 "the capacity of this limit is being decreased, and open reservations still exceed it"
             }
             "insufficient_credit" => "the account has too little credit",
+            "account_not_found" => "the account or its vault does not exist; open it with: earmark write",
+            "exceeds_capacity" => "the amount exceeds the capacity of the limit",
             "lease_expired" => "this lease was completed or has expired; use a new one",
             _ => "no reason given",
         }
@@ -132,7 +136,9 @@ mod tests {
     #[test]
     fn a_denial_is_not_a_failure_and_a_wrong_request_is() {
         assert_eq!(Answer { allowed: true, ..Answer::default() }.done(), Done::Ok);
-        for error in ["", "lease_expired", "limit_decreasing:a:b", "insufficient_credit:a"] {
+        for error in
+            ["", "lease_expired", "limit_decreasing:a:b", "insufficient_credit:a", "exceeds_capacity:a"]
+        {
             assert_eq!(denied(error).done(), Done::Denied, "{error}");
         }
         for error in ["invalid_request", "unknown_limit_key:a", "overloaded", "backend_error", "other"] {

@@ -21,6 +21,7 @@ pub(crate) enum ReserveAnswer {
     LimitDecreasing(Denial),
     Never { limited_by: Vec<LimitKey> },
     InsufficientCredit { key: LimitKey, message: Option<String> },
+    AccountNotFound(LimitKey),
     UnknownLimitKey(LimitKey),
     LeaseExpired,
     Invalid { message: String },

@@ -107,6 +107,12 @@ pub enum AcquireError {
         /// A note about the account.
         message: Option<String>,
     },
+    /// The vault or the account of a credit limit does not exist.
+    #[error("the account of {key} does not exist; open it first")]
+    AccountNotFound {
+        /// The credit limit.
+        key: LimitKey,
+    },
     /// A limit does not exist.
     #[error("limit {key} does not exist; create it first")]
     UnknownLimitKey {

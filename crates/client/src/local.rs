@@ -215,6 +215,7 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
                 let retry_after = Duration::from_millis(retry_after_ms);
                 ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key] })
             }
+            Refusal::AccountNotFound { key, .. } => ReserveAnswer::AccountNotFound(key),
             Refusal::LeaseExpired => ReserveAnswer::LeaseExpired,
             Refusal::InsufficientCredit { key, why, .. } => {
                 let message = describe_credit_shortage(why).map(str::to_owned);

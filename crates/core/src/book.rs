@@ -31,7 +31,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
+use crate::limits::{Config, Definition, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -80,7 +80,13 @@ impl Book {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(command) => {
                 let (change, key) = (LimitEdit::Put, &command.definition.key);
-                let outcome = self.limits.put_limit(now, &command);
+                // Earmark's own puts come from the limits file, which is read before a vault can be opened.
+                let lacks_vault =
+                    self.credits.actor.is_some() && self.lacks_vault(command.namespace, command.definition);
+                let outcome = match lacks_vault {
+                    true => LimitOutcome::VaultNotFound,
+                    false => self.limits.put_limit(now, &command),
+                };
                 Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
             Command::DeleteLimit(command) => {
@@ -137,6 +143,13 @@ impl Book {
                 outcomes.push(self.apply_as(at, rights.next().unwrap_or(&Principal::System), *command));
             }
         }
+    }
+
+    /// Whether a definition names a vault that does not exist.
+    fn lacks_vault(&self, namespace: NamespaceId, definition: &Definition) -> bool {
+        let vault = definition.kind.terms().map(|terms| &terms.vault);
+        self.limits.has_namespace(namespace)
+            && vault.is_some_and(|vault| self.credits.vault(namespace, vault).is_none())
     }
 
     fn open_namespace(&mut self, name: &NamespaceName) -> NamespaceOutcome {

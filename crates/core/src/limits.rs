@@ -33,6 +33,7 @@ pub use definition::{
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
+pub use hint::NEVER_RETRY_MS;
 pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
 pub(crate) use timeline::{Nodes, Sums};

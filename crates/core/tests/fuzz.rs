@@ -104,7 +104,8 @@ fn assert_sound(book: &mut Book, what: &str) {
         let Some(usage) = book.usage(now, id) else { continue };
         let is_decreasing = matches!(usage.status, LimitStatus::Decreasing { .. });
         assert!(usage.reserved <= usage.capacity || is_decreasing, "{what}: {id:?} {usage:?}");
-        assert_eq!(usage.available, usage.capacity.saturating_sub(usage.reserved), "{what}: {id:?}");
+        let free = if is_decreasing { 0 } else { usage.capacity.saturating_sub(usage.reserved) };
+        assert_eq!(usage.available, free, "{what}: {id:?}");
     }
     assert!(book.leases() <= book.config().leases_max as usize, "{what}");
     for vault in (0..8).map(VaultId) {

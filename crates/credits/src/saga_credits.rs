@@ -407,7 +407,7 @@ impl Credits for SagaCredits {
                 return Ok(WriteAnswer::Refused(WriteError::Invalid(why)));
             }
             let Some(vault) = request.vault.clone() else {
-                return Ok(WriteAnswer::Refused(WriteError::VaultNotFound));
+                return Ok(WriteAnswer::Refused(WriteError::VaultNotFound { operation: None }));
             };
             let home = VaultKey { namespace: request.namespace.clone(), vault };
             let work = self.spawn(Some(TransactionTask::new(home, request)))?;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use axum::http::StatusCode;
 use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer, describe_credit_shortage};
-use earmark_core::LimitKey;
+use earmark_core::{CreditShortage, LimitKey};
 use serde::{Serialize, Serializer};
 
 use crate::metrics::{Completed, Reason, Reserved};
@@ -23,6 +23,8 @@ pub(crate) const BACKEND_ERROR: &str = "backend_error";
 pub(crate) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
 pub(crate) const LIMIT_DECREASING: &str = "limit_decreasing";
 pub(crate) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
+pub(crate) const ACCOUNT_NOT_FOUND: &str = "account_not_found";
+pub(crate) const EXCEEDS_CAPACITY: &str = "exceeds_capacity";
 
 /// The message when the memory for large responses is used up.
 pub(crate) const RESPONSE_BUFFER_FULL: &str =
@@ -61,6 +63,8 @@ pub(crate) enum Code<'a> {
     UnknownLimitKey(&'a LimitKey),
     LimitDecreasing(&'a LimitKey),
     InsufficientCredit(&'a LimitKey),
+    AccountNotFound(&'a LimitKey),
+    ExceedsCapacity(&'a LimitKey),
     LeaseExpired,
     Overloaded,
     BackendError,
@@ -74,6 +78,8 @@ impl fmt::Display for Code<'_> {
             Code::UnknownLimitKey(key) => write!(f, "{UNKNOWN_LIMIT_KEY}:{key}"),
             Code::LimitDecreasing(key) => write!(f, "{LIMIT_DECREASING}:{key}"),
             Code::InsufficientCredit(key) => write!(f, "{INSUFFICIENT_CREDIT}:{key}"),
+            Code::AccountNotFound(key) => write!(f, "{ACCOUNT_NOT_FOUND}:{key}"),
+            Code::ExceedsCapacity(key) => write!(f, "{EXCEEDS_CAPACITY}:{key}"),
             Code::LeaseExpired => f.write_str(LEASE_EXPIRED),
             Code::Overloaded => f.write_str(OVERLOADED),
             Code::BackendError => f.write_str(BACKEND_ERROR),
@@ -131,7 +137,17 @@ impl<'a> ReserveWire<'a> {
                 ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), ..NOT_ALLOWED }
             }
             Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never }) => {
-                ReserveWire { retry_after_ms: *retry_after_ms, limited_by, never: *never, ..NOT_ALLOWED }
+                let error = match limited_by.first() {
+                    Some(key) if *never => Code::ExceedsCapacity(key),
+                    Some(_) | None => Code::None,
+                };
+                ReserveWire {
+                    retry_after_ms: *retry_after_ms,
+                    error,
+                    limited_by,
+                    never: *never,
+                    ..NOT_ALLOWED
+                }
             }
             Ok(ReserveAnswer::Refused(refusal)) => ReserveWire::refused(refusal),
             Err(error) => ReserveWire {
@@ -149,10 +165,22 @@ impl<'a> ReserveWire<'a> {
                 let message = Some(message.into());
                 ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
             }
-            Refusal::UnknownLimitKey(key) => ReserveWire { error: Code::UnknownLimitKey(key), ..NOT_ALLOWED },
+            Refusal::UnknownLimitKey(key) => ReserveWire {
+                error: Code::UnknownLimitKey(key),
+                limited_by: std::slice::from_ref(key),
+                ..NOT_ALLOWED
+            },
+            Refusal::AccountNotFound { key, retry_after_ms } => ReserveWire {
+                error: Code::AccountNotFound(key),
+                retry_after_ms: *retry_after_ms,
+                message: describe_credit_shortage(CreditShortage::UnknownAccount).map(Cow::Borrowed),
+                limited_by: std::slice::from_ref(key),
+                ..NOT_ALLOWED
+            },
             Refusal::LimitDecreasing { key, retry_after_ms } => ReserveWire {
                 error: Code::LimitDecreasing(key),
                 retry_after_ms: *retry_after_ms,
+                limited_by: std::slice::from_ref(key),
                 ..NOT_ALLOWED
             },
             Refusal::InsufficientCredit { key, retry_after_ms, why } => ReserveWire {
@@ -180,6 +208,8 @@ impl<'a> ReserveWire<'a> {
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
             | Code::InsufficientCredit(_)
+            | Code::AccountNotFound(_)
+            | Code::ExceedsCapacity(_)
             | Code::LeaseExpired => StatusCode::OK,
             Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -189,11 +219,12 @@ impl<'a> ReserveWire<'a> {
     pub(crate) fn outcome(&self) -> Reserved {
         match self.error {
             Code::None if self.allowed => Reserved::Allowed,
-            Code::None => Reserved::Denied,
+            Code::None | Code::ExceedsCapacity(_) => Reserved::Denied,
             Code::InvalidRequest => Reserved::InvalidRequest,
             Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
             Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
             Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
+            Code::AccountNotFound(_) => Reserved::AccountNotFound,
             Code::LeaseExpired => Reserved::LeaseExpired,
             Code::Overloaded => Reserved::Overloaded,
             Code::BackendError => Reserved::BackendError,
@@ -206,7 +237,9 @@ impl<'a> ReserveWire<'a> {
             // Not a denial by a defined limit.
             Code::UnknownLimitKey(_) => (&[], Reason::Capacity),
             Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
-            _ => (self.limited_by, Reason::Capacity),
+            Code::None | Code::ExceedsCapacity(_) => (self.limited_by, Reason::Capacity),
+            // Not a denial. An unknown key must not become a metric series either.
+            _ => (&[], Reason::Capacity),
         }
     }
 }
@@ -258,6 +291,8 @@ impl<'a> CompleteWire<'a> {
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
             | Code::InsufficientCredit(_)
+            | Code::AccountNotFound(_)
+            | Code::ExceedsCapacity(_)
             | Code::LeaseExpired => Completed::InvalidRequest,
         }
     }

@@ -46,18 +46,20 @@ pub(crate) enum Reserved {
     UnknownLimitKey,
     LimitDecreasing,
     InsufficientCredit,
+    AccountNotFound,
     LeaseExpired,
     Overloaded,
     BackendError,
 }
 
-const RESERVED: [(Reserved, &str); 9] = [
+const RESERVED: [(Reserved, &str); 10] = [
     (Reserved::Allowed, "allowed"),
     (Reserved::Denied, "denied"),
     (Reserved::InvalidRequest, "invalid_request"),
     (Reserved::UnknownLimitKey, "unknown_limit_key"),
     (Reserved::LimitDecreasing, "limit_decreasing"),
     (Reserved::InsufficientCredit, "insufficient_credit"),
+    (Reserved::AccountNotFound, "account_not_found"),
     (Reserved::LeaseExpired, "lease_expired"),
     (Reserved::Overloaded, "overloaded"),
     (Reserved::BackendError, "backend_error"),

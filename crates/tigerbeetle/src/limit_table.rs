@@ -232,7 +232,7 @@ mod tests {
             description: String::new(),
             overage: Overage::Debt,
         };
-        LimitInfo { id: LimitId(0), definition, status, revision: 3 }
+        LimitInfo { id: LimitId(0), capacity: definition.capacity, definition, status, revision: 3 }
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
     Usage {
         capacity: totals.in_force,
         reserved: totals.reserved,
-        available: totals.available(),
+        available: if status == LimitStatus::Active { totals.available() } else { 0 },
         debt: totals.debt,
         status,
     }

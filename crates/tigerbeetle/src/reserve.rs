@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{LimitInfo, LimitKey};
+use earmark_core::{LimitInfo, LimitKey, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 use tokio::task::JoinHandle;
 
@@ -231,7 +231,7 @@ impl Inner {
     fn denied_elsewhere(&self, checked: &Checked, part: &Amount) -> ReserveAnswer {
         let info = self.registry.limit(&checked.name.namespace, &part.key);
         let never = info.is_some_and(|info| part.amount > info.definition.capacity);
-        let retry_after_ms = if never { 0 } else { self.options.config.hints.decreasing_ms };
+        let retry_after_ms = if never { NEVER_RETRY_MS } else { self.options.config.hints.decreasing_ms };
         ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
     }
 
@@ -337,7 +337,8 @@ impl Inner {
         if !limited_by.contains(&taken.key) {
             limited_by.push(taken.key.clone());
         }
-        let retry_after_ms = if never { 0 } else { self.wait_ms(checked, taken, &limit.tracked) };
+        let retry_after_ms =
+            if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
         let denied = Denied {
             fingerprint: checked.fingerprint,
             limited_by: limited_by.first().unwrap_or(&taken.key).clone(),
@@ -362,7 +363,10 @@ impl Inner {
             return answer::other_requirements();
         }
         ReserveAnswer::Denied {
-            retry_after_ms: denied.retry_at.ms_since(self.options.clock.now().log),
+            retry_after_ms: match denied.never {
+                true => NEVER_RETRY_MS,
+                false => denied.retry_at.ms_since(self.options.clock.now().log),
+            },
             limited_by: vec![denied.limited_by.clone()],
             never: denied.never,
         }

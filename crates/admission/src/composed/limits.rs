@@ -135,15 +135,19 @@ impl<H: BookHost> Parts<H> {
         let found: Vec<Arc<LimitInfo>> =
             Backend::limits(&self.registry, namespace.clone()).await?.into_iter().map(Arc::new).collect();
         let enforced: Vec<_> = found.iter().filter(|limit| !is_credit(limit)).cloned().collect();
-        let mut standings = self.limits.standing(namespace, enforced).await?.into_iter();
-        let seen = found.into_iter().filter_map(|limit| {
+        let mut standings = self.limits.standing(namespace.clone(), enforced).await?.into_iter();
+        let mut seen = Vec::with_capacity(found.len());
+        for limit in found {
             if is_credit(&limit) {
-                return Some(Arc::unwrap_or_clone(limit));
+                seen.push(Arc::unwrap_or_clone(limit));
+                continue;
             }
             let standing = standings.next().unwrap_or(LimitStanding::InForce);
-            Some(LimitInfo { status: status(&limit, standing)?, ..Arc::unwrap_or_clone(limit) })
-        });
-        Ok(seen.collect())
+            if let Some(status) = status(&limit, standing) {
+                seen.push(self.with_status(namespace.clone(), limit, status).await?);
+            }
+        }
+        Ok(seen)
     }
 
     pub(super) async fn limit(
@@ -159,8 +163,26 @@ impl<H: BookHost> Parts<H> {
         }
         let limit = Arc::new(limit);
         let standing = self.standing_of(&namespace, &limit).await?;
-        let seen = status(&limit, standing);
-        Ok(seen.map(|status| LimitInfo { status, ..Arc::unwrap_or_clone(limit) }))
+        match status(&limit, standing) {
+            Some(status) => self.with_status(namespace, limit, status).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The limit with its status and, while it is decreasing, the capacity in force.
+    async fn with_status(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<LimitInfo>,
+        status: LimitStatus,
+    ) -> Result<LimitInfo, BackendError> {
+        let capacity = match status {
+            LimitStatus::Decreasing { .. } => {
+                self.limits.usage(namespace, Arc::clone(&limit)).await?.capacity
+            }
+            LimitStatus::Active | LimitStatus::Deleted => limit.capacity,
+        };
+        Ok(LimitInfo { status, capacity, ..Arc::unwrap_or_clone(limit) })
     }
 
     pub(super) async fn usage(

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use earmark_core::{Actor, CreditShortage, LimitKey};
 
 use super::{Parts, all};
-use crate::backend::{Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
+use crate::backend::{AccountPath, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
 use crate::book_host::BookHost;
 use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
 use crate::limits::LimitsReserve;
+use crate::writes::CreditReadError;
 
 /// Milliseconds to wait after a credit shortage. Nobody knows when the account gets credit, so this is a guess.
 const CREDIT_RETRY_MS: u64 = 10_000;
@@ -60,6 +61,48 @@ impl<H: BookHost> Parts<H> {
         if let Err(error) = self.kept().await {
             return vec![Err(error.into()); requests.len()];
         }
+        let mut missing = Vec::with_capacity(requests.len());
+        for request in &requests {
+            missing.push(self.missing_account(request).await);
+        }
+        let payable = requests.into_iter().zip(&missing).filter(|(_, missing)| missing.is_none());
+        let mut answers =
+            self.reserve_payable(actor, payable.map(|(request, _)| request).collect()).await.into_iter();
+        let unanswered = || Err(BackendError::Failed("a reserve has no answer".into()));
+        let answer = |missing: Option<LimitKey>| match missing {
+            Some(key) => Ok(account_not_found(key)),
+            None => answers.next().unwrap_or_else(unanswered),
+        };
+        missing.into_iter().map(answer).collect()
+    }
+
+    /// The first credit limit, by key, whose vault or account does not exist. It is looked up before the limits reserve
+    /// anything, so that the same lease can try again. If the credit store does not answer, the hold decides.
+    async fn missing_account(&self, request: &ReserveRequest) -> Option<LimitKey> {
+        let Besides::Credit(parts) = self.besides(request) else { return None };
+        for part in parts {
+            let Some(terms) = part.limit.kind.terms() else { continue };
+            for account in [&terms.account, &terms.revenue] {
+                let (namespace, vault) = (request.namespace.clone(), terms.vault.clone());
+                let path = AccountPath { namespace, vault, account: account.clone() };
+                if self.accounts.has(&path) {
+                    continue;
+                }
+                match self.credits.balances(path.clone()).await {
+                    Ok(_) => self.accounts.add(path),
+                    Err(CreditReadError::Backend(_)) => {}
+                    Err(_) => return Some(part.limit.key.clone()),
+                }
+            }
+        }
+        None
+    }
+
+    async fn reserve_payable(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<ReserveRequest>,
+    ) -> Vec<Result<ReserveAnswer, BackendError>> {
         let asked = requests.iter().map(|request| LimitsReserve {
             namespace: request.namespace.clone(),
             lease: request.lease,
@@ -102,6 +145,7 @@ impl<H: BookHost> Parts<H> {
                 Refusal::InvalidRequest { .. }
                 | Refusal::UnknownLimitKey(_)
                 | Refusal::LimitDecreasing { .. }
+                | Refusal::AccountNotFound { .. }
                 | Refusal::InsufficientCredit { .. },
             ) => return Rest::Nothing,
         };
@@ -180,5 +224,12 @@ impl<H: BookHost> Parts<H> {
 }
 
 fn short(key: LimitKey, why: CreditShortage) -> ReserveAnswer {
+    if why == CreditShortage::UnknownAccount {
+        return account_not_found(key);
+    }
     ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms: CREDIT_RETRY_MS, why })
+}
+
+fn account_not_found(key: LimitKey) -> ReserveAnswer {
+    ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms: CREDIT_RETRY_MS })
 }

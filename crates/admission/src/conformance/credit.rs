@@ -133,8 +133,6 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
     driver.does(MAIN, vec![open("poor"), open("cold"), issue("cold", 9), freeze("cold"), open("gone")]).await;
     driver.does(MAIN, vec![close("gone")]).await;
     for (name, scope, payer, why) in [
-        ("vault", "nowhere", "poor", CreditShortage::UnknownAccount),
-        ("account", "main", "nobody", CreditShortage::UnknownAccount),
         ("poor", "main", "poor", CreditShortage::NotEnough),
         ("cold", "main", "cold", CreditShortage::Frozen),
         ("gone", "main", "gone", CreditShortage::Closed),
@@ -143,10 +141,19 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
         assert_eq!(driver.short(&[(name, 1)]).await, (name.into(), why));
         assert_eq!(driver.usage(name).await.available, 0);
     }
-    // The vault and the account can still be opened later.
+    // A missing vault or account leaves no trace of the lease, and can still be opened.
+    driver.has(credit("vault", "nowhere", "poor", 60)).await;
+    driver.has(credit("account", "main", "nobody", 60)).await;
+    let lease = driver.lease();
+    for name in ["account", "vault", "vault"] {
+        let answer = driver.reserve(lease, &[(name, 1)]).await;
+        let missing = Refusal::AccountNotFound { key: key(name), retry_after_ms: 10_000 };
+        assert_eq!(answer, ReserveAnswer::Refused(missing));
+    }
     driver.does(None, vec![open_vault("nowhere")]).await;
     driver.does(Some("nowhere"), vec![open("poor"), issue("poor", 1)]).await;
-    driver.admit(&[("vault", 1)]).await;
+    let answer = driver.reserve(lease, &[("vault", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
 /// An overdraft allows holds beyond the balance.

@@ -66,7 +66,8 @@ pub async fn more_than_there_is_never_fits(harness: &impl Harness) {
     let driver = Driver(harness);
     driver.put("tpm", MINUTE, 100).await;
     let answer = driver.reserve(driver.lease(), &[("tpm", 101)]).await;
-    assert!(matches!(answer, ReserveAnswer::Denied { never: true, .. }), "{answer:?}");
+    let limited_by = vec![key("tpm")];
+    assert_eq!(answer, ReserveAnswer::Denied { retry_after_ms: 60_000, limited_by, never: true });
 }
 
 /// A retry gets the answer that was lost.

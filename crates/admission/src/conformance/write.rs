@@ -213,7 +213,7 @@ pub async fn a_refused_write_has_its_code_and_its_operation(harness: &impl Harne
         let error = driver.refuse(scope, sequence, vec![fill, operation.clone()]).await;
         assert_eq!((error.code(), error.operation()), (code, Some(1)), "{operation:?}");
     }
-    assert_eq!(driver.refuse(Some("us"), 1, vec![]).await, WriteError::VaultNotFound);
+    assert_eq!(driver.refuse(Some("us"), 1, vec![]).await, WriteError::VaultNotFound { operation: None });
 }
 
 /// The entries of an account add up to its balance.

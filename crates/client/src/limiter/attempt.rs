@@ -108,7 +108,9 @@ impl Shared {
             // An earlier copy of a lease that expired meanwhile, or is refused for its age, may hold amounts.
             ReserveAnswer::LeaseExpired | ReserveAnswer::Invalid { .. } => pending.may_hold,
             // The server does not remember these leases, so a late earlier copy may still be admitted.
-            ReserveAnswer::UnknownLimitKey(_) | ReserveAnswer::LimitDecreasing(_) => may_have_held,
+            ReserveAnswer::UnknownLimitKey(_)
+            | ReserveAnswer::AccountNotFound(_)
+            | ReserveAnswer::LimitDecreasing(_) => may_have_held,
             ReserveAnswer::Allowed { .. }
             | ReserveAnswer::Denied(_)
             | ReserveAnswer::Never { .. }
@@ -127,6 +129,7 @@ impl Shared {
             ReserveAnswer::InsufficientCredit { key, message } => {
                 Attempt::Refused(AcquireError::InsufficientCredit { key, message })
             }
+            ReserveAnswer::AccountNotFound(key) => Attempt::Refused(AcquireError::AccountNotFound { key }),
             ReserveAnswer::UnknownLimitKey(key) => Attempt::Refused(AcquireError::UnknownLimitKey { key }),
             ReserveAnswer::Invalid { message } => Attempt::Refused(AcquireError::InvalidRequest { message }),
         }

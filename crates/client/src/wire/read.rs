@@ -58,6 +58,7 @@ impl Reader<'_> {
             "insufficient_credit" => {
                 Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: message.message })
             }
+            "account_not_found" => Ok(ReserveAnswer::AccountNotFound(key()?)),
             "lease_expired" => Ok(ReserveAnswer::LeaseExpired),
             "invalid_request" => Ok(ReserveAnswer::Invalid { message: message.message.unwrap_or_default() }),
             "overloaded" | "backend_error" => Err(self.unavailable(message.message.unwrap_or_default())),

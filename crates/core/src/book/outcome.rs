@@ -56,6 +56,8 @@ pub enum LimitOutcome {
     NotFound,
     /// The limit exists with another kind.
     KindDiffers,
+    /// The vault of a credit limit does not exist.
+    VaultNotFound,
     /// The maximum number of limits is reached, deleted ones included.
     TooMany,
     /// Changed, or decreasing towards the change.
@@ -124,6 +126,13 @@ pub enum ReserveOutcome {
     LimitDecreasing {
         /// The index of the requirement.
         requirement: usize,
+        /// Retry hint.
+        retry_after_ms: u64,
+    },
+    /// The vault or an account of a required credit limit does not exist. The same lease may try again.
+    AccountNotFound {
+        /// The first such limit in key order.
+        limit: LimitId,
         /// Retry hint.
         retry_after_ms: u64,
     },

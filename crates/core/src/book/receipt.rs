@@ -63,8 +63,11 @@ pub enum OperationResult {
 pub enum WriteError {
     /// The transaction is malformed.
     Invalid(InvalidWrite),
-    /// The vault does not exist.
-    VaultNotFound,
+    /// The vault of the transaction, or of a credit limit that it puts, does not exist.
+    VaultNotFound {
+        /// The index of the operation that puts the limit.
+        operation: Option<usize>,
+    },
     /// Earlier sequences are missing.
     SequenceGap {
         /// The last committed sequence.
@@ -179,7 +182,7 @@ impl WriteError {
     pub const fn code(&self) -> &'static str {
         match self {
             WriteError::Invalid(_) => "INVALID",
-            WriteError::VaultNotFound => "VAULT_NOT_FOUND",
+            WriteError::VaultNotFound { .. } => "VAULT_NOT_FOUND",
             WriteError::SequenceGap { .. } => "SEQUENCE_GAP",
             WriteError::AlreadyCommitted { .. } => "ALREADY_COMMITTED",
             WriteError::SequenceReused { .. } => "SEQUENCE_REUSED",
@@ -206,12 +209,12 @@ impl WriteError {
             | WriteError::AccountFrozen { operation }
             | WriteError::Conflict { operation }
             | WriteError::InsufficientCredit { operation } => Some(*operation),
+            WriteError::VaultNotFound { operation } => *operation,
             WriteError::Invalid(
                 InvalidWrite::UnknownNamespace
                 | InvalidWrite::TooManyOperations { .. }
                 | InvalidWrite::Sequence { .. },
             )
-            | WriteError::VaultNotFound
             | WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }
             | WriteError::SequenceReused { .. }
@@ -227,7 +230,7 @@ impl WriteError {
             | WriteError::AlreadyCommitted { last_committed_sequence }
             | WriteError::SequenceReused { last_committed_sequence } => Some(*last_committed_sequence),
             WriteError::Invalid(_)
-            | WriteError::VaultNotFound
+            | WriteError::VaultNotFound { .. }
             | WriteError::TooManyClients
             | WriteError::WrongScope { .. }
             | WriteError::ConditionFailed { .. }

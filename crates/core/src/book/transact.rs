@@ -80,7 +80,9 @@ impl Book {
         }
         let namespace = write.namespace;
         let vault = match &write.vault {
-            Some(name) => Some(self.credits.vault(namespace, name).ok_or(WriteError::VaultNotFound)?),
+            Some(name) => Some(
+                self.credits.vault(namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?,
+            ),
             None => None,
         };
         Ok(Scope { namespace, vault })
@@ -126,6 +128,9 @@ impl Book {
         let namespace = write.namespace;
         let outcome = match operation {
             &Operation::PutLimit { ref definition, expected_revision } => {
+                if self.lacks_vault(namespace, definition) {
+                    return Err(Refusal::VaultNotFound);
+                }
                 undo.push(self.limits.remember(namespace, &definition.key));
                 self.limits.put_limit(now, &PutLimit { namespace, definition, expected_revision })
             }
@@ -157,6 +162,7 @@ impl Book {
             }
             LimitOutcome::KindDiffers => Err(Refusal::Invalid(InvalidOperation::LimitKindDiffers)),
             LimitOutcome::TooMany => Err(Refusal::Invalid(InvalidOperation::TooManyLimits)),
+            LimitOutcome::VaultNotFound => Err(Refusal::VaultNotFound),
         }
     }
 }
@@ -167,6 +173,7 @@ pub(super) enum Refusal {
     Condition { revision: u64 },
     Credit(CreditRefusal),
     WrongScope,
+    VaultNotFound,
 }
 
 impl Refusal {
@@ -175,6 +182,7 @@ impl Refusal {
             Refusal::Invalid(why) => WriteError::Invalid(InvalidWrite::Operation { operation, why }),
             Refusal::Condition { revision } => WriteError::ConditionFailed { operation, revision },
             Refusal::WrongScope => WriteError::WrongScope { operation },
+            Refusal::VaultNotFound => WriteError::VaultNotFound { operation: Some(operation) },
             Refusal::Credit(refusal) => {
                 let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
                 match refusal {

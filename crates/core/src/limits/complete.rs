@@ -99,7 +99,6 @@ impl Limits {
                 | Ending::DeniedNever
                 | Ending::Marked
                 | Ending::NoCredit
-                | Ending::NoAccount
                 | Ending::AccountFrozen
                 | Ending::AccountClosed
                 | Ending::Released => CompleteOutcome::HeldNothing,

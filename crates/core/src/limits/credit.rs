@@ -6,7 +6,7 @@ use super::limit::Payers;
 use super::reserve::{ResolvedPart, fingerprint};
 use super::slab::NONE;
 use super::{Ending, Found, Limits, Tombstone};
-use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, VaultId};
+use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, ReserveOutcome, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
@@ -33,23 +33,20 @@ struct Accounts<'a> {
 }
 
 impl Limits {
-    /// Checks that every account has the amounts required of it. If not, records the denial.
+    /// Checks that every account has the amounts required of it. If not, records the denial. An account that does not
+    /// exist leaves no record, so that the same lease can try again once it is opened.
     pub(super) fn plan_credit(
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
         resolved: &[ResolvedPart],
         credits: &mut Credits,
-    ) -> Result<(), CreditDenial> {
+    ) -> Result<(), ReserveOutcome> {
         let mut new_assets: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
+        let mut missing: Option<LimitId> = None;
         let mut shortest: Option<(LimitId, CreditShortage)> = None;
-        let mut blame = |limits: &Limits, limit: LimitId, why: CreditShortage| {
-            if shortest.is_none_or(|(first, _)| limits.key(limit) < limits.key(first)) {
-                shortest = Some((limit, why));
-            }
-        };
         for part in resolved {
             if !self.state.limits[part.limit].is_credit {
                 continue;
@@ -59,24 +56,35 @@ impl Limits {
                     let balance = credits.state.balance(payers.account, payers.asset);
                     planned.push(Planned { limit: part.limit, amount: part.amount, payers, balance });
                 }
-                None => blame(self, part.limit, CreditShortage::UnknownAccount),
+                // The vault has the maximum number of assets, so no account can have this one.
+                None if self.find_accounts(command.namespace, part.limit, credits).is_some() => {
+                    shortest.get_or_insert((part.limit, CreditShortage::NotEnough));
+                }
+                None if missing.is_none_or(|first| self.key(part.limit) < self.key(first)) => {
+                    missing = Some(part.limit);
+                }
+                None => {}
             }
         }
         for part in &planned {
             let same = planned.iter().filter(|other| other.payers.is_same_payer(&part.payers));
             let amount = same.fold(0_u128, |sum, other| sum.saturating_add(other.amount.into()));
-            if let Err(why) = credits.can_hold(now, part.payers, part.balance, amount) {
-                blame(self, part.limit, why);
+            if let Err(why) = credits.can_hold(now, part.payers, part.balance, amount)
+                && shortest.is_none_or(|(first, _)| self.key(part.limit) < self.key(first))
+            {
+                shortest = Some((part.limit, why));
             }
         }
         self.planned = planned;
-        match shortest {
-            None => Ok(()),
-            Some(short) => {
-                new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
-                Err(self.deny_credit(now, command, resolved, short))
+        let refusal = match (missing, shortest) {
+            (None, None) => return Ok(()),
+            (Some(limit), _) => ReserveOutcome::AccountNotFound { limit, retry_after_ms: CREDIT_RETRY_MS },
+            (None, Some(short)) => {
+                ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short))
             }
-        }
+        };
+        new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
+        Err(refusal)
     }
 
     /// The accounts of a limit, if they exist.
@@ -150,10 +158,9 @@ impl Limits {
         (limit, why): (LimitId, CreditShortage),
     ) -> CreditDenial {
         let ending = match why {
-            CreditShortage::UnknownAccount => Ending::NoAccount,
             CreditShortage::Frozen => Ending::AccountFrozen,
             CreditShortage::Closed => Ending::AccountClosed,
-            CreditShortage::NotEnough => Ending::NoCredit,
+            CreditShortage::UnknownAccount | CreditShortage::NotEnough => Ending::NoCredit,
         };
         self.add_tombstone(Tombstone {
             fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
@@ -177,7 +184,7 @@ impl Limits {
         };
         let tombstone = self.state.tombstones.get(number);
         let is_for_credit = match tombstone.ending {
-            Ending::NoCredit | Ending::NoAccount | Ending::AccountFrozen | Ending::AccountClosed => true,
+            Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => true,
             Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked | Ending::Released => {
                 false
             }
@@ -224,7 +231,6 @@ impl Tombstone {
     /// The denial that this tombstone records.
     pub(super) fn credit_denial(&self, now: UnixMs) -> CreditDenial {
         let why = match self.ending {
-            Ending::NoAccount => CreditShortage::UnknownAccount,
             Ending::AccountFrozen => CreditShortage::Frozen,
             Ending::AccountClosed => CreditShortage::Closed,
             Ending::NoCredit

@@ -6,6 +6,8 @@ use crate::book::{Denial, LimitId};
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
+/// Retry hint when the amount exceeds the capacity: 1 minute, so that a client that does not know `never` does not spin.
+pub const NEVER_RETRY_MS: u64 = 60_000;
 /// The maximum counted run of denials. Every backoff reaches its maximum well before.
 pub(crate) const DENIALS_MAX: u32 = 64;
 
@@ -36,7 +38,8 @@ impl State {
         }
         obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), o.limit));
         let never = obstacles.first().is_some_and(|first| first.never);
-        let retry_after_ms = if never { 0 } else { obstacles.first().map_or(0, |first| first.wait_ms) };
+        let retry_after_ms =
+            if never { NEVER_RETRY_MS } else { obstacles.first().map_or(0, |first| first.wait_ms) };
         Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.limit).collect(), never }
     }
 }

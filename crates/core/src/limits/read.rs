@@ -13,7 +13,7 @@ pub struct Usage {
     pub capacity: u64,
     /// The reserved amount.
     pub reserved: u64,
-    /// The amount that can be reserved.
+    /// The amount that can be reserved; 0 while the limit is decreasing.
     pub available: u64,
     /// Usage that was never reserved.
     pub debt: u128,
@@ -37,8 +37,10 @@ pub struct Totals {
 pub struct LimitInfo {
     /// The id.
     pub id: LimitId,
-    /// The last definition.
+    /// The last definition. While the limit is decreasing, its capacity is the target.
     pub definition: Definition,
+    /// The capacity in force.
+    pub capacity: u64,
     /// The status of the limit.
     pub status: LimitStatus,
     /// The number of puts and deletes so far.
@@ -101,7 +103,8 @@ impl Limits {
     pub(crate) fn limit_info(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
         let limit = self.state.view(self.at(now), id)?.limit;
         let definition = self.state.definition(id)?;
-        Some(LimitInfo { id, definition, status: limit.status(), revision: limit.revision })
+        let (capacity, revision) = (limit.capacity, limit.revision);
+        Some(LimitInfo { id, definition, capacity, status: limit.status(), revision })
     }
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
@@ -112,7 +115,8 @@ impl Limits {
     pub(crate) fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
         let LimitView { limit, reserved } = self.state.view(self.at(now), id)?;
         let capacity = limit.capacity;
-        let available = capacity.saturating_sub(reserved);
+        let is_active = limit.phase == Phase::Active;
+        let available = if is_active { capacity.saturating_sub(reserved) } else { 0 };
         Some(Usage { capacity, reserved, available, debt: limit.debt, status: limit.status() })
     }
 
@@ -154,7 +158,6 @@ impl Limits {
                     Ending::Denied
                     | Ending::DeniedNever
                     | Ending::NoCredit
-                    | Ending::NoAccount
                     | Ending::AccountFrozen
                     | Ending::AccountClosed
                     | Ending::Released => (None, LeaseState::Denied),

@@ -1,5 +1,6 @@
 //! Reserve: take all requirements or none.
 
+use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
 use super::{Ending, Found, Hash, Limits, Phase, Reservation, State, Sums, Tombstone};
 use crate::book::{
@@ -144,8 +145,8 @@ impl Limits {
         if !fits {
             return ReserveOutcome::Denied(self.deny(now, command, resolved));
         }
-        if has_credit && let Err(denial) = self.plan_credit(now, command, resolved, credits) {
-            return ReserveOutcome::InsufficientCredit(denial);
+        if has_credit && let Err(refusal) = self.plan_credit(now, command, resolved, credits) {
+            return refusal;
         }
         let slot = self.take(now, command, hash, resolved);
         if has_credit {
@@ -180,13 +181,18 @@ impl Limits {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
                     Ending::Completed | Ending::Released => ReserveOutcome::LeaseExpired,
-                    Ending::NoCredit | Ending::NoAccount | Ending::AccountFrozen | Ending::AccountClosed => {
+                    Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => {
                         ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now))
                     }
-                    Ending::Denied | Ending::DeniedNever => ReserveOutcome::ExistsDenied(Denial {
+                    Ending::Denied => ReserveOutcome::ExistsDenied(Denial {
                         retry_after_ms: tombstone.at.ms_since(now),
                         limited_by: vec![tombstone.limited_by],
-                        never: tombstone.ending == Ending::DeniedNever,
+                        never: false,
+                    }),
+                    Ending::DeniedNever => ReserveOutcome::ExistsDenied(Denial {
+                        retry_after_ms: NEVER_RETRY_MS,
+                        limited_by: vec![tombstone.limited_by],
+                        never: true,
                     }),
                 }
             }

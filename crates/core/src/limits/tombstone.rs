@@ -25,14 +25,12 @@ pub(crate) enum Ending {
     Marked = 4,
     /// Denied for lack of credit.
     NoCredit = 5,
-    /// Denied because the account does not exist.
-    NoAccount = 6,
     /// Denied because the account is frozen.
-    AccountFrozen = 7,
+    AccountFrozen = 6,
     /// Denied because the account is closed.
-    AccountClosed = 8,
+    AccountClosed = 7,
     /// Allowed at `at`, then released because an external credit store refused its credit.
-    Released = 9,
+    Released = 8,
 }
 
 #[derive(Clone, Copy, Default)]

@@ -340,7 +340,6 @@ fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed
         Ending::Denied
         | Ending::DeniedNever
         | Ending::NoCredit
-        | Ending::NoAccount
         | Ending::AccountFrozen
         | Ending::AccountClosed => state.limit(tombstone.namespace, tombstone.limited_by).is_some(),
         Ending::Completed | Ending::Released => tombstone.limited_by == LimitId::default(),

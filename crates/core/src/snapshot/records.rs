@@ -263,10 +263,9 @@ pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malform
         3 => Ending::Completed,
         4 => Ending::Marked,
         5 => Ending::NoCredit,
-        6 => Ending::NoAccount,
-        7 => Ending::AccountFrozen,
-        8 => Ending::AccountClosed,
-        9 => Ending::Released,
+        6 => Ending::AccountFrozen,
+        7 => Ending::AccountClosed,
+        8 => Ending::Released,
         _ => return Err(Malformed("the ending of a lease is unknown")),
     };
     let resolved_at = time(input)?;

@@ -35,6 +35,19 @@ fn less_capacity_counts_at_once_where_enough_is_free() {
 }
 
 #[test]
+fn a_decreasing_limit_shows_the_capacity_in_force_and_nothing_available() {
+    let mut test = TestBook::new();
+    let rpm = test.put_active(rolling("rpm", 10, 60));
+    test.take(&[("rpm", 6)]);
+    test.put(rolling("rpm", 4, 60));
+    let status = LimitStatus::Decreasing { to: 4 };
+    let usage = test.usage("rpm");
+    assert_eq!((usage.capacity, usage.available, usage.status), (10, 0, status));
+    let info = test.book.limit(test.book.time(), rpm).unwrap();
+    assert_eq!((info.capacity, info.status), (10, status));
+}
+
+#[test]
 fn a_limit_that_is_going_down_refuses_reserves_by_name_and_spends_no_lease() {
     let mut test = TestBook::new();
     let rpm = test.put_active(rolling("rpm", 10, 60));

@@ -152,7 +152,7 @@ fn a_denied_lease_that_asks_again_does_not_make_the_wait_longer_for_others() {
 fn more_than_the_capacity_is_denied_for_ever_and_counts_as_no_denial() {
     let mut test = TestBook::new();
     let slots = test.put_active(concurrency("slots", 2, 30));
-    let never = Denial { retry_after_ms: 0, limited_by: vec![slots], never: true };
+    let never = Denial { retry_after_ms: 60_000, limited_by: vec![slots], never: true };
     assert_eq!(test.denied(&[("slots", 3)]).1, never);
     assert_eq!(test.denied(&[("slots", u64::MAX)]).1, never);
     test.take(&[("slots", 2)]);
@@ -177,7 +177,7 @@ fn of_several_limits_in_the_way_the_longest_wait_counts_and_comes_first() {
     // Limits with too small a capacity come before limits with a long wait.
     let (_, denial) = test.denied(&[("free", 10), ("slots", 1), ("ten", 2), ("minute", 1)]);
     let limited_by = vec![ten, free, minute, slots];
-    assert_eq!(denial, Denial { retry_after_ms: 0, limited_by, never: true });
+    assert_eq!(denial, Denial { retry_after_ms: 60_000, limited_by, never: true });
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Credit holds: reserved together with limits, settled at the actual cost, returned on time.
 
 use earmark_core::{
-    AccountStatus, Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId,
-    LimitStatus, Moment, Overage, ReserveOutcome, TIME_MAX, VaultId, WriteOutcome,
+    AccountStatus, Charge, Command, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind,
+    LeaseId, LimitOutcome, LimitStatus, Moment, NamespaceId, Operation, Outcome, Overage, Principal,
+    PutLimit, ReserveOutcome, TIME_MAX, VaultId, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{
@@ -10,6 +11,7 @@ use crate::support::bank::{
 };
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::test_book::{changed, concurrency, rolling};
+use crate::support::writer::Writer;
 
 /// An account `acme` with `amount` usd, and a credit limit `usd` on it with a timeout of 60 seconds.
 fn bank(amount: u128, overage: Overage) -> Bank {
@@ -221,13 +223,37 @@ fn keys_of_one_account_are_planned_together_and_the_first_by_key_is_named() {
     assert_eq!(sums(&bank), (5, 0, 95));
 }
 
+/// A typo in the vault of a credit limit used to be found only by the first caller, as a lack of credit.
 #[test]
-fn an_unknown_account_or_vault_is_a_want_of_credit_until_it_is_there() {
+fn a_credit_limit_on_a_missing_vault_is_refused() {
+    let mut bank = Bank::new();
+    let mut definition = credit("usd", "acme", 60, Overage::Debt);
+    if let Kind::Credit(terms) = &mut definition.kind {
+        terms.vault = "nowhere".parse().unwrap();
+    }
+    let put = PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
+    let now = bank.test.book.time();
+    let at = Moment { log: now, wall: now };
+    let outcome = bank.test.book.apply_as(at, &Principal::Anonymous, Command::PutLimit(put));
+    assert_eq!(outcome, Outcome::Limit(LimitOutcome::VaultNotFound));
+    let put = || Operation::PutLimit { definition: definition.clone(), expected_revision: None };
+    let mut writer = Writer::new("admin");
+    let refused = writer.write(&mut bank.test, vec![put()]);
+    assert_eq!(refused, WriteOutcome::Refused(WriteError::VaultNotFound { operation: Some(0) }));
+    let open = Operation::OpenVault { vault: "nowhere".parse().unwrap() };
+    assert!(matches!(writer.write(&mut bank.test, vec![open, put()]), WriteOutcome::Committed(_)));
+}
+
+#[test]
+fn a_missing_account_leaves_no_trace_of_the_lease() {
     let mut bank = Bank::new();
     bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
-    assert_eq!(bank.deny_credit(&[("usd", 1)]).why, CreditShortage::UnknownAccount);
+    let (lease, usd) = (bank.test.lease(), bank.test.id("usd"));
+    let missing = ReserveOutcome::AccountNotFound { limit: usd, retry_after_ms: 10_000 };
+    assert_eq!(bank.test.reserve(lease, &[("usd", 1)]), missing);
+    assert_eq!(bank.test.reserve(lease, &[("usd", 1)]), missing);
     bank.commit(vec![open("acme")]);
-    assert_eq!(bank.deny_credit(&[("usd", 1)]).why, CreditShortage::NotEnough);
+    assert!(matches!(bank.test.reserve(lease, &[("usd", 1)]), ReserveOutcome::InsufficientCredit(_)));
     bank.commit(vec![issue("revenue", "usd", 5)]);
     assert_eq!(bank.deny_credit(&[("usd", 1)]).why, CreditShortage::NotEnough);
     bank.commit(vec![transfer("revenue", "acme", "usd", 5)]);
@@ -386,7 +412,9 @@ fn the_first_shortage_in_their_order_is_the_one_that_is_told() {
     assert_eq!(bank.deny_credit(&[("usd", 11)]).why, CreditShortage::Closed);
     bank.commit(vec![freeze("acme")]);
     assert_eq!(bank.deny_credit(&[("usd", 11)]).why, CreditShortage::Frozen);
-    assert_eq!(bank.deny_credit(&[("nobody", 11)]).why, CreditShortage::UnknownAccount);
+    let missing = ReserveOutcome::AccountNotFound { limit: bank.test.id("nobody"), retry_after_ms: 10_000 };
+    let lease = bank.test.lease();
+    assert_eq!(bank.test.reserve(lease, &[("usd", 11), ("nobody", 11)]), missing);
 }
 
 #[test]

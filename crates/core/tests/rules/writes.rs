@@ -176,7 +176,7 @@ fn what_does_not_belong_or_is_malformed_is_refused_by_place() {
     let error = refused(in_vault.write(&mut test, vec![open_vault("a")]));
     assert_eq!((&error, error.code()), (&WriteError::WrongScope { operation: 0 }, "WRONG_SCOPE"));
     let mut nowhere = Writer::of_vault("ops", "nowhere");
-    assert_eq!(refused(nowhere.write(&mut test, Vec::new())), WriteError::VaultNotFound);
+    assert_eq!(refused(nowhere.write(&mut test, Vec::new())), WriteError::VaultNotFound { operation: None });
     writer.namespace = NamespaceId(9);
     let error = refused(writer.write(&mut test, Vec::new()));
     assert_eq!(error, WriteError::Invalid(InvalidWrite::UnknownNamespace));

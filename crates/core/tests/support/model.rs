@@ -14,12 +14,12 @@ mod write;
 
 use earmark_core::{
     Command, Config, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo,
-    LimitKey, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
 use lease::{Fate, Lease, closed, is_live, requirements};
-use limit::{AccountStatus, Limit};
+use limit::{Limit, LimitPhase};
 pub use write::Committed;
 
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ impl Model {
         Some(Usage {
             capacity: limit.capacity,
             reserved,
-            available: limit.capacity - reserved,
+            available: if limit.status() == LimitStatus::Active { limit.capacity - reserved } else { 0 },
             debt: limit.debt,
             status: limit.status(),
         })
@@ -152,7 +152,8 @@ impl Model {
     pub fn limit(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
         let limit = self.limit_as_of(now.min(TIME_MAX).max(self.time()), id)?;
         let status = limit.status();
-        Some(LimitInfo { id, definition: limit.definition, status, revision: limit.revision })
+        let (capacity, revision) = (limit.capacity, limit.revision);
+        Some(LimitInfo { id, definition: limit.definition, capacity, status, revision })
     }
 
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
@@ -208,7 +209,7 @@ impl Model {
     fn limit_as_of(&self, now: UnixMs, id: LimitId) -> Option<Limit> {
         let mut limit = self.limits.get(id.0 as usize)?.clone();
         limit.finish_decrease(self.reserved(now, id));
-        (limit.standing != AccountStatus::Deleted).then_some(limit)
+        (limit.standing != LimitPhase::Deleted).then_some(limit)
     }
 
     fn finish_decreases(&mut self) {

@@ -184,7 +184,8 @@ impl Pair {
             if usage.reserved > usage.capacity && !is_decreasing {
                 return Err(format!("{id:?} at {at}: more is reserved than there is: {usage:?}"));
             }
-            if usage.available != usage.capacity.saturating_sub(usage.reserved) {
+            let free = if is_decreasing { 0 } else { usage.capacity.saturating_sub(usage.reserved) };
+            if usage.available != free {
                 return Err(format!("{id:?} at {at}: available is not what is left: {usage:?}"));
             }
         }

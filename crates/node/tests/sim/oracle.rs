@@ -203,7 +203,7 @@ impl Oracle {
             ReserveAnswer::Refused(Refusal::LimitDecreasing { key, .. }) => {
                 self.must(key.as_str() == FLEX.key && !was_allowed, || told("allowed"));
             }
-            ReserveAnswer::Refused(Refusal::UnknownLimitKey(_)) => {
+            ReserveAnswer::Refused(Refusal::UnknownLimitKey(_) | Refusal::AccountNotFound { .. }) => {
                 self.must(false, || told("for known limits"));
             }
         }

@@ -188,7 +188,7 @@ const fn pending_decrease_to(status: LimitStatus) -> Option<u64> {
 #[must_use]
 pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
     v1::LimitInfo {
-        definition: Some(definition_of(&limit.definition)),
+        definition: Some(definition_of(&Definition { capacity: limit.capacity, ..limit.definition.clone() })),
         status: status(limit.status).into(),
         pending_decrease_to: pending_decrease_to(limit.status),
         revision: limit.revision,

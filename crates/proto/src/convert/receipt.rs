@@ -46,7 +46,7 @@ pub fn write_error(error: &WriteError, message: String) -> v1::WriteError {
 pub(super) const fn code(error: &WriteError) -> v1::WriteErrorCode {
     match error {
         WriteError::Invalid(_) => v1::WriteErrorCode::Invalid,
-        WriteError::VaultNotFound => v1::WriteErrorCode::VaultNotFound,
+        WriteError::VaultNotFound { .. } => v1::WriteErrorCode::VaultNotFound,
         WriteError::SequenceGap { .. } => v1::WriteErrorCode::SequenceGap,
         WriteError::AlreadyCommitted { .. } => v1::WriteErrorCode::AlreadyCommitted,
         WriteError::SequenceReused { .. } => v1::WriteErrorCode::SequenceReused,

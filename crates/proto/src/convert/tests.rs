@@ -213,7 +213,7 @@ fn codes_have_the_names_of_the_contract() {
     let (operation, revision, last_committed_sequence) = (0, 1, 1);
     for error in [
         WriteError::Invalid(InvalidWrite::UnknownNamespace),
-        WriteError::VaultNotFound,
+        WriteError::VaultNotFound { operation: None },
         WriteError::SequenceGap { last_committed_sequence },
         WriteError::AlreadyCommitted { last_committed_sequence },
         WriteError::SequenceReused { last_committed_sequence },

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest,
 };
-use earmark_core::{LimitInfo, LimitKey, LimitStatus, Usage};
+use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, Usage};
 use serde::Serialize;
 
 use super::reply::Reply;
@@ -144,7 +144,10 @@ struct LimitWire {
 impl LimitWire {
     fn of(limit: &LimitInfo) -> LimitWire {
         LimitWire {
-            definition: LimitDocument::of(&limit.definition),
+            definition: LimitDocument::of(&Definition {
+                capacity: limit.capacity,
+                ..limit.definition.clone()
+            }),
             status: name(limit.status),
             pending_decrease_to: pending_decrease_to(limit.status),
             revision: limit.revision,

@@ -13,8 +13,8 @@ use super::reply::{
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
 use super::{audit, cluster, keys};
 use crate::answer::{
-    BACKEND_ERROR, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED, LIMIT_DECREASING, OVERLOADED,
-    UNKNOWN_LIMIT_KEY,
+    ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
+    LIMIT_DECREASING, OVERLOADED, UNKNOWN_LIMIT_KEY,
 };
 
 /// All named schemas.
@@ -127,7 +127,9 @@ fn problem() -> Value {
 
 fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
-    let by_key = [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT].join("|");
+    let by_key =
+        [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT, ACCOUNT_NOT_FOUND, EXCEEDS_CAPACITY]
+            .join("|");
     let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},

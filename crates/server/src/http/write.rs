@@ -93,7 +93,7 @@ fn status(error: &WriteError) -> StatusCode {
     match error {
         WriteError::Invalid(_) | WriteError::WrongScope { .. } => StatusCode::BAD_REQUEST,
         WriteError::InsufficientCredit { .. } => StatusCode::PAYMENT_REQUIRED,
-        WriteError::VaultNotFound | WriteError::AccountNotFound { .. } => StatusCode::NOT_FOUND,
+        WriteError::VaultNotFound { .. } | WriteError::AccountNotFound { .. } => StatusCode::NOT_FOUND,
         WriteError::SequenceGap { .. }
         | WriteError::AlreadyCommitted { .. }
         | WriteError::SequenceReused { .. }

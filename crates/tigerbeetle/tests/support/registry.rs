@@ -20,7 +20,13 @@ pub struct TestRegistry {
 impl TestRegistry {
     pub fn put(&self, namespace: &NamespaceName, definition: Definition) {
         self.change(namespace, definition.key.clone(), |revision, _| {
-            Some(LimitInfo { id: LimitId(0), definition, status: LimitStatus::Active, revision })
+            Some(LimitInfo {
+                id: LimitId(0),
+                capacity: definition.capacity,
+                definition,
+                status: LimitStatus::Active,
+                revision,
+            })
         });
     }
 

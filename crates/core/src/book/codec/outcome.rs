@@ -35,6 +35,7 @@ const LIMIT_NOT_FOUND: u8 = 4;
 const LIMIT_KIND_DIFFERS: u8 = 5;
 const LIMIT_TOO_MANY: u8 = 6;
 const LIMIT_CHANGED: u8 = 7;
+const LIMIT_VAULT_NOT_FOUND: u8 = 8;
 
 impl Outcome {
     /// Appends the outcome to `out`: ten bytes for an allowed lease.
@@ -128,6 +129,7 @@ fn put_limit(out: &mut Vec<u8>, outcome: &LimitOutcome) {
         }
         LimitOutcome::NotFound => out.put_u8(LIMIT_NOT_FOUND),
         LimitOutcome::KindDiffers => out.put_u8(LIMIT_KIND_DIFFERS),
+        LimitOutcome::VaultNotFound => out.put_u8(LIMIT_VAULT_NOT_FOUND),
         LimitOutcome::TooMany => out.put_u8(LIMIT_TOO_MANY),
         LimitOutcome::Changed { limit, revision, status } => {
             out.put_u8(LIMIT_CHANGED);
@@ -143,6 +145,7 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitOutcome> {
         LIMIT_REVISION_DIFFERS => LimitOutcome::RevisionDiffers { revision: input.u64()? },
         LIMIT_NOT_FOUND => LimitOutcome::NotFound,
         LIMIT_KIND_DIFFERS => LimitOutcome::KindDiffers,
+        LIMIT_VAULT_NOT_FOUND => LimitOutcome::VaultNotFound,
         LIMIT_TOO_MANY => LimitOutcome::TooMany,
         LIMIT_CHANGED => {
             let (limit, revision, status) = changed(input)?;

@@ -6,7 +6,7 @@ use earmark_core::{
 };
 
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
-use super::limit::AccountStatus;
+use super::limit::LimitPhase;
 use super::parts::Named;
 use super::{Model, Reservation};
 
@@ -85,7 +85,7 @@ impl Model {
         let limit = &self.limits[part.limit.0 as usize];
         // A key that was put again as credit cannot take usage of another kind.
         let is_credit = matches!(limit.definition.kind, Kind::Credit(_));
-        let exists = limit.standing != AccountStatus::Deleted && !is_credit;
+        let exists = limit.standing != LimitPhase::Deleted && !is_credit;
         let overage = limit.definition.overage;
         let how = if exists && over <= self.available(part.limit) {
             OverageHow::Reserved

@@ -125,6 +125,14 @@ impl Model {
         }
     }
 
+    /// The first requirement, by key, whose vault or account does not exist.
+    pub fn missing_account(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<LimitId> {
+        let is_missing =
+            |limit: &LimitId| self.terms(*limit).is_some_and(|terms| self.payers(namespace, terms).is_none());
+        let missing = wanted.iter().map(|(limit, _)| *limit).filter(is_missing);
+        missing.min_by_key(|limit| self.limits[limit.0 as usize].definition.key.as_str().to_owned())
+    }
+
     /// The first requirement, by key, whose account cannot hold the sum of all requirements on it.
     pub fn shortage(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
         let mut short: Vec<(&str, LimitId, CreditShortage)> = Vec::new();

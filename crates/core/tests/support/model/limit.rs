@@ -14,14 +14,14 @@ pub struct Limit {
     pub definition: Definition,
     /// The capacity in force.
     pub capacity: u64,
-    pub standing: AccountStatus,
+    pub standing: LimitPhase,
     pub revision: u64,
     pub debt: u128,
     pub denials_in_a_row: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccountStatus {
+pub enum LimitPhase {
     Active,
     Decreasing,
     Deleting,
@@ -59,7 +59,7 @@ impl Model {
         let id = match found {
             Some(id) => {
                 let limit = &mut self.limits[id.0 as usize];
-                let exists = limit.standing != AccountStatus::Deleted;
+                let exists = limit.standing != LimitPhase::Deleted;
                 if exists && !limit.definition.kind.is_same_kind(&put.definition.kind) {
                     return LimitOutcome::KindDiffers;
                 }
@@ -83,16 +83,15 @@ impl Model {
         if delete.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != AccountStatus::Deleted)
-        else {
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != LimitPhase::Deleted) else {
             return LimitOutcome::NotFound;
         };
         let limit = &mut self.limits[id.0 as usize];
-        if !matches!(limit.standing, AccountStatus::Deleting | AccountStatus::Leaving) {
+        if !matches!(limit.standing, LimitPhase::Deleting | LimitPhase::Leaving) {
             limit.revision += 1;
         }
         let is_kept = self.external.limits && limit.definition.kind.terms().is_none();
-        limit.standing = if is_kept { AccountStatus::Leaving } else { AccountStatus::Deleting };
+        limit.standing = if is_kept { LimitPhase::Leaving } else { LimitPhase::Deleting };
         self.changed(id)
     }
 
@@ -105,11 +104,10 @@ impl Model {
         if gone.revision != revision {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == AccountStatus::Leaving)
-        else {
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == LimitPhase::Leaving) else {
             return LimitOutcome::NotFound;
         };
-        self.limits[id.0 as usize].standing = AccountStatus::Deleting;
+        self.limits[id.0 as usize].standing = LimitPhase::Deleting;
         self.changed(id)
     }
 
@@ -126,7 +124,7 @@ impl Limit {
             namespace,
             definition: definition.clone(),
             capacity: definition.capacity,
-            standing: AccountStatus::Active,
+            standing: LimitPhase::Active,
             revision: 1,
             debt: 0,
             denials_in_a_row: 0,
@@ -135,21 +133,18 @@ impl Limit {
 
     fn redefine(&mut self, definition: &Definition) {
         match self.standing {
-            AccountStatus::Deleted => {
+            LimitPhase::Deleted => {
                 let revision = self.revision + 1;
                 *self = Limit { revision, ..Limit::new(self.namespace, definition) };
             }
-            AccountStatus::Active | AccountStatus::Decreasing if self.definition == *definition => {}
-            AccountStatus::Active
-            | AccountStatus::Decreasing
-            | AccountStatus::Deleting
-            | AccountStatus::Leaving => {
+            LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => {}
+            LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving => {
                 self.revision += 1;
                 self.definition = definition.clone();
-                self.standing = AccountStatus::Decreasing;
+                self.standing = LimitPhase::Decreasing;
                 if definition.capacity >= self.capacity {
                     self.capacity = definition.capacity;
-                    self.standing = AccountStatus::Active;
+                    self.standing = LimitPhase::Active;
                 }
             }
         }
@@ -157,30 +152,30 @@ impl Limit {
 
     pub fn finish_decrease(&mut self, reserved: u64) {
         match self.standing {
-            AccountStatus::Decreasing if reserved <= self.definition.capacity => {
+            LimitPhase::Decreasing if reserved <= self.definition.capacity => {
                 self.capacity = self.definition.capacity;
-                self.standing = AccountStatus::Active;
+                self.standing = LimitPhase::Active;
             }
-            AccountStatus::Deleting if reserved == 0 => self.standing = AccountStatus::Deleted,
-            AccountStatus::Active
-            | AccountStatus::Decreasing
-            | AccountStatus::Deleting
-            | AccountStatus::Leaving
-            | AccountStatus::Deleted => {}
+            LimitPhase::Deleting if reserved == 0 => self.standing = LimitPhase::Deleted,
+            LimitPhase::Active
+            | LimitPhase::Decreasing
+            | LimitPhase::Deleting
+            | LimitPhase::Leaving
+            | LimitPhase::Deleted => {}
         }
     }
 
     pub fn status(&self) -> LimitStatus {
         match self.standing {
-            AccountStatus::Active => LimitStatus::Active,
-            AccountStatus::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
-            AccountStatus::Deleting | AccountStatus::Leaving => LimitStatus::Decreasing { to: 0 },
-            AccountStatus::Deleted => LimitStatus::Deleted,
+            LimitPhase::Active => LimitStatus::Active,
+            LimitPhase::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
+            LimitPhase::Deleting | LimitPhase::Leaving => LimitStatus::Decreasing { to: 0 },
+            LimitPhase::Deleted => LimitStatus::Deleted,
         }
     }
 
     /// The revision that callers see.
     fn visible_revision(&self) -> u64 {
-        if self.standing == AccountStatus::Deleted { 0 } else { self.revision }
+        if self.standing == LimitPhase::Deleted { 0 } else { self.revision }
     }
 }

@@ -1,12 +1,12 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome,
+    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, Reserve, ReserveOutcome,
 };
 
 use super::hints::{backoff_ms, jittered_ms};
 use super::lease::{Fate, Held, Lease, hold_ms, is_live};
-use super::limit::AccountStatus;
+use super::limit::LimitPhase;
 use super::parts::Named;
 use super::{Model, Reservation};
 
@@ -52,6 +52,11 @@ impl Model {
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
             return self.deny(asked.namespace, asked.lease, wanted);
         }
+        if !self.external.credit
+            && let Some(limit) = self.missing_account(asked.namespace, &wanted)
+        {
+            return ReserveOutcome::AccountNotFound { limit, retry_after_ms: 10_000 };
+        }
         let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {
             None => self.take(asked.namespace, asked.lease, &wanted),
@@ -91,7 +96,7 @@ impl Model {
                 ReserveOutcome::LeaseExpired
             }
             Fate::Denied { retry_at, ref denial, .. } => ReserveOutcome::ExistsDenied(Denial {
-                retry_after_ms: retry_at.ms_since(now),
+                retry_after_ms: if denial.never { NEVER_RETRY_MS } else { retry_at.ms_since(now) },
                 limited_by: denial.limited_by[..1].to_vec(),
                 never: denial.never,
             }),
@@ -116,14 +121,14 @@ impl Model {
             };
             let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
             let refusal = match standing {
-                Some(AccountStatus::Active) => continue,
-                Some(AccountStatus::Decreasing | AccountStatus::Deleting | AccountStatus::Leaving) => {
+                Some(LimitPhase::Active) => continue,
+                Some(LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
                     ReserveOutcome::LimitDecreasing {
                         requirement,
                         retry_after_ms: self.config.hints.decreasing_ms,
                     }
                 }
-                Some(AccountStatus::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
+                Some(LimitPhase::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
             };
             refusals.push((key, requirement, refusal));
         }
@@ -172,7 +177,7 @@ impl Model {
         let never = in_the_way.iter().any(|&(never, _, _)| never);
         let longest = in_the_way.iter().map(|&(_, wait, _)| wait).max().unwrap();
         let denial = Denial {
-            retry_after_ms: if never { 0 } else { longest },
+            retry_after_ms: if never { NEVER_RETRY_MS } else { longest },
             limited_by: in_the_way.iter().map(|&(_, _, limit)| limit).collect(),
             never,
         };

@@ -38,7 +38,9 @@ impl Model {
             return Err(WriteError::Invalid(InvalidWrite::TooManyOperations { found }));
         }
         let vault = match &write.vault {
-            Some(name) => Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound)?),
+            Some(name) => {
+                Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?)
+            }
             None => None,
         };
         if write.sequence == 0 || write.sequence == u64::MAX {
@@ -133,6 +135,10 @@ impl Model {
     ) -> Result<OperationResult, WriteError> {
         let outcome = match asked {
             Operation::PutLimit { definition, expected_revision } => {
+                let vault = definition.kind.terms().map(|terms| &terms.vault);
+                if vault.is_some_and(|vault| self.vault(namespace, vault).is_none()) {
+                    return Err(WriteError::VaultNotFound { operation: Some(operation) });
+                }
                 self.put(PutLimit { namespace, definition, expected_revision: *expected_revision })
             }
             Operation::DeleteLimit { key, expected_revision } => {

@@ -124,7 +124,7 @@ async fn too_little_credit_alone_is_its_own_answer_and_beside_a_full_limit_a_pla
         "denied"
     );
     let full = server.reserve(&server.lease(), &[("rpm", 11), ("acme:usd", 101)]).await;
-    assert_eq!(why(&full), (false, "", "", vec!["rpm"]));
+    assert_eq!(why(&full), (false, "exceeds_capacity:rpm", "", vec!["rpm"]));
     assert_eq!((server.reserved("rpm").await, held(&server).await), (0, ("100".into(), "0".into())));
     for (name, value) in [
         ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 2.0),
@@ -143,8 +143,12 @@ async fn an_account_that_cannot_pay_is_explained() {
     (other["key"], other["account"]) = (json!("bob:usd"), json!("bob"));
     server.ok("PUT", "/v1/admin/limits", &other).await;
     let refused = async |key: &str| server.reserve(&server.lease(), &[(key, 1)]).await;
+    other["vault"] = json!("nowhere");
+    let message =
+        server.ask("PUT", "/v1/admin/limits", &other.to_string()).await.problem(400, "invalid_request");
+    assert_eq!(message, "vault: no vault has this name; open it with open_vault first");
     let unknown = refused("bob:usd").await;
-    assert_eq!(why(&unknown).1, "insufficient_credit:bob:usd");
+    assert_eq!((why(&unknown).1, why(&unknown).3), ("account_not_found:bob:usd", vec!["bob:usd"]));
     assert!(why(&unknown).2.contains("does not exist"), "{unknown}");
     write(&server, 2, json!([{"freeze_account": {"account": "acme"}}])).await;
     assert!(why(&refused("acme:usd").await).2.contains("is frozen"));

@@ -37,11 +37,12 @@ async fn usage_shows_what_is_taken_and_what_is_waited_for() {
     };
     assert_eq!(server.usage("slots").await, usage(3, "active", Value::Null));
     server.put_concurrency("slots", 4, 60).await;
-    assert_eq!(server.usage("slots").await, usage(3, "decreasing", json!(4)));
+    assert_eq!(server.usage("slots").await, usage(0, "decreasing", json!(4)));
     assert_eq!(server.metric("earmark_decreasing_limits").await, 1.0);
     let limit = server.ok("GET", "/v1/admin/limits/slots", &Value::Null).await;
     assert_eq!(limit["limit"]["status"], "decreasing");
     assert_eq!(limit["limit"]["pending_decrease_to"], 4);
+    assert_eq!(limit["limit"]["definition"]["capacity"], 10);
 }
 
 #[tokio::test]

@@ -101,6 +101,7 @@ async fn an_unknown_or_decreasing_limit_is_refused_by_name_and_the_lease_may_try
     assert_eq!(server.put_concurrency("rpm", 1, 60).await, json!({"ok": true, "status": "decreasing"}));
     let refused = server.reserve(&lease, &[("rpm", 1)]).await;
     assert_eq!(refused["error"], "limit_decreasing:rpm");
+    assert_eq!(refused["limited_by"], json!(["rpm"]));
     assert_eq!(refused["retry_after_ms"], 10_000);
 
     server.complete(&holder, &[]).await;
@@ -113,7 +114,7 @@ async fn more_than_the_capacity_never_fits() {
     server.put_rolling("tpm", 10, 60).await;
     let denied = server.reserve(&server.lease(), &[("tpm", 11)]).await;
     let never = json!({
-        "allowed": false, "retry_after_ms": 0, "reserved_at_unix_ms": 0, "error": "",
+        "allowed": false, "retry_after_ms": 60_000, "reserved_at_unix_ms": 0, "error": "exceeds_capacity:tpm",
         "limited_by": ["tpm"], "never": true,
     });
     assert_eq!(denied, never);

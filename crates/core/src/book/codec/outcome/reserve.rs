@@ -20,7 +20,8 @@ const OVERLOADED: u8 = 11;
 const DENIED: u8 = 12;
 const INSUFFICIENT_CREDIT: u8 = 13;
 const CREATED: u8 = 14;
-const LIMITS_ELSEWHERE: u8 = 15;
+const LIMITS_EXTERNAL: u8 = 15;
+const ACCOUNT_NOT_FOUND: u8 = 16;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
     match outcome {
@@ -61,7 +62,12 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
-        ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_ELSEWHERE),
+        ReserveOutcome::AccountNotFound { limit, retry_after_ms } => {
+            out.put_u8(ACCOUNT_NOT_FOUND);
+            out.put_u32(limit.0);
+            out.put_u64(*retry_after_ms);
+        }
+        ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_EXTERNAL),
         ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
         ReserveOutcome::Denied(denial) => {
             out.put_u8(DENIED);
@@ -94,7 +100,10 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         LIMIT_DECREASING => {
             ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? }
         }
-        LIMITS_ELSEWHERE => ReserveOutcome::LimitsExternal,
+        ACCOUNT_NOT_FOUND => {
+            ReserveOutcome::AccountNotFound { limit: LimitId(input.u32()?), retry_after_ms: input.u64()? }
+        }
+        LIMITS_EXTERNAL => ReserveOutcome::LimitsExternal,
         OVERLOADED => ReserveOutcome::Overloaded,
         DENIED => ReserveOutcome::Denied(denial(input)?),
         INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),

@@ -134,6 +134,7 @@ fn limits(n: &mut Numbers) -> Vec<LimitOutcome> {
         LimitOutcome::NotFound => [LimitOutcome::NotFound],
         LimitOutcome::KindDiffers => [LimitOutcome::KindDiffers],
         LimitOutcome::TooMany => [LimitOutcome::TooMany],
+        LimitOutcome::VaultNotFound => [LimitOutcome::VaultNotFound],
         LimitOutcome::Changed { .. } => of_each(statuses(n), |status| {
             n.restart();
             LimitOutcome::Changed { limit: n.limit(), revision: n.u64(), status }
@@ -210,6 +211,9 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::UnknownLimit { .. } => [ReserveOutcome::UnknownLimit { requirement: n.size() }],
         ReserveOutcome::LimitDecreasing { .. } => [
             ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
+        ],
+        ReserveOutcome::AccountNotFound { .. } => [
+            ReserveOutcome::AccountNotFound { limit: n.limit(), retry_after_ms: n.u64() },
         ],
         ReserveOutcome::LimitsExternal => [ReserveOutcome::LimitsExternal],
         ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
@@ -290,7 +294,10 @@ fn writes(n: &mut Numbers) -> Vec<WriteOutcome> {
 fn write_errors(n: &mut Numbers) -> Vec<WriteError> {
     every![n:
         WriteError::Invalid(_) => of_each(invalid_writes(n), WriteError::Invalid),
-        WriteError::VaultNotFound => [WriteError::VaultNotFound],
+        WriteError::VaultNotFound { .. } => [
+            WriteError::VaultNotFound { operation: None },
+            WriteError::VaultNotFound { operation: Some(n.size()) },
+        ],
         WriteError::SequenceGap { .. } => [WriteError::SequenceGap { last_committed_sequence: n.u64() }],
         WriteError::AlreadyCommitted { .. } => [WriteError::AlreadyCommitted { last_committed_sequence: n.u64() }],
         WriteError::SequenceReused { .. } => [WriteError::SequenceReused { last_committed_sequence: n.u64() }],
@@ -475,10 +482,10 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[0], "its tag is unknown"),
         (&[8], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
-        (&[2, 8], "what became of its limit is unknown"),
+        (&[2, 9], "what became of its limit is unknown"),
         (&[2, 1, 6], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
-        (&[3, 16], "what became of its reserve is unknown"),
+        (&[3, 17], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),

@@ -58,7 +58,11 @@ fn put_error(out: &mut Vec<u8>, error: &WriteError) {
             out.put_u8(INVALID);
             put_invalid_write(out, why);
         }
-        WriteError::VaultNotFound => out.put_u8(VAULT_NOT_FOUND),
+        WriteError::VaultNotFound { operation } => {
+            out.put_u8(VAULT_NOT_FOUND);
+            out.put_u8(operation.is_some().into());
+            operation.iter().for_each(|operation| put_size(out, *operation));
+        }
         WriteError::SequenceGap { last_committed_sequence } => {
             put_number(out, SEQUENCE_GAP, *last_committed_sequence);
         }
@@ -95,7 +99,9 @@ fn put_place(out: &mut Vec<u8>, tag: u8, operation: usize) {
 fn error(input: &mut Bytes<'_>) -> Result<WriteError> {
     Ok(match input.u8()? {
         INVALID => WriteError::Invalid(invalid_write(input)?),
-        VAULT_NOT_FOUND => WriteError::VaultNotFound,
+        VAULT_NOT_FOUND => {
+            WriteError::VaultNotFound { operation: if input.bool()? { Some(size(input)?) } else { None } }
+        }
         SEQUENCE_GAP => WriteError::SequenceGap { last_committed_sequence: input.u64()? },
         ALREADY_COMMITTED => WriteError::AlreadyCommitted { last_committed_sequence: input.u64()? },
         SEQUENCE_REUSED => WriteError::SequenceReused { last_committed_sequence: input.u64()? },

@@ -206,7 +206,7 @@ async fn credit_is_the_same_over_http_and_grpc() {
         compare(&asks, &http, &grpc).await;
     }
     for (name, value) in [
-        ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 8.0),
+        ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 6.0),
         ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
         ("earmark_credit_settled_total{how=\"paid\"}", 100.0),
     ] {
