@@ -29,7 +29,7 @@ const ORPHANS: usize = 1_024;
 
 /// How long the heartbeat row of a dead process is kept for operators, in milliseconds.
 const HEARTBEAT_RETENTION_MS: u64 = 60 * 60 * 1_000;
-/// How far ahead of now a heartbeat may be, in milliseconds. One further ahead comes from a wrong clock.
+/// How far in the future a heartbeat may be, in milliseconds. One further ahead comes from a wrong clock.
 const HEARTBEAT_AHEAD_MS_MAX: u64 = 60_000;
 
 /// The sagas that the last recovery could not finish, by gate. They need an operator.
