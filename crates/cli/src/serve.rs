@@ -161,6 +161,10 @@ pub(crate) struct ServeArgs {
     /// loopback
     #[arg(long, requires = "peer_listen", conflicts_with_all = ["peer_cert", "in_memory"])]
     insecure_peers: bool,
+    /// Let a node without peers move log time forward to its own wall clock while nothing is reserved; a cluster needs
+    /// a majority of clocks that agree instead
+    #[arg(long, conflicts_with = "in_memory")]
+    accept_time: bool,
     /// Listen beyond loopback without TLS; only safe behind a proxy that encrypts
     #[arg(long)]
     insecure_plaintext: bool,

@@ -112,6 +112,12 @@ impl Book {
             Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
             Command::RevokeKey(command) => Outcome::Key(self.revoke_key(at, command)),
             Command::Tick => Outcome::Ticked,
+            Command::AdvanceTime(to) => {
+                if self.is_nothing_reserved(now) {
+                    self.limits.advance(to, &mut self.credits);
+                }
+                Outcome::Ticked
+            }
         }
     }
 
@@ -157,6 +163,12 @@ impl Book {
             return NamespaceOutcome::Exists(id);
         }
         self.limits.add_namespace(name).map_or(NamespaceOutcome::TooMany, NamespaceOutcome::Opened)
+    }
+
+    /// Whether no limit and no account has a live reservation at `now`. Reads every limit.
+    #[must_use]
+    pub fn is_nothing_reserved(&self, now: UnixMs) -> bool {
+        self.limits.holds_nothing(now) && self.credits.holds_nothing(self.limits.at(now))
     }
 
     /// The time of the last command.

@@ -56,7 +56,8 @@ fn events(command: &Command<'_>) -> usize {
         | Command::SetExternal(_)
         | Command::CreateKey(_)
         | Command::RevokeKey(_)
-        | Command::Tick => 1,
+        | Command::Tick
+        | Command::AdvanceTime(_) => 1,
     }
 }
 

@@ -205,6 +205,7 @@ impl RaftNetwork<Types> for Link {
         let mut client = self.peers.client(&self.target);
         let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
+        self.clock.record_wall(self.target.id, asked, UnixMs::new(reply.wall_time_unix_ms));
         // A peer that knows a newer leader has not answered the question for log time.
         if is_asking && !matches!(reply.result, None | Some(append_reply::Result::HigherVote(_))) {
             let time = reply.log_time_unix_ms.map(UnixMs::new);

@@ -94,6 +94,8 @@ pub struct NodeOptions {
     pub timing: Timing,
     /// Clock.
     pub time: Arc<dyn TimeSource>,
+    /// Whether a node without peers may move log time forward to its own wall clock while nothing is reserved.
+    pub accept_time: bool,
     /// Network between nodes.
     pub net: Arc<dyn Net>,
     /// Whether every client of `peer_listen` is a node, because it proves so or nobody else can connect. Otherwise
@@ -125,6 +127,7 @@ impl NodeOptions {
             join: Vec::new(),
             timing: Timing::default(),
             time: Arc::new(SystemTimeSource::new()),
+            accept_time: false,
             net: Arc::new(RealNet),
             trusts_peers: false,
             log: LogOptions::default(),
@@ -199,7 +202,7 @@ impl Node {
         log.attach(applied_state.snapshots.covered(), lock);
         let last_leadership =
             last_leadership(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
-        let clock = Arc::new(NodeClock::new(Arc::clone(&options.time)));
+        let clock = Arc::new(NodeClock::new(Arc::clone(&options.time), options.accept_time));
         let network = Network {
             id,
             peers: peers.clone(),

@@ -62,6 +62,12 @@ impl Proposer {
         self.clock.now(last).or_else(|| self.clock.begin(last, &self.lead()?)).ok_or_else(unknown)
     }
 
+    /// The time to which log time may move forward now: the wall clocks of a majority agree and nothing is reserved.
+    fn jump(&self, now: UnixMs) -> Option<UnixMs> {
+        let to = self.clock.jump(now, &self.lead()?)?;
+        self.applied_state.lock().book.is_nothing_reserved(now).then_some(to)
+    }
+
     /// Term and voters of this node's leadership, if it leads.
     fn lead(&self) -> Option<Lead> {
         let metrics = self.raft.metrics();
@@ -136,6 +142,8 @@ impl Proposer {
                 let write = Write { tx_id: self.tx_id(now.log), ..(*write).clone() };
                 builder.push_by(by, &Command::Write(&write));
             }
+            // Only the leader decides about log time.
+            Command::AdvanceTime(_) => builder.push_by(by, &Command::Tick),
             other => builder.push_by(by, other),
         });
         read.map_err(|error| ProposeError::NotTaken(format!("the commands are malformed: {error}")))?;
@@ -302,11 +310,19 @@ impl BatchTarget for RaftBatchTarget {
             return;
         }
         let Ok(now) = self.node.now() else { return };
-        if !self.node.applied_state.lock().book.is_due(now.log) {
+        let jump = self.node.jump(now.log);
+        if jump.is_none() && !self.node.applied_state.lock().book.is_due(now.log) {
             return;
         }
         let mut builder = BatchBuilder::new(TICKS);
         (0..TICKS).for_each(|_| builder.push(&Command::Tick));
+        if let Some(to) = jump {
+            tracing::info!(
+                "log time is {} s behind the wall clocks and moves forward",
+                to.ms_since(now.log) / 1_000
+            );
+            builder.push(&Command::AdvanceTime(to));
+        }
         let tick = self.node.propose(builder.finish(now));
         _ = tokio::time::timeout(self.node.deadline, tick).await;
     }

@@ -297,7 +297,11 @@ impl PeerService for Service {
                 None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
             }
         }
-        Ok(Response::new(AppendReply { result: Some(result), log_time_unix_ms }))
+        Ok(Response::new(AppendReply {
+            result: Some(result),
+            log_time_unix_ms,
+            wall_time_unix_ms: clock.wall().get(),
+        }))
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {

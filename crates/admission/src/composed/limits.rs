@@ -131,17 +131,32 @@ impl<H: BookHost> Parts<H> {
         Ok(standing)
     }
 
+    /// The enforced status of limits, in order; `None` while the system that enforces them does not answer. The
+    /// definitions are in the registry and can be read without it.
+    async fn known_standings(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Option<Vec<LimitStanding>> {
+        self.limits.ready().ok()?;
+        self.limits.standing(namespace, limits).await.ok()
+    }
+
     pub(super) async fn limits(&self, namespace: NamespaceName) -> Result<Vec<LimitInfo>, BackendError> {
         let found: Vec<Arc<LimitInfo>> =
             Backend::limits(&self.registry, namespace.clone()).await?.into_iter().map(Arc::new).collect();
         let enforced: Vec<_> = found.iter().filter(|limit| !is_credit(limit)).cloned().collect();
-        let mut standings = self.limits.standing(namespace.clone(), enforced).await?.into_iter();
+        let mut standings = self.known_standings(namespace.clone(), enforced).await.map(Vec::into_iter);
         let mut seen = Vec::with_capacity(found.len());
         for limit in found {
             if is_credit(&limit) {
                 seen.push(Arc::unwrap_or_clone(limit));
                 continue;
             }
+            let Some(standings) = &mut standings else {
+                seen.push(Arc::unwrap_or_clone(limit));
+                continue;
+            };
             let standing = standings.next().unwrap_or(LimitStanding::InForce);
             if let Some(status) = status(&limit, standing) {
                 seen.push(self.with_status(namespace.clone(), limit, status).await?);
@@ -162,7 +177,13 @@ impl<H: BookHost> Parts<H> {
             return Ok(Some(limit));
         }
         let limit = Arc::new(limit);
-        let standing = self.standing_of(&namespace, &limit).await?;
+        let standings = self.known_standings(namespace.clone(), vec![Arc::clone(&limit)]).await;
+        let Some(standing) = standings.and_then(|standings| standings.first().copied()) else {
+            return Ok(Some(Arc::unwrap_or_clone(limit)));
+        };
+        if standing == LimitStanding::Gone {
+            self.forget(&namespace, &limit).await?;
+        }
         match status(&limit, standing) {
             Some(status) => self.with_status(namespace, limit, status).await.map(Some),
             None => Ok(None),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use earmark_admission::{BackendError, Refusal, ReserveAnswer};
-use earmark_core::CreditShortage;
+use earmark_admission::{Backend, BackendError, Refusal, ReserveAnswer};
+use earmark_core::{CreditShortage, NamespaceName};
 
 use crate::support::counter::{Sums, key};
 use crate::support::flaky::{Fault, How, Step, When};
@@ -315,5 +315,23 @@ async fn a_complete_that_names_a_key_twice_does_nothing_anywhere() {
         }
         assert!(pair.complete(lease, USED).await.unwrap().unwrap().reconciled);
         assert_eq!(pair.sums().await, DONE);
+    }
+}
+
+/// Regression: while TigerBeetle was down, limits could not be listed or read, although their definitions are local.
+#[tokio::test]
+async fn definitions_are_read_while_the_system_that_enforces_them_is_down() {
+    let pair = limits_elsewhere().await;
+    pair.furnish().await;
+    let namespace = NamespaceName::new(NamespaceName::DEFAULT).unwrap();
+    let all = pair.backend.limits(namespace.clone()).await.unwrap();
+    assert!(!all.is_empty());
+    let fault = Fault { step: Step::Standing, when: When::Before, how: How::Fails };
+    pair.faults.plan(fault);
+    assert_eq!(pair.backend.limits(namespace.clone()).await, Ok(all.clone()));
+    for limit in all {
+        pair.faults.plan(fault);
+        let key = limit.definition.key.clone();
+        assert_eq!(pair.backend.limit(namespace.clone(), key).await, Ok(Some(limit)));
     }
 }

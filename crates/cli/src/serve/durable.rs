@@ -178,6 +178,7 @@ impl ServeArgs {
             queue_max: self.queue_max as usize,
             net: self.peer_net()?,
             trusts_peers: !self.has_open_peers(),
+            accept_time: self.accept_time,
             backups: Some(self.data.join("backups")),
             timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
             ..NodeOptions::new(Arc::new(disk))

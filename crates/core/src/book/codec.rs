@@ -33,6 +33,7 @@ const WRITE: u8 = 7;
 const RELEASE: u8 = 8;
 const DROP_LIMIT: u8 = 9;
 const KEEP: u8 = 10;
+const ADVANCE_TIME: u8 = 11;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 /// Before the tag of a command that comes from anyone.
@@ -124,6 +125,10 @@ impl Command<'_> {
                 key::put_revoke(out, command);
             }
             Command::Tick => out.put_u8(TICK),
+            Command::AdvanceTime(to) => {
+                out.put_u8(ADVANCE_TIME);
+                out.put_u64(to.get());
+            }
         }
     }
 }
@@ -211,6 +216,7 @@ impl CommandBuffer {
             CREATE_KEY => Command::CreateKey(self.create_key.insert(key::create(&mut input)?)),
             REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(key::revoke(&mut input)?)),
             TICK => Command::Tick,
+            ADVANCE_TIME => Command::AdvanceTime(time(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         Ok((command, bytes.len().saturating_sub(input.0.len())))

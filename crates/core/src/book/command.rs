@@ -4,6 +4,7 @@ use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::Definition;
+use crate::time::UnixMs;
 
 /// The maximum number of requirements of a reserve, and of actuals of a complete.
 pub const REQUIREMENTS_MAX: usize = 32;
@@ -78,6 +79,8 @@ pub enum Command<'a> {
     RevokeKey(&'a RevokeKey),
     /// Advances time and cleans up a bounded number of due records.
     Tick,
+    /// Moves log time forward to this time if nothing is reserved; else like a tick.
+    AdvanceTime(UnixMs),
 }
 
 /// Creates a limit or changes its definition.

@@ -189,6 +189,11 @@ impl Credits {
         }
     }
 
+    /// Whether no hold is live at `now`.
+    pub(crate) fn holds_nothing(&self, now: UnixMs) -> bool {
+        self.state.queue().all(|hold| hold.ends_at <= now)
+    }
+
     /// Whether the release of an expired hold is not recorded yet.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         self.state.queue.first().is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get())

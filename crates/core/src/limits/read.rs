@@ -120,6 +120,11 @@ impl Limits {
         Some(Usage { capacity, reserved, available, debt: limit.debt, status: limit.status() })
     }
 
+    pub(crate) fn holds_nothing(&self, now: UnixMs) -> bool {
+        let now = self.at(now);
+        self.state.limits.iter().all(|limit| limit.view_at(&self.state.nodes, now).reserved == 0)
+    }
+
     pub(crate) fn totals(&self, now: UnixMs) -> Totals {
         let now = self.at(now);
         let view = self.state.limits.iter().map(|limit| limit.view_at(&self.state.nodes, now).limit);

@@ -1,9 +1,11 @@
 //! Resolved leases are remembered for the retention; forgetting them is harmless.
 
 use earmark_core::{
-    Command, Complete, CompleteOutcome, Config, LeaseId, LeaseState, Moment, Outcome, ReserveOutcome,
+    Command, Complete, CompleteOutcome, Config, LeaseId, LeaseState, Moment, Outcome, Overage, ReserveOutcome,
 };
 
+use crate::support::bank::{Bank, credit, issue, open};
+use crate::support::step::Step;
 use crate::support::test_book::{START, TestBook, concurrency, rolling};
 
 fn retention(retention_ms: u64) -> TestBook {
@@ -236,4 +238,26 @@ fn one_clock_that_is_a_year_ahead_does_not_fill_the_memory_of_all() {
     }
     assert!(test.book.leases() < 100, "{}", test.book.leases());
     assert!(test.book.forgotten_before() < test.now(), "and nobody else is refused for it");
+}
+
+#[test]
+fn log_time_moves_forward_only_while_nothing_is_reserved() {
+    let mut bank = Bank::new();
+    bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
+    bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
+    bank.test.put_active(rolling("rpm", 10, 60));
+    let advance = |test: &mut TestBook, by_ms| {
+        let to = test.now().plus_ms(by_ms);
+        test.apply(&Step::AdvanceTime(to));
+        test.book.time() == to
+    };
+    let rolling = bank.test.take(&[("rpm", 1)]);
+    assert!(!advance(&mut bank.test, 3_600_000), "a rolling reservation would expire early");
+    bank.test.settle(rolling, &[("rpm", 0)]);
+    let held = bank.test.take(&[("usd", 10)]);
+    assert!(!advance(&mut bank.test, 3_600_000), "a hold would expire early");
+    bank.test.settle(held, &[]);
+    assert!(advance(&mut bank.test, 3_600_000));
+    assert!(!advance(&mut bank.test, 1_800_000), "it never moves back");
+    assert_eq!(bank.test.book.time(), bank.test.now().plus_ms(3_600_000));
 }

@@ -101,9 +101,19 @@ impl Model {
             // Scripts have no API keys; the rules in `keys.rs` test them.
             Command::CreateKey(_) | Command::RevokeKey(_) => Outcome::Unauthenticated,
             Command::Tick => Outcome::Ticked,
+            Command::AdvanceTime(to) => self.advance_time(to),
         };
         self.finish_decreases();
         outcome
+    }
+
+    fn advance_time(&mut self, to: UnixMs) -> Outcome {
+        let now = self.time();
+        if self.reservations.is_empty() && self.holds.iter().all(|hold| hold.end <= now) {
+            self.time = Some(to.min(TIME_MAX).max(now));
+            self.forget();
+        }
+        Outcome::Ticked
     }
 
     // The time of reads: `now`, or the latest time applied if that is later.

@@ -142,6 +142,7 @@ impl Script {
                 let name = self.random.pick(&["default", "team", "other"]);
                 Step::OpenNamespace(NamespaceName::new(name).unwrap())
             }
+            96..98 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
             _ => Step::Tick,
         }
     }

@@ -18,6 +18,7 @@ pub enum Step {
     SetExternal(ExternalSetup),
     Write(Box<Write>),
     Tick,
+    AdvanceTime(UnixMs),
 }
 
 impl Step {
@@ -43,6 +44,7 @@ impl Step {
             Step::SetExternal(keep) => Command::SetExternal(keep),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
+            Step::AdvanceTime(to) => Command::AdvanceTime(to),
         }
     }
 
@@ -58,7 +60,8 @@ impl Step {
             | Step::Drop { .. }
             | Step::SetExternal(_)
             | Step::Write(_)
-            | Step::Tick => None,
+            | Step::Tick
+            | Step::AdvanceTime(_) => None,
         }
     }
 }

@@ -42,6 +42,9 @@ pub enum Phase {
     Finish,
 }
 
+/// How long a leader may use a reading of a peer's wall clock, and the time to apply its decision.
+const WALLS_AGE: Duration = Duration::from_secs(15);
+
 struct World<'a> {
     seed: u64,
     sim: Sim<'a>,
@@ -50,6 +53,8 @@ struct World<'a> {
     steps: u64,
     /// When each host last had no process, or one without log time.
     unknowing: Vec<Duration>,
+    /// Wall clock errors of all nodes in the last seconds, in milliseconds.
+    walls: Vec<(Duration, Vec<i64>)>,
 }
 
 pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
@@ -142,7 +147,7 @@ impl World<'_> {
             .build();
         let oracle = Rc::new(RefCell::new(Oracle::new(WRITERS)));
         let unknowing = vec![Duration::ZERO; hosts.len()];
-        World { seed, sim, hosts: Rc::new(hosts), oracle, steps, unknowing }
+        World { seed, sim, hosts: Rc::new(hosts), oracle, steps, unknowing, walls: Vec::new() }
     }
 
     fn context(&self) -> CallerContext {
@@ -221,9 +226,22 @@ impl World<'_> {
     }
 
     /// A node without log time may use its wall clock, but only while a majority has none. A leader may briefly act
-    /// on an outdated reply of a follower.
+    /// on an outdated reply of a follower. Log time may also jump to a wall clock that a majority has passed.
     fn heed_clocks(&mut self) {
         let now = self.sim.elapsed();
+        let offs: Vec<i64> =
+            self.hosts.iter().map(|host| host.wall_off_us.load(Ordering::Relaxed) / 1_000).collect();
+        self.walls.retain(|(seen, _)| now - *seen <= WALLS_AGE);
+        if self.walls.last().is_none_or(|(_, last)| *last != offs) {
+            self.walls.push((now, offs.clone()));
+        }
+        let latest = |host: usize| self.walls.iter().map(|(_, offs)| offs[host]).max().max(Some(offs[host]));
+        let mut latest: Vec<i64> = (0..offs.len()).filter_map(latest).collect();
+        latest.sort_unstable_by(|a, b| b.cmp(a));
+        let passed = latest[offs.len() / 2];
+        let mut oracle = self.oracle.borrow_mut();
+        oracle.ahead_ms = oracle.ahead_ms.max(u64::try_from(passed).unwrap_or(0));
+        drop(oracle);
         for (host, unknowing) in self.hosts.iter().zip(&mut self.unknowing) {
             if !host.node().is_some_and(|node| node.knows_time()) {
                 *unknowing = now;

@@ -23,6 +23,7 @@ pub(crate) enum Step {
     Complete,
     Settle,
     Holds,
+    Standing,
 }
 
 /// Whether the fault comes before or after the effect of the step.
@@ -160,7 +161,7 @@ impl Limits for FlakyLimits {
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
     ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
-        self.0.standing(namespace, limits)
+        Box::pin(self.1.around(Step::Standing, self.0.standing(namespace, limits), Err))
     }
 
     fn usage(

@@ -31,6 +31,7 @@ fn the_bytes_of_a_command_never_change() {
             format!("05{lease_bytes}{}", "0100000001060000000700000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
+        (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),
         (Command::Release(Release { namespace, lease }), format!("08{lease_bytes}")),
         (
             Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use earmark_admission::{Backend as _, EntryKind};
-use earmark_core::LimitStatus;
+use earmark_core::{Kind, LimitStatus};
 
 use crate::support::client::{MINUTE, TestClient, credit, definition, issue, key, namespace, open, path};
 use crate::support::sim_cluster::{Settings, SimCluster, until};
@@ -51,6 +51,7 @@ async fn what_falls_due_on_an_idle_cluster_happens_within_two_seconds_and_is_not
 }
 
 const HOUR_MS: u64 = 3_600_000;
+const DAY: Kind = Kind::Rolling { window_seconds: 86_400 };
 
 /// The wall clocks are hours apart and are changed while the leader changes; log time continues steadily.
 #[tokio::test(start_paused = true)]
@@ -60,6 +61,9 @@ async fn log_time_neither_runs_back_nor_leaps_whatever_the_wall_clocks_say() {
     let wall = earmark_admission::TimeSource::wall_us(&*start) / 1_000;
     cluster.hosts[&2].clock.set_wall(wall + HOUR_MS);
     cluster.hosts[&3].clock.set_wall(wall - HOUR_MS);
+    // Log time does not jump to a majority's wall clock while something is reserved.
+    cluster.client(1).put(definition("calls", DAY, 10)).await;
+    cluster.client(1).admit(&[("calls", 1)]).await;
     let mut last = None;
     let mut sequence = 0;
     for round in 0..12_u64 {
@@ -122,6 +126,8 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
 #[tokio::test(start_paused = true)]
 async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
     let mut cluster = SimCluster::of(3, Settings::default()).await;
+    cluster.client(1).put(definition("calls", DAY, 10)).await;
+    cluster.client(1).admit(&[("calls", 1)]).await;
     let before = cluster.client(1).write("billing", 1, vec![]).await.committed_at.log.get();
     let leader = cluster.leader().await;
     let other = cluster.follower().await;
@@ -151,5 +157,41 @@ async fn nodes_that_were_all_started_again_go_on_with_the_time_on_the_wall() {
     assert!(at >= before + HOUR_MS, "time went on from {before} at {at}");
     cluster.start(1).await;
     cluster.leader().await;
+    cluster.agree().await;
+}
+
+/// Log time followed the wall clock by 0.1 percent only, so after a correction of the clocks it was wrong for weeks.
+#[tokio::test(start_paused = true)]
+async fn log_time_jumps_to_the_wall_clocks_of_a_majority_once_nothing_is_reserved() {
+    let cluster = SimCluster::of(3, Settings::default()).await;
+    let client = cluster.client(cluster.leader().await);
+    client.put(definition("calls", MINUTE, 10)).await;
+    client.admit(&[("calls", 1)]).await;
+    for id in 1..=3 {
+        cluster.hosts[&id].clock.set_wall(wall(&cluster, id) + HOUR_MS);
+    }
+    let before = client.write("billing", 1, vec![]).await.committed_at;
+    assert!(
+        before.wall.get() >= before.log.get() + HOUR_MS - 1_000,
+        "records carry the wall time: {before:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let held = client.write("billing", 2, vec![]).await.committed_at;
+    assert!(
+        held.log.get() < before.log.get() + 60_000,
+        "a reservation ended early: {held:?} after {before:?}"
+    );
+    cluster.advance_ms(61_000);
+    let mut sequence = 2;
+    let mut at = held;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sequence += 1;
+        at = client.write("billing", sequence, vec![]).await.committed_at;
+        if at.wall.ms_since(at.log) <= 2_000 {
+            break;
+        }
+    }
+    assert!(at.wall.ms_since(at.log) <= 2_000, "log time is still behind: {at:?}");
     cluster.agree().await;
 }
