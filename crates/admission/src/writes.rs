@@ -237,6 +237,11 @@ fn describe_invalid(invalid: &InvalidWrite) -> String {
         InvalidWrite::Sequence { found } => {
             format!("sequence: found {found}, which leaves no next number; use a new client_id")
         }
+        InvalidWrite::ClientClaimed { client } => {
+            format!(
+                "client_id: {client} belongs to another key; use a client id of your own, or a key bound to {client}"
+            )
+        }
         InvalidWrite::Operation { operation, why } => {
             format!("operations[{operation}]{}", describe_operation(why))
         }

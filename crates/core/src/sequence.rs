@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::book::{NamespaceId, VaultId};
 use crate::id::ClientId;
+use crate::keys::KeyNumber;
 use crate::limits::index::{Found, Hash, Index, Reference};
 use crate::limits::slab::{NONE, Record, Slab};
 use crate::time::UnixMs;
@@ -85,13 +86,22 @@ pub(crate) struct Stream<R> {
     pub(crate) scope: Scope,
     pub(crate) client: Option<ClientId>,
     pub(crate) last: u64,
+    /// The key that claimed the client id by its first write.
+    pub(crate) owner: Option<KeyNumber>,
     pub(crate) kept: Kept<R>,
     pub(crate) link: u32,
 }
 
 impl<R: Default> Default for Stream<R> {
     fn default() -> Stream<R> {
-        Stream { scope: Scope::default(), client: None, last: 0, kept: Kept::default(), link: NONE }
+        Stream {
+            scope: Scope::default(),
+            client: None,
+            last: 0,
+            owner: None,
+            kept: Kept::default(),
+            link: NONE,
+        }
     }
 }
 
@@ -226,6 +236,20 @@ impl<R: Clone + Default> Sequences<R> {
         let position = self.numbers.get(&(stream, sequence))?.wrapping_sub(self.base);
         let recent = self.state.recent.get(usize::try_from(position).ok()?)?;
         (!recent.is_over(now)).then_some(&recent.kept)
+    }
+
+    /// The key that claimed a client id.
+    pub(crate) fn owner(&self, scope: Scope, client: &ClientId) -> Option<KeyNumber> {
+        let hash = self.index.hash_name(scope.bits(), client.as_str());
+        self.state.streams.get(self.find(hash, scope, client)?).owner
+    }
+
+    /// Gives a client id that has committed to a key.
+    pub(crate) fn claim(&mut self, scope: Scope, client: &ClientId, owner: KeyNumber) {
+        let hash = self.index.hash_name(scope.bits(), client.as_str());
+        if let Some(stream) = self.find(hash, scope, client) {
+            self.state.streams.get_mut(stream).owner = Some(owner);
+        }
     }
 
     /// Records that the next sequence of a client was committed.

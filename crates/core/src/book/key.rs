@@ -53,8 +53,9 @@ impl Book {
                 .map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
+        self.writer = if let Principal::Key(number) = by { Some(*number) } else { None };
         let outcome = self.apply(at, command);
-        self.credits.actor = None;
+        (self.credits.actor, self.writer) = (None, None);
         outcome
     }
 

@@ -6,7 +6,7 @@ use super::command::{LimitId, VaultId};
 use super::outcome::LimitStatus;
 use super::write::TxId;
 use crate::credits::AccountId;
-use crate::id::Actor;
+use crate::id::{Actor, ClientId};
 use crate::limits::DefinitionError;
 use crate::time::Moment;
 
@@ -139,6 +139,11 @@ pub enum InvalidWrite {
         /// The sequence.
         found: u64,
     },
+    /// Another key has claimed the client id.
+    ClientClaimed {
+        /// The client id.
+        client: ClientId,
+    },
     /// An operation is malformed.
     Operation {
         /// Its index.
@@ -213,7 +218,8 @@ impl WriteError {
             WriteError::Invalid(
                 InvalidWrite::UnknownNamespace
                 | InvalidWrite::TooManyOperations { .. }
-                | InvalidWrite::Sequence { .. },
+                | InvalidWrite::Sequence { .. }
+                | InvalidWrite::ClientClaimed { .. },
             )
             | WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }

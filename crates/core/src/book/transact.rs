@@ -10,6 +10,7 @@ use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, W
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
 use crate::credits::CreditRefusal;
+use crate::keys::{KeyNumber, Role};
 use crate::limits::UndoLimit;
 use crate::sequence::{ContentHash, Kept, Scope, Verdict};
 use crate::time::{Moment, UnixMs};
@@ -25,6 +26,7 @@ impl Book {
         self.credits.prefetch_write(write);
         let content = self.content(&write.operations);
         let client = (scope, &write.client);
+        let owner = self.claim(now, scope, write)?;
         let claim = match self.sequences.judge(now, client, write.sequence, content) {
             Verdict::Invalid => {
                 return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
@@ -58,6 +60,9 @@ impl Book {
             results,
         });
         self.sequences.commit(claim, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
+        if let Some(owner) = owner {
+            self.sequences.claim(scope, &write.client, owner);
+        }
         self.credits.journal.push(JournalRecord::Transaction(Transaction {
             namespace: scope.namespace,
             vault: scope.vault,
@@ -86,6 +91,22 @@ impl Book {
             None => None,
         };
         Ok(Scope { namespace, vault })
+    }
+
+    /// The key that owns the client id once the write is committed. The first key that writes with a client id claims
+    /// it, until the key is revoked or expires. A key bound to the client id takes it over; an admin may always write.
+    fn claim(&self, now: UnixMs, scope: Scope, write: &Write) -> Result<Option<KeyNumber>, WriteError> {
+        let Some(writer) = self.writer.and_then(|writer| self.keys.get(writer)) else { return Ok(None) };
+        if writer.role == Role::Admin {
+            return Ok(None);
+        }
+        let owner = self.sequences.owner(scope, &write.client).and_then(|owner| self.keys.get(owner));
+        let is_taken = owner.is_some_and(|owner| owner.number != writer.number && owner.is_valid(now));
+        if is_taken && writer.client.as_ref() != Some(&write.client) {
+            let client = write.client.clone();
+            return Err(WriteError::Invalid(InvalidWrite::ClientClaimed { client }));
+        }
+        Ok(Some(writer.number))
     }
 
     /// The content hash of a list of operations: half of the SHA-256 of their encoding.

@@ -1,12 +1,14 @@
 //! API keys: creation, lookup, expiry and revocation.
 
 use earmark_core::{
-    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX, KEYS_MAX,
-    KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
-    NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
+    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, InvalidWrite, JournalRecord,
+    KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome,
+    LimitEdit, LimitRef, NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore,
+    RevokeKey, Role, SecretHash, TxId, Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
+use crate::support::snapshot::{restore, snapshot};
 use crate::support::test_book::{START, TestBook, rolling};
 
 fn create(id: &str) -> CreateKey {
@@ -398,4 +400,53 @@ fn changes_of_limits_are_written_down_with_who_made_them() {
     let journal = test.book.drain_journal();
     let said: Vec<_> = journal.iter().map(behind).collect();
     assert_eq!(said, [("put", Some("system:local")), ("delete", Some("user:7"))]);
+}
+
+/// Regression: a writer key that is not bound to a client id could use the sequence numbers of another writer.
+#[test]
+fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
+    let mut test = TestBook::new();
+    let writer = |id| CreateKey { role: Role::Writer, ..create(id) };
+    let bound = CreateKey { client: Some("billing".parse().unwrap()), ..writer("bound") };
+    for command in [create("root"), writer("first"), writer("second"), bound] {
+        assert!(matches!(make(&mut test.book, &command), KeyOutcome::Created(_)));
+    }
+    let [root, first, second, bound] = [0, 1, 2, 3].map(|number| Principal::Key(KeyNumber(number)));
+    let write = |sequence| Write {
+        namespace: NamespaceId::DEFAULT,
+        vault: None,
+        client: "billing".parse().unwrap(),
+        sequence,
+        operations: Vec::new(),
+        tx_id: TxId(u128::from(sequence)),
+        log_index: sequence,
+        actor: "client:first".parse().unwrap(),
+    };
+    let claimed = InvalidWrite::ClientClaimed { client: "billing".parse().unwrap() };
+    let refused = Outcome::Write(WriteOutcome::Refused(WriteError::Invalid(claimed)));
+    let is_committed = |outcome: Outcome| {
+        matches!(outcome, Outcome::Write(WriteOutcome::Committed(_) | WriteOutcome::Exists(_)))
+    };
+    assert!(is_committed(test.book.apply_as(START, &first, Command::Write(&write(1)))));
+    assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(2))), refused);
+    assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(1))), refused, "not even a receipt");
+    test.book = restore(&snapshot(&mut test.book), 64, 7).unwrap();
+    assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(2))), refused);
+    assert!(is_committed(test.book.apply_as(START, &root, Command::Write(&write(2)))), "an admin may write");
+    assert!(is_committed(test.book.apply_as(START, &first, Command::Write(&write(3)))), "and claims nothing");
+    assert!(
+        is_committed(test.book.apply_as(START, &bound, Command::Write(&write(4)))),
+        "a bound key takes over"
+    );
+    assert_eq!(test.book.apply_as(START, &first, Command::Write(&write(5))), refused);
+    let revoke = RevokeKey {
+        id: "bound".parse().unwrap(),
+        namespace: None,
+        actor: "system:bootstrap".parse().unwrap(),
+    };
+    test.book.apply(START, Command::RevokeKey(&revoke));
+    assert!(
+        is_committed(test.book.apply_as(START, &second, Command::Write(&write(5)))),
+        "a revoked key holds nothing"
+    );
 }

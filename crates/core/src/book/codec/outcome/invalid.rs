@@ -3,6 +3,7 @@
 use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
 use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
+use crate::id::ClientId;
 use crate::limits::{DefinitionError, HoldField};
 use crate::wire::{Bytes, Put};
 
@@ -16,6 +17,7 @@ const WRITE_UNKNOWN_NAMESPACE: u8 = 1;
 const WRITE_TOO_MANY_OPERATIONS: u8 = 2;
 const WRITE_SEQUENCE: u8 = 3;
 const WRITE_OPERATION: u8 = 4;
+const WRITE_CLIENT_CLAIMED: u8 = 5;
 
 const OPERATION_DEFINITION: u8 = 1;
 const OPERATION_LIMIT_KIND_DIFFERS: u8 = 2;
@@ -75,6 +77,10 @@ pub(super) fn put_invalid_write(out: &mut Vec<u8>, why: &InvalidWrite) {
             out.put_u8(WRITE_SEQUENCE);
             out.put_u64(*found);
         }
+        InvalidWrite::ClientClaimed { client } => {
+            out.put_u8(WRITE_CLIENT_CLAIMED);
+            out.put_text(client.as_str());
+        }
         InvalidWrite::Operation { operation, why } => {
             out.put_u8(WRITE_OPERATION);
             put_size(out, *operation);
@@ -88,6 +94,7 @@ pub(super) fn invalid_write(input: &mut Bytes<'_>) -> Result<InvalidWrite> {
         WRITE_UNKNOWN_NAMESPACE => InvalidWrite::UnknownNamespace,
         WRITE_TOO_MANY_OPERATIONS => InvalidWrite::TooManyOperations { found: size(input)? },
         WRITE_SEQUENCE => InvalidWrite::Sequence { found: input.u64()? },
+        WRITE_CLIENT_CLAIMED => InvalidWrite::ClientClaimed { client: ClientId::new(input.text()?)? },
         WRITE_OPERATION => {
             InvalidWrite::Operation { operation: size(input)?, why: invalid_operation(input)? }
         }

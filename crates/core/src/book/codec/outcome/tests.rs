@@ -319,6 +319,9 @@ fn invalid_writes(n: &mut Numbers) -> Vec<InvalidWrite> {
         InvalidWrite::UnknownNamespace => [InvalidWrite::UnknownNamespace],
         InvalidWrite::TooManyOperations { .. } => [InvalidWrite::TooManyOperations { found: n.size() }],
         InvalidWrite::Sequence { .. } => [InvalidWrite::Sequence { found: n.u64() }],
+        InvalidWrite::ClientClaimed { .. } => [
+            InvalidWrite::ClientClaimed { client: "billing".parse().unwrap() },
+        ],
         InvalidWrite::Operation { .. } => of_each(invalid_operations(n), |why| {
             n.restart();
             InvalidWrite::Operation { operation: n.size(), why }
@@ -493,7 +496,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[4, 8], "what became of its complete is unknown"),
         (&[5, 4], "what became of its transaction is unknown"),
         (&[5, 1, 14], "why its transaction was refused is unknown"),
-        (&[5, 1, 1, 5], "what is wrong with its transaction is unknown"),
+        (&[5, 1, 1, 6], "what is wrong with its transaction is unknown"),
         (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 11], "what is wrong with its operation is unknown"),
     ] {
         assert_eq!(refusal(bytes), format!("it cannot be decoded: {why}"), "{bytes:?}");
