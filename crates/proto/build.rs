@@ -88,9 +88,7 @@ fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
             .filter(|field| !field.proto3_optional())
             .filter_map(|field| field.oneof_index)
             .collect();
-        for oneof in
-            oneofs.into_iter().filter_map(|index| message.oneof_decl.get(usize::try_from(index).ok()?))
-        {
+        for oneof in oneofs.into_iter().filter_map(|index| message.oneof_decl.get(usize::try_from(index).ok()?)) {
             let path = format!("{name}.{}", oneof.name());
             builder = builder
                 .field_attribute(&path, "#[serde(flatten)]")

@@ -22,8 +22,7 @@ const ALLOWED: [&str; 10] = [
 ];
 
 pub(crate) fn check() -> Result<(), Failure> {
-    let mut tree =
-        run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked --offline");
+    let mut tree = run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked --offline");
     tree.args(["-f", "{p}|{l}"]);
     let listed = run::output(&mut tree).ok_or_else(|| Failure::Missing(vec!["the dependencies".into()]))?;
     let refused = refused(&listed);

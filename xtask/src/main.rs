@@ -65,16 +65,11 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Task::Soak { minutes }),
-            _ => Err(Failure::Usage(format!(
-                "--minutes: found {minutes:?}, allowed are 1 to {}",
-                soak::MINUTES_MAX
-            ))),
+            _ => Err(Failure::Usage(format!("--minutes: found {minutes:?}, allowed are 1 to {}", soak::MINUTES_MAX))),
         },
         ["plant"] => Ok(Task::Plant(Plant { only: None, search: false })),
         ["plant", "--search"] => Ok(Task::Plant(Plant { only: None, search: true })),
-        ["plant", bug] if !bug.starts_with('-') => {
-            Ok(Task::Plant(Plant { only: Some((*bug).into()), search: false }))
-        }
+        ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: false })),
         ["plant", bug, "--search"] => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: true })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(

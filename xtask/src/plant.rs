@@ -11,8 +11,7 @@ use bugs::{BUGS, Bug};
 use crate::run::{self, Failure};
 
 /// The files and folders needed to build the simulation.
-const PARTS: [&str; 7] =
-    [".cargo", "Cargo.lock", "Cargo.toml", "clippy.toml", "crates", "rustfmt.toml", "xtask"];
+const PARTS: [&str; 7] = [".cargo", "Cargo.lock", "Cargo.toml", "clippy.toml", "crates", "rustfmt.toml", "xtask"];
 /// Seconds per bug to search for a seed.
 const SEARCH_SECONDS: u64 = 600;
 /// Steps per simulation. The seeds of the bugs were found with this number.
@@ -26,8 +25,7 @@ pub(crate) struct Plant {
 }
 
 pub(crate) fn plant(plant: &Plant) -> Result<(), Failure> {
-    let chosen: Vec<&Bug> =
-        BUGS.iter().filter(|bug| plant.only.as_ref().is_none_or(|only| only == bug.name)).collect();
+    let chosen: Vec<&Bug> = BUGS.iter().filter(|bug| plant.only.as_ref().is_none_or(|only| only == bug.name)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = BUGS.iter().map(|bug| bug.name).collect();
         return Err(Failure::Usage(format!("unknown bug, allowed are {}", names.join(", "))));
@@ -48,11 +46,7 @@ pub(crate) fn plant(plant: &Plant) -> Result<(), Failure> {
             _ => {
                 println!(
                     "{}",
-                    stderr
-                        .lines()
-                        .chain(stdout.lines())
-                        .map(|line| format!("  {line}\n"))
-                        .collect::<String>()
+                    stderr.lines().chain(stdout.lines()).map(|line| format!("  {line}\n")).collect::<String>()
                 );
                 missed.push(bug.name.to_owned());
             }
@@ -109,8 +103,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
 fn apply(bug: &Bug, copy_root: &Path) -> Result<(), Failure> {
     for edit in bug.edits {
         let path: PathBuf = copy_root.join(edit.path);
-        let text =
-            fs::read_to_string(&path).map_err(|source| Failure::Read { path: path.clone(), source })?;
+        let text = fs::read_to_string(&path).map_err(|source| Failure::Read { path: path.clone(), source })?;
         let changed = text.replacen(edit.from, edit.to, 1);
         fs::write(&path, changed).map_err(|source| Failure::Write { path, source })?;
     }

@@ -13,8 +13,7 @@ const STAMP: &str = "earmark-requirements.txt";
 
 /// Creates the environment if it is missing or was created for other requirements.
 pub(crate) fn prepare() -> Result<(), Failure> {
-    let environment =
-        environment(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
+    let environment = environment(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
     let stamp = environment.join(STAMP);
     if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == REQUIREMENTS) {
         println!("python: {}", environment.display());
@@ -70,9 +69,7 @@ mod tests {
     #[test]
     fn the_environment_is_in_the_users_cache() {
         let with = |variables: &'static [(&str, &str)]| {
-            environment(|name| {
-                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-            })
+            environment(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
         };
         let both = with(&[("XDG_CACHE_HOME", "/cache"), ("HOME", "/home/me")]);
         assert_eq!(both, Some(PathBuf::from("/cache/earmark/verify-venv")));

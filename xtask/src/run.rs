@@ -134,19 +134,13 @@ mod tests {
     #[test]
     fn a_command_is_shown_as_it_can_be_typed() {
         let mut doc = command("cargo", "doc --no-deps");
-        assert_eq!(
-            line(doc.env("RUSTDOCFLAGS", "-D warnings")),
-            "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps"
-        );
+        assert_eq!(line(doc.env("RUSTDOCFLAGS", "-D warnings")), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
     }
 
     #[test]
     fn a_command_that_fails_or_does_not_exist_is_a_failure_with_its_line() {
         assert!(run(&mut command("true", "")).is_ok());
-        assert_eq!(
-            run(&mut command("false", "x")).unwrap_err().to_string(),
-            "`false x` failed (exit status: 1)"
-        );
+        assert_eq!(run(&mut command("false", "x")).unwrap_err().to_string(), "`false x` failed (exit status: 1)");
         let absent = run(&mut command("no-such-program", "")).unwrap_err().to_string();
         assert!(absent.starts_with("`no-such-program` could not be started: "), "{absent}");
         assert_eq!(output(&mut command("no-such-program", "")), None);
@@ -156,8 +150,7 @@ mod tests {
 
     #[test]
     fn times_are_rounded_and_have_units() {
-        for (ms, text) in [(40, "0.0 s"), (1_260, "1.3 s"), (60_000, "1 min 00 s"), (605_900, "10 min 05 s")]
-        {
+        for (ms, text) in [(40, "0.0 s"), (1_260, "1.3 s"), (60_000, "1 min 00 s"), (605_900, "10 min 05 s")] {
             assert_eq!(time(Duration::from_millis(ms)), text);
         }
     }

@@ -20,10 +20,7 @@ pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitS
             Ok(Some(status)) => return Ok(status),
             Ok(None) if start.elapsed() < time_max => std::thread::sleep(LOOK),
             Ok(None) => {
-                return Err(Failure::Server(format!(
-                    "was still being checked after {}",
-                    run::time(time_max)
-                )));
+                return Err(Failure::Server(format!("was still being checked after {}", run::time(time_max))));
             }
             Err(source) => return Err(failed(command, source)),
         }

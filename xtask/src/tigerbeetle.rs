@@ -20,11 +20,9 @@ fn find(tb_bin: Option<&OsStr>, path: Option<&OsStr>) -> Option<PathBuf> {
 fn line(binary: Option<&Path>) -> String {
     match binary {
         Some(binary) => format!("the tests on TigerBeetle ran with {}", binary.display()),
-        None => {
-            "skipped: the tests on TigerBeetle, because there is no tigerbeetle binary; put version 0.17.9 \
+        None => "skipped: the tests on TigerBeetle, because there is no tigerbeetle binary; put version 0.17.9 \
                  (https://github.com/tigerbeetle/tigerbeetle/releases) on the PATH or name it in TB_BIN"
-                .to_owned()
-        }
+            .to_owned(),
     }
 }
 
@@ -42,10 +40,7 @@ mod tests {
 
     #[test]
     fn one_line_says_whether_they_ran() {
-        assert_eq!(
-            line(Some(Path::new("/a/tigerbeetle"))),
-            "the tests on TigerBeetle ran with /a/tigerbeetle"
-        );
+        assert_eq!(line(Some(Path::new("/a/tigerbeetle"))), "the tests on TigerBeetle ran with /a/tigerbeetle");
         let skipped = line(None);
         assert!(skipped.starts_with("skipped: "), "{skipped}");
         assert!(skipped.contains("TB_BIN") && !skipped.contains('\n'), "{skipped}");

@@ -176,10 +176,7 @@ mod tests {
     fn what_is_missing_is_reported_by_name() {
         assert!(setup(&[]).is_ok());
         let failure = setup(&[("no-such-program", "a thing"), ("no-such-other", "another")]).unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "missing on this machine: no-such-program (a thing), no-such-other (another)"
-        );
+        assert_eq!(failure.to_string(), "missing on this machine: no-such-program (a thing), no-such-other (another)");
     }
 
     #[test]

@@ -37,9 +37,7 @@ pub(crate) fn reserve(
         ReserveOutcome::InsufficientCredit(denial) | ReserveOutcome::ExistsInsufficientCredit(denial) => {
             let CreditDenial { limit, retry_after_ms, why } = denial;
             match book.key(limit).cloned() {
-                Some(key) => {
-                    Ok(ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why }))
-                }
+                Some(key) => Ok(ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why })),
                 None => Err(BackendError::Failed("credit was refused of a limit that nobody put".into())),
             }
         }
@@ -47,15 +45,13 @@ pub(crate) fn reserve(
         ReserveOutcome::ExistsWithOtherRequirements => {
             invalid("lease_id: this lease was used for other requirements; take a new one".into())
         }
-        ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } if wall < forgotten_before => {
-            invalid(format!(
-                "lease_id: it was made at {}, and leases made before {} are forgotten; this server's clock says \
+        ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } if wall < forgotten_before => invalid(format!(
+            "lease_id: it was made at {}, and leases made before {} are forgotten; this server's clock says \
                  {}, so it was set back: set it right",
-                utc_from(lease_time, wall),
-                utc_from(forgotten_before, wall),
-                utc(wall)
-            ))
-        }
+            utc_from(lease_time, wall),
+            utc_from(forgotten_before, wall),
+            utc(wall)
+        )),
         ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } => invalid(format!(
             "lease_id: it was made at {}, and leases made before {} are forgotten; take a new one, and check the \
              caller's clock",
@@ -90,16 +86,13 @@ pub(crate) fn reserve(
 /// Translates the outcome of a complete.
 pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<CompleteAnswer, BackendError> {
     let reconciled = outcome.is_reconciled();
-    let say = |message: &str| {
-        Ok(CompleteAnswer { reconciled, message: Some(message.into()), ..CompleteAnswer::default() })
-    };
+    let say =
+        |message: &str| Ok(CompleteAnswer { reconciled, message: Some(message.into()), ..CompleteAnswer::default() });
     match outcome {
         CompleteOutcome::Completed(settlement) => Ok(settled(actuals, &settlement)),
         CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, ..CompleteAnswer::default() }),
         CompleteOutcome::HeldNothing => say("this lease held nothing"),
-        CompleteOutcome::Marked => {
-            say("this lease was not known; a reserve of it that arrives late will take nothing")
-        }
+        CompleteOutcome::Marked => say("this lease was not known; a reserve of it that arrives late will take nothing"),
         CompleteOutcome::UnknownByAge => {
             say("this lease is not known, and is too old or too far in the future to be reserved")
         }
@@ -156,9 +149,7 @@ pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyE
             let lost = || BackendError::Failed("a key was answered that nobody made".into());
             Ok(book.key_info(number).cloned().ok_or_else(lost)?)
         }
-        KeyOutcome::IdTaken => {
-            Err(BackendError::Failed("another key has this id; make it again".into()).into())
-        }
+        KeyOutcome::IdTaken => Err(BackendError::Failed("another key has this id; make it again".into()).into()),
         KeyOutcome::NotTheFirst => Err(KeyError::NotTheFirst),
         KeyOutcome::NotAnAdmin => Err(KeyError::NotAnAdmin),
         KeyOutcome::ClientIsKey => Err(KeyError::ClientIsKey),

@@ -4,9 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
-    LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage,
-    VaultName,
+    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId,
+    LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage, VaultName,
 };
 
 use crate::callers::Keys;
@@ -37,42 +36,22 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
 
     /// Creates a limit or changes its definition.
-    fn put_limit(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>>;
+    fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
     /// Deletes a limit. A limit in use decreases to 0 first.
-    fn delete_limit(
-        &self,
-        by: Principal,
-        request: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>>;
+    fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
     /// All limits of a namespace, ordered by key.
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>>;
 
     /// One limit.
-    fn limit(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>;
+    fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>;
 
     /// Capacity, reserved amount and debt of a limit.
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<Usage>, BackendError>>;
+    fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>>;
 
     /// A lease, while it is remembered.
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
     /// Applies a transaction exactly once. A retry gets the first answer.
     fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
@@ -97,8 +76,7 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
     /// Recounts a vault and compares it with its journal.
-    fn audit(&self, namespace: NamespaceName, vault: VaultName)
-    -> Answer<'_, Result<Audit, CreditReadError>>;
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
     /// The API keys, if this backend stores any. Without keys the server accepts loopback callers only.
     fn keys(&self) -> Option<&dyn Keys> {
@@ -287,9 +265,9 @@ pub struct CompleteAnswer {
 #[must_use]
 pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static str> {
     match why {
-        CreditShortage::UnknownAccount => Some(
-            "the vault or an account of this limit does not exist; open it with open_vault or open_account",
-        ),
+        CreditShortage::UnknownAccount => {
+            Some("the vault or an account of this limit does not exist; open it with open_vault or open_account")
+        }
         CreditShortage::Frozen => Some("the account of this limit is frozen"),
         CreditShortage::Closed => Some("the account of this limit, or its revenue account, is closed"),
         CreditShortage::NotEnough => None,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LeaseState, NamespaceName, Principal,
-    Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LeaseState, NamespaceName, Principal, Usage,
+    VaultName,
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
-    ReserveAnswer, ReserveRequest,
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal, ReserveAnswer,
+    ReserveRequest,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::GONE;
@@ -39,9 +39,7 @@ impl<H: BookHost> BookCredits<H> {
             }
             ReserveAnswer::Refused(Refusal::LeaseExpired) => Ok(HoldAnswer::Ended),
             // The limits allowed this lease, so it was young enough once. Its hold has ended and was forgotten.
-            ReserveAnswer::Refused(Refusal::InvalidRequest { .. }) if self.is_forgotten(lease) => {
-                Ok(HoldAnswer::Ended)
-            }
+            ReserveAnswer::Refused(Refusal::InvalidRequest { .. }) if self.is_forgotten(lease) => Ok(HoldAnswer::Ended),
             ReserveAnswer::Refused(Refusal::InvalidRequest { message }) => failed(message),
             ReserveAnswer::Refused(Refusal::UnknownLimitKey(key) | Refusal::LimitDecreasing { key, .. }) => {
                 failed(format!("the limit {key} was deleted while credit was held for it"))
@@ -109,10 +107,8 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Box::pin(async move {
             let leases: Vec<LeaseId> = requests.iter().map(|request| request.lease).collect();
             let requests = requests.into_iter().map(|HoldRequest { namespace, lease, holds }| {
-                let amount = |part: &crate::credits::HoldPart| Amount {
-                    key: part.limit.key.clone(),
-                    amount: part.amount,
-                };
+                let amount =
+                    |part: &crate::credits::HoldPart| Amount { key: part.limit.key.clone(), amount: part.amount };
                 let requirements = holds.iter().map(amount).collect();
                 ReserveRequest { namespace, lease, job: None, requirements }
             });
@@ -164,11 +160,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Backend::balances(&self.0, account)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<Definition>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         let key = limit.key.clone();
         Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(GONE)) })
     }
@@ -194,17 +186,12 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Box::pin(async move {
             let page = Keys::log(&self.0, namespace, ChangeCursor::of_book(after.commit), page_size).await?;
             let of_vaults = page.entries.into_iter().filter(|entry| entry.vault.is_some());
-            let entries =
-                of_vaults.map(|entry| ChangeEntry { place: placed(entry.place), ..entry }).collect();
+            let entries = of_vaults.map(|entry| ChangeEntry { place: placed(entry.place), ..entry }).collect();
             Ok(ChangePage { entries, next: page.next.map(placed) })
         })
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Backend::audit(&self.0, namespace, vault)
     }
 

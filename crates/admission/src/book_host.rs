@@ -6,18 +6,15 @@ use std::future::Future;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Operation, Part, Principal, TxId, UnixMs, Usage, VaultId, VaultName, Write,
-    WriteError,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceId,
+    NamespaceName, Operation, Part, Principal, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
+    LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
-use crate::book_request::{
-    Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace,
-};
+use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
 use crate::callers::{ChangePage, Keys};
 use crate::names::Names;
 use crate::registry::{Copies, Duty};
@@ -113,12 +110,8 @@ pub(crate) struct Inner<H> {
 impl<H: BookHost> BookBackend<H> {
     /// A backend on this host's Book.
     pub fn new(host: Arc<H>) -> BookBackend<H> {
-        let inner = Inner {
-            host,
-            names: Names::default(),
-            copies: Copies::default(),
-            changing: tokio::sync::Mutex::new(()),
-        };
+        let inner =
+            Inner { host, names: Names::default(), copies: Copies::default(), changing: tokio::sync::Mutex::new(()) };
         BookBackend(Arc::new(inner), None)
     }
 
@@ -156,10 +149,7 @@ impl<H: BookHost> BookBackend<H> {
     }
 
     /// Reads the Book after a read barrier.
-    pub(crate) async fn read<T>(
-        &self,
-        read: impl FnOnce(&Book, UnixMs) -> T + Send,
-    ) -> Result<T, BackendError> {
+    pub(crate) async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
         let now = self.0.host.fresh().await?;
         Ok(self.0.host.look(|book| read(book, now)))
     }
@@ -187,10 +177,7 @@ impl<H: BookHost> Inner<H> {
     }
 
     /// Runs a read barrier if a namespace is unknown here: another node may just have created it.
-    pub(crate) async fn know<'a>(
-        &self,
-        names: impl Iterator<Item = &'a NamespaceName>,
-    ) -> Result<(), BackendError> {
+    pub(crate) async fn know<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) -> Result<(), BackendError> {
         let mut unknown = names.filter(|name| self.namespace(name).is_none());
         match unknown.next() {
             Some(_) => self.host.fresh().await.map(|_| ()),
@@ -297,11 +284,7 @@ impl<H: BookHost> Inner<H> {
     }
 }
 
-pub(crate) fn vault(
-    book: &Book,
-    namespace: &NamespaceName,
-    vault: &VaultName,
-) -> Result<VaultId, CreditReadError> {
+pub(crate) fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, CreditReadError> {
     let namespace = book.namespace(namespace).ok_or(CreditReadError::NamespaceNotFound)?;
     book.vault(namespace, vault).ok_or(CreditReadError::VaultNotFound)
 }
@@ -357,20 +340,12 @@ impl<H: BookHost> Backend for BookBackend<H> {
         Box::pin(self.decide(by, requests, Direction::GivesBack, |request| &request.namespace, resolve))
     }
 
-    fn put_limit(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Put(request.definition, request.expected_revision);
         Box::pin(self.change(by, request.namespace, change))
     }
 
-    fn delete_limit(
-        &self,
-        by: Principal,
-        request: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Delete(request.key, request.expected_revision);
         Box::pin(self.change(by, request.namespace, change))
     }
@@ -382,22 +357,14 @@ impl<H: BookHost> Backend for BookBackend<H> {
         }))
     }
 
-    fn limit(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+    fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
         Box::pin(self.read(move |book, now| {
             let limit = book.resolve(book.namespace(&namespace)?, &key)?;
             book.limit(now, limit)
         }))
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(async move {
             self.agree()?;
             self.read(move |book, now| {
@@ -408,15 +375,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
         })
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         let view = move |book: &Book, now| {
             let info = book.lease(now, book.namespace(&namespace)?, lease)?;
-            let named =
-                |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
+            let named = |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use earmark_core::{LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use crate::backend::{
-    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest,
-    Stats,
+    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
@@ -39,10 +38,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
         self.0.reserve(Principal::System, requests.collect())
     }
 
-    fn complete(
-        &self,
-        requests: Vec<LimitsComplete>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
             let LimitsComplete { namespace, lease, actuals } = request;
             CompleteRequest { namespace, lease, job: None, actuals }
@@ -54,11 +50,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
         Box::pin(async move { self.0.release(&namespace, lease).await.map(drop) })
     }
 
-    fn changed(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
         Box::pin(async move { Ok(standing(self.0.limit(namespace, key).await?)) })
     }
 
@@ -68,28 +60,19 @@ impl<H: BookHost> Limits for BookLimits<H> {
         limits: Vec<Arc<LimitInfo>>,
     ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
         let read = self.0.read(move |book, now| {
-            let find = |limit: &LimitInfo| {
-                book.limit(now, book.resolve(book.namespace(&namespace)?, &limit.definition.key)?)
-            };
+            let find =
+                |limit: &LimitInfo| book.limit(now, book.resolve(book.namespace(&namespace)?, &limit.definition.key)?);
             limits.iter().map(|limit| standing(find(limit))).collect()
         });
         Box::pin(read)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<LimitInfo>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         let key = limit.definition.key.clone();
         Box::pin(async move { Ok(self.0.usage(namespace, key).await?.unwrap_or(GONE)) })
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         Backend::lease(&self.0, namespace, lease)
     }
 
@@ -107,8 +90,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
 }
 
 /// The usage of a limit that was deleted during the request.
-pub(crate) const GONE: Usage =
-    Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
+pub(crate) const GONE: Usage = Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
 
 impl<H: BookHost> BookBackend<H> {
     /// Returns everything that a lease reserved.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, KeyInfo, LeaseId,
-    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release,
-    Reserve, RevokeKey, UnixMs, Write, WriteOutcome,
+    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, KeyInfo, LeaseId, LimitKey,
+    NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release, Reserve, RevokeKey,
+    UnixMs, Write, WriteOutcome,
 };
 use tokio::sync::oneshot;
 
@@ -116,8 +116,7 @@ impl Submission {
         let count = requests.len();
         let (reply, answers) = oneshot::channel();
         let stopped = |_| BackendError::Failed("the server stopped before it answered".into());
-        let answers = match enqueue(Submission(Box::new(Typed { by, requests, answers: Vec::new(), reply })))
-        {
+        let answers = match enqueue(Submission(Box::new(Typed { by, requests, answers: Vec::new(), reply }))) {
             Ok(()) => answers.await.map_err(stopped),
             Err(error) => Err(error),
         };
@@ -171,9 +170,7 @@ impl BookRequest for BookReserve {
 
     fn answer(&self, applied: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
         match outcome {
-            Outcome::Reserve(outcome) => {
-                Some(answer::reserve(applied.book, applied.wall, &self.requirements, outcome))
-            }
+            Outcome::Reserve(outcome) => Some(answer::reserve(applied.book, applied.wall, &self.requirements, outcome)),
             Outcome::Ticked => Some(Ok(answer::unknown_namespace(&self.requirements))),
             _ => None,
         }
@@ -266,9 +263,7 @@ impl BookRequest for ChangeLimit {
             LimitCommand::Delete(key, expected_revision) => {
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: *expected_revision })
             }
-            LimitCommand::Drop(key, revision) => {
-                Command::DropLimit(DropLimit { namespace, key, revision: *revision })
-            }
+            LimitCommand::Drop(key, revision) => Command::DropLimit(DropLimit { namespace, key, revision: *revision }),
         }
     }
 
@@ -301,9 +296,7 @@ impl BookRequest for Write {
     fn answer(&self, _: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
         let Outcome::Write(outcome) = outcome else { return None };
         Some(Ok(match outcome {
-            WriteOutcome::Committed(receipt) | WriteOutcome::Exists(receipt) => {
-                WriteAnswer::Committed(receipt)
-            }
+            WriteOutcome::Committed(receipt) | WriteOutcome::Exists(receipt) => WriteAnswer::Committed(receipt),
             WriteOutcome::Refused(error) => WriteAnswer::Refused(error),
         }))
     }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyName,
-    LimitEdit, LimitKey, NamespaceName, Principal, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyName, LimitEdit,
+    LimitKey, NamespaceName, Principal, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};

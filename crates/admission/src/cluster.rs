@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn a_backup_has_no_name_that_leads_elsewhere() {
-        for name in ["", ".", "..", ".hidden", "-rf", "a/b", "../a", "a b", "\u{e4}", "a\0", &"a".repeat(65)]
-        {
+        for name in ["", ".", "..", ".hidden", "-rf", "a/b", "../a", "a b", "\u{e4}", "a\0", &"a".repeat(65)] {
             assert!(BackupName::new(name).is_err(), "{name:?}");
         }
         for name in ["a", "_", "before-upgrade_2.0", &"a".repeat(64)] {

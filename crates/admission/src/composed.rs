@@ -24,8 +24,8 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
+    LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
@@ -86,9 +86,7 @@ impl<H: BookHost> Composed<H> {
     }
 
     /// Runs the steps in their own task, so that they finish even when the caller disconnects.
-    async fn finish<T: Send + 'static>(
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, BackendError> {
+    async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, BackendError> {
         tokio::spawn(work).await.map_err(|error| BackendError::Failed(error.to_string()))
     }
 }
@@ -150,11 +148,7 @@ impl<H: BookHost> Parts<H> {
 
     /// Applies a transaction of a namespace and enforces the limits that it changed. A retry does so too, in case the
     /// first attempt failed in between.
-    async fn write_namespace(
-        &self,
-        by: Principal,
-        request: WriteRequest,
-    ) -> Result<WriteAnswer, BackendError> {
+    async fn write_namespace(&self, by: Principal, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
         self.kept().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
         for key in &keys {
@@ -169,11 +163,7 @@ impl<H: BookHost> Parts<H> {
         Ok(answer)
     }
 
-    async fn write_vault(
-        &self,
-        request: WriteRequest,
-        vault: &VaultName,
-    ) -> Result<WriteAnswer, BackendError> {
+    async fn write_vault(&self, request: WriteRequest, vault: &VaultName) -> Result<WriteAnswer, BackendError> {
         self.kept().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
             Ok(()) => self.credits.write(request).await,
@@ -238,21 +228,13 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn put_limit(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
         let put = async move { parts.put_limit(by, request).await };
         Box::pin(async move { Composed::<H>::finish(put).await? })
     }
 
-    fn delete_limit(
-        &self,
-        by: Principal,
-        request: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
         let delete = async move { parts.delete_limit(by, request).await };
         Box::pin(async move { Composed::<H>::finish(delete).await? })
@@ -262,27 +244,15 @@ impl<H: BookHost> Backend for Composed<H> {
         Box::pin(self.0.limits(namespace))
     }
 
-    fn limit(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+    fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
         Box::pin(self.0.limit(namespace, key))
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(self.0.usage(namespace, key))
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         Box::pin(async move {
             self.0.registry.agree()?;
             self.0.limits.lease(namespace, lease).await
@@ -335,11 +305,7 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(async move {
             self.0.registry.check_vault(&namespace, &vault).await?;
             self.0.credits.audit(namespace, vault).await

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage,
-    VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage, VaultName,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
@@ -52,11 +51,7 @@ pub trait Credits: Send + Sync + 'static {
 
     /// The account of a credit limit as a limit: `available` is 0 for an unknown, frozen or closed account, and amounts
     /// saturate at 64 bits.
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<Definition>,
-    ) -> Answer<'_, Result<Usage, BackendError>>;
+    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>>;
 
     /// A page of an account's history after entry `after` (0 starts at the oldest entry).
     fn entries(
@@ -75,8 +70,7 @@ pub trait Credits: Send + Sync + 'static {
     ) -> Answer<'_, Result<ChangePage, BackendError>>;
 
     /// Recounts a vault and compares it with its journal.
-    fn audit(&self, namespace: NamespaceName, vault: VaultName)
-    -> Answer<'_, Result<Audit, CreditReadError>>;
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
     /// Whether the credit store can serve.
     ///

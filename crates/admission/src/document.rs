@@ -3,8 +3,7 @@
 use std::fmt;
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage,
-    VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, VaultName,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
@@ -114,12 +113,8 @@ impl TryFrom<Fields> for LimitDocument {
 impl Fields {
     /// The kind with its fields. Fields of other kinds must be absent.
     fn kind(&self) -> Result<Kind, String> {
-        let of_credit = [
-            ("vault", &self.vault),
-            ("account", &self.account),
-            ("asset", &self.asset),
-            ("revenue", &self.revenue),
-        ];
+        let of_credit =
+            [("vault", &self.vault), ("account", &self.account), ("asset", &self.asset), ("revenue", &self.revenue)];
         let window = ("window_seconds", &self.window_seconds);
         let timeout = ("timeout_seconds", &self.timeout_seconds);
         match text("kind", &self.kind)? {
@@ -152,11 +147,7 @@ impl Fields {
     }
 }
 
-fn name<T>(
-    field: &str,
-    value: &Value,
-    new: impl Fn(&str) -> Result<T, NameError>,
-) -> Result<Option<T>, String> {
+fn name<T>(field: &str, value: &Value, new: impl Fn(&str) -> Result<T, NameError>) -> Result<Option<T>, String> {
     text(field, value)?.map(new).transpose().map_err(|error| {
         let NameError { found, bytes_max, alphabet, .. } = error;
         format!("{field}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")
@@ -183,9 +174,9 @@ fn seconds(kind: &str, (field, value): (&str, &Value)) -> Result<u32, String> {
         return Err(format!("{field} is required for a {kind} limit"));
     }
     let seconds = value.as_u64().and_then(|seconds| u32::try_from(seconds).ok());
-    seconds.filter(|seconds| (1..=HOLD_SECONDS_MAX).contains(seconds)).ok_or_else(|| {
-        format!("{field}: found {value}, allowed are integers from 1 to {HOLD_SECONDS_MAX} (366 days)")
-    })
+    seconds
+        .filter(|seconds| (1..=HOLD_SECONDS_MAX).contains(seconds))
+        .ok_or_else(|| format!("{field}: found {value}, allowed are integers from 1 to {HOLD_SECONDS_MAX} (366 days)"))
 }
 
 fn absent<'a>(kind: &str, fields: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Result<(), String> {
@@ -224,9 +215,7 @@ impl Serialize for LimitDocument {
         let Definition { key, kind, capacity, unit, description, overage } = &self.0;
         let (kind, capacity, window_seconds, timeout_seconds) = match kind {
             Kind::Rolling { window_seconds } => ("rolling", Some(*capacity), Some(*window_seconds), None),
-            Kind::Concurrency { timeout_seconds } => {
-                ("concurrency", Some(*capacity), None, Some(*timeout_seconds))
-            }
+            Kind::Concurrency { timeout_seconds } => ("concurrency", Some(*capacity), None, Some(*timeout_seconds)),
             Kind::Credit(terms) => ("credit", None, None, Some(terms.timeout_seconds)),
         };
         let terms = self.0.kind.terms();
@@ -274,8 +263,7 @@ mod tests {
     fn a_document_needs_only_what_has_no_default() {
         let document = read(r#"{"key":"a","kind":"concurrency","capacity":1,"timeout_seconds":30}"#).unwrap();
         assert_eq!(document.into_definition().overage, Overage::Debt);
-        let credit =
-            r#"{"key":"a","kind":"credit","timeout_seconds":30,"vault":"main","account":"b","asset":"usd"}"#;
+        let credit = r#"{"key":"a","kind":"credit","timeout_seconds":30,"vault":"main","account":"b","asset":"usd"}"#;
         let definition = read(credit).unwrap().into_definition();
         assert_eq!(definition.kind.terms().unwrap().revenue.as_str(), "revenue");
         assert_eq!(definition.capacity, 0);
@@ -293,10 +281,7 @@ mod tests {
             (r#"{"key":5}"#.into(), "key: found 5, allowed is a string"),
             (r#"{"key":"a","kind":"bursty"}"#.into(), "kind: found \"bursty\", allowed are rolling"),
             (rolling(r#""capacity":1"#), "window_seconds is required for a rolling limit"),
-            (
-                rolling(r#""capacity":1,"window_seconds":0"#),
-                "window_seconds: found 0, allowed are integers from 1",
-            ),
+            (rolling(r#""capacity":1,"window_seconds":0"#), "window_seconds: found 0, allowed are integers from 1"),
             (rolling(r#""capacity":1,"window_seconds":31622401"#), "window_seconds: found 31622401"),
             (rolling(r#""capacity":1,"window_seconds":1.5"#), "window_seconds: found 1.5"),
             (rolling(r#""capacity":0,"window_seconds":1"#), "capacity: found 0, allowed are integers from 1"),
@@ -306,10 +291,7 @@ mod tests {
                 rolling(r#""capacity":18446744073709551616,"window_seconds":1"#),
                 "capacity: found 1.8446744073709552e+19",
             ),
-            (
-                rolling(r#""capacity":1,"window_seconds":1,"timeout_seconds":1"#),
-                "timeout_seconds: found 1, but",
-            ),
+            (rolling(r#""capacity":1,"window_seconds":1,"timeout_seconds":1"#), "timeout_seconds: found 1, but"),
             (
                 rolling(r#""capacity":1,"window_seconds":1,"vault":"main""#),
                 "vault: found \"main\", but a rolling limit has none",

@@ -35,10 +35,7 @@ pub(crate) struct History {
 fn parts(record: &JournalRecord) -> usize {
     match record {
         JournalRecord::Transaction(record) => record.operations.len().saturating_add(record.changes.len()),
-        JournalRecord::Hold(_)
-        | JournalRecord::Release(_)
-        | JournalRecord::Key(_)
-        | JournalRecord::Limit(_) => 1,
+        JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) | JournalRecord::Limit(_) => 1,
         JournalRecord::Settle(_) => 2,
     }
 }

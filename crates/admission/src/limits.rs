@@ -17,21 +17,14 @@ pub trait Limits: Send + Sync + 'static {
 
     /// Reports the actual usage of each lease, without credit. Keys that the lease did not reserve are ignored and
     /// named in the answer. Answers are in request order.
-    fn complete(
-        &self,
-        requests: Vec<LimitsComplete>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
 
     /// Returns all that a lease reserved because its credit was refused. The lease ends: a later complete finds that it
     /// held nothing.
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>>;
 
     /// Applies the registry's current definition of a limit, or its deletion, and returns the enforced status.
-    fn changed(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<LimitStanding, BackendError>>;
+    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>>;
 
     /// The enforced status of each limit, in order.
     fn standing(
@@ -41,18 +34,10 @@ pub trait Limits: Send + Sync + 'static {
     ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>>;
 
     /// Capacity, reserved amount and debt of a limit.
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<LimitInfo>,
-    ) -> Answer<'_, Result<Usage, BackendError>>;
+    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>>;
 
     /// A lease, while it is remembered.
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
     /// The TigerBeetle cluster id, if there is one. All processes that share a registry must use the same.
     fn ledger(&self) -> Option<u128> {

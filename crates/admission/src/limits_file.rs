@@ -163,8 +163,7 @@ impl LimitsFile {
         }
         let written = write_aside(&self.path, &content)
             .map_err(|source| LimitsFileError::Write { path: self.path.clone(), source });
-        *self.behind.lock().unwrap_or_else(PoisonError::into_inner) =
-            written.as_ref().err().map(ToString::to_string);
+        *self.behind.lock().unwrap_or_else(PoisonError::into_inner) = written.as_ref().err().map(ToString::to_string);
         written
     }
 
@@ -208,14 +207,14 @@ fn parse(text: &str) -> Result<NamespacedLimits, Damage> {
     if !text.trim_start().starts_with('{') && !text.trim().is_empty() {
         return Err(Damage { line: 1, what: "expected an object with the field limits".into() });
     }
-    let frame: Frame<'_> = serde_json::from_str(text)
-        .map_err(|error| Damage { line: error.line(), what: without_place(&error) })?;
+    let frame: Frame<'_> =
+        serde_json::from_str(text).map_err(|error| Damage { line: error.line(), what: without_place(&error) })?;
     if frame.version != VERSION {
         let what = format!("version: found {}, allowed is {VERSION}", frame.version);
         return Err(Damage { line: line_of(text, text, "version").unwrap_or(1), what });
     }
-    let default = NamespaceName::new(NamespaceName::DEFAULT)
-        .map_err(|error| Damage { line: 1, what: error.to_string() })?;
+    let default =
+        NamespaceName::new(NamespaceName::DEFAULT).map_err(|error| Damage { line: 1, what: error.to_string() })?;
     let mut lists = vec![(default, frame.limits)];
     for of_one in frame.namespaces {
         let name: Result<String, _> = serde_json::from_str(of_one.namespace.get());
@@ -329,17 +328,11 @@ mod tests {
             (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "line 2: key: rpm is defined twice"),
             ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "line 2: kind: found \"x\""),
             ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "line 3: key is required"),
-            (
-                "{\"limits\":[\n7\n]}",
-                "line 2: invalid type: integer `7`, expected a limit, which is an object",
-            ),
+            ("{\"limits\":[\n7\n]}", "line 2: invalid type: integer `7`, expected a limit, which is an object"),
             ("{\"limits\":[\n[\"a\",\"rolling\",1,60]]}", "line 2: invalid type: sequence"),
             ("[1,[]]", "line 1: expected an object with the field limits"),
             ("{\"version\":\"1\",\"limits\":[]}", "line 1: version: found \"1\", allowed is 1"),
-            (
-                "{\"limits\":[\n{\"key\":\"a\",\n\"kind\":\"rolling\",\n\"burst\":1}]}",
-                "line 4: unknown field `burst`",
-            ),
+            ("{\"limits\":[\n{\"key\":\"a\",\n\"kind\":\"rolling\",\n\"burst\":1}]}", "line 4: unknown field `burst`"),
             ("{\"limits\":[\n{\"key\":\"a\",\n\"key\":\"b\"}]}", "line 3: duplicate field `key`"),
             (
                 "{\"limits\":[\n{\"key\":\"a\",\"unit\":\"capacity\",\n\"kind\":\"rolling\",\"window_seconds\":1,\n\"capacity\":0}]}",
@@ -352,10 +345,7 @@ mod tests {
                 "{\"limits\":[],\n\"extra\":1}",
                 "line 2: unknown field `extra`, expected one of `version`, `limits`, `namespaces`",
             ),
-            (
-                "{\"limits\":[],\"namespaces\":[\n{\"namespace\":\"a b\",\"limits\":[]}]}",
-                "line 2: namespace: ",
-            ),
+            ("{\"limits\":[],\"namespaces\":[\n{\"namespace\":\"a b\",\"limits\":[]}]}", "line 2: namespace: "),
             (
                 "{\"limits\":[],\"namespaces\":[{\"namespace\":\"a\",\n\"limits\":[{\"key\":\"k\",\"kind\":\"x\"}]}]}",
                 "line 2: kind: found \"x\"",

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceName, Outcome,
-    Principal, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceName, Outcome, Principal,
+    PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
@@ -110,12 +110,7 @@ impl LocalBook {
 }
 
 /// Puts a limit of the limits file, and creates its namespace.
-fn put_limit(
-    book: &mut Book,
-    now: UnixMs,
-    name: &NamespaceName,
-    definition: &Definition,
-) -> Result<(), LimitError> {
+fn put_limit(book: &mut Book, now: UnixMs, name: &NamespaceName, definition: &Definition) -> Result<(), LimitError> {
     book.apply(now, Command::OpenNamespace(name));
     let namespace = book.namespace(name).ok_or(LimitError::TooMany)?;
     let put = Command::PutLimit(PutLimit { namespace, definition, expected_revision: None });
@@ -152,12 +147,7 @@ impl Local {
 }
 
 impl BookHost for Local {
-    async fn submit<R: BookRequest>(
-        &self,
-        by: Principal,
-        requests: Vec<R>,
-        direction: Direction,
-    ) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(&self, by: Principal, requests: Vec<R>, direction: Direction) -> Vec<Answered<R>> {
         let events = requests.len();
         Submission::run(by, requests, |item| self.submitter.enqueue(item, events, direction)).await
     }
@@ -199,11 +189,7 @@ impl BookHost for Local {
         Ok(state.history.log(&state.book, namespace.as_ref(), after, page_size))
     }
 
-    async fn limits_changed(
-        self: &Arc<Self>,
-        _: &NamespaceName,
-        is_changed: bool,
-    ) -> Result<(), BackendError> {
+    async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, is_changed: bool) -> Result<(), BackendError> {
         match self.is_behind() || is_changed {
             true => Arc::clone(self).write_limits().await,
             false => Ok(()),

@@ -43,8 +43,7 @@ impl Names {
     pub(crate) fn learn(&self, book: &Book, namespace: &NamespaceName, key: &LimitKey) {
         let Some(id) = book.namespace(namespace) else { return };
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let entry =
-            names.entry(namespace.clone()).or_insert_with(|| Namespace { id, limits: HashMap::new() });
+        let entry = names.entry(namespace.clone()).or_insert_with(|| Namespace { id, limits: HashMap::new() });
         if let Some(limit) = book.resolve(id, key) {
             entry.limits.insert(key.clone(), limit);
         }

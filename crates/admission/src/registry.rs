@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName,
-    Principal, UnixMs, VaultName,
+    Book, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, Principal,
+    UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError, LimitError};
@@ -27,9 +27,7 @@ pub enum KeepError {
     #[error("a database keeps the credit of this server: name it with --credits")]
     CreditExternal,
     /// The Book has credit, which would be missing in SQL.
-    #[error(
-        "this server already has credit, which --credits would leave behind: use --credits with new data only"
-    )]
+    #[error("this server already has credit, which --credits would leave behind: use --credits with new data only")]
     CreditHere,
     /// Another TigerBeetle cluster enforces the limits.
     #[error(
@@ -143,9 +141,9 @@ impl<H: BookHost> Registry for BookBackend<H> {
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        self.0.host.look(|book| {
-            all_limits(book, book.time()).map(|(name, limit)| (name.clone(), Arc::new(limit))).collect()
-        })
+        self.0
+            .host
+            .look(|book| all_limits(book, book.time()).map(|(name, limit)| (name.clone(), Arc::new(limit))).collect())
     }
 
     fn version(&self) -> u64 {
@@ -181,8 +179,7 @@ impl<H: BookHost> BookBackend<H> {
         if duty.agreed.load(Ordering::Relaxed) == version {
             return Ok(());
         }
-        let (version, found) =
-            self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.external_setup()));
+        let (version, found) = self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.external_setup()));
         match Duty::contradiction(duty.keep, found) {
             Some(error) => Err(error),
             None => {
@@ -215,11 +212,7 @@ impl<H: BookHost> BookBackend<H> {
     }
 
     /// Forgets a deleted limit that the enforcer no longer has, unless it was created again.
-    pub(crate) async fn drop_limit(
-        &self,
-        namespace: &NamespaceName,
-        limit: &LimitInfo,
-    ) -> Result<(), BackendError> {
+    pub(crate) async fn drop_limit(&self, namespace: &NamespaceName, limit: &LimitInfo) -> Result<(), BackendError> {
         let Some(namespace) = self.0.namespace(namespace) else { return Ok(()) };
         let change = LimitCommand::Drop(limit.definition.key.clone(), limit.revision);
         match self.0.submit_one(Principal::System, ChangeLimit { namespace, change }).await {
@@ -230,11 +223,7 @@ impl<H: BookHost> BookBackend<H> {
     }
 
     /// Checks that a vault exists. Vaults are never deleted, so a local hit needs no read barrier.
-    pub(crate) async fn check_vault(
-        &self,
-        namespace: &NamespaceName,
-        name: &VaultName,
-    ) -> Result<(), CreditReadError> {
+    pub(crate) async fn check_vault(&self, namespace: &NamespaceName, name: &VaultName) -> Result<(), CreditReadError> {
         if self.0.host.look(|book| vault(book, namespace, name)).is_ok() {
             return Ok(());
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
-    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, Receipt, UnixMs, VaultName, WriteError,
+    Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey, MEMO_BYTES_MAX,
+    NamespaceName, OPERATIONS_MAX, Operation, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::backend::BackendError;
@@ -15,8 +15,7 @@ pub const PAGE_MAX: usize = 1_000;
 /// reach 64 MiB, and the Book waits while it is copied.
 const PAGE_MEMO_BYTES: usize = 1 << 20;
 
-const NO_NAMESPACE: &str =
-    "namespace: no namespace has this name; the first limit, vault or key in it creates it";
+const NO_NAMESPACE: &str = "namespace: no namespace has this name; the first limit, vault or key in it creates it";
 
 /// A transaction: all its operations are applied exactly once, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,9 +192,9 @@ pub fn describe_write_error(error: &WriteError) -> String {
         WriteError::AlreadyCommitted { last_committed_sequence: last } => format!(
             "sequence: already committed, and its result is no longer kept; the last committed sequence is {last}"
         ),
-        WriteError::SequenceReused { last_committed_sequence: last } => format!(
-            "sequence: already committed with other operations; the last committed sequence is {last}"
-        ),
+        WriteError::SequenceReused { last_committed_sequence: last } => {
+            format!("sequence: already committed with other operations; the last committed sequence is {last}")
+        }
         WriteError::TooManyClients => {
             "client_id: the client count is at its maximum; use a client_id that has written before".into()
         }

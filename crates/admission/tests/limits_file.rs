@@ -99,7 +99,8 @@ async fn a_credit_limit_survives_a_restart_with_its_terms() {
 async fn a_damaged_file_stops_the_start_and_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.json");
-    let text = "{\"limits\": [\n  {\"key\": \"rpm\", \"kind\": \"rolling\", \"window_seconds\": 60, \"capacity\": 0}\n]}";
+    let text =
+        "{\"limits\": [\n  {\"key\": \"rpm\", \"kind\": \"rolling\", \"window_seconds\": 60, \"capacity\": 0}\n]}";
     std::fs::write(&path, text).expect("a writable folder");
     let error = open(&path).await.err().expect("an error").to_string();
     assert!(error.contains("limits.json"), "{error}");
@@ -122,11 +123,8 @@ async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever
     };
     let in_the_way = folder.path().join("limits.json.new");
     std::fs::create_dir(&in_the_way).expect("a writable folder");
-    let error = book
-        .delete_limit(Principal::System, delete())
-        .await
-        .expect_err("the file cannot be written")
-        .to_string();
+    let error =
+        book.delete_limit(Principal::System, delete()).await.expect_err("the file cannot be written").to_string();
     assert!(error.contains("the change is in force, but was not saved"), "{error}");
     let reason = book.ready().expect_err("the file is behind");
     assert!(reason.contains("limits.json"), "{reason}");

@@ -5,12 +5,11 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Backend, DeleteLimitRequest, LocalBook, LocalOptions, PutLimitRequest, Registry, WriteAnswer,
-    WriteRequest,
+    Backend, DeleteLimitRequest, LocalBook, LocalOptions, PutLimitRequest, Registry, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    Actor, ClientId, Definition, ExternalParts, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Overage, Principal,
+    Actor, ClientId, Definition, ExternalParts, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName, Operation,
+    Overage, Principal,
 };
 
 fn namespace(name: &str) -> NamespaceName {

@@ -48,8 +48,7 @@ impl Storm {
         let keys = NAMES.map(|name| LimitKey::new(name).expect("a valid key"));
         for ((key, kind), capacity) in keys.iter().zip(kinds).zip(CAPACITIES) {
             let (unit, description) = (String::new(), String::new());
-            let definition =
-                Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Deny };
+            let definition = Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Deny };
             let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
             book.put_limit(Principal::System, request).await.expect("a limit that can be put");
         }
@@ -98,12 +97,8 @@ impl Storm {
             hang_up(self.book.complete(Principal::System, vec![request])).await;
             return;
         }
-        let answer = self
-            .book
-            .complete(Principal::System, vec![request])
-            .await
-            .remove(0)
-            .expect("a backend that answers");
+        let answer =
+            self.book.complete(Principal::System, vec![request]).await.remove(0).expect("a backend that answers");
         assert!(answer.reconciled);
     }
 

@@ -39,10 +39,7 @@ fn parse(text: &str, least: u64) -> Result<KeyAmount, String> {
 }
 
 /// Rejects too many keys and duplicate keys before a request is sent.
-pub(crate) fn check_keys<'a>(
-    flag: &str,
-    keys: impl ExactSizeIterator<Item = &'a LimitKey>,
-) -> Result<(), Failure> {
+pub(crate) fn check_keys<'a>(flag: &str, keys: impl ExactSizeIterator<Item = &'a LimitKey>) -> Result<(), Failure> {
     let found = keys.len();
     if found > REQUIREMENTS_MAX {
         return Err(Failure::Usage(format!("{flag}: found {found}, allowed are up to {REQUIREMENTS_MAX}")));
@@ -50,9 +47,7 @@ pub(crate) fn check_keys<'a>(
     let mut sorted: Vec<&LimitKey> = keys.collect();
     sorted.sort();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => {
-            Err(Failure::Usage(format!("{flag}: found {} twice, allowed is each key once", pair[0])))
-        }
+        Some(pair) => Err(Failure::Usage(format!("{flag}: found {} twice, allowed is each key once", pair[0]))),
         None => Ok(()),
     }
 }
@@ -76,10 +71,7 @@ mod tests {
         for (text, message) in [
             ("rpm", "found \"rpm\", allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"),
             ("=1", "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
-            (
-                "a b=1",
-                "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
-            ),
+            ("a b=1", "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
             ("a=0", "amount: found \"0\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
             ("a=-1", "amount: found \"-1\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
         ] {

@@ -129,8 +129,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     let setting = args.setting();
     args.announce(&setting, definitions.len());
     let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
-    let fsync_p50 =
-        scratch.as_ref().map(|scratch| scratch.fsync_p50(FSYNC_TIME.min(args.seconds))).transpose()?;
+    let fsync_p50 = scratch.as_ref().map(|scratch| scratch.fsync_p50(FSYNC_TIME.min(args.seconds))).transpose()?;
     let ledger = args.ledger.as_deref().map(parse_ledger_url).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => {
@@ -197,8 +196,7 @@ fn over_http(
         }
         false => http::run(&load, &args.bounds()),
     };
-    let deleted =
-        if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
+    let deleted = if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
     let mut run = run?;
     if let Err(failure) = deleted {
         run.tally.add_error(format!("cannot delete the limits named bench:...: {failure}"));
@@ -217,11 +215,7 @@ async fn put_limits(url: &ServerUrl, definitions: &[Definition], progress: Progr
     Ok(())
 }
 
-async fn delete_limits(
-    url: &ServerUrl,
-    definitions: &[Definition],
-    progress: Progress,
-) -> Result<(), Failure> {
+async fn delete_limits(url: &ServerUrl, definitions: &[Definition], progress: Progress) -> Result<(), Failure> {
     let client = Client::new(url)?;
     let mut steps = Steps::new(progress, "deleting limits", definitions.len());
     for definition in definitions {

@@ -120,8 +120,7 @@ impl ServerUrl {
 
     /// A TCP connection to the server, for the load generator.
     pub(crate) async fn connect(&self) -> Result<TcpStream, Failure> {
-        let connected =
-            timeout(CONNECT_TIMEOUT, TcpStream::connect((self.address.host(), self.address.port()))).await;
+        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect((self.address.host(), self.address.port()))).await;
         let stream = connected.unwrap_or_else(|_| {
             let what = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
             Err(io::Error::new(io::ErrorKind::TimedOut, what))
@@ -214,12 +213,7 @@ impl Client {
             .map_err(|error| self.strange(format!("{error}: {}", excerpt(&response.body))))
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<String>,
-    ) -> Result<HttpResponse, Failure> {
+    async fn exchange(&self, method: Method, path: &str, body: Option<String>) -> Result<HttpResponse, Failure> {
         let request = HttpRequest { method, path: path.to_owned(), body: body.map(Into::into) };
         let response = self.http.send(&request, Deadline::after(ANSWER_TIMEOUT)).await;
         response.map_err(|failure| self.url.failure(failure))
@@ -249,8 +243,7 @@ impl Client {
 }
 
 fn json(body: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string(body)
-        .map_err(|error| Failure::System { what: "writing the request", source: error.into() })
+    serde_json::to_string(body).map_err(|error| Failure::System { what: "writing the request", source: error.into() })
 }
 
 /// Runs a client command on a runtime of its own.

@@ -224,11 +224,7 @@ mod tests {
             applied_index: Some(1_500),
             snapshot_index: None,
             quorum_ack_ms: Some(4),
-            members: vec![
-                member(1, "leader", None),
-                member(2, "voter", Some(1_200)),
-                member(3, "learner", None),
-            ],
+            members: vec![member(1, "leader", None), member(2, "voter", Some(1_200)), member(3, "learner", None)],
         };
         assert_eq!(
             status.text(),

@@ -31,8 +31,7 @@ impl Credentials {
         }
         let Some(path) = std::env::var_os(KEY_FILE) else { return Ok(None) };
         let path = Path::new(&path);
-        let unreadable =
-            |error| Failure::Usage(format!("{KEY_FILE}: cannot read {}: {error}", path.display()));
+        let unreadable = |error| Failure::Usage(format!("{KEY_FILE}: cannot read {}: {error}", path.display()));
         Credentials::new(&std::fs::read_to_string(path).map_err(unreadable)?).map(Some)
     }
 

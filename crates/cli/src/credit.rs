@@ -100,9 +100,12 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
             return format!("{} has no credit\n", args.account);
         }
         let mut rows = vec![["ASSET", "AVAILABLE", "HELD"].map(str::to_owned)];
-        rows.extend(found.balances.iter().map(|balance| {
-            [output::visible(&balance.asset), grouped(&balance.available), grouped(&balance.held)]
-        }));
+        rows.extend(
+            found
+                .balances
+                .iter()
+                .map(|balance| [output::visible(&balance.asset), grouped(&balance.available), grouped(&balance.held)]),
+        );
         output::table(&rows)
     })?;
     Ok(Done::Ok)
@@ -127,8 +130,7 @@ impl Audit {
         if !self.assets.is_empty() {
             let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "LIVE"].map(str::to_owned)];
             rows.extend(self.assets.iter().map(|totals| {
-                let [issued, retired, live] =
-                    [&totals.issued, &totals.retired, &totals.live].map(|of| grouped(of));
+                let [issued, retired, live] = [&totals.issued, &totals.retired, &totals.live].map(|of| grouped(of));
                 [output::visible(&totals.asset), issued, retired, live]
             }));
             text += &output::table(&rows);

@@ -156,9 +156,7 @@ mod tests {
         let lease = LeaseId::from_u128(1);
         let message = refused(503).of_lease(lease).to_string();
         assert!(
-            message.ends_with(
-                "the outcome is unknown, repeat the command with --lease 00000000000000000000000001"
-            )
+            message.ends_with("the outcome is unknown, repeat the command with --lease 00000000000000000000000001")
         );
         assert!(matches!(refused(400).of_lease(lease), Failure::Refused { status: 400, .. }));
     }

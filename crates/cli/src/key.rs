@@ -199,8 +199,7 @@ impl Keys {
             };
             let client = key.client_id.clone().unwrap_or_else(|| "-".into());
             let Key { key_id, name, role, namespace, created_by, .. } = key;
-            let [id, name, role, namespace, by] =
-                [key_id, name, role, namespace, created_by].map(String::clone);
+            let [id, name, role, namespace, by] = [key_id, name, role, namespace, created_by].map(String::clone);
             [id, name, role, namespace, client, by, state]
         }));
         table(&rows)

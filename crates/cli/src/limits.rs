@@ -93,9 +93,7 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
     let changed: Changed = request::send(&args.client, Method::PUT, PATH, &document)?;
-    output::show(args.client.json, &changed, |changed| {
-        put::text(&document.into_definition(), &changed.status)
-    })
+    output::show(args.client.json, &changed, |changed| put::text(&document.into_definition(), &changed.status))
 }
 
 fn get(args: &KeyArgs) -> Result<(), Failure> {
@@ -128,10 +126,9 @@ fn delete(args: &KeyArgs) -> Result<(), Failure> {
     let changed: Changed = request::delete(&args.client, &format!("{PATH}/{}", args.key))?;
     output::show(args.client.json, &changed, |changed| match changed.status.as_str() {
         "deleted" => format!("{} is deleted\n", args.key),
-        "decreasing" => format!(
-            "{} accepts no more reserves, and is deleted once its open reservations have ended\n",
-            args.key
-        ),
+        "decreasing" => {
+            format!("{} accepts no more reserves, and is deleted once its open reservations have ended\n", args.key)
+        }
         status => format!("{} is {status}\n", args.key),
     })
 }

@@ -78,9 +78,8 @@ mod tests {
             ("info,openraft=debug", "openraft::core", LevelFilter::DEBUG),
         ] {
             let level: LogLevel = text.parse().unwrap();
-            let enabled = |filter: LevelFilter| {
-                filter.into_level().is_none_or(|level_| level.0.would_enable(target, &level_))
-            };
+            let enabled =
+                |filter: LevelFilter| filter.into_level().is_none_or(|level_| level.0.would_enable(target, &level_));
             assert!(enabled(expected), "{text}");
             if let Some(more) = expected.into_level().and_then(next) {
                 assert!(!level.0.would_enable(target, &more), "{text}");

@@ -27,11 +27,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Prints `value` as JSON, or its text for people.
-pub(crate) fn show<T: Serialize>(
-    is_json: bool,
-    value: &T,
-    text: impl FnOnce(&T) -> String,
-) -> Result<(), Failure> {
+pub(crate) fn show<T: Serialize>(is_json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     if is_json { print_json(value) } else { print(&text(value)) }
 }
 
@@ -88,8 +84,7 @@ pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String 
     let widths: [usize; COLUMNS] = std::array::from_fn(width);
     let mut text = String::new();
     for row in rows {
-        let line: String =
-            row.iter().zip(widths).map(|(cell, width)| format!("{:<width$}  ", visible(cell))).collect();
+        let line: String = row.iter().zip(widths).map(|(cell, width)| format!("{:<width$}  ", visible(cell))).collect();
         text += line.trim_end();
         text.push('\n');
     }
@@ -102,8 +97,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
-        for (number, text) in
-            [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567"), (100_000, "100,000")]
+        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567"), (100_000, "100,000")]
         {
             assert_eq!(thousands(number), text);
         }
@@ -127,14 +121,9 @@ mod tests {
 
     #[test]
     fn seconds_take_the_largest_unit_that_divides_them() {
-        for (number, text) in [
-            (0, "0 s"),
-            (60, "1 min"),
-            (90, "90 s"),
-            (3_600, "1 h"),
-            (86_400, "1 d"),
-            (366 * 86_400, "366 d"),
-        ] {
+        for (number, text) in
+            [(0, "0 s"), (60, "1 min"), (90, "90 s"), (3_600, "1 h"), (86_400, "1 d"), (366 * 86_400, "366 d")]
+        {
             assert_eq!(seconds(number), text);
         }
     }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 const SECOND_UNITS: [(&str, u64); 5] = [("", 1), ("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
-const MILLISECOND_UNITS: [(&str, u64); 5] =
-    [("", 1_000), ("s", 1_000), ("ms", 1), ("m", 60_000), ("h", 3_600_000)];
+const MILLISECOND_UNITS: [(&str, u64); 5] = [("", 1_000), ("s", 1_000), ("ms", 1), ("m", 60_000), ("h", 3_600_000)];
 const AMOUNT_UNITS: [(&str, u64); 3] = [("", 1), ("k", 1_000), ("m", 1_000_000)];
 
 /// A clap value parser for a duration of 1 to `max` seconds.
@@ -31,9 +30,9 @@ pub(crate) fn duration(max: u32) -> impl Fn(&str) -> Result<Duration, String> + 
 
 /// Parses an amount of at least `min`.
 pub(crate) fn amount(text: &str, min: u64) -> Result<u64, String> {
-    parse(text, &AMOUNT_UNITS).filter(|amount| *amount >= min).ok_or_else(|| {
-        format!("found {text:?}, allowed are whole numbers from {min}, such as 1500, 60k or 1.5m")
-    })
+    parse(text, &AMOUNT_UNITS)
+        .filter(|amount| *amount >= min)
+        .ok_or_else(|| format!("found {text:?}, allowed are whole numbers from {min}, such as 1500, 60k or 1.5m"))
 }
 
 /// A clap value parser for a whole number of at least 1.
@@ -45,8 +44,7 @@ pub(crate) fn positive(text: &str) -> Result<u64, String> {
 
 /// A decimal number with a unit. `None` if it is malformed, too large or not a whole number of base units.
 fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let split =
-        text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let (_, size) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
@@ -107,21 +105,10 @@ mod tests {
             assert_eq!(amount(text, 0), Ok(expected), "{text}");
         }
         assert_eq!(amount(&u64::MAX.to_string(), 1), Ok(u64::MAX));
-        for text in [
-            "0",
-            "",
-            "-1",
-            "+1",
-            "1.5",
-            "1.0001k",
-            "k",
-            "60kb",
-            "60s",
-            "18446744073709551616",
-            "18446744073709551615k",
-        ] {
-            let message =
-                format!("found {text:?}, allowed are whole numbers from 1, such as 1500, 60k or 1.5m");
+        for text in
+            ["0", "", "-1", "+1", "1.5", "1.0001k", "k", "60kb", "60s", "18446744073709551616", "18446744073709551615k"]
+        {
+            let message = format!("found {text:?}, allowed are whole numbers from 1, such as 1500, 60k or 1.5m");
             assert_eq!(amount(text, 1), Err(message), "{text}");
         }
     }

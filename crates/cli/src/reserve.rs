@@ -60,8 +60,7 @@ pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
     let lease = args.lease.unwrap_or_else(|| LeaseId::from_u128(ulid::Ulid::generate().0));
     let keys = args.keys.iter().map(|requirement| requirement.json("amount")).collect();
     let requirements = ("requirements", keys);
-    let answer: Answer =
-        request::post_lease(&args.client, "/v1/reserve", (lease, args.job.as_ref()), requirements)?;
+    let answer: Answer = request::post_lease(&args.client, "/v1/reserve", (lease, args.job.as_ref()), requirements)?;
     let done = answer.done();
     if args.client.json {
         request::print_lease_json(lease, &answer)?;
@@ -78,9 +77,7 @@ impl Answer {
         let word = self.error.split(':').next().unwrap_or_default();
         match word {
             _ if self.allowed => Done::Ok,
-            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" | "exceeds_capacity" => {
-                Done::Denied
-            }
+            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" | "exceeds_capacity" => Done::Denied,
             _ => Done::Failed,
         }
     }
@@ -118,8 +115,7 @@ impl Answer {
         if self.never == Some(true) {
             text += "try again:  never with this amount; it exceeds the capacity\n";
         } else if let Some(ms) = self.retry_after_ms.filter(|ms| *ms > 0) {
-            text +=
-                &format!("try again:  in {}, with a new lease\n", output::time(Duration::from_millis(ms)));
+            text += &format!("try again:  in {}, with a new lease\n", output::time(Duration::from_millis(ms)));
         }
         text
     }
@@ -136,9 +132,7 @@ mod tests {
     #[test]
     fn a_denial_is_not_a_failure_and_a_wrong_request_is() {
         assert_eq!(Answer { allowed: true, ..Answer::default() }.done(), Done::Ok);
-        for error in
-            ["", "lease_expired", "limit_decreasing:a:b", "insufficient_credit:a", "exceeds_capacity:a"]
-        {
+        for error in ["", "lease_expired", "limit_decreasing:a:b", "insufficient_credit:a", "exceeds_capacity:a"] {
             assert_eq!(denied(error).done(), Done::Denied, "{error}");
         }
         for error in ["invalid_request", "unknown_limit_key:a", "overloaded", "backend_error", "other"] {
@@ -149,11 +143,8 @@ mod tests {
     #[test]
     fn a_denial_names_the_limits_and_when_to_try_again() {
         let lease = LeaseId::from_u128(1);
-        let answer = Answer {
-            retry_after_ms: Some(1_500),
-            limited_by: Some(vec!["tpm".into(), "rpm".into()]),
-            ..denied("")
-        };
+        let answer =
+            Answer { retry_after_ms: Some(1_500), limited_by: Some(vec!["tpm".into(), "rpm".into()]), ..denied("") };
         assert_eq!(
             answer.text(lease, &[]),
             "denied, lease 00000000000000000000000001\n\

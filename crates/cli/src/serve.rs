@@ -96,13 +96,7 @@ pub(crate) struct ServeArgs {
     queue_max: u32,
     /// How long a completed, denied or expired lease is remembered, such as 900 or 15m; only with --in-memory
     // `requires` alone does not apply when `--data` conflicts with the required flag.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "15m",
-        requires = "in_memory",
-        conflicts_with = "data"
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "15m", requires = "in_memory", conflicts_with = "data")]
     #[arg(value_parser = quantity::seconds(RETENTION_SECONDS_MAX))]
     retention: u32,
     /// Remembered leases, including ended ones; more are refused as overloaded; only with --in-memory
@@ -181,8 +175,7 @@ pub(crate) struct ServeArgs {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| format!("found {text:?}, allowed is IP:PORT, such as 127.0.0.1:7878 or [::1]:7878"))
+    text.parse().map_err(|_| format!("found {text:?}, allowed is IP:PORT, such as 127.0.0.1:7878 or [::1]:7878"))
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
@@ -247,11 +240,7 @@ impl ServeArgs {
     fn endpoint(&self, address: SocketAddr, has_keys: bool) -> Endpoint {
         let is_tls = self.tls_cert.is_some();
         let scheme = if is_tls { "https" } else { "http" };
-        Endpoint {
-            url: format!("{scheme}://{address}"),
-            is_tls,
-            requires_key: has_keys || self.issuer.is_some(),
-        }
+        Endpoint { url: format!("{scheme}://{address}"), is_tls, requires_key: has_keys || self.issuer.is_some() }
     }
 
     fn server_options(&self) -> Result<ServerOptions, Failure> {
@@ -316,14 +305,10 @@ struct Signals {
 
 impl Signals {
     fn new() -> Result<Signals, Failure> {
-        let listen =
-            |kind| signal(kind).map_err(|source| Failure::System { what: "listening for signals", source });
+        let listen = |kind| signal(kind).map_err(|source| Failure::System { what: "listening for signals", source });
         // Registered for the life of the process, so that SIGHUP never stops a server, also one without files to reload.
         drop(listen(SignalKind::hangup())?);
-        Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
     /// Waits for the first signal. A second one then exits the process at once.
@@ -443,17 +428,15 @@ mod tests {
         let storage = parse("").unwrap().storage.parse().unwrap();
         let text = in_memory_banner(&endpoint, Some(Path::new("limits.json")), 7, &storage);
         assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
-        assert!(
-            text.contains("limits: 7 read from limits.json, which is updated on every change\n"),
-            "{text}"
-        );
+        assert!(text.contains("limits: 7 read from limits.json, which is updated on every change\n"), "{text}");
         let text = in_memory_banner(&endpoint, None, 0, &storage);
         assert!(text.contains("\ntry:    curl -X PUT http://127.0.0.1:7878/v1/admin/limits -d '"), "{text}");
         assert!(text.contains("limits: in memory, lost at a stop"), "{text}");
         assert!(text.contains("leases: in memory, lost at a stop\n"), "{text}");
         let secure = parse("--in-memory --tls-cert a --tls-key b").unwrap();
         let text = in_memory_banner(&secure.endpoint(address("[::1]:1").unwrap(), true), None, 0, &storage);
-        let curl = r#"curl --cacert "$EARMARK_CA_FILE" -H "Authorization: Bearer $EARMARK_KEY" -X PUT https://[::1]:1/"#;
+        let curl =
+            r#"curl --cacert "$EARMARK_CA_FILE" -H "Authorization: Bearer $EARMARK_KEY" -X PUT https://[::1]:1/"#;
         assert!(text.contains(curl), "{text}");
     }
 

@@ -109,10 +109,8 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
             eprintln!("{OUTCOME_UNKNOWN}");
         }
     })?;
-    let answer = Answer::deserialize(&document).map_err(|error| Failure::StrangeAnswer {
-        url: args.connection.server.to_string(),
-        what: error.to_string(),
-    })?;
+    let answer = Answer::deserialize(&document)
+        .map_err(|error| Failure::StrangeAnswer { url: args.connection.server.to_string(), what: error.to_string() })?;
     if args.connection.json {
         output::print_json(&document)?;
     } else if let Some(success) = &answer.success {
@@ -137,9 +135,8 @@ impl WriteArgs {
     fn operations(&self) -> Result<Vec<Box<RawValue>>, Failure> {
         if let Some(path) = &self.file {
             let text = read_file(path)?;
-            return serde_json::from_str(&text).map_err(|error| {
-                Failure::Usage(format!("--file: expected a JSON list of operations: {error}"))
-            });
+            return serde_json::from_str(&text)
+                .map_err(|error| Failure::Usage(format!("--file: expected a JSON list of operations: {error}")));
         }
         let parse = |text: &String| {
             serde_json::from_str(text)
@@ -164,9 +161,6 @@ impl Success {
     fn text(&self) -> String {
         let (count, sequence) = (self.results.len(), self.sequence);
         let operations = if count == 1 { "operation" } else { "operations" };
-        format!(
-            "committed, {count} {operations}, sequence {sequence}, transaction {}\n",
-            output::visible(&self.tx_id)
-        )
+        format!("committed, {count} {operations}, sequence {sequence}, transaction {}\n", output::visible(&self.tx_id))
     }
 }

@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 use earmark_admission::{Backend, LocalBook};
 use earmark_client::core::{Definition, Kind, LimitKey, Overage};
 use earmark_client::{
-    Actuals, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions, LocalOptions,
-    Protocol,
+    Actuals, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions, LocalOptions, Protocol,
 };
 use earmark_server::{Server, ServerOptions};
 
@@ -40,14 +39,7 @@ async fn put_limits(client: &Client) -> Job {
             false => Kind::Rolling { window_seconds: 60 },
         };
         let (unit, description) = (String::new(), String::new());
-        let limit = Definition {
-            key: key.clone(),
-            kind,
-            capacity: 1 << 40,
-            unit,
-            description,
-            overage: Overage::Debt,
-        };
+        let limit = Definition { key: key.clone(), kind, capacity: 1 << 40, unit, description, overage: Overage::Debt };
         client.put_limit(&limit, soon()).await.unwrap();
         needs.push((key, 1));
     }
@@ -116,9 +108,7 @@ async fn over_the_wire(url: &str, protocol: Protocol, batching: Option<BatchOpti
 #[tokio::main]
 async fn main() {
     let (acquire, pair) = in_process().await;
-    println!(
-        "in process: acquire {acquire:.0} ns, acquire and complete {pair:.0} ns (acquire: at most 2,000 ns)"
-    );
+    println!("in process: acquire {acquire:.0} ns, acquire and complete {pair:.0} ns (acquire: at most 2,000 ns)");
     let options = earmark_admission::LocalOptions::default();
     let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(options).await.unwrap());
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -7,12 +7,9 @@
 use std::error::Error;
 use std::time::Duration;
 
-use earmark_client::core::{
-    AccountName, CreditTerms, Definition, Kind, Operation, Overage, Overdraft, VaultName,
-};
+use earmark_client::core::{AccountName, CreditTerms, Definition, Kind, Operation, Overage, Overdraft, VaultName};
 use earmark_client::{
-    AcquireError, Actuals, Client, Deadline, Job, Limiter, LimiterOptions, LocalOptions, Scope, Writer,
-    WriterOptions,
+    AcquireError, Actuals, Client, Deadline, Job, Limiter, LimiterOptions, LocalOptions, Scope, Writer, WriterOptions,
 };
 
 /// The maximum and the actual cost of a call.
@@ -88,8 +85,7 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
     billing.write(vec![issue(500)?], soon()).await?;
     let after = spend(&limiter, &job).await?;
     billing.close().await?;
-    let available =
-        |balances: Vec<earmark_client::core::BalanceInfo>| balances.first().map_or(0, |one| one.available);
+    let available = |balances: Vec<earmark_client::core::BalanceInfo>| balances.first().map_or(0, |one| one.available);
     let left = available(client.balances(&main, &acme, soon()).await?);
     let earned = available(client.balances(&main, &"revenue".parse()?, soon()).await?);
     Ok(Report { before, after, left, earned })

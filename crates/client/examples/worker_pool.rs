@@ -15,8 +15,7 @@ use std::time::Duration;
 use earmark_client::core::{Definition, Kind, LimitKey, Overage};
 use earmark_client::llm::{Bytes, Model, Usage};
 use earmark_client::{
-    Client, Deadline, Guard, Limiter, LimiterOptions, LocalOptions, Priority, Scheduler, SchedulerOptions,
-    Task,
+    Client, Deadline, Guard, Limiter, LimiterOptions, LocalOptions, Priority, Scheduler, SchedulerOptions, Task,
 };
 use serde_json::{Value, json};
 
@@ -77,15 +76,14 @@ pub async fn run() -> Result<Report, Box<dyn Error + Send + Sync>> {
     let limiter = Limiter::new(&client, LimiterOptions::default())?;
     let provider = Arc::new(Provider::default());
     let (called, of_work) = (Arc::clone(&provider), model.clone());
-    let scheduler =
-        Scheduler::start(&limiter, SchedulerOptions::default(), move |prompt: String, guard: Guard| {
-            let (provider, model) = (Arc::clone(&called), of_work.clone());
-            async move {
-                let answer = provider.complete(&prompt).await;
-                let actuals = model.call(&Bytes, &prompt, 16).actuals(Usage::in_answer(&answer));
-                guard.complete(actuals).await.map(|completed| completed.reconciled)
-            }
-        })?;
+    let scheduler = Scheduler::start(&limiter, SchedulerOptions::default(), move |prompt: String, guard: Guard| {
+        let (provider, model) = (Arc::clone(&called), of_work.clone());
+        async move {
+            let answer = provider.complete(&prompt).await;
+            let actuals = model.call(&Bytes, &prompt, 16).actuals(Usage::in_answer(&answer));
+            guard.complete(actuals).await.map(|completed| completed.reconciled)
+        }
+    })?;
     let mut handles = Vec::new();
     for number in 0..JOBS {
         let prompt = format!("Question number {number}: what is the answer?");
@@ -114,8 +112,6 @@ pub async fn run() -> Result<Report, Box<dyn Error + Send + Sync>> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let Report { done, refused, most_at_once, tokens } = run().await?;
-    println!(
-        "{done} calls, at most {most_at_once} at once, {refused} refused by the provider, {tokens} tokens"
-    );
+    println!("{done} calls, at most {most_at_once} at once, {refused} refused by the provider, {tokens} tokens");
     Ok(())
 }

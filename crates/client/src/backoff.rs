@@ -72,8 +72,7 @@ mod tests {
 
     fn waits(random: u64, servers: usize, failure: &Failure) -> Vec<u128> {
         let env = SharedEnv::new(Arc::new(Always(random)));
-        let options =
-            BackoffOptions { first: Duration::from_millis(100), longest: Duration::from_millis(300) };
+        let options = BackoffOptions { first: Duration::from_millis(100), longest: Duration::from_millis(300) };
         let mut backoff = Backoff::new(&env, options);
         (0..5).map(|_| backoff.wait(failure, servers).as_millis()).collect()
     }

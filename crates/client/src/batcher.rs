@@ -37,11 +37,7 @@ impl Default for BatchOptions {
 }
 
 /// Sends one item in a request of its own.
-pub(crate) async fn ask_alone<I: Item>(
-    client: &Client,
-    item: I,
-    deadline: Deadline,
-) -> Result<I::Answer, Failure> {
+pub(crate) async fn ask_alone<I: Item>(client: &Client, item: I, deadline: Deadline) -> Result<I::Answer, Failure> {
     // The answer to a batch of one has one item.
     let answers = client.ask_once(&Batch(vec![item]), deadline).await?;
     answers.into_iter().next().unwrap_or_else(|| Err(lost()))
@@ -142,8 +138,7 @@ async fn send<I: Item>(client: Client, batch: Vec<Waiting<I>>, slot: OwnedSemaph
     // caller in a hurry must not end the request of the others.
     let latest = batch.iter().map(|waiting| waiting.deadline).max();
     let deadline = latest.unwrap_or_else(|| Deadline::after(Duration::ZERO));
-    let (items, replies): (Vec<I>, Vec<_>) =
-        batch.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
+    let (items, replies): (Vec<I>, Vec<_>) = batch.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
     let answers = client.ask_once(&Batch(items), deadline).await;
     drop(slot);
     let answers = answers.unwrap_or_else(|failure| replies.iter().map(|_| Err(failure.clone())).collect());

@@ -15,9 +15,7 @@ use crate::http::ConnectionPool;
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
-use crate::request::{
-    DeleteLimit, GetBalances, GetClientState, GetLimit, GetUsage, ListLimits, PutLimit, Request,
-};
+use crate::request::{DeleteLimit, GetBalances, GetClientState, GetLimit, GetUsage, ListLimits, PutLimit, Request};
 use crate::wire::{Grpc, Http, Wire};
 
 /// A client of the servers of one cluster, or of a Book in this process. Cheap to clone; all clones share their
@@ -119,11 +117,7 @@ impl Client {
 
     /// Sends a request once, to the preferred server. When that server is at fault, the next request goes to the next
     /// server.
-    pub(crate) async fn ask_once<R: Request>(
-        &self,
-        request: &R,
-        deadline: Deadline,
-    ) -> Result<R::Answer, Failure> {
+    pub(crate) async fn ask_once<R: Request>(&self, request: &R, deadline: Deadline) -> Result<R::Answer, Failure> {
         let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
         let (index, server) = preferred.of(servers)?;
         let by = match server {
@@ -139,11 +133,7 @@ impl Client {
     }
 
     /// Sends a request until it has an answer or the deadline passes.
-    pub(crate) async fn ask<R: Request>(
-        &self,
-        request: &R,
-        deadline: Deadline,
-    ) -> Result<R::Answer, Failure> {
+    pub(crate) async fn ask<R: Request>(&self, request: &R, deadline: Deadline) -> Result<R::Answer, Failure> {
         self.retry(R::CHANGES_STATE, deadline, || self.ask_once(request, deadline)).await
     }
 
@@ -181,11 +171,7 @@ impl Client {
     ///
     /// # Errors
     /// When the definition is refused, or no answer came in time.
-    pub async fn put_limit(
-        &self,
-        definition: &Definition,
-        deadline: Deadline,
-    ) -> Result<LimitStatus, Failure> {
+    pub async fn put_limit(&self, definition: &Definition, deadline: Deadline) -> Result<LimitStatus, Failure> {
         self.ask(&PutLimit(definition), deadline).await
     }
 
@@ -239,12 +225,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure::NotFound`] if the scope does not exist; or when no answer came in time.
-    pub async fn client_state(
-        &self,
-        scope: &Scope,
-        client: &ClientId,
-        deadline: Deadline,
-    ) -> Result<u64, Failure> {
+    pub async fn client_state(&self, scope: &Scope, client: &ClientId, deadline: Deadline) -> Result<u64, Failure> {
         self.ask(&GetClientState { scope, client }, deadline).await
     }
 }

@@ -43,10 +43,7 @@ impl NotConnected {
 }
 
 /// The connectors to the servers of `options`.
-pub(crate) fn connectors(
-    options: &ClientOptions,
-    protocol: Protocol,
-) -> Result<Vec<Connector>, OptionsError> {
+pub(crate) fn connectors(options: &ClientOptions, protocol: Protocol) -> Result<Vec<Connector>, OptionsError> {
     let ClientOptions { servers, key, connect_timeout, .. } = options;
     if servers.is_empty() {
         return Err(OptionsError::NoServers);

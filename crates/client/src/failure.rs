@@ -20,9 +20,7 @@ pub enum Failure {
         kind: io::ErrorKind,
     },
     /// The queue of the batcher is full; nothing was sent.
-    #[error(
-        "{waiting_max} requests wait to be sent already; retry later, or raise BatchOptions::waiting_max"
-    )]
+    #[error("{waiting_max} requests wait to be sent already; retry later, or raise BatchOptions::waiting_max")]
     Busy {
         /// The capacity of the queue.
         waiting_max: usize,

@@ -93,6 +93,5 @@ pub use scheduler::{JobHandle, Lane, Priority, Scheduler, SchedulerOptions, Subm
 #[cfg(feature = "tls")]
 pub use tls::Roots;
 pub use writer::{
-    ContentHash, Fate, SequenceConflict, SequenceFileError, Step, Unfinished, Writer, WriterError,
-    WriterOptions,
+    ContentHash, Fate, SequenceConflict, SequenceFileError, Step, Unfinished, Writer, WriterError, WriterOptions,
 };

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered,
-    ReserveRequest, SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
+    DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered, ReserveRequest,
+    SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
 };
 use earmark_core::{
-    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Principal, Usage, VaultName,
+    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName,
+    Operation, Principal, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
@@ -100,31 +100,19 @@ impl Local {
         self.backend.client_state(namespace, vault, client).await.map_err(unread)
     }
 
-    pub(crate) async fn balances(
-        &self,
-        vault: VaultName,
-        account: AccountName,
-    ) -> Result<Vec<BalanceInfo>, Failure> {
+    pub(crate) async fn balances(&self, vault: VaultName, account: AccountName) -> Result<Vec<BalanceInfo>, Failure> {
         let path = AccountPath { namespace: self.namespace.clone(), vault, account };
         self.backend.balances(path).await.map_err(unread)
     }
 
     /// Reserves without waiting, so that no timer is needed.
     pub(crate) fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
-        self.backend
-            .reserve(Principal::System, vec![self.reserve_request(item)])
-            .now_or_never()?
-            .pop()
-            .map(reserved)
+        self.backend.reserve(Principal::System, vec![self.reserve_request(item)]).now_or_never()?.pop().map(reserved)
     }
 
     /// Completes without waiting, for callers that cannot await, such as `Drop`.
     pub(crate) fn complete_now(&self, item: &CompleteItem) -> Option<Result<Completed, Failure>> {
-        self.backend
-            .complete(Principal::System, vec![self.complete_request(item)])
-            .now_or_never()?
-            .pop()
-            .map(completed)
+        self.backend.complete(Principal::System, vec![self.complete_request(item)]).now_or_never()?.pop().map(completed)
     }
 
     fn reserve_request(&self, item: &ReserveItem) -> ReserveRequest {
@@ -160,9 +148,7 @@ impl Local {
                 let subjects: Vec<String> = item.operations.iter().map(subject).collect();
                 Written::Success(convert::success(&receipt, &subjects))
             }
-            WriteAnswer::Refused(error) => {
-                Written::Error(convert::write_error(&error, describe_write_error(&error)))
-            }
+            WriteAnswer::Refused(error) => Written::Error(convert::write_error(&error, describe_write_error(&error))),
         };
         Reader(NAME).written(v1::WriteResponse { result: Some(result) })
     }

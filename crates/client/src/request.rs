@@ -41,11 +41,7 @@ pub(crate) trait Request: Sync {
         status == StatusCode::OK
     }
 
-    fn grpc(
-        &self,
-        grpc: &Grpc,
-        by: Deadline,
-    ) -> impl Future<Output = Result<Response<Self::Message>, Status>> + Send;
+    fn grpc(&self, grpc: &Grpc, by: Deadline) -> impl Future<Output = Result<Response<Self::Message>, Status>> + Send;
 
     /// Converts a response message, over either protocol.
     fn read(&self, reader: Reader<'_>, message: Self::Message) -> Result<Self::Answer, Failure>;

@@ -282,12 +282,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
             running_max: options.running_per_lane_max.max(1),
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                lanes: Lanes::new(bounds),
-                running: 0,
-                is_closing: false,
-                is_over: false,
-            }),
+            state: Mutex::new(State { lanes: Lanes::new(bounds), running: 0, is_closing: false, is_over: false }),
             changed: Notify::new(),
             idle: Notify::new(),
             cancelled: Arc::new(AtomicUsize::new(0)),

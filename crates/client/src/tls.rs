@@ -32,9 +32,7 @@ impl Roots {
                 let loaded = rustls_native_certs::load_native_certs();
                 if loaded.certs.is_empty() {
                     let why = loaded.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-                    return Err(refuse(format!(
-                        "this system has no root certificates{why}; name a PEM file"
-                    )));
+                    return Err(refuse(format!("this system has no root certificates{why}; name a PEM file")));
                 }
                 loaded.certs
             }

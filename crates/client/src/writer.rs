@@ -233,11 +233,7 @@ impl Writer {
     /// # Errors
     /// When the file is damaged, in use or of another writer; when server and file contradict each other; when no answer
     /// came in time.
-    pub async fn open(
-        client: &Client,
-        options: WriterOptions,
-        deadline: Deadline,
-    ) -> Result<Writer, WriterError> {
+    pub async fn open(client: &Client, options: WriterOptions, deadline: Deadline) -> Result<Writer, WriterError> {
         let (path, scope, client_id) = (options.path, options.scope, options.client_id);
         let owner = (scope.clone(), client_id.clone());
         let opened = blocking(move || SequenceFile::open(path, &owner.0, &owner.1)).await??;
@@ -276,11 +272,7 @@ impl Writer {
     /// # Errors
     /// When the write is [`unfinished`](Writer::unfinished) afterwards, as with [`WriterError::OutcomeUnknown`], it may
     /// have been committed. Otherwise it was not, and never will be.
-    pub async fn write(
-        &mut self,
-        operations: Vec<Operation>,
-        deadline: Deadline,
-    ) -> Result<Receipt, WriterError> {
+    pub async fn write(&mut self, operations: Vec<Operation>, deadline: Deadline) -> Result<Receipt, WriterError> {
         self.check()?;
         if let Some(Unfinished { sequence, .. }) = self.unfinished {
             return Err(WriterError::Unfinished { sequence });
@@ -298,11 +290,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriterError::OtherContent`] if the operations differ from the unfinished ones; else as [`Writer::write`].
-    pub async fn repeat(
-        &mut self,
-        operations: Vec<Operation>,
-        deadline: Deadline,
-    ) -> Result<Receipt, WriterError> {
+    pub async fn repeat(&mut self, operations: Vec<Operation>, deadline: Deadline) -> Result<Receipt, WriterError> {
         self.check()?;
         let Some(unfinished) = self.unfinished else { return Err(WriterError::NothingToRepeat) };
         let Unfinished { sequence, content, .. } = unfinished;
@@ -370,8 +358,7 @@ impl Writer {
     /// Stores the last committed sequence and the unfinished write, unless the file has them.
     async fn store(&mut self, unfinished: Option<Unfinished>) -> Result<(), WriterError> {
         let committed = self.committed;
-        if self.stored.is_some_and(|stored| (stored.committed, stored.unfinished) == (committed, unfinished))
-        {
+        if self.stored.is_some_and(|stored| (stored.committed, stored.unfinished) == (committed, unfinished)) {
             return Ok(());
         }
         // A store that fails or is cancelled may still replace the file.
@@ -394,8 +381,6 @@ impl Writer {
 }
 
 /// Runs file operations on the blocking thread pool.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, SequenceFileError> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, SequenceFileError> {
     tokio::task::spawn_blocking(work).await.map_err(|_| SequenceFileError::Stopped)
 }

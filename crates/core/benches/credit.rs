@@ -92,12 +92,8 @@ impl CreditWorkload {
             let some = first..(first + 100).min(self.accounts);
             let opens = some.flat_map(|number| {
                 let account = self.names[number as usize].clone();
-                let issue = Operation::Issue {
-                    account: account.clone(),
-                    asset: asset(),
-                    amount: 1 << 50,
-                    memo: String::new(),
-                };
+                let issue =
+                    Operation::Issue { account: account.clone(), asset: asset(), amount: 1 << 50, memo: String::new() };
                 [Operation::OpenAccount { account, overdraft: Overdraft::Deny }, issue]
             });
             self.write.operations = opens.collect();
@@ -196,10 +192,7 @@ impl CreditWorkload {
                 let random = (u128::from(self.random) << 16) | u128::from(self.calls & 0xffff);
                 let [rpm, tpm, slots] = self.shared;
                 let credit = part(self.limits[*tenant as usize], 900);
-                (
-                    LeaseId::from_parts(self.now, random),
-                    [part(rpm, 1), part(tpm, 1_500), part(slots, 1), credit],
-                )
+                (LeaseId::from_parts(self.now, random), [part(rpm, 1), part(tpm, 1_500), part(slots, 1), credit])
             })
             .collect();
         let namespace = NamespaceId::DEFAULT;

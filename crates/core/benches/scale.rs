@@ -165,10 +165,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
         }
     }
     if !settle {
-        line(
-            "reserves that fill four limits, each in its own millisecond",
-            per_second(count, start.elapsed()),
-        );
+        line("reserves that fill four limits, each in its own millisecond", per_second(count, start.elapsed()));
     }
     (book, parts, now)
 }

@@ -12,8 +12,8 @@ mod write;
 
 pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
-    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId,
-    Part, PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId, Part,
+    PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
     Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
@@ -64,14 +64,7 @@ impl Book {
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
         let keys = Keys::default();
-        Book {
-            limits,
-            credits: Credits::empty(table_seed),
-            sequences,
-            keys,
-            writer: None,
-            scratch: Vec::new(),
-        }
+        Book { limits, credits: Credits::empty(table_seed), sequences, keys, writer: None, scratch: Vec::new() }
     }
 
     /// Applies one command. A log time before that of the last command counts as that time.
@@ -103,15 +96,9 @@ impl Book {
                 let outcome = self.limits.delete_limit(now, &command);
                 Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
-            Command::Reserve(command) => {
-                Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits))
-            }
-            Command::Complete(command) => {
-                Outcome::Complete(self.limits.complete(at, &command, &mut self.credits))
-            }
-            Command::Release(command) => {
-                Outcome::Complete(self.limits.release(at, &command, &mut self.credits))
-            }
+            Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
+            Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
+            Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
             Command::SetExternal(keep) => {
                 self.limits.set_external(keep);
@@ -132,12 +119,7 @@ impl Book {
 
     /// Applies commands in order, all at one time, and appends their outcomes. Faster than one by one when the Book
     /// is much larger than the processor's cache.
-    pub fn apply_all(
-        &mut self,
-        at: impl Into<Moment>,
-        commands: &[Command<'_>],
-        outcomes: &mut Vec<Outcome>,
-    ) {
+    pub fn apply_all(&mut self, at: impl Into<Moment>, commands: &[Command<'_>], outcomes: &mut Vec<Outcome>) {
         self.apply_all_as(at, &[], commands, outcomes);
     }
 

@@ -12,6 +12,6 @@ pub use actor::Actor;
 pub use label::{EntryPurpose, Id128, Label, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{
-    AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError,
-    NamespaceName, VaultName,
+    AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName,
+    VaultName,
 };

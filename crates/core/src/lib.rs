@@ -48,18 +48,18 @@ mod wire;
 
 pub use book::*;
 pub use credits::{
-    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo,
-    Overdraft, VAULTS_MAX, parse_credit,
+    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo, Overdraft,
+    VAULTS_MAX, parse_credit,
 };
 pub use id::*;
 pub use keys::{
-    CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, Principal, RevokeKey,
-    Role, RoleError, SecretHash,
+    CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, Principal, RevokeKey, Role,
+    RoleError, SecretHash,
 };
 pub use limits::{
-    Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints,
-    HoldField, Kind, LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage,
-    TIME_MAX, Totals, UNIT_BYTES_MAX, Usage,
+    Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,
+    LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, TIME_MAX, Totals,
+    UNIT_BYTES_MAX, Usage,
 };
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};

@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 pub use config::{Config, Hints};
 pub use definition::{
-    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind,
-    Overage, UNIT_BYTES_MAX,
+    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, Overage,
+    UNIT_BYTES_MAX,
 };
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
@@ -216,12 +216,7 @@ impl Limits {
         self.index.hash(namespace, lease)
     }
 
-    pub(crate) fn find(
-        &self,
-        hash: Hash,
-        namespace: NamespaceId,
-        lease: LeaseId,
-    ) -> Option<(CellPosition, Found)> {
+    pub(crate) fn find(&self, hash: Hash, namespace: NamespaceId, lease: LeaseId) -> Option<(CellPosition, Found)> {
         let is_meant = |reference: Reference| match reference.found() {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);

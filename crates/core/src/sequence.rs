@@ -94,14 +94,7 @@ pub(crate) struct Stream<R> {
 
 impl<R: Default> Default for Stream<R> {
     fn default() -> Stream<R> {
-        Stream {
-            scope: Scope::default(),
-            client: None,
-            last: 0,
-            owner: None,
-            kept: Kept::default(),
-            link: NONE,
-        }
+        Stream { scope: Scope::default(), client: None, last: 0, owner: None, kept: Kept::default(), link: NONE }
     }
 }
 
@@ -211,11 +204,7 @@ impl<R: Clone + Default> Sequences<R> {
         }
         let Some(number) = stream else {
             let is_full = self.state.len() >= self.clients_max;
-            return if is_full {
-                Verdict::TooManyClients
-            } else {
-                Verdict::Next(SequenceClaim { hash, stream })
-            };
+            return if is_full { Verdict::TooManyClients } else { Verdict::Next(SequenceClaim { hash, stream }) };
         };
         if sequence > last {
             return Verdict::Next(SequenceClaim { hash, stream });
@@ -253,12 +242,7 @@ impl<R: Clone + Default> Sequences<R> {
     }
 
     /// Records that the next sequence of a client was committed.
-    pub(crate) fn commit(
-        &mut self,
-        claim: SequenceClaim,
-        (scope, client): (Scope, &ClientId),
-        kept: Kept<R>,
-    ) {
+    pub(crate) fn commit(&mut self, claim: SequenceClaim, (scope, client): (Scope, &ClientId), kept: Kept<R>) {
         let stream = claim.stream.unwrap_or_else(|| self.add(claim.hash, scope, client.clone()));
         let record = self.state.streams.get_mut(stream);
         record.last = record.last.saturating_add(1);

@@ -5,8 +5,8 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CompleteOutcome, Config, ExternalParts, JournalRecord, LeaseId, NamespaceId,
-    Outcome, ReserveOutcome, UnixMs, VaultId,
+    AccountId, Book, Command, CompleteOutcome, Config, ExternalParts, JournalRecord, LeaseId, NamespaceId, Outcome,
+    ReserveOutcome, UnixMs, VaultId,
 };
 
 use support::bank::account;

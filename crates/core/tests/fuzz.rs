@@ -7,9 +7,8 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, ExternalParts, ExternalSetup, LeaseId,
-    LimitId, LimitRef, LimitStatus, Moment, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs,
-    VaultId,
+    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, ExternalParts, ExternalSetup, LeaseId, LimitId,
+    LimitRef, LimitStatus, Moment, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
@@ -167,8 +166,7 @@ fn a_snapshot_may_come_in_pieces_of_any_size() {
     for mut book in small_books() {
         let bytes = snapshot(&mut book);
         for piece in 1..=bytes.len() {
-            let mut book =
-                restore(&bytes, piece, 1).unwrap_or_else(|error| panic!("pieces of {piece}: {error}"));
+            let mut book = restore(&bytes, piece, 1).unwrap_or_else(|error| panic!("pieces of {piece}: {error}"));
             assert!(snapshot(&mut book) == bytes, "pieces of {piece}");
         }
     }
@@ -274,10 +272,7 @@ fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
         ("a lease held and denied", replace(&bytes, &id(denied), &id(held))),
         ("a lease denied and completed", replace(&bytes, &id(completed), &id(denied))),
         ("a lease of nothing", replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0; 8])),
-        (
-            "a lease of more than there is",
-            replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0xff; 8]),
-        ),
+        ("a lease of more than there is", replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0xff; 8])),
         ("a lease from the future", replace(&bytes, &time(reserved_at), &time(later))),
         ("a Book before its leases", replace(&bytes, &time(test.now()), &time(reserved_at))),
         ("a denial from the future", replace(&bytes, &time(denied_at), &time(later))),
@@ -408,8 +403,8 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
         let mut highest = 0;
         for timed in Script::new(seed).take(300) {
             let mut step = timed.step;
-            if let Step::Reserve { lease, requirements: parts, .. }
-            | Step::Complete { lease, actuals: parts, .. } = &mut step
+            if let Step::Reserve { lease, requirements: parts, .. } | Step::Complete { lease, actuals: parts, .. } =
+                &mut step
             {
                 *lease = LeaseId::from_parts(UnixMs::new(random.pick(&times)), lease.to_u128());
                 for part in parts {

@@ -10,9 +10,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AssetId, Book, Command, CommandBuffer, Complete, CompleteOutcome, Config, JournalRecord, Kind,
-    LeaseId, NamespaceId, Outcome, Overage, Part, PutLimit, Reserve, ReserveOutcome, UnixMs, VaultId,
-    WriteOutcome,
+    AccountId, AssetId, Book, Command, CommandBuffer, Complete, CompleteOutcome, Config, JournalRecord, Kind, LeaseId,
+    NamespaceId, Outcome, Overage, Part, PutLimit, Reserve, ReserveOutcome, UnixMs, VaultId, WriteOutcome,
 };
 
 use support::balance_model::{ACCOUNTS, ASSETS, BalanceModel, TERMS};
@@ -106,10 +105,8 @@ impl Calls {
         self.count += 1;
         let wanted = self.parts(40);
         let lease = LeaseId::from_parts(now, self.count << 16);
-        let requirements: Vec<Part> =
-            wanted.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command =
-            Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements });
+        let requirements: Vec<Part> = wanted.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
+        let command = Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         let is_held = matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. }));
@@ -132,8 +129,7 @@ impl Calls {
             .collect();
         said.truncate(self.random.index(said.len() + 1));
         let actuals: Vec<Part> = said.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command =
-            Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals });
+        let command = Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         match outcome {
@@ -162,8 +158,7 @@ fn credit_limits(book: &mut Book) {
         if let Kind::Credit(terms) = &mut definition.kind {
             (terms.asset, terms.revenue) = (asset(asset_name), account(revenue));
         }
-        let put =
-            PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
+        let put = PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
         book.apply(START, Command::PutLimit(put));
     }
 }
@@ -182,10 +177,7 @@ fn holds_are_made_settled_and_returned_as_the_model_says() {
         let funds = writer.funds();
         assert_eq!(model.write(START, &funds), Ok(None));
         for each in [&mut book, &mut twin] {
-            assert!(matches!(
-                each.apply(START, Command::Write(&funds)),
-                Outcome::Write(WriteOutcome::Committed(_))
-            ));
+            assert!(matches!(each.apply(START, Command::Write(&funds)), Outcome::Write(WriteOutcome::Committed(_))));
         }
         let mut journals: [Vec<JournalRecord>; 2] = Default::default();
         for step in 0..2 * STEPS {
@@ -293,10 +285,7 @@ fn compare(book: &Book, model: &BalanceModel, what: &str) {
         assert_eq!(info.as_ref().map(|info| info.standing), model.standing(name), "{name}, {what}");
         let Some(info) = info else { continue };
         for asset in ASSETS {
-            let found = book
-                .balances(book.time(), info.id)
-                .into_iter()
-                .find(|balance| balance.asset.as_str() == asset);
+            let found = book.balances(book.time(), info.id).into_iter().find(|balance| balance.asset.as_str() == asset);
             let found = found.map_or((0, 0), |balance| (balance.available + balance.held, balance.held));
             let held = model.held(book.time()).get(&(name.into(), asset.into())).copied().unwrap_or(0);
             assert_eq!(found, (model.balance(name, asset), held), "{name}, {asset}, {what}");

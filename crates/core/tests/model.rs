@@ -10,8 +10,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    CompleteOutcome, Config, Definition, InvalidParts, LeaseId, NamespaceId, Outcome, Overage, Part,
-    REQUIREMENTS_MAX, ReserveOutcome, UnixMs,
+    CompleteOutcome, Config, Definition, InvalidParts, LeaseId, NamespaceId, Outcome, Overage, Part, REQUIREMENTS_MAX,
+    ReserveOutcome, UnixMs,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -96,9 +96,7 @@ fn the_scripts_meet_leases_of_every_size() {
         for timed in script.take(STEPS) {
             let outcome = model.apply(timed.at(), timed.step.command());
             let (Some(lease), Step::Reserve { requirements, .. }) = (timed.step.lease(), &timed.step) else {
-                if let (Some(lease), Outcome::Complete(CompleteOutcome::Completed(_))) =
-                    (timed.step.lease(), outcome)
-                {
+                if let (Some(lease), Outcome::Complete(CompleteOutcome::Completed(_))) = (timed.step.lease(), outcome) {
                     sizes[held[&lease]][1] += 1;
                 }
                 continue;
@@ -186,9 +184,7 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
             Move::Reserve(number, requirements) => {
                 Step::Reserve { namespace, lease: lease_of(number, now), requirements }
             }
-            Move::Complete(number, actuals) => {
-                Step::Complete { namespace, lease: lease_of(number, now), actuals }
-            }
+            Move::Complete(number, actuals) => Step::Complete { namespace, lease: lease_of(number, now), actuals },
         };
         steps.push(Timed { now, wall: now, step });
     }

@@ -14,9 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use earmark_admission::{
-    Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer,
-};
+use earmark_admission::{Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer};
 use earmark_core::{AccountName, Definition, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server;
 use earmark_credits::{
@@ -60,8 +58,7 @@ fn main() {
 
 async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
     let start = async || {
-        let credits =
-            SagaCredits::start(Arc::clone(&store), Arc::new(SystemClock::new()), Options::default());
+        let credits = SagaCredits::start(Arc::clone(&store), Arc::new(SystemClock::new()), Options::default());
         credits.await.expect("a store that answers")
     };
     let bench = Arc::new(Bench { credits: start().await, other: start().await, leases: AtomicU64::new(0) });

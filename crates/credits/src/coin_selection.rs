@@ -204,8 +204,7 @@ impl Engine {
         let spendable = self.store.spendable(each.account.clone(), each.asset.clone(), self.time.now());
         let found = self.call(spendable).await?;
         // Pending postings are consumed or come back. Only a deposit can raise the balance above this.
-        let most =
-            [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
+        let most = [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
         if each.overdraft == Overdraft::Deny && most.saturating_add(each.change) < 0 {
             return Ok(SelectionOutcome::Short(place));
         }
@@ -259,16 +258,14 @@ fn choose(
         return Ok(Chosen { inputs, output, pieces });
     }
     let large: Vec<&LivePosting> = posting_set.large.iter().filter(free).collect();
-    let enough: Vec<&&LivePosting> =
-        large.iter().filter(|posting| after.saturating_add(posting.amount) >= 0).collect();
+    let enough: Vec<&&LivePosting> = large.iter().filter(|posting| after.saturating_add(posting.amount) >= 0).collect();
     if after < 0 && !enough.is_empty() {
         // A random choice seldom meets that of another process.
         let place = (rid.0 as usize) % enough.len();
         candidates.push(enough[place]);
         // The account must keep as many postings as deposits are split into.
         let beyond = posting_set.active.saturating_sub(SPLIT);
-        let small =
-            posting_set.small.iter().take(beyond).filter(free).filter(|small| small.id != enough[place].id);
+        let small = posting_set.small.iter().take(beyond).filter(free).filter(|small| small.id != enough[place].id);
         candidates.extend(small);
     } else if after < 0 {
         candidates.extend(&large);

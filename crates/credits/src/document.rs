@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Operation, Overdraft, TxId,
-    UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Operation, Overdraft, TxId, UnixMs,
+    VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -94,10 +94,7 @@ pub(crate) mod text {
 pub(crate) mod optional_text {
     use super::*;
 
-    pub(crate) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
         value.as_ref().map(ToString::to_string).serialize(serializer)
     }
 
@@ -226,16 +223,11 @@ pub(crate) mod operations {
     #[derive(Serialize, Deserialize)]
     struct Item(#[serde(with = "OperationDocument")] Operation);
 
-    pub(crate) fn serialize<S: Serializer>(
-        operations: &[Operation],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(operations: &[Operation], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(operations.iter().cloned().map(Item))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<Operation>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Operation>, D::Error> {
         let items = Vec::<Item>::deserialize(deserializer)?;
         Ok(items.into_iter().map(|Item(operation)| operation).collect())
     }

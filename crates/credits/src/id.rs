@@ -74,11 +74,8 @@ impl FromStr for GateId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<GateId, IdError> {
-        let refuse = || IdError {
-            kind: "gate",
-            found: text.to_owned(),
-            allowed: "32 hexadecimal digits in lower case",
-        };
+        let refuse =
+            || IdError { kind: "gate", found: text.to_owned(), allowed: "32 hexadecimal digits in lower case" };
         let is_plain = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         is_plain.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(GateId).ok_or_else(refuse)
     }

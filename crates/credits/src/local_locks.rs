@@ -344,8 +344,7 @@ mod tests {
     fn going_through_the_accounts_is_put_off_where_many_are_in_use() {
         let slot_table = SlotTable::default();
         let account = |number: usize| account(&format!("a{number}"));
-        let in_use: Vec<Arc<AccountSlots>> =
-            (0..ACCOUNTS_MAX).map(|number| slot_table.of(&account(number))).collect();
+        let in_use: Vec<Arc<AccountSlots>> = (0..ACCOUNTS_MAX).map(|number| slot_table.of(&account(number))).collect();
         let known = || slot_table.known.lock().unwrap().slot_table.len();
         for number in ACCOUNTS_MAX..2 * ACCOUNTS_MAX {
             slot_table.of(&account(number));

@@ -99,9 +99,9 @@ impl Engine {
     async fn release_orphans(&self) -> Result<(), StoreError> {
         for _ in 0..BATCHES_MAX {
             let orphans = self.call(self.store.orphans(ORPHANS)).await?;
-            let lists = orphans.chunks(CHANGES_MAX / 2).map(|rids| {
-                rids.iter().flat_map(|rid| [Change::Release(*rid), Change::Unclaim(*rid)]).collect()
-            });
+            let lists = orphans
+                .chunks(CHANGES_MAX / 2)
+                .map(|rids| rids.iter().flat_map(|rid| [Change::Release(*rid), Change::Unclaim(*rid)]).collect());
             for some in lists.collect::<Vec<Vec<Change>>>().chunks(CONCURRENT) {
                 let writes = some.iter().map(|list| self.write(list.clone()));
                 for written in join_all(writes).await {

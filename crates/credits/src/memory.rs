@@ -9,12 +9,10 @@ use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{
-    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
-};
+use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
-    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
+    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners,
+    Store, StoreError, Survey, Surveyed, Transactions,
 };
 use rows::Rows;
 
@@ -106,12 +104,7 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.assets_of(&account))
     }
 
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         self.answer(|rows| rows.history(&account, after, max))
     }
 

@@ -168,20 +168,15 @@ impl PostgresStore {
     ///
     /// # Errors
     /// When the database cannot be used, or a later version wrote its schema.
-    pub async fn connect(
-        database: PgConnectOptions,
-        options: PostgresOptions,
-    ) -> Result<PostgresStore, StoreError> {
+    pub async fn connect(database: PgConnectOptions, options: PostgresOptions) -> Result<PostgresStore, StoreError> {
         options.check()?;
         check_files(&database)?;
         let database = database.application_name("earmark").disable_statement_logging();
         let (writers, readers) = options.shares();
         // A plan made for an empty table may use the wrong index, and read the whole table when it has grown. Without
         // this only autovacuum would make PostgreSQL plan again.
-        let session = || SessionSql {
-            setup: Some(options.setup()),
-            refresh: Some(("discard plans", options.plans_for)),
-        };
+        let session =
+            || SessionSql { setup: Some(options.setup()), refresh: Some(("discard plans", options.plans_for)) };
         let pool = |size| Pool::new(database.clone(), session(), size, options.connect_timeout);
         let (readers, writing) = (pool(readers), pool(writers));
         let mut pooled = writing.acquire().await?;
@@ -203,11 +198,7 @@ impl Row for PgRow {
 
 impl PostgresDatabase {
     /// Runs one statement on a connection of a pool.
-    async fn rows(
-        &self,
-        pool: &Pool<Postgres>,
-        query: Query<'_, Postgres, PgArguments>,
-    ) -> Result<Vec<PgRow>, Failed> {
+    async fn rows(&self, pool: &Pool<Postgres>, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Failed> {
         let unusable = |error| Failed { error, is_conflict: false, is_usable: false };
         let mut pooled = pool.acquire().await.map_err(unusable)?;
         match timeout(self.options.answer_timeout(), query.fetch_all(&mut pooled.connection)).await {
@@ -222,9 +213,7 @@ impl PostgresDatabase {
                 }
                 Err(failed)
             }
-            Err(_) => {
-                Err(unusable(StoreError::Unavailable("the database did not answer in time".to_owned())))
-            }
+            Err(_) => Err(unusable(StoreError::Unavailable("the database did not answer in time".to_owned()))),
         }
     }
 
@@ -243,8 +232,7 @@ impl PostgresDatabase {
                 Ok(rows) => {
                     let found = rows.first().map(|row| row.try_get::<Vec<T>, _>(0)).transpose();
                     let found = found.map_err(read_error)?.filter(|found| found.len() == expected);
-                    let foreign =
-                        || StoreError::Corrupt("the schema has functions of another program".to_owned());
+                    let foreign = || StoreError::Corrupt("the schema has functions of another program".to_owned());
                     return found.ok_or_else(foreign);
                 }
                 Err(failed) if failed.is_conflict && retries.next().is_some() => {}
@@ -326,11 +314,7 @@ impl Database for PostgresDatabase {
         union all
         select 'plan', null, null, plan::text, null from sagas";
 
-    async fn read<const N: usize>(
-        &self,
-        sql: &'static str,
-        values: [Value; N],
-    ) -> Result<Vec<PgRow>, StoreError> {
+    async fn read<const N: usize>(&self, sql: &'static str, values: [Value; N]) -> Result<Vec<PgRow>, StoreError> {
         self.rows(&self.readers, bind(sql, values)).await.map_err(|failed| failed.error)
     }
 

@@ -183,10 +183,7 @@ impl Engine {
     }
 
     /// Waits for a store call with a timeout.
-    pub(crate) async fn call<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+    pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         match tokio::time::timeout(self.options.call_timeout, call).await {
             Ok(answer) => answer,
             Err(_) => {
@@ -416,11 +413,7 @@ impl Engine {
     }
 
     /// Whether another saga names an account. An abandoned one is driven to its end.
-    async fn is_named(
-        &self,
-        token: SagaToken,
-        account: &crate::model::AccountKey,
-    ) -> Result<bool, TaskError> {
+    async fn is_named(&self, token: SagaToken, account: &crate::model::AccountKey) -> Result<bool, TaskError> {
         let page = RecordPage::first(NAMING_MAX);
         let naming = self.call(self.store.records(Filter::Touching(account.clone()), page)).await?;
         // An unreadable saga may do anything to the account.

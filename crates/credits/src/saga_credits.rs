@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits,
-    EntryPage, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits, EntryPage,
+    HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
-    VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage, VaultName,
+    WriteError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -91,12 +91,7 @@ impl Shared {
     }
 
     /// Serves on an opened store after recovery. A store that fails is closed again.
-    async fn serve(
-        &self,
-        store: Arc<dyn Store>,
-        clock: &Arc<dyn Clock>,
-        options: &Options,
-    ) -> Result<(), StoreError> {
+    async fn serve(&self, store: Arc<dyn Store>, clock: &Arc<dyn Clock>, options: &Options) -> Result<(), StoreError> {
         let time = SharedTime::new(Arc::clone(clock));
         let engine = Arc::new(Engine::new(Arc::clone(&store), time, options.clone()));
         let recovered = match engine.heartbeat().await {
@@ -132,11 +127,7 @@ impl SagaCredits {
     ///
     /// # Errors
     /// When the store refuses, or a later version wrote it: waiting would not help.
-    pub async fn open(
-        open: OpenStore,
-        clock: Arc<dyn Clock>,
-        options: Options,
-    ) -> Result<SagaCredits, StoreError> {
+    pub async fn open(open: OpenStore, clock: Arc<dyn Clock>, options: Options) -> Result<SagaCredits, StoreError> {
         let shared = Arc::new(Shared::default());
         let opened = match open().await {
             Ok(store) => shared.serve(store, &clock, &options).await,
@@ -223,10 +214,7 @@ impl SagaCredits {
     }
 
     /// Waits for a read slot, then reads.
-    async fn with_read_slot<T, E: From<BackendError>>(
-        &self,
-        read: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
+    async fn with_read_slot<T, E: From<BackendError>>(&self, read: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let slot = tokio::time::timeout(self.engine()?.options.deadline, self.read_slots.acquire());
         let Ok(Ok(_slot)) = slot.await else {
             return Err(BackendError::Overloaded("too many reads of credit are waiting").into());
@@ -428,11 +416,7 @@ impl Credits for SagaCredits {
         Box::pin(self.with_read_slot(self.read_balances(account)))
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<Definition>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         Box::pin(self.with_read_slot(self.read_usage(namespace, limit)))
     }
 
@@ -454,11 +438,7 @@ impl Credits for SagaCredits {
         Box::pin(self.with_read_slot(self.read_changes(namespace, after, page_size)))
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(self.read_audit(VaultKey { namespace, vault }))
     }
 

@@ -211,11 +211,7 @@ impl Database for SqliteDatabase {
         union all
         select 'plan', null, null, plan, null from sagas";
 
-    async fn read<const N: usize>(
-        &self,
-        sql: &'static str,
-        values: [Value; N],
-    ) -> Result<Vec<SqliteRow>, StoreError> {
+    async fn read<const N: usize>(&self, sql: &'static str, values: [Value; N]) -> Result<Vec<SqliteRow>, StoreError> {
         let mut pooled = self.readers.acquire().await?;
         let found = script::bind(sqlx::query(sql), values).fetch_all(&mut pooled.connection).await;
         let found = found.map_err(refused)?;

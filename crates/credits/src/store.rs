@@ -7,8 +7,8 @@ use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState,
-    Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
+    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState, Record,
+    SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
 };
 
 /// Changes per [`Store::write`] call.
@@ -197,12 +197,7 @@ pub trait Store: Send + Sync + 'static {
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>>;
 
     /// The entries of an account with a number above `after`, in order, at most `max`.
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
+    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
     /// The transactions of one namespace, or of all, after a cursor. At most `max` are read, including those of other
     /// namespaces. No transaction ever appears before a cursor that was returned; a store with concurrent commits

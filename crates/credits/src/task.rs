@@ -70,10 +70,8 @@ impl Engine {
         let found = self.call(self.store.survey(survey.clone())).await?;
         let is_revenue = |key: &AccountKey| key.account.as_str() == earmark_core::AccountName::REVENUE;
         let accounts = survey.accounts.iter().zip(&found.accounts);
-        let mut missing: Vec<&VaultKey> = accounts
-            .filter(|(key, account)| account.is_none() && is_revenue(key))
-            .map(|(key, _)| &key.home)
-            .collect();
+        let mut missing: Vec<&VaultKey> =
+            accounts.filter(|(key, account)| account.is_none() && is_revenue(key)).map(|(key, _)| &key.home).collect();
         missing.dedup();
         if missing.is_empty() {
             return Ok(found);

@@ -140,10 +140,7 @@ async fn check(store: &str, heard: &Acknowledged) {
     for (client, acknowledged) in &heard.writes {
         let client = ClientId::new(client).expect("a valid client");
         let last = credits.client_state(namespace(), vault(), client).await.expect("a store that answers");
-        assert!(
-            last == *acknowledged || last == *acknowledged + 1,
-            "{acknowledged} and one more at most: {last}"
-        );
+        assert!(last == *acknowledged || last == *acknowledged + 1, "{acknowledged} and one more at most: {last}");
     }
     for lease in &heard.settled {
         assert_eq!(credits.holds(namespace(), *lease).await, Ok(HoldState::Ended), "{lease} was settled");

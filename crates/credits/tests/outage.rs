@@ -64,16 +64,10 @@ where
 async fn call(credits: Arc<SagaCredits>, caller: usize, rounds: u64) {
     let client = format!("caller-{caller}");
     for sequence in 1..=rounds {
-        let answer =
-            retry(|| async { credits.write(write(&client, sequence, transfer(caller))).await }).await;
-        assert!(
-            matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == sequence),
-            "{answer:?}"
-        );
+        let answer = retry(|| async { credits.write(write(&client, sequence, transfer(caller))).await }).await;
+        assert!(matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == sequence), "{answer:?}");
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
-        let held =
-            retry(|| async { credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) })
-                .await;
+        let held = retry(|| async { credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
         assert_eq!(held, HoldAnswer::Held);
         assert!(retry(|| async { credits.settle(None, vec![settle(lease)]).await.remove(0) }).await.is_known);
     }
@@ -145,8 +139,7 @@ async fn connections_that_are_cut_at_any_moment_lose_and_double_nothing() {
             }
         }
     });
-    let calls: Vec<_> =
-        (0..callers).map(|caller| tokio::spawn(call(Arc::clone(&credits), caller, rounds))).collect();
+    let calls: Vec<_> = (0..callers).map(|caller| tokio::spawn(call(Arc::clone(&credits), caller, rounds))).collect();
     for call in calls {
         call.await.expect("a caller that is served in the end");
     }

@@ -10,8 +10,8 @@ use earmark_admission::{Credits, SystemClock};
 use earmark_core::UnixMs;
 use earmark_credits::conformance::{sample_plan, server};
 use earmark_credits::{
-    Change, Filter, GateId, Options, OwnerId, Plan, PostgresOptions, PostgresStore, Record, RecordPage,
-    Records, ReservationId, SagaCredits, SagaToken, SqliteOptions, SqliteStore, Store,
+    Change, Filter, GateId, Options, OwnerId, Plan, PostgresOptions, PostgresStore, Record, RecordPage, Records,
+    ReservationId, SagaCredits, SagaToken, SqliteOptions, SqliteStore, Store,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use sqlx::postgres::PgConnection;

@@ -97,10 +97,8 @@ async fn spender() {
 fn run_both(store: &str) -> Vec<u64> {
     use std::io::Write;
     let mut spenders: Vec<Child> = (0..2).map(|_| process::spawn("spender", store)).collect();
-    let mut outputs: Vec<_> = spenders
-        .iter_mut()
-        .map(|spender| process::lines_of(spender.stdout.take().expect("an output")))
-        .collect();
+    let mut outputs: Vec<_> =
+        spenders.iter_mut().map(|spender| process::lines_of(spender.stdout.take().expect("an output"))).collect();
     for output in &mut outputs {
         assert!(output.any(|line| line == "ready"), "a process that starts");
     }

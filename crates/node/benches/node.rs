@@ -48,8 +48,7 @@ async fn caller(backend: Arc<NodeBackend>, batch: usize, number: u128, until: In
         let started = Instant::now();
         let answers = backend.reserve(Principal::System, requests).await;
         micros.push(u64::try_from(started.elapsed().as_micros()).unwrap());
-        allowed += answers.iter().filter(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).count()
-            as u64;
+        allowed += answers.iter().filter(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).count() as u64;
     }
     (allowed, micros)
 }
@@ -159,9 +158,8 @@ async fn run(batch: usize, callers: u128) {
     put_limits(&backend, 60).await;
     let started = Instant::now();
     let until = started + Duration::from_secs(SECONDS);
-    let tasks: Vec<_> = (0..callers)
-        .map(|number| tokio::spawn(caller(Arc::clone(&backend), batch, number + 1, until)))
-        .collect();
+    let tasks: Vec<_> =
+        (0..callers).map(|number| tokio::spawn(caller(Arc::clone(&backend), batch, number + 1, until))).collect();
     let (mut allowed, mut micros) = (0, Vec::new());
     for task in tasks {
         let (count, times) = task.await.unwrap();

@@ -86,8 +86,7 @@ pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Bac
         return Err(Fault::Missing { path: source.show("identity") });
     };
     let failure = Failure::default();
-    let mut log =
-        LogStore::open(Arc::clone(&source), cluster, LogOptions::default(), failure.clone()).await?;
+    let mut log = LogStore::open(Arc::clone(&source), cluster, LogOptions::default(), failure.clone()).await?;
     let options = JournalOptions::new(cluster);
     let applied_state = Arc::new(AppliedState::open(source, options, log.purged(), failure.clone())?);
     let mut machine = BookStateMachine::new(Arc::clone(&applied_state));

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 use earmark_core::{
-    Book, CodecError, Command, CommandBuffer, Moment, Outcome, Principal, UnixMs, put_principal,
-    take_principal,
+    Book, CodecError, Command, CommandBuffer, Moment, Outcome, Principal, UnixMs, put_principal, take_principal,
 };
 
 use crate::types::Batch;
@@ -103,12 +102,7 @@ pub(crate) struct BatchReader {
 
 impl BatchReader {
     /// Applies a batch. Returns the outcomes by position.
-    pub(crate) fn apply(
-        &mut self,
-        book: &mut Book,
-        log_index: u64,
-        batch: &Batch,
-    ) -> Result<Vec<Outcome>, BatchError> {
+    pub(crate) fn apply(&mut self, book: &mut Book, log_index: u64, batch: &Batch) -> Result<Vec<Outcome>, BatchError> {
         let BatchHeader { at, count, commands: mut rest } = open(batch)?;
         let mut outcomes = Vec::with_capacity(count);
         while outcomes.len() < count {

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Answered, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangePager, Direction, EntryPage,
-    Stats, Submission, Submitter, Sums, entry_view,
+    Answered, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangePager, Direction, EntryPage, Stats,
+    Submission, Submitter, Sums, entry_view,
 };
-use earmark_core::{
-    AccountId, AccountName, Book, Command, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId,
-};
+use earmark_core::{AccountId, AccountName, Book, Command, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId};
 use tokio::time::Instant;
 
 use crate::fault::Fault;
@@ -62,12 +60,7 @@ fn events(command: &Command<'_>) -> usize {
 }
 
 impl BookHost for NodeBookHost {
-    async fn submit<R: BookRequest>(
-        &self,
-        by: Principal,
-        requests: Vec<R>,
-        direction: Direction,
-    ) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(&self, by: Principal, requests: Vec<R>, direction: Direction) -> Vec<Answered<R>> {
         Submission::run(by, requests, |submission| {
             let (mut sum, mut is_about_keys) = (0_usize, false);
             submission.each_command(&mut |_, command| {

@@ -45,8 +45,7 @@ impl Bootstrap {
             Folder::Made(identity) => identity,
             Folder::New => {
                 let disk_handle = Arc::clone(&disk);
-                let make =
-                    move || planned.format(&*disk_handle, |disk| LogStore::create(disk, planned.cluster));
+                let make = move || planned.format(&*disk_handle, |disk| LogStore::create(disk, planned.cluster));
                 disk.run(make).await?;
                 planned
             }
@@ -66,8 +65,7 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
         Folder::Made(identity) if is_founder => Ok(identity),
         Folder::Made(identity) => {
             let peers = peers(options, identity.cluster, identity.node);
-            let asked =
-                tokio::time::timeout(CLUSTER_LOOKUP_TIMEOUT, cluster_of(&peers, &options.join, None)).await;
+            let asked = tokio::time::timeout(CLUSTER_LOOKUP_TIMEOUT, cluster_of(&peers, &options.join, None)).await;
             match asked {
                 Ok(Ok(expected)) if expected != identity.cluster => {
                     let path = options.disk.show("");

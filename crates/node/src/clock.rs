@@ -124,9 +124,9 @@ impl NodeClock {
             let latest = earliest.saturating_add(WALLS_AGREE.as_micros() as i128);
             let agreeing: Vec<u64> =
                 walls[*first..].iter().take_while(|(wall, _)| *wall <= latest).map(|(_, id)| *id).collect();
-            lead.voters.iter().all(|voters| {
-                voters.iter().filter(|voter| agreeing.contains(voter)).count() > voters.len() / 2
-            })
+            lead.voters
+                .iter()
+                .all(|voters| voters.iter().filter(|voter| agreeing.contains(voter)).count() > voters.len() / 2)
         });
         let (_, (wall_us, _)) = agreed?;
         let wall = UnixMs::new(u64::try_from(*wall_us).ok()? / 1_000);

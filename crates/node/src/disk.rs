@@ -99,12 +99,8 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(create)
-            .truncate(false)
-            .open(self.root.join(path))?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(create).truncate(false).open(self.root.join(path))?;
         Ok(Arc::new(RealFile(file)))
     }
 

@@ -17,9 +17,7 @@ pub enum Fault {
     )]
     Damaged { path: String, offset: u64, found: String },
     /// A required file is missing.
-    #[error(
-        "{path} is missing. Restore this data folder from a backup, or replace this node: see docs/operating.md"
-    )]
+    #[error("{path} is missing. Restore this data folder from a backup, or replace this node: see docs/operating.md")]
     Missing { path: String },
     /// No snapshot reaches the beginning of the log.
     #[error(
@@ -31,9 +29,7 @@ pub enum Fault {
     #[error("{path} has format {found}, newer than {known}. Use a newer version of Earmark")]
     NewerFormat { path: String, found: u32, known: u32 },
     /// The folder, or one file in it, belongs to another cluster.
-    #[error(
-        "{path} belongs to cluster {found:032x}, not to {expected:032x}. Give this node its own data folder"
-    )]
+    #[error("{path} belongs to cluster {found:032x}, not to {expected:032x}. Give this node its own data folder")]
     OtherCluster { path: String, found: u128, expected: u128 },
     /// The folder belongs to another node of the cluster.
     #[error(

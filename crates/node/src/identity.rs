@@ -110,21 +110,13 @@ impl Folder {
 impl Identity {
     /// Formats a new folder; `make` writes the files that a node needs. Leftovers of an earlier attempt are removed.
     /// A crash at any point leaves the folder either new or complete.
-    pub fn format(
-        &self,
-        disk: &dyn Disk,
-        make: impl FnOnce(&dyn Disk) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+    pub fn format(&self, disk: &dyn Disk, make: impl FnOnce(&dyn Disk) -> Result<(), Fault>) -> Result<(), Fault> {
         write(disk, FORMING, FORMING_TEXT)?;
         disk.sync_folder("")?;
-        for name in
-            disk.list_folder("")?.iter().filter(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()))
-        {
+        for name in disk.list_folder("")?.iter().filter(|name| *name != FORMING && !NOBODYS.contains(&name.as_str())) {
             // Only directories can be listed. They stay, because `make` creates them again.
             match disk.list(name) {
-                Ok(inner) => {
-                    inner.iter().try_for_each(|inner| disk.remove_file(&format!("{name}/{inner}")))?
-                }
+                Ok(inner) => inner.iter().try_for_each(|inner| disk.remove_file(&format!("{name}/{inner}")))?,
                 Err(_) => disk.remove_file(name)?,
             }
         }

@@ -52,8 +52,7 @@ impl Members {
         if leader.id != self.proposer.id {
             let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
             let (cluster, incarnation) = (bytes(self.cluster), bytes(member.incarnation));
-            let request =
-                JoinRequest { cluster, node: id, address: member.address, incarnation, is_met: true };
+            let request = JoinRequest { cluster, node: id, address: member.address, incarnation, is_met: true };
             return self.proposer.peers.join(&leader.address, request).await;
         }
         let deadline = Instant::now() + self.proposer.deadline;
@@ -134,9 +133,9 @@ impl Members {
                 "node {id} is a member with another data folder. If that folder is lost, remove node {id} and start \
                  the new node with an id that was never used"
             ))),
-            None if self.proposer.applied_state.lock().ids.contains(&id) => Err(MembersError::Refused(
-                format!("node id {id} was used before, and ids are never used again; choose another"),
-            )),
+            None if self.proposer.applied_state.lock().ids.contains(&id) => Err(MembersError::Refused(format!(
+                "node id {id} was used before, and ids are never used again; choose another"
+            ))),
             None => Ok(JoinState::New),
         }
     }

@@ -7,16 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_core::UnixMs;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, Place, SnapshotPart,
-    SnapshotStart, VoteRequest as WireVote, append_reply, snapshot_part,
+    AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, Place, SnapshotPart, SnapshotStart,
+    VoteRequest as WireVote, append_reply, snapshot_part,
 };
 use openraft::error::{
     Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Timeout, Unreachable,
 };
 use openraft::network::{RPCOption, RPCTypes};
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
-};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{AnyError, CommittedLeaderId, RaftNetwork, RaftNetworkFactory, Snapshot};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -91,12 +89,7 @@ impl Link {
 
     /// Sends a whole snapshot with the journal records that the peer lacks. There is no overall deadline, only one
     /// per part: a journal may hold years of history.
-    async fn send(
-        &self,
-        vote: Vote,
-        snapshot: Snapshot<Types>,
-        option: &RPCOption,
-    ) -> Result<Vote, CallError> {
+    async fn send(&self, vote: Vote, snapshot: Snapshot<Types>, option: &RPCOption) -> Result<Vote, CallError> {
         let address = &self.target.address;
         let failed = |message: String| CallError::Failed { address: address.clone(), message };
         let mut client = self.peers.client(&self.target);
@@ -109,8 +102,7 @@ impl Link {
         let saved = &snapshot.snapshot.saved;
         let bytes = saved.len.saturating_add(saved.header.journal.bytes);
         let deadline = option.hard_ttl() + Duration::from_secs(bytes / INSTALL_BYTES_PER_SECOND);
-        let reading =
-            tokio::spawn(read_out(Arc::clone(&self.applied_state), *snapshot.snapshot, has, start, sender));
+        let reading = tokio::spawn(read_out(Arc::clone(&self.applied_state), *snapshot.snapshot, has, start, sender));
         let late = async {
             match reading.await {
                 Err(error) => failed(error.to_string()),
@@ -224,11 +216,7 @@ impl RaftNetwork<Types> for Link {
         }
     }
 
-    async fn vote(
-        &mut self,
-        rpc: VoteRequest<u64>,
-        option: RPCOption,
-    ) -> Result<VoteResponse<u64>, RpcError> {
+    async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, RpcError> {
         let request = WireVote {
             route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),

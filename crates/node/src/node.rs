@@ -194,21 +194,15 @@ impl Node {
         let disk = Arc::clone(&options.disk);
         let log = LogStore::open(Arc::clone(&disk), cluster, options.log, failure.clone()).await?;
         let (disk_handle, purged) = (Arc::clone(&disk), log.purged());
-        let journal =
-            JournalOptions { segment_bytes: options.journal_segment_bytes, ..JournalOptions::new(cluster) };
-        let applied_state =
-            disk.run(move || AppliedState::open(disk_handle, journal, purged, failure)).await?;
+        let journal = JournalOptions { segment_bytes: options.journal_segment_bytes, ..JournalOptions::new(cluster) };
+        let applied_state = disk.run(move || AppliedState::open(disk_handle, journal, purged, failure)).await?;
         let applied_state = Arc::new(applied_state);
         log.attach(applied_state.snapshots.covered(), lock);
         let last_leadership =
             last_leadership(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
         let clock = Arc::new(NodeClock::new(Arc::clone(&options.time), options.accept_time));
-        let network = Network {
-            id,
-            peers: peers.clone(),
-            clock: Arc::clone(&clock),
-            applied_state: Arc::clone(&applied_state),
-        };
+        let network =
+            Network { id, peers: peers.clone(), clock: Arc::clone(&clock), applied_state: Arc::clone(&applied_state) };
         let config = Arc::new(config(&options)?);
         let machine = BookStateMachine::new(Arc::clone(&applied_state));
         let raft = Raft::new(id, config, network, log.clone(), machine).await;
@@ -226,9 +220,7 @@ impl Node {
         let address = listener.as_ref().map(|listener| listener.address());
         let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let member = Member { address: address.clone().unwrap_or_default(), incarnation };
-        if is_founder
-            && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))?
-        {
+        if is_founder && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))? {
             let members = BTreeMap::from([(id, member.clone())]);
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
@@ -311,9 +303,8 @@ impl Node {
         let applied = raft.metrics().borrow().last_applied.map(|id| id.index);
         raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
         let mut metrics = raft.metrics();
-        let made = metrics.wait_for(|metrics| {
-            metrics.snapshot.map(|id| id.index) >= applied || metrics.running_state.is_err()
-        });
+        let made = metrics
+            .wait_for(|metrics| metrics.snapshot.map(|id| id.index) >= applied || metrics.running_state.is_err());
         let metrics = made.await.map_err(|error| error.to_string())?;
         if metrics.running_state.is_err() {
             let why = self.failure().get().unwrap_or("it was shut down");
@@ -402,8 +393,7 @@ impl Node {
                 let members = metrics.membership_config.membership();
                 let is_voter = members.voter_ids().any(|voter| voter == id);
                 let is_elsewhere = members.get_node(&id).is_some_and(|known| known.address != member.address);
-                let others =
-                    members.nodes().filter(|(other, _)| **other != id).map(|(_, it)| it.address.clone());
+                let others = members.nodes().filter(|(other, _)| **other != id).map(|(_, it)| it.address.clone());
                 let whom: Vec<String> = match (is_voter, is_founder) {
                     // A leader updates its own address.
                     (true, _) if is_elsewhere && !proposer.is_leader() => others.collect(),
@@ -425,10 +415,7 @@ impl Node {
                             tracing::info!("not a member yet: {message}")
                         }
                         Err(MembersError::Refused(message)) => {
-                            proposer
-                                .applied_state
-                                .failure()
-                                .set(&format!("cannot join the cluster: {message}"));
+                            proposer.applied_state.failure().set(&format!("cannot join the cluster: {message}"));
                             return;
                         }
                     }
@@ -567,8 +554,7 @@ async fn find_moved(peers: &Peers, addresses: &[String], cluster: &Bytes, member
 
 /// Refuses to start a member of a larger cluster without a listener. It could become a leader that nobody can follow.
 async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
-    let members =
-        raft.with_raft_state(|state| state.membership_state.effective().membership().clone()).await.ok()?;
+    let members = raft.with_raft_state(|state| state.membership_state.effective().membership().clone()).await.ok()?;
     let others = members.nodes().filter(|(other, _)| **other != id).count();
     let address = members.get_node(&id).map(|member| member.address.clone()).unwrap_or_default();
     (others > 0).then(|| {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use earmark_core::{Outcome, UnixMs};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    HelloReply, HelloRequest, JoinRequest, MembersReply, ReadIndexRequest, RemoveRequest, Route,
-    SubmitRequest, members_reply, read_index_reply, submit_reply,
+    HelloReply, HelloRequest, JoinRequest, MembersReply, ReadIndexRequest, RemoveRequest, Route, SubmitRequest,
+    members_reply, read_index_reply, submit_reply,
 };
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -125,20 +125,14 @@ impl Peers {
     }
 
     /// Sends commands to the leader, and returns their log index and outcomes.
-    pub(crate) async fn submit(
-        &self,
-        leader: &Target,
-        batch: Batch,
-    ) -> Result<(u64, Vec<Outcome>), ProposeError> {
+    pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
         let malformed = || ProposeError::Unknown(format!("{} sent an empty reply", leader.address));
         let reply = reply.map_err(|error| ProposeError::Unknown(error.to_string()))?;
         match reply.result.ok_or_else(malformed)? {
-            submit_reply::Result::Outcomes(bytes) => {
-                Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?))
-            }
+            submit_reply::Result::Outcomes(bytes) => Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?)),
             submit_reply::Result::NotTaken(message) => Err(ProposeError::NotTaken(message)),
             submit_reply::Result::Unknown(message) => Err(ProposeError::Unknown(message)),
         }
@@ -151,9 +145,7 @@ impl Peers {
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.read_index(request)).await;
         match reply.map_err(|error| error.to_string())?.result {
-            Some(read_index_reply::Result::Read(read)) => {
-                Ok((read.index, UnixMs::new(read.log_time_unix_ms)))
-            }
+            Some(read_index_reply::Result::Read(read)) => Ok((read.index, UnixMs::new(read.log_time_unix_ms))),
             Some(read_index_reply::Result::Unavailable(message)) => Err(message),
             None => Err(format!("{} sent an empty reply", leader.address)),
         }
@@ -186,10 +178,7 @@ impl Peers {
     }
 }
 
-pub(crate) fn answered<T>(
-    address: &str,
-    answer: Result<tonic::Response<T>, tonic::Status>,
-) -> Result<T, CallError> {
+pub(crate) fn answered<T>(address: &str, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, CallError> {
     answer.map(tonic::Response::into_inner).map_err(|status| {
         let message = status.message().to_owned();
         match status.code() {

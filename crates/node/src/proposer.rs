@@ -317,10 +317,7 @@ impl BatchTarget for RaftBatchTarget {
         let mut builder = BatchBuilder::new(TICKS);
         (0..TICKS).for_each(|_| builder.push(&Command::Tick));
         if let Some(to) = jump {
-            tracing::info!(
-                "log time is {} s behind the wall clocks and moves forward",
-                to.ms_since(now.log) / 1_000
-            );
+            tracing::info!("log time is {} s behind the wall clocks and moves forward", to.ms_since(now.log) / 1_000);
             builder.push(&Command::AdvanceTime(to));
         }
         let tick = self.node.propose(builder.finish(now));

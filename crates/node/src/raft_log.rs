@@ -99,11 +99,7 @@ impl LogStore {
     ) -> Result<LogStore, Fault> {
         let handle = Arc::clone(&disk);
         let (files, vote) = disk.run(move || open::open(handle, cluster, options)).await?;
-        let reader = LogReader {
-            disk: Arc::clone(&disk),
-            memory: Arc::clone(&files.memory),
-            failure: failure.clone(),
-        };
+        let reader = LogReader { disk: Arc::clone(&disk), memory: Arc::clone(&files.memory), failure: failure.clone() };
         let (queue, work) = mpsc::channel(QUEUE_MAX);
         let context = Arc::default();
         tokio::spawn(writer::run(disk, files, failure, Arc::clone(&context), work));
@@ -296,11 +292,7 @@ impl RaftLogReader<Types> for LogReader {
         self.read(range_of(&range), None).await.map_err(|error| StorageIOError::read_logs(&error).into())
     }
 
-    async fn limited_get_log_entries(
-        &mut self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<Entry>, StorageError<u64>> {
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, StorageError<u64>> {
         let entries = self.read(start..end, Some(LIMITED_BYTES_MAX)).await;
         entries.map_err(|error| StorageIOError::read_logs(&error).into())
     }
@@ -314,11 +306,7 @@ impl RaftLogReader<Types> for LogStore {
         self.reader.try_get_log_entries(range).await
     }
 
-    async fn limited_get_log_entries(
-        &mut self,
-        start: u64,
-        end: u64,
-    ) -> Result<Vec<Entry>, StorageError<u64>> {
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, StorageError<u64>> {
         self.reader.limited_get_log_entries(start, end).await
     }
 }
@@ -336,9 +324,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError<u64>> {
         let vote = *vote;
-        self.ask(|done| WriteTask::Vote { vote, done })
-            .await
-            .map_err(|error| StorageIOError::write_vote(&error))?;
+        self.ask(|done| WriteTask::Vote { vote, done }).await.map_err(|error| StorageIOError::write_vote(&error))?;
         *self.vote.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(vote);
         Ok(())
     }

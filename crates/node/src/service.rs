@@ -7,9 +7,9 @@ use bytes::Bytes;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
     AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
-    JournalStateRequest, MaybePlace, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest,
-    RemoveRequest, Route, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest,
-    append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
+    JournalStateRequest, MaybePlace, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest, RemoveRequest, Route,
+    SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest, append_reply, members_reply,
+    read_index_reply, snapshot_part, submit_reply,
 };
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use openraft::{CommittedLeaderId, Snapshot};
@@ -55,8 +55,7 @@ pub(crate) struct Service {
 impl Service {
     /// Whether the leader's lease has expired, so that another node may lead.
     fn is_lease_expired(&self) -> bool {
-        self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-            > self.timing.lease()
+        self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > self.timing.lease()
     }
 
     /// Starts an election at once. A candidate with a shorter log gets no votes and waits long before its next
@@ -243,9 +242,7 @@ fn check_entries(vote: Vote, before: Option<LogId>, entries: &[Entry]) -> Result
     let mut last = before;
     for Entry { log_id, .. } in entries {
         let follows = match last {
-            Some(last) => {
-                last.index.checked_add(1) == Some(log_id.index) && last.leader_id <= log_id.leader_id
-            }
+            Some(last) => last.index.checked_add(1) == Some(log_id.index) && last.leader_id <= log_id.leader_id,
             None => log_id.index == 0,
         };
         if !follows || log_id.leader_id > leader {
@@ -270,14 +267,12 @@ impl PeerService for Service {
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
             let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
-            let payload =
-                take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let payload = take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
             entries.push(Entry { log_id: log_id(place), payload });
         }
         let prev_log_id = request.before.map(log_id);
         check_entries(vote, prev_log_id, &entries)?;
-        let rpc =
-            AppendEntriesRequest { vote, prev_log_id, entries, leader_commit: request.committed.map(log_id) };
+        let rpc = AppendEntriesRequest { vote, prev_log_id, entries, leader_commit: request.committed.map(log_id) };
         let appended = self.proposer.raft.append_entries(rpc).await;
         let result = match appended.map_err(|error| Status::unavailable(error.to_string()))? {
             AppendEntriesResponse::Success => append_reply::Result::Success(Empty {}),
@@ -297,11 +292,7 @@ impl PeerService for Service {
                 None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
             }
         }
-        Ok(Response::new(AppendReply {
-            result: Some(result),
-            log_time_unix_ms,
-            wall_time_unix_ms: clock.wall().get(),
-        }))
+        Ok(Response::new(AppendReply { result: Some(result), log_time_unix_ms, wall_time_unix_ms: clock.wall().get() }))
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
@@ -367,16 +358,11 @@ impl PeerService for Service {
         Ok(Response::new(SubmitReply { result: Some(result), index }))
     }
 
-    async fn read_index(
-        &self,
-        request: Request<ReadIndexRequest>,
-    ) -> Result<Response<ReadIndexReply>, Status> {
+    async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexReply>, Status> {
         let (identity, request) = split_request(request)?;
         self.check(&identity, request.route)?;
         let result = match self.reads.confirm().await {
-            Ok((index, now)) => {
-                read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() })
-            }
+            Ok((index, now)) => read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() }),
             Err(message) => read_index_reply::Result::Unavailable(message),
         };
         Ok(Response::new(ReadIndexReply { result: Some(result) }))

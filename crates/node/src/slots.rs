@@ -42,12 +42,7 @@ pub(crate) struct OpenSlots {
 
 impl Slots {
     /// Creates the file and syncs its value. The caller syncs the folder.
-    pub(crate) fn create(
-        disk: &dyn Disk,
-        kind: SlotKind,
-        cluster: u128,
-        body: &[u8],
-    ) -> Result<Slots, Fault> {
+    pub(crate) fn create(disk: &dyn Disk, kind: SlotKind, cluster: u128, body: &[u8]) -> Result<Slots, Fault> {
         let file = disk.create_file(kind.path)?;
         let mut slots = Slots { file, kind: kind.kind, cluster, generation: 0 };
         slots.write_both(body)?;

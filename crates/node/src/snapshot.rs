@@ -138,8 +138,7 @@ impl Snapshots {
     ) -> Result<(Snapshots, Option<(Header, Book)>), Fault> {
         disk.make_folder(FOLDER)?;
         let names = disk.list_folder(FOLDER)?;
-        let (whole, rest): (Vec<String>, Vec<String>) =
-            names.into_iter().partition(|name| name.ends_with(".snapshot"));
+        let (whole, rest): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| name.ends_with(".snapshot"));
         let mut whole: Vec<String> = whole.into_iter().map(|name| format!("{FOLDER}/{name}")).collect();
         let newest = whole.pop();
         let (covered, _) = watch::channel(None);
@@ -258,8 +257,7 @@ impl Snapshots {
     pub(crate) fn publish(&self, mut saved: SnapshotFile) -> Result<SnapshotFile, Fault> {
         saved.file.sync()?;
         let mut current = self.lock();
-        if let Some(newer) = current.as_ref().filter(|current| current.header.applied > saved.header.applied)
-        {
+        if let Some(newer) = current.as_ref().filter(|current| current.header.applied > saved.header.applied) {
             self.disk.remove_file(&saved.path)?;
             return Ok(newer.clone());
         }
@@ -329,8 +327,7 @@ mod tests {
     /// A node was writing a snapshot when a newer one arrived. It then replaced the newer one with its own, although
     /// the log between them was purged.
     #[test]
-    fn a_snapshot_that_was_overtaken_does_not_replace_the_newer_one() -> Result<(), Box<dyn std::error::Error>>
-    {
+    fn a_snapshot_that_was_overtaken_does_not_replace_the_newer_one() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::TempDir::new()?;
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
         let (snapshots, _) = Snapshots::open(Arc::clone(&disk), 7, 0)?;

@@ -61,10 +61,8 @@ impl AppliedState {
     ) -> Result<AppliedState, Fault> {
         let table_seed = table_seed();
         let (snapshots, found) = Snapshots::open(Arc::clone(&disk), options.cluster, table_seed)?;
-        let (header, book) =
-            found.unwrap_or_else(|| (Header::default(), Book::new(Config::default(), table_seed)));
-        if let Some(purged) = purged.filter(|purged| header.applied.is_none_or(|id| id.index < purged.index))
-        {
+        let (header, book) = found.unwrap_or_else(|| (Header::default(), Book::new(Config::default(), table_seed)));
+        if let Some(purged) = purged.filter(|purged| header.applied.is_none_or(|id| id.index < purged.index)) {
             return Err(Fault::SnapshotMissing { path: snapshots.show(), wanted: purged.index });
         }
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
@@ -164,8 +162,7 @@ impl AppliedState {
         let saved = self.snapshots.publish(arrived)?;
         let Header { applied, membership, ids, journal } = saved.header;
         let version = book.limits_version();
-        let before =
-            std::mem::replace(&mut *self.lock(), ReplicatedState { book, applied, membership, ids, journal });
+        let before = std::mem::replace(&mut *self.lock(), ReplicatedState { book, applied, membership, ids, journal });
         self.limits_version.store(version, Ordering::Release);
         // Dropping a large Book takes time, so it happens outside the lock.
         drop(before);
@@ -225,9 +222,7 @@ impl BookStateMachine {
 impl RaftStateMachine<Types> for BookStateMachine {
     type SnapshotBuilder = SnapshotBuilder;
 
-    async fn applied_state(
-        &mut self,
-    ) -> Result<(Option<LogId>, StoredMembership<u64, Member>), StorageError<u64>> {
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership<u64, Member>), StorageError<u64>> {
         let state = self.applied_state.lock();
         Ok((state.applied, state.membership.clone()))
     }
@@ -281,9 +276,7 @@ impl RaftStateMachine<Types> for BookStateMachine {
         let failed = |fault: Fault| {
             self.applied_state.failure.set(&fault);
             let signature = Some(meta.signature());
-            StorageError::IO {
-                source: StorageIOError::write_snapshot(signature, openraft::AnyError::error(fault)),
-            }
+            StorageError::IO { source: StorageIOError::write_snapshot(signature, openraft::AnyError::error(fault)) }
         };
         self.applied_state.disk.run(move || applied_state.install(&snapshot)).await.map_err(failed)
     }
@@ -308,8 +301,7 @@ impl SnapshotBuilder {
         let (header, frozen) = self.frozen.take().unwrap_or_else(|| self.applied_state.freeze());
         self.applied_state.journal.flush().await?;
         let applied_state = Arc::clone(&self.applied_state);
-        let saved =
-            self.applied_state.disk.run(move || applied_state.snapshots.write(header, &frozen)).await?;
+        let saved = self.applied_state.disk.run(move || applied_state.snapshots.write(header, &frozen)).await?;
         let meta = saved.header.meta();
         Ok(Snapshot { meta, snapshot: Box::new(SnapshotData::of(saved)) })
     }
@@ -355,8 +347,7 @@ mod tests {
     /// During the installation of a snapshot its journal records were imported first. A backup taken then combined
     /// the old state with the new journal.
     #[test]
-    fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of()
-    -> Result<(), Box<dyn std::error::Error>> {
+    fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of() -> Result<(), Box<dyn std::error::Error>> {
         let (_folder, applied_state) = applied_state()?;
         applied_state.journal.append(1, &[record(1)])?;
         assert_eq!(applied_state.freeze().0.journal, JournalPosition::START);
@@ -378,8 +369,7 @@ mod tests {
     /// Only the header of a received snapshot was checked before its installation. Damage elsewhere was found during
     /// the installation, which stopped the node and every other node that received the same snapshot.
     #[test]
-    fn a_snapshot_with_any_damage_is_refused_and_nothing_of_it_is_taken()
-    -> Result<(), Box<dyn std::error::Error>> {
+    fn a_snapshot_with_any_damage_is_refused_and_nothing_of_it_is_taken() -> Result<(), Box<dyn std::error::Error>> {
         let (_folder, sender) = applied_state()?;
         sender.journal.append(1, &[record(1), record(2)])?;
         sender.journal.append(2, &[record(3)])?;
@@ -389,8 +379,7 @@ mod tests {
         let saved = sender.snapshots.write(header, &sender.freeze().1)?;
         let snapshot = saved.file.read(0, usize::MAX)?.to_vec();
         let chunk = sender.journal.read_stream(1, journal).collect::<Result<Vec<_>, _>>()?.concat();
-        let in_chunks =
-            |chunk: &[u8]| [&u32::try_from(chunk.len()).unwrap_or(0).to_le_bytes(), chunk].concat();
+        let in_chunks = |chunk: &[u8]| [&u32::try_from(chunk.len()).unwrap_or(0).to_le_bytes(), chunk].concat();
 
         let (_folder, applied_state) = applied_state()?;
         let is_refused = |snapshot: &[u8], chunk: &[u8]| {

@@ -75,23 +75,14 @@ impl<'a> dyn Disk + 'a {
         receiver.await.map_err(|_| Fault::Interrupted)?
     }
 
-    pub(crate) fn check<T>(
-        &self,
-        operation: Operation,
-        path: &str,
-        result: io::Result<T>,
-    ) -> Result<T, Fault> {
+    pub(crate) fn check<T>(&self, operation: Operation, path: &str, result: io::Result<T>) -> Result<T, Fault> {
         result.map_err(|source| Fault::Io { operation, path: self.show(path), source })
     }
 
     pub(crate) fn open_file(&self, path: &str) -> Result<StoredFile, Fault> {
         match self.open(path, false) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(Fault::Missing { path: self.show(path) })
-            }
-            other => {
-                Ok(StoredFile { file: self.check(Operation::Open, path, other)?, path: self.show(path) })
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Fault::Missing { path: self.show(path) }),
+            other => Ok(StoredFile { file: self.check(Operation::Open, path, other)?, path: self.show(path) }),
         }
     }
 

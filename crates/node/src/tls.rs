@@ -149,8 +149,7 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
     let unusable = |error: &dyn fmt::Display| PeerTlsError::Unusable(error.to_string());
     let chain = certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key);
-    let key =
-        key.map_err(|source| PeerTlsError::File { path: files.key.clone(), what: "private key", source })?;
+    let key = key.map_err(|source| PeerTlsError::File { path: files.key.clone(), what: "private key", source })?;
     let mut roots = RootCertStore::empty();
     for authority in certificates(&files.ca)? {
         roots.add(authority).map_err(|error| unusable(&error))?;

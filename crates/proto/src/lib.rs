@@ -11,26 +11,14 @@ mod json;
 pub use codec::{Codec, Decoder};
 
 /// Generated code of the package `earmark.v1`.
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::all,
-    clippy::too_many_lines,
-    reason = "nobody wrote it by hand"
-)]
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "nobody wrote it by hand")]
 pub mod v1 {
     tonic::include_proto!("earmark.v1");
 }
 
 /// Generated code of the package `earmark.peer.v1`, the protocol between nodes.
 #[cfg(feature = "peer")]
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::all,
-    clippy::too_many_lines,
-    reason = "nobody wrote it by hand"
-)]
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "nobody wrote it by hand")]
 pub mod peer {
     tonic::include_proto!("earmark.peer.v1");
 }

@@ -141,13 +141,7 @@ impl<'a> ReserveWire<'a> {
                     Some(key) if *never => Code::ExceedsCapacity(key),
                     Some(_) | None => Code::None,
                 };
-                ReserveWire {
-                    retry_after_ms: *retry_after_ms,
-                    error,
-                    limited_by,
-                    never: *never,
-                    ..NOT_ALLOWED
-                }
+                ReserveWire { retry_after_ms: *retry_after_ms, error, limited_by, never: *never, ..NOT_ALLOWED }
             }
             Ok(ReserveAnswer::Refused(refusal)) => ReserveWire::refused(refusal),
             Err(error) => ReserveWire {
@@ -165,11 +159,9 @@ impl<'a> ReserveWire<'a> {
                 let message = Some(message.into());
                 ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
             }
-            Refusal::UnknownLimitKey(key) => ReserveWire {
-                error: Code::UnknownLimitKey(key),
-                limited_by: std::slice::from_ref(key),
-                ..NOT_ALLOWED
-            },
+            Refusal::UnknownLimitKey(key) => {
+                ReserveWire { error: Code::UnknownLimitKey(key), limited_by: std::slice::from_ref(key), ..NOT_ALLOWED }
+            }
             Refusal::AccountNotFound { key, retry_after_ms } => ReserveWire {
                 error: Code::AccountNotFound(key),
                 retry_after_ms: *retry_after_ms,
@@ -192,8 +184,7 @@ impl<'a> ReserveWire<'a> {
             },
             Refusal::LeaseExpired => {
                 let message = Some(
-                    "lease_id: the lease was completed, released or timed out; reserve with a new lease id"
-                        .into(),
+                    "lease_id: the lease was completed, released or timed out; reserve with a new lease id".into(),
                 );
                 ReserveWire { error: Code::LeaseExpired, message, ..NOT_ALLOWED }
             }
@@ -263,12 +254,9 @@ impl<'a> CompleteWire<'a> {
                 message: message.as_deref().map(Cow::Borrowed),
                 reconciled: *reconciled,
             },
-            Err(error) => CompleteWire {
-                ok: false,
-                error: code(error),
-                message: Some(retry(error).into()),
-                reconciled: false,
-            },
+            Err(error) => {
+                CompleteWire { ok: false, error: code(error), message: Some(retry(error).into()), reconciled: false }
+            }
         }
     }
 

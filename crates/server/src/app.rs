@@ -82,16 +82,9 @@ impl App {
     }
 
     /// Waits for the backend until the deadline. A submitted request is executed even if its wait ends.
-    pub(crate) async fn by<T>(
-        &self,
-        deadline: Instant,
-        answer: impl Future<Output = T>,
-    ) -> Result<T, BackendError> {
+    pub(crate) async fn by<T>(&self, deadline: Instant, answer: impl Future<Output = T>) -> Result<T, BackendError> {
         tokio::time::timeout_at(deadline, answer).await.map_err(|_| {
-            BackendError::Failed(format!(
-                "no answer within {:?}; the outcome is unknown",
-                self.request_timeout
-            ))
+            BackendError::Failed(format!("no answer within {:?}; the outcome is unknown", self.request_timeout))
         })
     }
 }

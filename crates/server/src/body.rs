@@ -38,8 +38,7 @@ impl BodyError {
                 format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}")
             }
             BodyErrorKind::NoMemory => {
-                "body: the server receives too many large bodies at once; nothing happened, retry later"
-                    .into()
+                "body: the server receives too many large bodies at once; nothing happened, retry later".into()
             }
             BodyErrorKind::TooSlow => "body: it did not arrive in time; send it at once".into(),
             BodyErrorKind::Incomplete(error) => format!("body: it ended early ({error}); send it whole"),
@@ -96,10 +95,7 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
                 }
             }
             Some(Err(error)) => {
-                return Err(BodyError {
-                    kind: BodyErrorKind::Incomplete(error.to_string()),
-                    is_drained: false,
-                });
+                return Err(BodyError { kind: BodyErrorKind::Incomplete(error.to_string()), is_drained: false });
             }
         }
     }
@@ -149,10 +145,7 @@ mod tests {
         type Data = Bytes;
         type Error = Infallible;
 
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
             match self.left.pop_front() {
                 Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
                 None if self.stalls => Poll::Pending,

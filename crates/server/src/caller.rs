@@ -85,9 +85,7 @@ impl AuthError {
                  loopback address, and no web pages; create a key to call it by another name"
                     .into()
             }
-            AuthError::RateLimited { .. } => {
-                "too many requests by this caller; retry later".into()
-            }
+            AuthError::RateLimited { .. } => "too many requests by this caller; retry later".into(),
         }
     }
 }
@@ -131,8 +129,7 @@ impl Caller {
     pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
         let by = Principal::Actor(actor.clone());
         // Namespace and actor together may exceed the length of a key; the actor alone never does.
-        let rate_key =
-            LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
+        let rate_key = LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
         let rate_key = rate_key.ok();
         Caller { actor, namespace, role, client: None, by, is_local: false, rate_key, queue: None }
     }
@@ -152,13 +149,10 @@ impl Caller {
     }
 
     /// Waits for permits for a request of `items` items. They are held until the response is built.
-    pub(crate) async fn acquire(
-        &self,
-        items: usize,
-        bounds: WaitBounds<'_>,
-    ) -> Result<WorkPermit<'_>, AuthError> {
+    pub(crate) async fn acquire(&self, items: usize, bounds: WaitBounds<'_>) -> Result<WorkPermit<'_>, AuthError> {
         let Some(queue) = &self.queue else { return Ok(WorkPermit::unlimited()) };
-        let log = || tracing::warn!(actor = %self.actor, "requests are queued: this caller is at its concurrency limit");
+        let log =
+            || tracing::warn!(actor = %self.actor, "requests are queued: this caller is at its concurrency limit");
         queue.acquire(items, bounds, log).await
     }
 
@@ -186,17 +180,15 @@ impl Caller {
             return Ok(());
         }
         let (kind, own) = (self.kind(), &self.namespace);
-        Err(AuthError::Forbidden(format!(
-            "namespace: found {namespace}, this {kind} belongs to namespace {own}"
-        )))
+        Err(AuthError::Forbidden(format!("namespace: found {namespace}, this {kind} belongs to namespace {own}")))
     }
 
     /// Rejects a client id other than the one that its key is bound to.
     pub(crate) fn check_client(&self, client: &ClientId) -> Result<(), AuthError> {
         match &self.client {
-            Some(bound) if bound != client => Err(AuthError::Forbidden(format!(
-                "client_id: found {client}, this key is bound to client id {bound}"
-            ))),
+            Some(bound) if bound != client => {
+                Err(AuthError::Forbidden(format!("client_id: found {client}, this key is bound to client id {bound}")))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -216,9 +208,8 @@ mod tests {
 
     #[test]
     fn a_forbidden_request_names_the_role_that_is_needed_and_the_one_that_the_caller_has() {
-        let caller = |role, namespace: &str| {
-            Caller::from_session("user:1".parse().unwrap(), role, namespace.parse().unwrap())
-        };
+        let caller =
+            |role, namespace: &str| Caller::from_session("user:1".parse().unwrap(), role, namespace.parse().unwrap());
         for (role, namespace, access, message) in [
             (Role::Caller, "team", Access::Manage, "needs role admin; this session has role caller"),
             (Role::Reader, "team", Access::Call, "needs role caller or admin; this session has role reader"),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use earmark_admission::{
-    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
-    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, WriteError};
 use tokio::task::JoinError;
@@ -263,13 +263,12 @@ pub(crate) async fn check_key(app: &App, context: &RequestContext) -> Result<(),
 /// operator reads the node's status just then.
 pub(crate) async fn is_revoked(app: &App, context: &RequestContext) -> bool {
     let by = &context.caller.by;
-    let is_revoked =
-        match tokio::time::timeout(QUORUM_CHECK_TIMEOUT, app.backend.check_right(by.clone())).await {
-            Ok(Ok(())) => false,
-            Ok(Err(BackendError::Unauthenticated)) => true,
-            // The local state decides, not the credential cache.
-            Ok(Err(_)) | Err(_) => app.backend.keys().is_some_and(|keys| !keys.permits(by)),
-        };
+    let is_revoked = match tokio::time::timeout(QUORUM_CHECK_TIMEOUT, app.backend.check_right(by.clone())).await {
+        Ok(Ok(())) => false,
+        Ok(Err(BackendError::Unauthenticated)) => true,
+        // The local state decides, not the credential cache.
+        Ok(Err(_)) | Err(_) => app.backend.keys().is_some_and(|keys| !keys.permits(by)),
+    };
     if is_revoked {
         app.auth.forget(&context.caller);
     }
@@ -289,10 +288,9 @@ fn one_per_request<T>(
     let failed = |error: BackendError| (0..count).map(|_| Err(error.clone())).collect();
     match answers {
         Ok(answers) if answers.len() == count => answers,
-        Ok(answers) => failed(BackendError::Failed(format!(
-            "the backend gave {} answers to {count} requests",
-            answers.len()
-        ))),
+        Ok(answers) => {
+            failed(BackendError::Failed(format!("the backend gave {} answers to {count} requests", answers.len())))
+        }
         Err(error) => failed(error),
     }
 }

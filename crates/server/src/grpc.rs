@@ -72,11 +72,8 @@ impl Grpc {
         let (mut actor, mut closes) = (None, false);
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
-                let head = RequestHead {
-                    uri: request.uri(),
-                    headers: request.headers(),
-                    extensions: request.extensions(),
-                };
+                let head =
+                    RequestHead { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
                 let answer = match app.auth.admit(&*app.backend, head, method.access).await {
                     Ok(caller) => {
                         actor = Some(caller.actor.clone());
@@ -137,19 +134,15 @@ impl Grpc {
                 // A client timeout beyond the server's own has no effect.
                 match client_timeout.filter(|timeout| *timeout < self.app.request_timeout) {
                     None => answer.await,
-                    Some(timeout) => {
-                        tokio::time::timeout_at(start + timeout, answer).await.unwrap_or_else(|_| {
-                            let message =
-                                "grpc-timeout: no answer in time; the outcome is unknown, retry the same request";
-                            Answer::of(Status::deadline_exceeded(message))
-                        })
-                    }
+                    Some(timeout) => tokio::time::timeout_at(start + timeout, answer).await.unwrap_or_else(|_| {
+                        let message = "grpc-timeout: no answer in time; the outcome is unknown, retry the same request";
+                        Answer::of(Status::deadline_exceeded(message))
+                    }),
                 }
             }
             Form::Stream { is_endless } => {
                 let deadline = (!is_endless).then_some(context.deadline);
-                let request =
-                    request.map(|body| Body::new(BoundedStream::new(body, deadline, self.app.draining())));
+                let request = request.map(|body| Body::new(BoundedStream::new(body, deadline, self.app.draining())));
                 let Ok(response) = serve(request).await;
                 Answer::streaming(response)
             }

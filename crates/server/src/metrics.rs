@@ -27,9 +27,8 @@ use denials::Denials;
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
 /// Bucket bounds of request durations, in seconds.
-const SECONDS: [f64; 16] = [
-    0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0,
-];
+const SECONDS: [f64; 16] =
+    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 /// Bucket bounds of batch sizes, in events.
 const BATCH_SIZES: [f64; 14] =
     [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
@@ -111,10 +110,7 @@ const DESCRIPTIONS: [(&str, &str); 18] = [
         "Credit that leases cost, in minor units of all assets: paid, owed as debt, or uncollected because the account \
          had too little and allows no debt, or is closed.",
     ),
-    (
-        "earmark_writes_total",
-        "Sequenced writes by answer code. Retries count again; malformed writes are INVALID.",
-    ),
+    ("earmark_writes_total", "Sequenced writes by answer code. Retries count again; malformed writes are INVALID."),
     (
         "earmark_http_requests_total",
         "HTTP requests by route and status. Malformed HTTP and oversized heads are not included.",
@@ -204,8 +200,7 @@ impl Metrics {
                 decreasing_limits: gauge("earmark_decreasing_limits"),
             },
             connections: AtomicUsize::new(0),
-            refused: recorder
-                .register_counter(&Key::from_static_name("earmark_connections_refused_total"), &METADATA),
+            refused: recorder.register_counter(&Key::from_static_name("earmark_connections_refused_total"), &METADATA),
             recorder,
         }
     }
@@ -268,10 +263,8 @@ impl Metrics {
         served.seconds.record(took.as_secs_f64());
         let at = STATUSES.iter().position(|code| *code == status.as_u16()).unwrap_or(STATUSES.len() - 1);
         let make = || {
-            let labels = vec![
-                Label::from_static_parts("route", served.label),
-                Label::new("status", STATUSES[at].to_string()),
-            ];
+            let labels =
+                vec![Label::from_static_parts("route", served.label), Label::new("status", STATUSES[at].to_string())];
             self.recorder.register_counter(&Key::from_parts("earmark_http_requests_total", labels), &METADATA)
         };
         served.statuses[at].get_or_init(make).increment(1);
@@ -340,8 +333,7 @@ impl Metrics {
 
 impl Served {
     fn new(recorder: &PrometheusRecorder, label: &'static str) -> Served {
-        let key =
-            Key::from_parts("earmark_http_request_seconds", vec![Label::from_static_parts("route", label)]);
+        let key = Key::from_parts("earmark_http_request_seconds", vec![Label::from_static_parts("route", label)]);
         Served { label, seconds: recorder.register_histogram(&key, &METADATA), statuses: Default::default() }
     }
 }
@@ -359,8 +351,7 @@ fn recorder() -> PrometheusRecorder {
     let builder = with_buckets(PrometheusBuilder::new(), "earmark_http_request_seconds", &SECONDS)
         .and_then(|builder| with_buckets(builder, calls::SECONDS, &SECONDS))
         .and_then(|builder| with_buckets(builder, "earmark_batch_size", &BATCH_SIZES));
-    let builder =
-        node::HISTOGRAMS.iter().fold(builder, |builder, name| with_buckets(builder?, name, &node::SECONDS));
+    let builder = node::HISTOGRAMS.iter().fold(builder, |builder, name| with_buckets(builder?, name, &node::SECONDS));
     builder.unwrap_or_default().build_recorder()
 }
 
@@ -445,9 +436,6 @@ mod tests {
         metrics.served(0, StatusCode::IM_A_TEAPOT, Duration::from_micros(70));
         let text = metrics.render(&Stats::default(), None);
         assert!(text.contains("earmark_http_requests_total{route=\"reserve\",status=\"500\"} 1\n"), "{text}");
-        assert!(
-            text.contains("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"0.0001\"} 1\n"),
-            "{text}"
-        );
+        assert!(text.contains("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"0.0001\"} 1\n"), "{text}");
     }
 }

@@ -306,8 +306,7 @@ impl Connections {
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             let open = OpenConnection::new(Arc::clone(&self.app), permit);
             let tls = self.tls.as_ref().map(|tls| tls.acceptor());
-            let serving =
-                connection::serve(stream, tls, self.services.clone(), self.timeouts, self.shutdown.1.clone());
+            let serving = connection::serve(stream, tls, self.services.clone(), self.timeouts, self.shutdown.1.clone());
             self.tasks.spawn(async move {
                 serving.await;
                 drop(open);

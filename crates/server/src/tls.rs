@@ -73,8 +73,7 @@ impl Tls {
     /// # Errors
     /// When either file cannot be read, or they do not match.
     pub fn reload(&self) -> Result<(), TlsError> {
-        *self.stamps.lock().unwrap_or_else(PoisonError::into_inner) =
-            [file_stamp(&self.cert), file_stamp(&self.key)];
+        *self.stamps.lock().unwrap_or_else(PoisonError::into_inner) = [file_stamp(&self.cert), file_stamp(&self.key)];
         let config = Arc::new(load(&self.cert, &self.key)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())

@@ -105,8 +105,7 @@ mod tests {
                 None => assert_eq!(message, None, "{given:?}"),
             }
         }
-        let many: Vec<_> =
-            (0..33).map(|n| Amount { key: format!("k{n}").parse().unwrap(), amount: 1 }).collect();
+        let many: Vec<_> = (0..33).map(|n| Amount { key: format!("k{n}").parse().unwrap(), amount: 1 }).collect();
         assert!(invalid_parts(&many, 1, "requirements").unwrap().contains("found 33"));
     }
 

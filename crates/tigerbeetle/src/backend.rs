@@ -128,8 +128,7 @@ impl Inner {
         });
         let session = |number| Session::new(Arc::clone(&shared), number);
         let queue_max = options.queue_max.checked_div(sessions).unwrap_or(1).max(QUEUE_MIN);
-        let writes =
-            (0..sessions).map(|number| Submitter::start(Writes::new(session(number)), queue_max)).collect();
+        let writes = (0..sessions).map(|number| Submitter::start(Writes::new(session(number)), queue_max)).collect();
         let reads = Submitter::start(Reads::new(session(sessions)), queue_max);
         let (sender, receiver) = mpsc::channel(1);
         let retention = Duration::from_millis(options.config.retention_ms);
@@ -188,9 +187,7 @@ impl Inner {
         match known.as_deref() {
             Ok(Setup::Ready) => Ok(()),
             Ok(Setup::Failed(message)) => Err(BackendError::Failed(message.clone())),
-            Ok(Setup::Pending) | Err(_) => {
-                Err(BackendError::Overloaded("limits on TigerBeetle have been shut down"))
-            }
+            Ok(Setup::Pending) | Err(_) => Err(BackendError::Overloaded("limits on TigerBeetle have been shut down")),
         }
     }
 
@@ -221,10 +218,7 @@ impl Inner {
     }
 
     /// Sends a read and returns its number. Of two reads, the one with the higher number was answered later.
-    pub(crate) async fn read_numbered(
-        &self,
-        request: ReadRequest,
-    ) -> Result<(LookupNumber, ReadReply), BackendError> {
+    pub(crate) async fn read_numbered(&self, request: ReadRequest) -> Result<(LookupNumber, ReadReply), BackendError> {
         let (number, reply) = {
             let mut number = lock(&self.number);
             *number = number.next();
@@ -257,16 +251,13 @@ impl Inner {
                 self.load_limits();
                 Ok(read())
             }
-            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => {
-                Err(unexpected_reply())
-            }
+            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => Err(unexpected_reply()),
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
         let queue_depth = self.writes.iter().map(Submitter::depth).sum();
-        let debt =
-            self.table.all().into_iter().filter_map(|tracked| tracked.totals()).map(|totals| totals.debt);
+        let debt = self.table.all().into_iter().filter_map(|tracked| tracked.totals()).map(|totals| totals.debt);
         let remembered_leases = self.leases.len();
         Stats {
             remembered_leases,

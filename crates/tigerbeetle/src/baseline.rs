@@ -22,9 +22,8 @@ pub async fn measure_bare_client(
     duration: Duration,
 ) -> Result<f64, String> {
     let start = Instant::now();
-    let tasks: Vec<_> = (0..sessions.max(1))
-        .map(|_| tokio::spawn(send(url.clone(), templates(calls), start, duration)))
-        .collect();
+    let tasks: Vec<_> =
+        (0..sessions.max(1)).map(|_| tokio::spawn(send(url.clone(), templates(calls), start, duration))).collect();
     let mut admitted = 0_u64;
     for task in tasks {
         admitted = admitted.saturating_add(task.await.map_err(|error| error.to_string())??);
@@ -37,8 +36,7 @@ fn next_id() -> u128 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     if number == 0 {
-        let since_1970 =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         NUMBER.store(u64::try_from(since_1970.as_nanos()).unwrap_or(1), Ordering::Relaxed);
         return next_id();
     }
@@ -53,8 +51,7 @@ fn next_id() -> u128 {
 fn templates(calls: &[Vec<LimitKey>]) -> Vec<Vec<Transfer>> {
     let common = CommonAccounts::new();
     let namespace = NamespaceName::new(NamespaceName::DEFAULT);
-    let account =
-        |key: &LimitKey| namespace.as_ref().map_or(0, |namespace| LimitAccounts::of(namespace, key).limit);
+    let account = |key: &LimitKey| namespace.as_ref().map_or(0, |namespace| LimitAccounts::of(namespace, key).limit);
     let chain = |keys: &Vec<LimitKey>| {
         let anchor = Transfer {
             debit_account_id: common.operator,
@@ -112,9 +109,7 @@ async fn send(
             Ok(buffers) => {
                 (completion, batch, results) = buffers;
                 size.taken(events);
-                if let Some(refused) =
-                    results.iter().find(|result| result.status != CreateTransferStatus::Created)
-                {
+                if let Some(refused) = results.iter().find(|result| result.status != CreateTransferStatus::Created) {
                     return Err(format!("TigerBeetle refused a transfer: {}", refused.status));
                 }
                 admitted = admitted.saturating_add(chains);

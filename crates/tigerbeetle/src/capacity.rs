@@ -172,10 +172,7 @@ mod tests {
         let down = chain(&tracked, &common, Step::Down { by: 4 }, 3, 2);
         let [down] = down[..] else { panic!("{down:?}") };
         assert_eq!(down.id, up.id);
-        assert_eq!(
-            (down.debit_account_id, down.credit_account_id),
-            (tracked.accounts.limit, common.operator)
-        );
+        assert_eq!((down.debit_account_id, down.credit_account_id), (tracked.accounts.limit, common.operator));
         assert!(chain(&tracked, &common, Step::Wait, 3, 2).is_empty());
     }
 
@@ -194,11 +191,8 @@ mod tests {
     fn of_those_who_make_the_same_change_one_does() {
         use Status::*;
         let read = |statuses: &[Status]| {
-            let result = |status: &Status| CreateTransferResult {
-                timestamp: 1,
-                status: *status,
-                reserved: Default::default(),
-            };
+            let result =
+                |status: &Status| CreateTransferResult { timestamp: 1, status: *status, reserved: Default::default() };
             super::read(&statuses.iter().map(result).collect::<Vec<_>>())
         };
         assert_eq!(read(&[Created]), ChangeResult::Done);

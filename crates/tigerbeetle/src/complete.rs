@@ -53,8 +53,7 @@ fn is_done(created: &Created) -> bool {
 impl Inner {
     /// Completes leases; answers in request order.
     pub(crate) async fn complete_all(self: Arc<Inner>, requests: Vec<LimitsComplete>) -> Vec<Answered> {
-        let dispatches: Vec<Dispatch> =
-            requests.into_iter().map(|request| self.dispatch_complete(request)).collect();
+        let dispatches: Vec<Dispatch> = requests.into_iter().map(|request| self.dispatch_complete(request)).collect();
         let mut created = self.send_settle_chains(&dispatches).await.into_iter();
         let mut begun = Vec::with_capacity(dispatches.len());
         for dispatch in dispatches {
@@ -77,9 +76,7 @@ impl Inner {
         for dispatch in begun {
             answers.push(match dispatch {
                 Dispatch::Answer(answer) => answer,
-                Dispatch::Wait(task) => {
-                    task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
-                }
+                Dispatch::Wait(task) => task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string()))),
                 Dispatch::Send(..) => Err(unexpected_reply()),
             });
         }
@@ -167,13 +164,10 @@ impl Inner {
             tracing::debug!("{message}");
             return Ok(answer::unknown_by_age());
         }
-        let settle =
-            |name: LeaseName, record: &LeaseRecord| Settling::complete(name, record, &request.actuals);
+        let settle = |name: LeaseName, record: &LeaseRecord| Settling::complete(name, record, &request.actuals);
         Ok(match self.end(&name, settle).await? {
             EndOutcome::Now(settling) => answer::settled(&settling),
-            EndOutcome::Before(Ending::Completed) => {
-                CompleteAnswer { reconciled: true, ..CompleteAnswer::default() }
-            }
+            EndOutcome::Before(Ending::Completed) => CompleteAnswer { reconciled: true, ..CompleteAnswer::default() },
             EndOutcome::Before(Ending::Released) | EndOutcome::HeldNothing => answer::held_nothing(),
             EndOutcome::Marked => answer::marked(),
         })
@@ -272,9 +266,7 @@ impl Inner {
                 }
             }
         }
-        Err(BackendError::Failed(format!(
-            "the complete did not succeed after {ROUNDS_MAX} attempts; try again"
-        )))
+        Err(BackendError::Failed(format!("the complete did not succeed after {ROUNDS_MAX} attempts; try again")))
     }
 
     /// Whether the limit may be above its target capacity, or is not loaded here.

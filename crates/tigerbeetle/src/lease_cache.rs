@@ -136,12 +136,7 @@ mod tests {
 
     fn denied(fingerprint: u64) -> CachedLease {
         let limited_by = "rpm".parse().unwrap();
-        CachedLease::Denied(Arc::new(Denied {
-            fingerprint,
-            limited_by,
-            never: false,
-            retry_at: UnixMs::new(0),
-        }))
+        CachedLease::Denied(Arc::new(Denied { fingerprint, limited_by, never: false, retry_at: UnixMs::new(0) }))
     }
 
     #[test]

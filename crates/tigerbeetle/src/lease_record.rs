@@ -42,16 +42,13 @@ pub(crate) enum Retry {
 
 impl LeaseRecord {
     /// Reads the transfers of one lease; `None` without an anchor.
-    pub(crate) fn read(
-        transfers: &[Transfer],
-        key_of: impl Fn(u128) -> Option<LimitKey>,
-    ) -> Option<LeaseRecord> {
+    pub(crate) fn read(transfers: &[Transfer], key_of: impl Fn(u128) -> Option<LimitKey>) -> Option<LeaseRecord> {
         let of_code = |code: Code| transfers.iter().filter(move |transfer| transfer.code == code as u16);
         let anchor = of_code(Code::Anchor).next()?;
         let is_marked = anchor.user_data_32 == Origin::Marked as u32;
-        let ending = of_code(Code::End).next().map(|end| {
-            if end.user_data_32 == Ending::Released as u32 { Ending::Released } else { Ending::Completed }
-        });
+        let ending = of_code(Code::End)
+            .next()
+            .map(|end| if end.user_data_32 == Ending::Released as u32 { Ending::Released } else { Ending::Completed });
         let mut held: Vec<Held> = of_code(Code::Reserve)
             .filter(|transfer| has(transfer.flags, TransferFlags::Pending))
             .filter_map(|transfer| Held::read(transfer, &key_of))

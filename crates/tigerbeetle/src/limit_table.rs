@@ -180,8 +180,7 @@ impl LimitTable {
 
     /// Drops limits. Leases that hold them then show accounts without keys, as after a restart.
     pub(crate) fn forget(&self, is_gone: impl Fn(&TrackedLimit) -> bool) {
-        let gone: Vec<Arc<TrackedLimit>> =
-            self.all().into_iter().filter(|tracked| is_gone(tracked)).collect();
+        let gone: Vec<Arc<TrackedLimit>> = self.all().into_iter().filter(|tracked| is_gone(tracked)).collect();
         if gone.is_empty() {
             return;
         }

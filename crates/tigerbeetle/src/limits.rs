@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Answer, BackendError, CompleteAnswer, LeaseView, LimitStanding, Limits, LimitsComplete,
-    LimitsReserve, ReserveAnswer, Stats,
+    Amount, Answer, BackendError, CompleteAnswer, LeaseView, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    ReserveAnswer, Stats,
 };
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
@@ -15,11 +15,7 @@ use crate::limit_table::{LimitTotals, TrackedLimit, target};
 use crate::schema::{Ending, LeaseName, Origin};
 
 impl Inner {
-    async fn changed(
-        self: Arc<Inner>,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Result<LimitStanding, BackendError> {
+    async fn changed(self: Arc<Inner>, namespace: NamespaceName, key: LimitKey) -> Result<LimitStanding, BackendError> {
         let info = self.registry.limit(&namespace, &key);
         if info.is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
             return Ok(LimitStanding::InForce);
@@ -46,11 +42,7 @@ impl Inner {
         Ok(standings)
     }
 
-    async fn usage(
-        self: Arc<Inner>,
-        namespace: NamespaceName,
-        info: Arc<LimitInfo>,
-    ) -> Result<Usage, BackendError> {
+    async fn usage(self: Arc<Inner>, namespace: NamespaceName, info: Arc<LimitInfo>) -> Result<Usage, BackendError> {
         let tracked = self.table.limit(&namespace, &info.definition.key);
         let totals = self.read_limits(&[&tracked]).await?.first().copied().flatten();
         Ok(usage(&info, totals.unwrap_or_default()))
@@ -68,11 +60,7 @@ impl Inner {
         let record = self.read_lease(&name).await?;
         // A marked anchor only says that a process completed the lease.
         if was_denied && record.as_ref().is_none_or(|record| record.origin == Origin::Marked) {
-            return Ok(Some(LeaseView {
-                reserved_at: None,
-                requirements: Vec::new(),
-                state: LeaseState::Denied,
-            }));
+            return Ok(Some(LeaseView { reserved_at: None, requirements: Vec::new(), state: LeaseState::Denied }));
         }
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
@@ -124,10 +112,7 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
     }
 
-    fn complete(
-        &self,
-        requests: Vec<LimitsComplete>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).complete_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
@@ -138,11 +123,7 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
-    fn changed(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
         let work = Arc::clone(&self.inner).changed(namespace, key);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
@@ -156,20 +137,12 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<LimitInfo>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         let work = Arc::clone(&self.inner).usage(namespace, limit);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         let work = Arc::clone(&self.inner).lease(namespace, lease);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }

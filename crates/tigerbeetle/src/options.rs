@@ -63,12 +63,10 @@ impl FromStr for LedgerUrl {
     type Err = LedgerUrlError;
 
     fn from_str(text: &str) -> Result<LedgerUrl, LedgerUrlError> {
-        let rest =
-            text.strip_prefix(SCHEME).ok_or_else(|| LedgerUrlError::Scheme { found: text.to_owned() })?;
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| LedgerUrlError::Scheme { found: text.to_owned() })?;
         let (addresses, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let address = |found: &str| {
-            found.parse::<SocketAddr>().map_err(|_| LedgerUrlError::Address { found: found.to_owned() })
-        };
+        let address =
+            |found: &str| found.parse::<SocketAddr>().map_err(|_| LedgerUrlError::Address { found: found.to_owned() });
         let addresses = addresses.trim_end_matches('/');
         let replicas: Vec<SocketAddr> = addresses.split(',').map(address).collect::<Result<_, _>>()?;
         if replicas.len() > ADDRESSES_MAX {
@@ -140,10 +138,7 @@ mod tests {
         assert_eq!((url.addresses().as_str(), url.cluster), ("10.0.0.1:3000,10.0.0.2:3000", 7));
         assert_eq!(url.to_string(), "tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7");
         for text in ["tigerbeetle://127.0.0.1:3000", "tigerbeetle://127.0.0.1:3000/?cluster=0"] {
-            assert_eq!(
-                text.parse::<LedgerUrl>().unwrap().to_string(),
-                "tigerbeetle://127.0.0.1:3000?cluster=0"
-            );
+            assert_eq!(text.parse::<LedgerUrl>().unwrap().to_string(), "tigerbeetle://127.0.0.1:3000?cluster=0");
         }
         let url: LedgerUrl = format!("tigerbeetle://127.0.0.1:3000?cluster={}", u128::MAX).parse().unwrap();
         assert_eq!(url.cluster, u128::MAX);

@@ -66,9 +66,7 @@ impl Inner {
         let arrived = Instant::now();
         self.wait_for_setup().await?;
         // The holder of the lock may wait for a silent cluster, and waiters here have no bounded queue.
-        let Ok(mut reconciled) =
-            tokio::time::timeout(self.options.deadline, tracked.reconciling.lock()).await
-        else {
+        let Ok(mut reconciled) = tokio::time::timeout(self.options.deadline, tracked.reconciling.lock()).await else {
             return Err(BackendError::Failed(self.timeout_message()));
         };
         if reconciled.is_some_and(|began| began >= arrived)
@@ -114,19 +112,11 @@ impl Inner {
                 ChangeResult::Failed(message) => return Err(BackendError::Failed(message)),
             }
         }
-        Err(BackendError::Failed(format!(
-            "other processes keep changing {}; try again",
-            describe_limit(&tracked.key)
-        )))
+        Err(BackendError::Failed(format!("other processes keep changing {}; try again", describe_limit(&tracked.key))))
     }
 
     /// Makes one change, under the first attempt id that has not failed.
-    async fn change(
-        &self,
-        tracked: &TrackedLimit,
-        step: Step,
-        change: u64,
-    ) -> Result<ChangeResult, BackendError> {
+    async fn change(&self, tracked: &TrackedLimit, step: Step, change: u64) -> Result<ChangeResult, BackendError> {
         for attempt in 0..ATTEMPTS_MAX {
             let chain = capacity::chain(tracked, &self.common, step, change, attempt);
             let results = self.create_one(chain, Direction::GivesBack).await?;
@@ -135,19 +125,14 @@ impl Inner {
                 read => return Ok(read),
             }
         }
-        Ok(ChangeResult::Failed(format!(
-            "{ATTEMPTS_MAX} attempts to change {} failed",
-            describe_limit(&tracked.key)
-        )))
+        Ok(ChangeResult::Failed(format!("{ATTEMPTS_MAX} attempts to change {} failed", describe_limit(&tracked.key))))
     }
 
     /// Number of the last successful change.
     async fn last_change(&self, tracked: &TrackedLimit) -> Result<u64, BackendError> {
         match self.read(ReadRequest::LastChange { account: tracked.accounts.limit }).await? {
             ReadReply::Transfers(transfers) => Ok(transfers.first().map_or(0, |last| last.user_data_64)),
-            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => {
-                Err(unexpected_reply())
-            }
+            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => Err(unexpected_reply()),
         }
     }
 
@@ -170,12 +155,9 @@ impl Inner {
         let mut all = Vec::with_capacity(tracked_limits.len());
         for tracked_limits in tracked_limits.chunks(LIMITS_AT_ONCE) {
             let revisions: Vec<u64> = tracked_limits.iter().map(|tracked| self.revision(tracked)).collect();
-            let ids = tracked_limits
-                .iter()
-                .flat_map(|tracked| [tracked.accounts.limit, tracked.accounts.debt])
-                .collect();
-            let (number, ReadReply::Accounts(found)) = self.read_numbered(ReadRequest::Accounts(ids)).await?
-            else {
+            let ids =
+                tracked_limits.iter().flat_map(|tracked| [tracked.accounts.limit, tracked.accounts.debt]).collect();
+            let (number, ReadReply::Accounts(found)) = self.read_numbered(ReadRequest::Accounts(ids)).await? else {
                 return Err(unexpected_reply());
             };
             for (tracked, revision) in tracked_limits.iter().zip(revisions) {
@@ -198,8 +180,7 @@ impl Inner {
             let results = self.created(accounts).await?;
             for (tracked, results) in tracked_limits.iter().zip(results.chunks(2)) {
                 for result in results {
-                    check_account(result.status, &describe_limit(&tracked.key))
-                        .map_err(SetupError::Foreign)?;
+                    check_account(result.status, &describe_limit(&tracked.key)).map_err(SetupError::Foreign)?;
                 }
             }
         }
@@ -327,8 +308,7 @@ mod tests {
     fn a_queue_that_is_full_at_the_start_is_no_reason_to_serve_nothing_ever_after() {
         let full = BackendError::Overloaded("the queue is full");
         assert_eq!(setup_after(Err(full.into())), None);
-        let foreign =
-            check_account(tigerbeetle::CreateAccountStatus::ExistsWithDifferentFlags, "the operator");
+        let foreign = check_account(tigerbeetle::CreateAccountStatus::ExistsWithDifferentFlags, "the operator");
         let foreign = foreign.map_err(SetupError::Foreign);
         assert!(matches!(setup_after(foreign), Some(Setup::Failed(message)) if message.contains("flags")));
         assert_eq!(setup_after(Ok(())), Some(Setup::Ready));

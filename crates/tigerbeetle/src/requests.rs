@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use earmark_admission::{BackendError, BatchTarget, PendingItem};
 use tigerbeetle::{
-    Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult,
-    CreateTransferResult, CreateTransferStatus, Error, QueryFilter, Transfer,
+    Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult, CreateTransferResult,
+    CreateTransferStatus, Error, QueryFilter, Transfer,
 };
 
 use crate::batch::{BATCH_EVENTS_MAX, Chains, RequestSize, next_request};
@@ -183,9 +183,7 @@ impl ReadRequest {
                 reply(client.create_accounts(accounts), ReadReply::CreatedAccounts)
             }
             ReadRequest::Accounts(ids) => reply(client.lookup_accounts(ids), ReadReply::Accounts),
-            ReadRequest::Lease(lease) => {
-                reply(client.query_transfers(of_lease(*lease)), ReadReply::Transfers)
-            }
+            ReadRequest::Lease(lease) => reply(client.query_transfers(of_lease(*lease)), ReadReply::Transfers),
             ReadRequest::LastChange { account } => {
                 reply(client.get_account_transfers(last_change(*account)), ReadReply::Transfers)
             }
@@ -229,10 +227,7 @@ impl BatchTarget for Reads {
             let error = match sent.await {
                 Ok(replies) => {
                     self.observe_time(&replies);
-                    return batch
-                        .into_iter()
-                        .zip(replies)
-                        .for_each(|(pending, reply)| pending.reply(Ok(reply)));
+                    return batch.into_iter().zip(replies).for_each(|(pending, reply)| pending.reply(Ok(reply)));
                 }
                 Err(SessionError::ClientLost) => continue,
                 Err(SessionError::TooMuchData) => BackendError::Failed(
@@ -255,8 +250,7 @@ mod tests {
     /// and until the next answer no reservation seemed expired.
     #[test]
     fn what_exists_does_not_set_the_clock_back() {
-        let result =
-            |timestamp, status| CreateTransferResult { timestamp, status, reserved: Default::default() };
+        let result = |timestamp, status| CreateTransferResult { timestamp, status, reserved: Default::default() };
         let (exists, failed) = (CreateTransferStatus::Exists, CreateTransferStatus::LinkedEventFailed);
         assert_eq!(result_time(&[result(5, exists)]), 0);
         assert_eq!(result_time(&[result(5, exists), result(91, failed), result(92, failed)]), 92);
@@ -266,9 +260,8 @@ mod tests {
     #[test]
     fn results_are_mapped_back_by_position() {
         let status = CreateTransferStatus::Created;
-        let results: Vec<_> = (0..9)
-            .map(|timestamp| CreateTransferResult { timestamp, status, reserved: Default::default() })
-            .collect();
+        let results: Vec<_> =
+            (0..9).map(|timestamp| CreateTransferResult { timestamp, status, reserved: Default::default() }).collect();
         let lens = [2, 3, 0, 4];
         let firsts = split(&results, &lens).map(|chain| (chain.len(), chain.first().map(|r| r.timestamp)));
         assert_eq!(firsts.collect::<Vec<_>>(), [(2, Some(0)), (3, Some(2)), (0, None), (4, Some(5))]);

@@ -65,8 +65,7 @@ fn is_known(created: &Created) -> bool {
 impl Inner {
     /// Reserves leases; answers in request order.
     pub(crate) async fn reserve_all(self: Arc<Inner>, requests: Vec<LimitsReserve>) -> Vec<Answered> {
-        let dispatches: Vec<Dispatch> =
-            requests.into_iter().map(|request| self.dispatch_reserve(request)).collect();
+        let dispatches: Vec<Dispatch> = requests.into_iter().map(|request| self.dispatch_reserve(request)).collect();
         let mut created = self.send_all(&dispatches).await.into_iter();
         let mut begun = Vec::with_capacity(dispatches.len());
         for dispatch in dispatches {
@@ -88,9 +87,7 @@ impl Inner {
         for dispatch in begun {
             answers.push(match dispatch {
                 Dispatch::Answer(answer) => answer,
-                Dispatch::Wait(task) => {
-                    task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
-                }
+                Dispatch::Wait(task) => task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string()))),
                 Dispatch::Send(_) => Err(unexpected_reply()),
             });
         }
@@ -203,9 +200,9 @@ impl Inner {
                 None => ReserveAnswer::Refused(refusal),
             });
         }
-        let prepared = self.prepare(&checked).ok_or_else(|| {
-            BackendError::Failed("the limit changed meanwhile; try again with the same lease".into())
-        })?;
+        let prepared = self
+            .prepare(&checked)
+            .ok_or_else(|| BackendError::Failed("the limit changed meanwhile; try again with the same lease".into()))?;
         let chain = prepared.plan.chain(&self.common);
         let created = self.create_one(chain.clone(), Direction::Takes).await;
         self.answer(&Sending { checked, prepared, chain }, created).await
@@ -254,8 +251,7 @@ impl Inner {
             }
             self.reconcile(&tracked).await?;
             let Some(info) = self.registry.limit(namespace, key) else { return unknown() };
-            let (target, in_force) =
-                (target(Some(&info)), tracked.totals().map_or(0, |totals| totals.in_force));
+            let (target, in_force) = (target(Some(&info)), tracked.totals().map_or(0, |totals| totals.in_force));
             if target == 0 && in_force == 0 {
                 return unknown();
             }
@@ -316,10 +312,7 @@ impl Inner {
             in_force.max(info.as_ref().unwrap_or(&limit.info).definition.capacity)
         };
         let parts = prepared.plan.taken.iter().zip(&prepared.limits);
-        parts
-            .filter(|(taken, limit)| taken.amount > most(limit))
-            .map(|(taken, _)| taken.key.clone())
-            .collect()
+        parts.filter(|(taken, limit)| taken.amount > most(limit)).map(|(taken, _)| taken.key.clone()).collect()
     }
 
     /// Answers a denial. The ledger names only the first limit with too little; limits with too small a capacity are
@@ -337,8 +330,7 @@ impl Inner {
         if !limited_by.contains(&taken.key) {
             limited_by.push(taken.key.clone());
         }
-        let retry_after_ms =
-            if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
+        let retry_after_ms = if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
         let denied = Denied {
             fingerprint: checked.fingerprint,
             limited_by: limited_by.first().unwrap_or(&taken.key).clone(),

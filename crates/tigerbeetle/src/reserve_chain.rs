@@ -66,11 +66,7 @@ impl ReservePlan {
 
     pub(crate) fn read(&self, chain: &[Transfer], results: &[CreateTransferResult]) -> ReserveResult {
         if results.len() != chain.len() {
-            return ReserveResult::Failed(format!(
-                "{} results came for {} transfers",
-                results.len(),
-                chain.len()
-            ));
+            return ReserveResult::Failed(format!("{} results came for {} transfers", results.len(), chain.len()));
         }
         let decisive = results.iter().position(|result| result.status != Status::LinkedEventFailed);
         let Some((index, result)) = decisive.and_then(|index| Some((index, results.get(index)?))) else {
@@ -94,17 +90,14 @@ impl ReservePlan {
 
     fn record(&self, chain: &[Transfer], results: &[CreateTransferResult]) -> LeaseRecord {
         let made_at = |index: usize| results.get(index).map_or(0, |result| result.timestamp);
-        let held =
-            self.taken.iter().zip(chain.iter().zip(results).skip(1)).map(|(taken, (transfer, result))| {
-                Held {
-                    account: taken.account,
-                    key: Some(taken.key.clone()),
-                    transfer: transfer.id,
-                    amount: taken.amount,
-                    holding: taken.holding,
-                    ends_at_ns: end_ns(result.timestamp, taken.hold_seconds),
-                }
-            });
+        let held = self.taken.iter().zip(chain.iter().zip(results).skip(1)).map(|(taken, (transfer, result))| Held {
+            account: taken.account,
+            key: Some(taken.key.clone()),
+            transfer: transfer.id,
+            amount: taken.amount,
+            holding: taken.holding,
+            ends_at_ns: end_ns(result.timestamp, taken.hold_seconds),
+        });
         LeaseRecord {
             fingerprint: self.fingerprint,
             made_at_ns: made_at(0),

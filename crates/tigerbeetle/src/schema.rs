@@ -80,10 +80,7 @@ impl LimitAccounts {
 
     /// The accounts to create. The limit account cannot be overdrawn.
     pub(crate) fn records(&self) -> [Account; 2] {
-        [
-            account(self.limit, AccountFlags::DebitsMustNotExceedCredits),
-            account(self.debt, AccountFlags::empty()),
-        ]
+        [account(self.limit, AccountFlags::DebitsMustNotExceedCredits), account(self.debt, AccountFlags::empty())]
     }
 }
 
@@ -95,10 +92,7 @@ pub(crate) struct CommonAccounts {
 
 impl CommonAccounts {
     pub(crate) fn new() -> CommonAccounts {
-        CommonAccounts {
-            operator: Label::OperatorAccount.id().to_u128(),
-            lease: Label::LeaseAccount.id().to_u128(),
-        }
+        CommonAccounts { operator: Label::OperatorAccount.id().to_u128(), lease: Label::LeaseAccount.id().to_u128() }
     }
 
     /// The accounts to create.
@@ -230,10 +224,7 @@ mod tests {
     fn the_check_values_of_the_design_hold() {
         assert_eq!(CommonAccounts::new().operator, 0xee06f35fb94212edc7e42a11203bfca8);
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
-        assert_eq!(
-            lease.reserve_id(&key("global:llm:openai:gpt-4o:rpm")),
-            0xc45e760e52ab0d347b2806411077b034
-        );
+        assert_eq!(lease.reserve_id(&key("global:llm:openai:gpt-4o:rpm")), 0xc45e760e52ab0d347b2806411077b034);
     }
 
     /// Fingerprints are stored: with another algorithm every retry would look like other requirements.

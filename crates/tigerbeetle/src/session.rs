@@ -53,10 +53,7 @@ impl Session {
     }
 
     /// Sends one request, and connects first if necessary.
-    pub(crate) async fn request<T, F>(
-        &mut self,
-        request: impl FnOnce(&Client) -> F,
-    ) -> Result<T, SessionError>
+    pub(crate) async fn request<T, F>(&mut self, request: impl FnOnce(&Client) -> F) -> Result<T, SessionError>
     where
         F: Future<Output = Result<T, Error>>,
     {

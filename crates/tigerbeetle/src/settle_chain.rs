@@ -8,9 +8,7 @@ use earmark_core::{LimitKey, Overage};
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
 use crate::lease_record::{Held, LeaseRecord};
-use crate::schema::{
-    Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, SECOND_NS, link,
-};
+use crate::schema::{Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, SECOND_NS, link};
 use crate::status::{describe, exists, has_ended};
 
 /// Timeout of overage on a reservation that has expired.

@@ -25,9 +25,7 @@ pub(crate) const fn exists(status: Status) -> bool {
 pub(crate) const fn has_ended(status: Status) -> bool {
     matches!(
         status,
-        Status::PendingTransferExpired
-            | Status::PendingTransferAlreadyVoided
-            | Status::PendingTransferAlreadyPosted
+        Status::PendingTransferExpired | Status::PendingTransferAlreadyVoided | Status::PendingTransferAlreadyPosted
     )
 }
 

@@ -29,11 +29,7 @@ async fn open(server: &Server, registry: Arc<TestRegistry>) -> TigerBeetleLimits
     TigerBeetleLimits::open(options, registry).await.unwrap()
 }
 
-async fn reserve(
-    limits: &TigerBeetleLimits,
-    lease: LeaseId,
-    amount: u64,
-) -> Result<ReserveAnswer, BackendError> {
+async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) -> Result<ReserveAnswer, BackendError> {
     let requirements = amounts(&[("tpm", amount)]);
     limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, requirements }]).await.remove(0)
 }
@@ -215,8 +211,7 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
             .map(|_| LimitsReserve { namespace: namespace(), lease: lease(), requirements: amounts(&parts) })
             .collect();
         let answers = limits.reserve(requests.clone()).await;
-        let is_allowed =
-            |answer: &&Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
+        let is_allowed = |answer: &&Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
         assert_eq!(answers.iter().filter(is_allowed).count(), 200);
         assert!(answers[..200].iter().all(|answer| is_allowed(&answer)));
         let denied = |answer: &Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Denied { .. }));
@@ -283,8 +278,7 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
     let registry = TestRegistry::default();
     registry.put(&namespace(), definition("usd", Kind::Credit(terms), 0));
     let limits = open(&server, Arc::new(registry)).await;
-    let request =
-        |lease| LimitsReserve { namespace: namespace(), lease, requirements: amounts(&[("usd", 5)]) };
+    let request = |lease| LimitsReserve { namespace: namespace(), lease, requirements: amounts(&[("usd", 5)]) };
     let leases: Vec<LeaseId> = (0..8).map(|_| lease()).collect();
     for leases in leases.chunks(2) {
         for answer in limits.reserve(leases.iter().copied().map(request).collect()).await {

@@ -7,9 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{
-    CompleteAnswer, LimitStanding, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
-};
+use earmark_admission::{CompleteAnswer, LimitStanding, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer};
 use earmark_core::{Kind, LeaseId, LeaseState, Usage};
 use earmark_tigerbeetle::TigerBeetleLimits;
 use support::registry::TestRegistry;
@@ -80,9 +78,7 @@ async fn a_call_is_admitted_settled_and_remembered() {
     let lease = bench.admit(&[("tpm", 60), ("slots", 1)]).await;
     let denied = support::lease();
     let answer = bench.reserve(denied, &[("tpm", 1), ("slots", 1)]).await;
-    assert!(
-        matches!(&answer, ReserveAnswer::Denied { limited_by, never: false, .. } if *limited_by == [key("slots")])
-    );
+    assert!(matches!(&answer, ReserveAnswer::Denied { limited_by, never: false, .. } if *limited_by == [key("slots")]));
     assert_eq!((bench.reserved("tpm").await, bench.reserved("slots").await), (60, 1));
 
     let answer = bench.complete(lease, &[("tpm", 30)]).await;
@@ -119,10 +115,7 @@ async fn another_process_knows_what_became_of_a_lease() {
         let answer = second.reserve(held, other).await;
         assert!(matches!(answer, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })), "{answer:?}");
     }
-    assert_eq!(
-        second.reserve(completed, &[("tpm", 10)]).await,
-        ReserveAnswer::Refused(Refusal::LeaseExpired)
-    );
+    assert_eq!(second.reserve(completed, &[("tpm", 10)]).await, ReserveAnswer::Refused(Refusal::LeaseExpired));
     let answer = second.reserve(denied, &[("tpm", 99)]).await;
     assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
     let view = second.limits.lease(namespace(), held).await.unwrap().unwrap();
@@ -169,10 +162,7 @@ async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named()
 
     let second = TestLimits::with(&server, first.registry.clone()).await;
     let answer = second.reserve(denied, &parts).await;
-    assert!(
-        matches!(&answer, ReserveAnswer::Denied { limited_by, .. } if *limited_by == [key("slots")]),
-        "{answer:?}"
-    );
+    assert!(matches!(&answer, ReserveAnswer::Denied { limited_by, .. } if *limited_by == [key("slots")]), "{answer:?}");
     // The search for a denial leaves no trace: the refused lease may try again.
     let parts = [("tpm", 1)];
     for _ in 0..2 {

@@ -53,11 +53,7 @@ pub(crate) const BUGS: [Bug; 8] = [
     Bug {
         name: "ack-before-fsync",
         what: "an append is acknowledged before it is on disk",
-        edits: &[Edit {
-            path: "crates/node/src/raft_log/files.rs",
-            from: "        sync_file(&tail.file)?;",
-            to: "",
-        }],
+        edits: &[Edit { path: "crates/node/src/raft_log/files.rs", from: "        sync_file(&tail.file)?;", to: "" }],
         test: "three_nodes",
         seed: 10_451_216_379_200_822_465,
     },

@@ -19,8 +19,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations = numbers(files.keys().copied());
     violations.extend(files.iter().flat_map(|(name, text)| shape(name, text)));
     // Links to other files are not entries.
-    let listed: Vec<Link<'_>> =
-        links(index).into_iter().filter(|link| number(link.target).is_some()).collect();
+    let listed: Vec<Link<'_>> = links(index).into_iter().filter(|link| number(link.target).is_some()).collect();
     for (place, link) in listed.iter().enumerate() {
         let what = match files.get(link.target) {
             _ if listed[..place].iter().any(|earlier| earlier.target == link.target) => {

@@ -36,11 +36,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 
     for (place, row) in rows.iter().enumerate() {
         if !crates.iter().any(|one| one.name == row.name) {
-            violations.push(Violation::new(
-                ARCHITECTURE,
-                row.line,
-                format!("there is no crate `{}`", row.name),
-            ));
+            violations.push(Violation::new(ARCHITECTURE, row.line, format!("there is no crate `{}`", row.name)));
         }
         if rows[..place].iter().any(|earlier| earlier.name == row.name) {
             violations.push(Violation::new(ARCHITECTURE, row.line, format!("`{}` has two rows", row.name)));
@@ -65,22 +61,14 @@ fn compare(row: &Row<'_>, one: &Crate<'_>, folders: &BTreeMap<&str, &str>) -> Ve
     for (line, package) in dependencies(one.manifest) {
         let Some(&name) = folders.get(package) else { continue };
         if !row.may_depend_on.contains(&name) {
-            let what = format!(
-                "depends on `{name}`, {ARCHITECTURE}:{} allows {}",
-                row.line,
-                list(&row.may_depend_on)
-            );
+            let what = format!("depends on `{name}`, {ARCHITECTURE}:{} allows {}", row.line, list(&row.may_depend_on));
             violations.push(Violation::new(&one.manifest_path, line, what));
         }
         used.push(name);
     }
     for name in row.may_depend_on.iter().filter(|name| !used.contains(name)) {
-        let what = format!(
-            "`{}` may depend on `{name}` and does not, {} has {}",
-            row.name,
-            one.manifest_path,
-            list(&used)
-        );
+        let what =
+            format!("`{}` may depend on `{name}` and does not, {} has {}", row.name, one.manifest_path, list(&used));
         violations.push(Violation::new(ARCHITECTURE, row.line, what));
     }
     violations
@@ -91,8 +79,7 @@ fn list(names: &[&str]) -> String {
 }
 
 fn crates<'a>(tree: &'a Tree, violations: &mut Vec<Violation>) -> Vec<Crate<'a>> {
-    let in_crates =
-        tree.folders("crates").into_iter().map(|name| (name, format!("crates/{name}/Cargo.toml")));
+    let in_crates = tree.folders("crates").into_iter().map(|name| (name, format!("crates/{name}/Cargo.toml")));
     let mut crates = Vec::new();
     for (name, manifest_path) in in_crates.chain([("xtask", "xtask/Cargo.toml".to_owned())]) {
         match tree.text(&manifest_path) {
@@ -111,9 +98,7 @@ fn table<'a>(architecture: &'a str, violations: &mut Vec<Violation>) -> Option<V
     // Skip the separator line after the header.
     for (line, text) in lines.skip(1).take_while(|(_, line)| line.starts_with('|')) {
         match *cells(text).as_slice() {
-            [first, _, last]
-                if quoted(first).len() == 1 && (!quoted(last).is_empty() || NONE.contains(&last)) =>
-            {
+            [first, _, last] if quoted(first).len() == 1 && (!quoted(last).is_empty() || NONE.contains(&last)) => {
                 let may_depend_on = quoted(last).into_iter().filter(|name| *name != "none").collect();
                 rows.push(Row { line, name: quoted(first)[0], may_depend_on });
             }
@@ -137,8 +122,7 @@ fn quoted(cell: &str) -> Vec<&str> {
 
 /// The package name of a manifest.
 fn package(manifest: &str) -> Option<&str> {
-    let entry =
-        entries(manifest).into_iter().find(|entry| (entry.section, entry.key) == ("package", "name"))?;
+    let entry = entries(manifest).into_iter().find(|entry| (entry.section, entry.key) == ("package", "name"))?;
     Some(entry.value.trim_matches('"'))
 }
 

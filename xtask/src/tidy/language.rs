@@ -94,8 +94,7 @@ fn lines(prose: &[(usize, &str)]) -> Vec<(usize, String)> {
 }
 
 fn paragraph_faults(words: &[Word], has_sentences: bool) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> =
-        PHRASES.iter().flat_map(|phrase| occurrences(words, phrase)).collect();
+    let mut found: Vec<(usize, String)> = PHRASES.iter().flat_map(|phrase| occurrences(words, phrase)).collect();
     if has_sentences {
         for sentence in words.split_inclusive(Word::ends_sentence) {
             let (Some(first), Some(last)) = (sentence.first(), sentence.last()) else { continue };
@@ -110,8 +109,7 @@ fn paragraph_faults(words: &[Word], has_sentences: bool) -> Vec<(usize, String)>
 fn occurrences(words: &[Word], phrase: &str) -> Vec<(usize, String)> {
     let phrase_words: Vec<&str> = phrase.split(' ').collect();
     let matches = |window: &&[Word]| {
-        let is_same =
-            window.iter().zip(&phrase_words).all(|(word, wanted)| word.bare().eq_ignore_ascii_case(wanted));
+        let is_same = window.iter().zip(&phrase_words).all(|(word, wanted)| word.bare().eq_ignore_ascii_case(wanted));
         let inner = &window[..window.len() - 1];
         is_same && !inner.iter().any(|word| word.text.ends_with(|last: char| !last.is_alphanumeric()))
     };
@@ -135,11 +133,7 @@ mod tests {
     #[test]
     fn a_banned_phrase_is_found_with_its_line() {
         for phrase in PHRASES {
-            check_file(
-                "a.md",
-                &format!("Good.\n\nIt has {phrase}, perhaps."),
-                &[&format!("3: found {phrase:?}")],
-            );
+            check_file("a.md", &format!("Good.\n\nIt has {phrase}, perhaps."), &[&format!("3: found {phrase:?}")]);
         }
         check_file("a.rs", "let a = 1;\n/// Allows so\n/// many calls.\n", &["2: found \"so many\""]);
         check_file("a.md", "There Is None.", &["1: found \"is none\""]);
@@ -151,11 +145,7 @@ mod tests {
     fn a_sentence_without_a_subject_is_found_and_a_question_is_not() {
         check_file("a.rs", "// What is kept.\n", &["1: a sentence begins with \"What\""]);
         check_file("a.rs", "/// Fine. Who calls\n/// this.\n", &["1: a sentence begins with \"Who\""]);
-        check_file(
-            "a.rs",
-            "// Whoever calls.\n",
-            &["1: found \"whoever\"", "1: a sentence begins with \"Whoever\""],
-        );
+        check_file("a.rs", "// Whoever calls.\n", &["1: found \"whoever\"", "1: a sentence begins with \"Whoever\""]);
         check_file("a.rs", "// What is kept\n// where?\n", &[]);
         check_file("a.rs", "// Whether it is kept, and by whom: what else.\n", &[]);
         check_file("a.md", "- What it does.\n", &["1: a sentence begins with \"What\""]);

@@ -12,8 +12,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                 continue;
             }
             if !resolve(path, target).is_some_and(|file| tree.has(&file)) {
-                let what =
-                    format!("the link to {target} is broken; allowed are files and folders of this tree");
+                let what = format!("the link to {target} is broken; allowed are files and folders of this tree");
                 violations.push(Violation::new(path, link.line, what));
             }
         }

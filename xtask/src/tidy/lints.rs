@@ -32,9 +32,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
 fn threshold(path: &str, text: &str) -> Option<Violation> {
     let entry = entries(text).into_iter().find(|entry| entry.key == THRESHOLD);
     let (line, found) = entry.map_or((1, "nothing"), |entry| (entry.line, entry.value));
-    (found != FUNCTION_LINES_MAX).then(|| {
-        Violation::new(path, line, format!("{THRESHOLD}: found {found}, allowed is {FUNCTION_LINES_MAX}"))
-    })
+    (found != FUNCTION_LINES_MAX)
+        .then(|| Violation::new(path, line, format!("{THRESHOLD}: found {found}, allowed is {FUNCTION_LINES_MAX}")))
 }
 
 fn inherits(text: &str) -> bool {
@@ -46,7 +45,5 @@ fn inherits(text: &str) -> bool {
 }
 
 fn denies(text: &str, section: &str) -> bool {
-    entries(text)
-        .iter()
-        .any(|entry| entry.section == section && entry.key == LINT && entry.value.contains("\"deny\""))
+    entries(text).iter().any(|entry| entry.section == section && entry.key == LINT && entry.value.contains("\"deny\""))
 }

@@ -29,11 +29,7 @@ fn links_in(line: usize, content: &str) -> Vec<Link<'_>> {
         let target = end + mark.len();
         if let Some(length) = masked[target..].find(')') {
             let start = opening(&masked[..end]).unwrap_or(0);
-            links.push(Link {
-                line,
-                text: &content[start..end],
-                target: path(&content[target..target + length]),
-            });
+            links.push(Link { line, text: &content[start..end], target: path(&content[target..target + length]) });
         }
     }
     if masked.starts_with('[')

@@ -35,10 +35,7 @@ const GOOD: [(&str, &str); 10] = [
     ("crates/server/Cargo.toml", SERVER),
     ("docs/adr/0001-one.md", "# One\n\nStatus: accepted\n"),
     ("docs/adr/0002-two.md", "# Two and `more`\n\nStatus: accepted\n"),
-    (
-        "docs/adr/README.md",
-        "- [One](0001-one.md)\n- [Two and `more`](0002-two.md)\n- [up](../../ARCHITECTURE.md)\n",
-    ),
+    ("docs/adr/README.md", "- [One](0001-one.md)\n- [Two and `more`](0002-two.md)\n- [up](../../ARCHITECTURE.md)\n"),
     ("xtask/Cargo.toml", "[package]\nname = \"xtask\"\n[lints]\nworkspace = true\n"),
 ];
 
@@ -90,9 +87,7 @@ fn a_crate_that_escapes_the_count_of_lines_is_found() {
     for lints in ["", "[lints]\nworkspace = false\n", "[lints.clippy]\ntoo_many_lines = \"allow\"\n"] {
         broken(
             &[("xtask/Cargo.toml", &format!("[package]\nname = \"xtask\"\n{lints}"))],
-            &[
-                "xtask/Cargo.toml:1: must have `[lints] workspace = true`, or too_many_lines = \"deny\" of its own",
-            ],
+            &["xtask/Cargo.toml:1: must have `[lints] workspace = true`, or too_many_lines = \"deny\" of its own"],
         );
     }
 }
@@ -121,10 +116,7 @@ fn an_index_of_decisions_that_differs_from_its_folder_is_found() {
         broken(&[("docs/adr/README.md", text)], expected);
     }
     broken(
-        &[
-            ("ARCHITECTURE.md", &ARCHITECTURE.replace("docs/adr/README.md", "docs")),
-            ("docs/adr/README.md", ""),
-        ],
+        &[("ARCHITECTURE.md", &ARCHITECTURE.replace("docs/adr/README.md", "docs")), ("docs/adr/README.md", "")],
         &["docs/adr/README.md:1: missing; it must list the decisions"],
     );
 }
@@ -146,9 +138,7 @@ fn a_decision_without_its_number_title_or_status_is_found() {
             &[(&format!("docs/adr/{name}"), three)],
             &[
                 &format!("docs/adr/README.md:1: {name} is not listed"),
-                &format!(
-                    "docs/adr/{name}:1: the name must be NNNN-title.md, the title in lower case with hyphens"
-                ),
+                &format!("docs/adr/{name}:1: the name must be NNNN-title.md, the title in lower case with hyphens"),
             ],
         );
     }
@@ -183,10 +173,7 @@ fn a_dependency_that_the_table_does_not_allow_is_found_however_it_is_written() {
         );
     }
     broken(
-        &[(
-            "crates/core/Cargo.toml",
-            &format!("{DENIES}[dev-dependencies.earmark-server]\nversion = \"1\"\n"),
-        )],
+        &[("crates/core/Cargo.toml", &format!("{DENIES}[dev-dependencies.earmark-server]\nversion = \"1\"\n"))],
         &[],
     );
 }
@@ -212,14 +199,8 @@ fn a_table_of_crates_that_says_more_or_less_than_the_tree_is_found() {
             row("| `xtask` | chores | — |\n", ""),
             &["xtask/Cargo.toml:1: `xtask` has no row in the table of ARCHITECTURE.md"],
         ),
-        (
-            row("| `xtask`", "| `node` | soon | none |\n| `xtask`"),
-            &["ARCHITECTURE.md:7: there is no crate `node`"],
-        ),
-        (
-            row("| `xtask`", "| `core` | again | none |\n| `xtask`"),
-            &["ARCHITECTURE.md:7: `core` has two rows"],
-        ),
+        (row("| `xtask`", "| `node` | soon | none |\n| `xtask`"), &["ARCHITECTURE.md:7: there is no crate `node`"]),
+        (row("| `xtask`", "| `core` | again | none |\n| `xtask`"), &["ARCHITECTURE.md:7: `core` has two rows"]),
         (
             row("| the heart | none |", "| the heart | no runtime |"),
             &[
@@ -234,10 +215,7 @@ fn a_table_of_crates_that_says_more_or_less_than_the_tree_is_found() {
     ] {
         broken(&[(path, &text)], expected);
     }
-    broken(
-        &[("crates/node/src/lib.rs", "//! Node.\n")],
-        &["crates/node/Cargo.toml:1: missing; every crate needs one"],
-    );
+    broken(&[("crates/node/src/lib.rs", "//! Node.\n")], &["crates/node/Cargo.toml:1: missing; every crate needs one"]);
 }
 
 #[test]

@@ -102,8 +102,7 @@ fn walk(root: &Path) -> Result<Vec<String>, Failure> {
             let is_folder = entry.file_type().map_err(failed)?.is_dir();
             if !is_folder {
                 let path = entry.path();
-                let parts =
-                    path.strip_prefix(root).unwrap_or(&path).iter().map(|part| part.to_string_lossy());
+                let parts = path.strip_prefix(root).unwrap_or(&path).iter().map(|part| part.to_string_lossy());
                 paths.push(parts.collect::<Vec<_>>().join("/"));
             } else if !SKIPPED.iter().any(|skipped| entry.file_name() == *skipped) {
                 folders.push(entry.path());

@@ -37,8 +37,7 @@ impl<H: BookHost> Keys for BookBackend<H> {
 
     fn list(&self, namespace: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>> {
         Box::pin(self.read(move |book, _| {
-            let is_meant =
-                |info: &&Arc<KeyInfo>| namespace.as_ref().is_none_or(|name| *name == info.namespace);
+            let is_meant = |info: &&Arc<KeyInfo>| namespace.as_ref().is_none_or(|name| *name == info.namespace);
             book.keys().filter(is_meant).cloned().collect()
         }))
     }

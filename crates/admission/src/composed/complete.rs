@@ -31,8 +31,7 @@ impl<H: BookHost> Parts<H> {
                 settles.len().saturating_sub(1)
             }));
         }
-        let credit =
-            async { if settles.is_empty() { Vec::new() } else { self.credits.settle(actor, settles).await } };
+        let credit = async { if settles.is_empty() { Vec::new() } else { self.credits.settle(actor, settles).await } };
         let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
         (requests.iter().zip(completed).zip(places))
             .map(|((request, completed), place)| {
@@ -73,12 +72,7 @@ impl<H: BookHost> Parts<H> {
     }
 
     /// Merges the answers of limits and credit.
-    fn merge(
-        &self,
-        request: &CompleteRequest,
-        completed: CompleteAnswer,
-        settled: SettleAnswer,
-    ) -> CompleteAnswer {
+    fn merge(&self, request: &CompleteRequest, completed: CompleteAnswer, settled: SettleAnswer) -> CompleteAnswer {
         let reconciled = completed.reconciled || settled.is_known;
         let is_ignored = |key: &&LimitKey| {
             completed.ignored.contains(key)
@@ -86,8 +80,7 @@ impl<H: BookHost> Parts<H> {
                 || !settled.is_known && !self.is_limit(request, key)
         };
         let keys = request.actuals.iter().map(|actual| &actual.key);
-        let ignored: Vec<LimitKey> =
-            if reconciled { keys.filter(is_ignored).cloned().collect() } else { Vec::new() };
+        let ignored: Vec<LimitKey> = if reconciled { keys.filter(is_ignored).cloned().collect() } else { Vec::new() };
         CompleteAnswer {
             reconciled,
             message: describe_ignored(&ignored).or(completed.message),

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use super::Parts;
-use crate::backend::{
-    Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
-};
+use crate::backend::{Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest};
 use crate::book_host::BookHost;
 use crate::limits::{LimitStanding, Registry};
 use crate::registry::is_deleting;
@@ -48,11 +46,7 @@ impl<H: BookHost> Parts<H> {
         _ = Registry::refresh(&self.registry).await;
     }
 
-    pub(super) async fn put_limit(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Result<LimitChange, LimitError> {
+    pub(super) async fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
         self.registry.check_right(by.clone()).await?;
         self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
@@ -84,11 +78,7 @@ impl<H: BookHost> Parts<H> {
     }
 
     /// Forgets a limit that was deleted and is gone, so that the same key starts anew.
-    pub(super) async fn make_room(
-        &self,
-        namespace: &NamespaceName,
-        key: &LimitKey,
-    ) -> Result<(), BackendError> {
+    pub(super) async fn make_room(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
         match self.known(namespace, key) {
             Some(limit) if is_deleting(&limit) => self.standing_of(namespace, &limit).await.map(drop),
             Some(_) | None => Ok(()),
@@ -198,19 +188,13 @@ impl<H: BookHost> Parts<H> {
         status: LimitStatus,
     ) -> Result<LimitInfo, BackendError> {
         let capacity = match status {
-            LimitStatus::Decreasing { .. } => {
-                self.limits.usage(namespace, Arc::clone(&limit)).await?.capacity
-            }
+            LimitStatus::Decreasing { .. } => self.limits.usage(namespace, Arc::clone(&limit)).await?.capacity,
             LimitStatus::Active | LimitStatus::Deleted => limit.capacity,
         };
         Ok(LimitInfo { status, capacity, ..Arc::unwrap_or_clone(limit) })
     }
 
-    pub(super) async fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Result<Option<Usage>, BackendError> {
+    pub(super) async fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Result<Option<Usage>, BackendError> {
         self.registry.agree()?;
         let Some(limit) = Backend::limit(&self.registry, namespace.clone(), key).await? else {
             return Ok(None);

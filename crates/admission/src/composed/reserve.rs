@@ -66,8 +66,7 @@ impl<H: BookHost> Parts<H> {
             missing.push(self.missing_account(request).await);
         }
         let payable = requests.into_iter().zip(&missing).filter(|(_, missing)| missing.is_none());
-        let mut answers =
-            self.reserve_payable(actor, payable.map(|(request, _)| request).collect()).await.into_iter();
+        let mut answers = self.reserve_payable(actor, payable.map(|(request, _)| request).collect()).await.into_iter();
         let unanswered = || Err(BackendError::Failed("a reserve has no answer".into()));
         let answer = |missing: Option<LimitKey>| match missing {
             Some(key) => Ok(account_not_found(key)),

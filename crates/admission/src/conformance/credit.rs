@@ -1,8 +1,6 @@
 //! Credit holds: held together with the limits, settled at cost, released in time.
 
-use earmark_core::{
-    AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft,
-};
+use earmark_core::{AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft};
 
 use super::Harness;
 use super::credit_driver::{MAIN, account, credit, issue, open, open_vault, retire, transfer};
@@ -347,10 +345,7 @@ pub async fn amounts_reach_the_bounds_of_128_bits(harness: &impl Harness) {
     assert_eq!(driver.settle(lease, None).await.credit_paid, u64::MAX);
     assert_eq!(driver.sums().await, (i128::MAX - most, 0, most));
     driver.does(MAIN, vec![transfer("acme", "bob", (i128::MAX - most) as u128)]).await;
-    assert_eq!(
-        (driver.usd_of("main", "bob").await, driver.usd_of("main", "acme").await),
-        (i128::MAX - most, 0)
-    );
+    assert_eq!((driver.usd_of("main", "bob").await, driver.usd_of("main", "acme").await), (i128::MAX - most, 0));
     let lease = driver.lease();
     let never = driver.reserve(lease, &[("usd", 1)]).await;
     assert!(matches!(never, ReserveAnswer::Refused(Refusal::InsufficientCredit { .. })), "{never:?}");

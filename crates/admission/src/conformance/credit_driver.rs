@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, Operation, Overdraft, Principal,
-    Receipt, VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, Operation, Overdraft, Principal, Receipt,
+    VaultName, WriteError,
 };
 
 use super::Harness;
@@ -89,12 +89,7 @@ pub(super) fn write_request(
 }
 
 impl<H: Harness> Driver<'_, H> {
-    pub(super) async fn write(
-        &self,
-        scope: Option<&str>,
-        sequence: u64,
-        operations: Vec<Operation>,
-    ) -> WriteAnswer {
+    pub(super) async fn write(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> WriteAnswer {
         self.0
             .backend()
             .write(Principal::System, write_request(scope, "billing", sequence, operations))
@@ -102,24 +97,14 @@ impl<H: Harness> Driver<'_, H> {
             .expect("a backend that answers")
     }
 
-    pub(super) async fn commit(
-        &self,
-        scope: Option<&str>,
-        sequence: u64,
-        operations: Vec<Operation>,
-    ) -> Arc<Receipt> {
+    pub(super) async fn commit(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> Arc<Receipt> {
         match self.write(scope, sequence, operations).await {
             WriteAnswer::Committed(receipt) => receipt,
             WriteAnswer::Refused(error) => panic!("{error:?}"),
         }
     }
 
-    pub(super) async fn refuse(
-        &self,
-        scope: Option<&str>,
-        sequence: u64,
-        operations: Vec<Operation>,
-    ) -> WriteError {
+    pub(super) async fn refuse(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> WriteError {
         match self.write(scope, sequence, operations).await {
             WriteAnswer::Committed(receipt) => panic!("{receipt:?}"),
             WriteAnswer::Refused(error) => error,

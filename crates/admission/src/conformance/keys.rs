@@ -58,10 +58,7 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
     let request = || driver.request(driver.lease(), &[("rpm", 1)]);
     assert!(backend.reserve(by.clone(), vec![request()]).await[0].is_ok());
-    assert_eq!(
-        backend.reserve(Principal::Anonymous, vec![request()]).await,
-        [Err(BackendError::Unauthenticated)]
-    );
+    assert_eq!(backend.reserve(Principal::Anonymous, vec![request()]).await, [Err(BackendError::Unauthenticated)]);
 
     let revoked = keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
     assert!(revoked.revoked_at.is_some());
@@ -98,14 +95,10 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
     assert_eq!(backend.put_limit(by.clone(), put).await, Err(LimitError::Backend(unauthenticated.clone())));
     let actuals = vec![Amount { key: super::driver::key("rpm"), amount: 0 }];
-    let complete =
-        crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
+    let complete = crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
     assert_eq!(backend.complete(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
     let token = Token::random().expect("random bits");
-    assert_eq!(
-        keys.create(by.clone(), command(&token, Role::Admin)).await,
-        Err(KeyError::Backend(unauthenticated))
-    );
+    assert_eq!(keys.create(by.clone(), command(&token, Role::Admin)).await, Err(KeyError::Backend(unauthenticated)));
     let usage = driver.usage("rpm").await;
     assert_eq!((usage.capacity, usage.reserved), (10, 4));
     let last = backend.client_state(namespace(), None, "billing".parse().expect("a client")).await;
@@ -119,21 +112,13 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let (root, by) = make(keys, Role::Admin).await;
     // Changes by Earmark itself are not listed.
     driver.put("rpm", MINUTE, 10).await;
-    let put = PutLimitRequest {
-        namespace: namespace(),
-        definition: definition("rpm", MINUTE, 20),
-        expected_revision: None,
-    };
+    let put =
+        PutLimitRequest { namespace: namespace(), definition: definition("rpm", MINUTE, 20), expected_revision: None };
     backend.put_limit(by, put).await.expect("a limit");
     let user = Principal::Actor("user:7".parse().expect("an actor"));
-    let delete = DeleteLimitRequest {
-        namespace: namespace(),
-        key: super::driver::key("rpm"),
-        expected_revision: None,
-    };
+    let delete = DeleteLimitRequest { namespace: namespace(), key: super::driver::key("rpm"), expected_revision: None };
     backend.delete_limit(user, delete).await.expect("a limit to delete");
-    let written =
-        backend.write(Principal::System, write_request(None, "billing", 1, vec![open_vault("eu")])).await;
+    let written = backend.write(Principal::System, write_request(None, "billing", 1, vec![open_vault("eu")])).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     // Merged lists are ordered by time.
     harness.advance_ms(20).await;

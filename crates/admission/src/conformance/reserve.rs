@@ -100,10 +100,7 @@ pub async fn a_retry_with_another_body_is_refused(harness: &impl Harness) {
     let lease = driver.admit(&[("tpm", 60)]).await;
     for other in [&[("tpm", 61)][..], &[("rpm", 60)], &[("rpm", 1), ("tpm", 60)]] {
         let answer = driver.reserve(lease, other).await;
-        assert!(
-            matches!(answer, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })),
-            "{other:?}: {answer:?}"
-        );
+        assert!(matches!(answer, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })), "{other:?}: {answer:?}");
     }
     assert_eq!((driver.reserved("rpm").await, driver.reserved("tpm").await), (0, 60));
 }
@@ -169,8 +166,7 @@ pub async fn the_items_of_a_batch_are_answered_each_on_its_own(harness: &impl Ha
     driver.put("tpm", MINUTE, 100).await;
     let requests = [60, 60, 40].map(|amount| driver.request(driver.lease(), &[("tpm", amount)]));
     let answers = harness.backend().reserve(Principal::System, requests.to_vec()).await;
-    let allowed: Vec<bool> =
-        answers.iter().map(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).collect();
+    let allowed: Vec<bool> = answers.iter().map(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).collect();
     assert_eq!(allowed, [true, false, true]);
     assert_eq!(driver.reserved("tpm").await, 100);
 }
@@ -180,8 +176,7 @@ pub async fn a_lease_can_be_read(harness: &impl Harness) {
     let driver = Driver(harness);
     driver.put("tpm", MINUTE, 100).await;
     driver.put("rpm", MINUTE, 100).await;
-    let read =
-        async |lease| harness.backend().lease(namespace(), lease).await.expect("a backend that answers");
+    let read = async |lease| harness.backend().lease(namespace(), lease).await.expect("a backend that answers");
     assert_eq!(read(driver.lease()).await, None);
     let lease = driver.admit(&[("tpm", 60), ("rpm", 1)]).await;
     let view = read(lease).await.expect("a lease that is live");

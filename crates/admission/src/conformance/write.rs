@@ -83,10 +83,7 @@ pub async fn a_fence_keeps_a_late_copy_out(harness: &impl Harness) {
     assert_eq!(driver.refuse(MAIN, 2, late()).await, WriteError::InsufficientCredit { operation: 0 });
     assert!(driver.commit(MAIN, 2, vec![]).await.results.is_empty());
     driver.commit(MAIN, 3, vec![issue("acme", 10)]).await;
-    assert_eq!(
-        driver.refuse(MAIN, 2, late()).await,
-        WriteError::SequenceReused { last_committed_sequence: 3 }
-    );
+    assert_eq!(driver.refuse(MAIN, 2, late()).await, WriteError::SequenceReused { last_committed_sequence: 3 });
     assert_eq!((driver.usd_of("main", "acme").await, driver.usd_of("main", "bob").await), (10, 0));
 }
 
@@ -132,12 +129,9 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
         harness.backend().write(Principal::System, request).await.expect("a backend that answers")
     };
     let unknown = WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace));
-    for (scope, sequence, operations) in [
-        (None, 1, vec![]),
-        (None, 2, vec![put("rpm", None)]),
-        (MAIN, 1, vec![]),
-        (MAIN, 1, vec![open_vault("main")]),
-    ] {
+    for (scope, sequence, operations) in
+        [(None, 1, vec![]), (None, 2, vec![put("rpm", None)]), (MAIN, 1, vec![]), (MAIN, 1, vec![open_vault("main")])]
+    {
         assert_eq!(in_namespace("new", scope, sequence, operations).await, unknown);
     }
     let state = async |name: &str, scope: Option<&str>| {
@@ -152,10 +146,7 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
     }
     let issued = in_namespace("new", MAIN, 1, vec![issue("revenue", 7)]).await;
     assert!(matches!(issued, WriteAnswer::Committed(_)), "{issued:?}");
-    assert_eq!(
-        (state("new", MAIN).await, state("newer", MAIN).await),
-        (Ok(1), Err(CreditReadError::VaultNotFound))
-    );
+    assert_eq!((state("new", MAIN).await, state("newer", MAIN).await), (Ok(1), Err(CreditReadError::VaultNotFound)));
     let default = harness.backend().limit(namespace(), key("rpm")).await.expect("a backend that answers");
     assert_eq!(default, None);
 }

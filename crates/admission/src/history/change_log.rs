@@ -26,15 +26,7 @@ impl ChangePager {
     #[must_use]
     pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> ChangePager {
         let page = ChangePage::default();
-        ChangePager {
-            namespace,
-            page_size,
-            page,
-            looked_at: 0,
-            bytes: 0,
-            last: ChangeCursor::default(),
-            is_cut: false,
-        }
+        ChangePager { namespace, page_size, page, looked_at: 0, bytes: 0, last: ChangeCursor::default(), is_cut: false }
     }
 
     /// Adds a journal record if it is a change. Returns false, without reading the record, if the page is full.
@@ -44,8 +36,7 @@ impl ChangePager {
             return false;
         }
         self.pass(ChangeCursor::of_book(number));
-        let is_meant =
-            |entry: &ChangeEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
+        let is_meant = |entry: &ChangeEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
         if let Some(entry) = entry(book, number, record).filter(is_meant) {
             self.keep(entry);
         }
@@ -72,9 +63,7 @@ impl ChangePager {
     /// Whether the page accepts no more records.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.page.entries.len() >= self.page_size
-            || self.looked_at >= RECORDS_MAX
-            || self.bytes >= SUMMARY_BYTES
+        self.page.entries.len() >= self.page_size || self.looked_at >= RECORDS_MAX || self.bytes >= SUMMARY_BYTES
     }
 
     fn keep(&mut self, entry: ChangeEntry) {
@@ -114,12 +103,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             actor: key.actor.clone(),
             namespace: key.namespace.clone(),
             vault: None,
-            what: ChangeKind::Key {
-                change: key.change,
-                id: key.id.clone(),
-                name: key.name.clone(),
-                role: key.role,
-            },
+            what: ChangeKind::Key { change: key.change, id: key.id.clone(), name: key.name.clone(), role: key.role },
         }),
         JournalRecord::Limit(limit) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{
-    AccountId, AssetId, AssetName, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId,
-};
+use earmark_core::{AccountId, AssetId, AssetName, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId};
 
 use crate::writes::Audit;
 
@@ -23,10 +21,7 @@ impl Sums {
         match record {
             JournalRecord::Transaction(transaction) => self.add_transaction(transaction),
             // A held amount still belongs to its account. Only payments move credit.
-            JournalRecord::Hold(_)
-            | JournalRecord::Release(_)
-            | JournalRecord::Key(_)
-            | JournalRecord::Limit(_) => {}
+            JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) | JournalRecord::Limit(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
                 self.change(settle.hold.account, settle.hold.asset, paid.wrapping_neg());
@@ -72,9 +67,9 @@ impl Sums {
     #[must_use]
     pub fn audit(self, book: &Book, vault: VaultId, at: UnixMs) -> Audit {
         let assets = book.audit(vault);
-        let uneven = assets.iter().find(|totals| {
-            totals.issued.checked_sub(totals.retired).is_none_or(|expected| expected != totals.live)
-        });
+        let uneven = assets
+            .iter()
+            .find(|totals| totals.issued.checked_sub(totals.retired).is_none_or(|expected| expected != totals.live));
         let message = match uneven {
             Some(totals) => Some(format!(
                 "{}: {} were issued and {} retired, but the accounts have {}",

@@ -1,7 +1,7 @@
 use earmark_core::{
-    Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, Kind, LeaseId, LimitKey,
-    LimitRef, NamespaceId, Operation, Outcome, Overage, Overdraft, Part, PutLimit, Reserve, ReserveOutcome,
-    Transaction, TxId, VaultName, Write,
+    Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, Kind, LeaseId, LimitKey, LimitRef,
+    NamespaceId, Operation, Outcome, Overage, Overdraft, Part, PutLimit, Reserve, ReserveOutcome, Transaction, TxId,
+    VaultName, Write,
 };
 
 use super::*;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, Actor, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry,
-    Transaction,
+    AccountId, AccountName, Actor, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry, Transaction,
 };
 
 use crate::writes::{EntryChange, EntryKind, EntryView, HoldView};
@@ -42,12 +41,7 @@ pub fn entry_view(
     Some(EntryView { number, at, what, changes })
 }
 
-fn change(
-    book: &Book,
-    (account, asset): (AccountId, AssetId),
-    amount: i128,
-    held: i128,
-) -> Option<EntryChange> {
+fn change(book: &Book, (account, asset): (AccountId, AssetId), amount: i128, held: i128) -> Option<EntryChange> {
     let (vault, _) = book.account_name(account)?;
     Some(EntryChange { asset: book.asset_name(vault, asset)?.clone(), amount, held })
 }

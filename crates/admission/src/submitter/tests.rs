@@ -45,11 +45,7 @@ fn desk(queue_max: usize) -> Desk {
 }
 
 impl Desk {
-    fn take(
-        &self,
-        item: u32,
-        events: usize,
-    ) -> impl Future<Output = Result<u32, BackendError>> + Send + use<> {
+    fn take(&self, item: u32, events: usize) -> impl Future<Output = Result<u32, BackendError>> + Send + use<> {
         self.submitter.submit(item, events, Direction::Takes)
     }
 

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     Amount, Answered, Applied, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, BookRequest,
-    ChangePage, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions,
-    PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
+    ChangePage, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Overage,
-    Principal, UnixMs, VaultId,
+    AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Overage, Principal,
+    UnixMs, VaultId,
 };
 
 use crate::support::counter::{key, namespace};
@@ -25,12 +25,7 @@ struct Follower {
 }
 
 impl BookHost for Follower {
-    async fn submit<R: BookRequest>(
-        &self,
-        by: Principal,
-        requests: Vec<R>,
-        _: Direction,
-    ) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(&self, by: Principal, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
         let apply = |request: R| {
             let outcome = book.apply_as(now, &by, request.command());
@@ -55,12 +50,7 @@ impl BookHost for Follower {
         }
     }
 
-    async fn entries(
-        &self,
-        _: (AccountId, AccountName),
-        _: u64,
-        _: usize,
-    ) -> Result<EntryPage, BackendError> {
+    async fn entries(&self, _: (AccountId, AccountName), _: u64, _: usize) -> Result<EntryPage, BackendError> {
         Err(BackendError::Failed("there is no credit here".into()))
     }
 

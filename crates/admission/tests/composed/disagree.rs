@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits,
-    LimitsReserve, LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
+    Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits, LimitsReserve,
+    LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
 };
 use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage, Principal};
 
@@ -64,10 +64,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let first = composed(ExternalParts { limits: false, credit: true });
     first.start().await.unwrap();
     for answer in asked(&alone, lease(2)).await {
-        assert!(
-            answer.contains("a database keeps the credit of this server: name it with --credits"),
-            "{answer}"
-        );
+        assert!(answer.contains("a database keeps the credit of this server: name it with --credits"), "{answer}");
     }
     for answer in asked(&first, lease(3)).await {
         assert!(answer.starts_with("Ok("), "{answer}");
@@ -76,9 +73,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     for backend in [&alone as &dyn Backend, &first] {
         for answer in asked(backend, lease(4)).await {
             assert!(
-                answer.contains(
-                    "TigerBeetle enforces the limits of this server: name its cluster with --ledger"
-                ),
+                answer.contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
                 "{answer}"
             );
         }

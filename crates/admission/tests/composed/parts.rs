@@ -13,8 +13,7 @@ use crate::support::flaky::Step;
 use crate::support::{Pair, credit_elsewhere, limits_elsewhere};
 
 fn request(pair: &Pair, number: u128, parts: &[(&str, u64)]) -> ReserveRequest {
-    let requirements =
-        parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
+    let requirements = parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
     ReserveRequest { namespace: namespace(), lease: pair.lease(number), job: None, requirements }
 }
 

@@ -132,8 +132,7 @@ mod tests {
 
     #[test]
     fn merging_counts_as_if_all_had_been_counted_in_one() {
-        let (mut one, mut other, mut all) =
-            (Histogram::default(), Histogram::default(), Histogram::default());
+        let (mut one, mut other, mut all) = (Histogram::default(), Histogram::default(), Histogram::default());
         for value in 0..1_000_u64 {
             let part = if value % 3 == 0 { &mut one } else { &mut other };
             part.record(nanos(value * 37), value);

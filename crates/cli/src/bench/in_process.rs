@@ -83,11 +83,8 @@ async fn open(load: Load<'_>) -> Result<Target, Failure> {
     };
     let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
     for definition in load.definitions {
-        let request = PutLimitRequest {
-            namespace: namespace.clone(),
-            definition: definition.clone(),
-            expected_revision: None,
-        };
+        let request =
+            PutLimitRequest { namespace: namespace.clone(), definition: definition.clone(), expected_revision: None };
         let put = target.backend.put_limit(Principal::System, request).await;
         put.map_err(|error| Failure::Bench(format!("{}: {error}", definition.key)))?;
     }

@@ -71,8 +71,8 @@ pub(super) fn parts(limits: usize) -> Vec<Part> {
         model(":concurrency", slots, 1, "calls"),
         tenant,
     ];
-    let more = (first.len() + 1..=limits)
-        .map(|number| model(&format!(":more-{number:02}"), rolling.clone(), 1, "requests"));
+    let more =
+        (first.len() + 1..=limits).map(|number| model(&format!(":more-{number:02}"), rolling.clone(), 1, "requests"));
     first.iter().take(limits).cloned().chain(more).collect()
 }
 
@@ -125,11 +125,7 @@ impl Keys {
             let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
             Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
         };
-        parts
-            .iter()
-            .map(keys)
-            .collect::<Result<_, NameError>>()
-            .map_err(|error| Failure::Bench(error.to_string()))
+        parts.iter().map(keys).collect::<Result<_, NameError>>().map_err(|error| Failure::Bench(error.to_string()))
     }
 
     /// The key for the model or tenant of `call`.
@@ -210,12 +206,7 @@ mod tests {
         let keys: Vec<String> = parts(4).iter().map(|part| part.key(7)).collect();
         assert_eq!(
             keys,
-            [
-                "bench:model-07:rpm",
-                "bench:model-07:tpm",
-                "bench:model-07:concurrency",
-                "bench:tenant-0007:tpm"
-            ]
+            ["bench:model-07:rpm", "bench:model-07:tpm", "bench:model-07:concurrency", "bench:tenant-0007:tpm"]
         );
         let definitions = definitions(&parts(4)).unwrap();
         assert_eq!(definitions.len(), 3 * MODELS + TENANTS);
@@ -225,8 +216,7 @@ mod tests {
     #[test]
     fn leases_differ_between_calls_and_workers() {
         let (mut one, mut other) = (Calls::new(), Calls::new());
-        let leases: BTreeSet<LeaseId> =
-            (0..1_000).flat_map(|_| [one.next().lease, other.next().lease]).collect();
+        let leases: BTreeSet<LeaseId> = (0..1_000).flat_map(|_| [one.next().lease, other.next().lease]).collect();
         assert_eq!(leases.len(), 2_000);
         let call = one.next();
         assert!(call.model < MODELS && call.tenant < TENANTS);

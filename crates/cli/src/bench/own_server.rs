@@ -39,16 +39,13 @@ impl OwnServer {
         let credentials = token.as_ref().map(|token| Credentials::new(&token.reveal())).transpose()?;
         let (stop, stopped) = oneshot::channel();
         let (bound, is_bound) = mpsc::channel();
-        let serve =
-            move || runtime()?.block_on(serve(&bound, stopped, connections, reserves, scratch, token));
+        let serve = move || runtime()?.block_on(serve(&bound, stopped, connections, reserves, scratch, token));
         let thread = std::thread::Builder::new().name("server".into()).spawn(serve);
         let thread = thread.map_err(|source| Failure::System { what: "starting a thread", source })?;
         match is_bound.recv() {
             Ok(address) => Ok(OwnServer { address, credentials, stop, thread }),
             // The thread ended without sending an address, so it has an error.
-            Err(_) => {
-                Err(join(thread).err().unwrap_or_else(|| Failure::Bench("the server ended early".into())))
-            }
+            Err(_) => Err(join(thread).err().unwrap_or_else(|| Failure::Bench("the server ended early".into()))),
         }
     }
 

@@ -96,10 +96,7 @@ impl Report {
         }
         if let Some(bare) = self.bare_ops_per_s {
             let part = if bare > 0.0 { 100.0 * self.ops_per_s / bare } else { 0.0 };
-            rows.push([
-                "bare client".to_owned(),
-                format!("{} ops/s; this run reached {part:.0}% of it", rate(bare)),
-            ]);
+            rows.push(["bare client".to_owned(), format!("{} ops/s; this run reached {part:.0}% of it", rate(bare))]);
         }
         if let Some(error) = &self.first_error {
             rows.push(["first error".to_owned(), error.clone()]);
@@ -158,9 +155,7 @@ mod tests {
     #[test]
     fn the_table_has_rounded_numbers_with_units() {
         let text = report(End::Ops, Duration::from_millis(1_500)).text();
-        assert!(
-            text.starts_with("ops/s        667\ntransfers/s  2,667 (ops x limits)\np50          1,234 us\n")
-        );
+        assert!(text.starts_with("ops/s        667\ntransfers/s  2,667 (ops x limits)\np50          1,234 us\n"));
         assert!(text.ends_with("errors       0\nended early  after 1.50 s\n"), "{text}");
     }
 

@@ -62,11 +62,8 @@ impl Request {
             body += "]}";
             offsets.push(found);
         }
-        let (path, start, end) = if calls == 1 {
-            (path.to_owned(), "", "")
-        } else {
-            (format!("{path}/batch"), "{\"requests\":[", "]}")
-        };
+        let (path, start, end) =
+            if calls == 1 { (path.to_owned(), "", "") } else { (format!("{path}/batch"), "{\"requests\":[", "]}") };
         let head = format!(
             "POST {path} HTTP/1.1\r\n{headers}content-type: application/json\r\n\
              content-length: {}\r\n\r\n{start}",
@@ -155,8 +152,7 @@ mod tests {
 
     #[test]
     fn several_calls_are_a_batch_in_their_order() {
-        let call =
-            |number: usize| Call { lease: LeaseId::from_u128(number as u128), model: number, tenant: number };
+        let call = |number: usize| Call { lease: LeaseId::from_u128(number as u128), model: number, tenant: number };
         let (line, body) = filled(Action::Complete, 4, &[call(1), call(2)]);
         assert_eq!(line, "POST /v1/complete/batch HTTP/1.1");
         assert_eq!(body["requests"].as_array().unwrap().len(), 2);

@@ -74,8 +74,7 @@ impl Target {
             return Ok(Target { backend: Arc::new(book), node: None });
         };
         let data = path.join("data");
-        let disk =
-            RealDisk::new(&data).map_err(|source| Failure::System { what: "the data folder", source })?;
+        let disk = RealDisk::new(&data).map_err(|source| Failure::System { what: "the data folder", source })?;
         let mut options = NodeOptions::new(Arc::new(disk));
         options.queue_max = options.queue_max.max(reserves);
         let node = Node::open(options).await?;

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use earmark_admission::LimitDocument;
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage,
-    VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, VaultName,
 };
 
 use crate::client::ClientArgs;
@@ -161,9 +160,7 @@ impl PutArgs {
 /// The value of a required flag; `example` starts with the flag.
 fn needed<T>(kind: &str, example: &str, value: Option<T>) -> Result<T, Failure> {
     let flag = example.split(' ').next().unwrap_or_default();
-    value.ok_or_else(|| {
-        Failure::Usage(format!("{flag} is required for a {kind} limit, for example {example}"))
-    })
+    value.ok_or_else(|| Failure::Usage(format!("{flag} is required for a {kind} limit, for example {example}")))
 }
 
 fn absent<'a>(kind: &str, flags: impl IntoIterator<Item = (&'a str, bool)>) -> Result<(), Failure> {
@@ -174,11 +171,7 @@ fn absent<'a>(kind: &str, flags: impl IntoIterator<Item = (&'a str, bool)>) -> R
 }
 
 /// A name from a flag, or its default.
-fn named<T: Clone>(
-    given: Option<&T>,
-    default: &str,
-    new: impl Fn(&str) -> Result<T, NameError>,
-) -> Result<T, Failure> {
+fn named<T: Clone>(given: Option<&T>, default: &str, new: impl Fn(&str) -> Result<T, NameError>) -> Result<T, Failure> {
     match given {
         Some(name) => Ok(name.clone()),
         None => new(default).map_err(|error| Failure::Usage(error.to_string())),
@@ -249,8 +242,7 @@ mod tests {
             text(&definition, "active"),
             "u is active: usd of acme in main, each held for at most 90 s, paid to revenue\n"
         );
-        let elsewhere =
-            "--key u --kind credit --account acme --asset usd --timeout 90 --vault eu --revenue shop";
+        let elsewhere = "--key u --kind credit --account acme --asset usd --timeout 90 --vault eu --revenue shop";
         let definition = document(elsewhere).unwrap().into_definition();
         let terms = definition.kind.terms().unwrap();
         assert_eq!((terms.vault.as_str(), terms.revenue.as_str()), ("eu", "shop"));
@@ -259,10 +251,7 @@ mod tests {
     #[test]
     fn wrong_flags_are_refused_with_what_is_allowed() {
         for (line, message) in [
-            (
-                "--key a --kind rolling --capacity 1",
-                "--window is required for a rolling limit, for example --window",
-            ),
+            ("--key a --kind rolling --capacity 1", "--window is required for a rolling limit, for example --window"),
             (
                 "--key a --kind rolling --capacity 1 --window 1 --timeout 1",
                 "--timeout is not allowed for a rolling limit",
@@ -273,14 +262,8 @@ mod tests {
                 "--window is not allowed for a concurrency limit",
             ),
             ("--key a --kind rolling --capacity 1 --window 0", "found \"0\", allowed are 1 s to 366 d"),
-            (
-                "--key a --kind rolling --capacity 1 --window 31622401",
-                "found \"31622401\", allowed are 1 s to 366 d",
-            ),
-            (
-                "--key a --kind rolling --capacity 0 --window 1",
-                "found \"0\", allowed are whole numbers from 1",
-            ),
+            ("--key a --kind rolling --capacity 1 --window 31622401", "found \"31622401\", allowed are 1 s to 366 d"),
+            ("--key a --kind rolling --capacity 0 --window 1", "found \"0\", allowed are whole numbers from 1"),
             ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
             ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, credit]"),
             ("--key a --kind rolling --window 1", "--capacity is required for a rolling limit"),

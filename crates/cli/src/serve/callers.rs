@@ -25,8 +25,7 @@ impl ServeArgs {
             return Err(ServerError::Plaintext { found: self.listen }.into());
         }
         if self.bootstrap_key && !self.join.is_empty() {
-            let message =
-                "--bootstrap-key: a node that joins a cluster uses the cluster's keys; remove this flag";
+            let message = "--bootstrap-key: a node that joins a cluster uses the cluster's keys; remove this flag";
             return Err(Failure::Usage(message.into()));
         }
         Ok(())
@@ -55,8 +54,7 @@ impl ServeArgs {
 
     /// The issuer of session tokens. Its key file is reloaded on change and on SIGHUP.
     pub(super) fn issuer(&self) -> Result<Option<Arc<Issuer>>, Failure> {
-        let (Some(issuer), Some(path), Some(audience)) = (&self.issuer, &self.issuer_keys, &self.audience)
-        else {
+        let (Some(issuer), Some(path), Some(audience)) = (&self.issuer, &self.issuer_keys, &self.audience) else {
             return Ok(None);
         };
         let options = IssuerOptions {
@@ -101,8 +99,7 @@ pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name:
     };
     keys.create(Principal::System, command).await.map(drop).map_err(|error| match error {
         KeyError::NotTheFirst => {
-            "this server already has keys; start without this flag and create more with `earmark key create`"
-                .into()
+            "this server already has keys; start without this flag and create more with `earmark key create`".into()
         }
         error => error.to_string(),
     })

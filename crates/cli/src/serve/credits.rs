@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use earmark_admission::{Credits, SystemClock};
 use earmark_credits::{
-    OpenStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
-    StoreError,
+    OpenStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store, StoreError,
 };
 
 use crate::failure::Failure;
@@ -32,8 +31,7 @@ impl FromStr for CreditsUrl {
         }
         let Some(path) = text.strip_prefix("sqlite:") else {
             // The URL of an unsupported database may contain a password too.
-            let shown =
-                text.split_once("://").map_or_else(|| text.to_owned(), |(kind, _)| format!("{kind}://..."));
+            let shown = text.split_once("://").map_or_else(|| text.to_owned(), |(kind, _)| format!("{kind}://..."));
             return Err(format!("--credits: found {shown:?}, {ALLOWED}"));
         };
         // Both forms are in use: sqlite:file and sqlite:///folder/file.

@@ -156,8 +156,7 @@ impl ServeArgs {
                  addresses need certificates: --peer-cert, --peer-key and --peer-ca"
             )));
         }
-        for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)]
-        {
+        for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)] {
             if let Some(found) = found.filter(|found| found.port() == 0) {
                 return Err(Failure::Usage(format!(
                     "{flag}: found {found}, allowed are ports from 1, because the other nodes store the address"
@@ -167,9 +166,8 @@ impl ServeArgs {
         if self.has_open_peers() && (self.bootstrap_key || self.issuer.is_some()) {
             return Err(Failure::Usage(format!("--peer-listen: {OPEN_PEERS}")));
         }
-        let disk = RealDisk::new(&self.data).map_err(|error| {
-            Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display()))
-        })?;
+        let disk = RealDisk::new(&self.data)
+            .map_err(|error| Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display())))?;
         Ok(NodeOptions {
             id: self.node_id,
             peer_listen: self.peer_listen.map(|address| address.to_string()),
@@ -298,8 +296,7 @@ mod tests {
     fn the_role_of_a_node_is_shown_in_words() {
         let member = |node, is_voter| MemberStatus { node, is_voter, ..MemberStatus::default() };
         let members = vec![member(1, true), member(2, true), member(3, false)];
-        let status =
-            |node, leader| ClusterStatus { node, leader, members: members.clone(), ..Default::default() };
+        let status = |node, leader| ClusterStatus { node, leader, members: members.clone(), ..Default::default() };
         assert_eq!(role(&status(1, Some(1))), "leader");
         assert_eq!(role(&status(2, Some(1))), "follower of node 1");
         assert_eq!(role(&status(3, Some(1))), "learner of node 1");

@@ -41,10 +41,6 @@ pub(super) async fn open(
 }
 
 #[cfg(not(feature = "tigerbeetle"))]
-pub(super) async fn open(
-    url: &LedgerUrl,
-    _: EngineConfig,
-    _: Arc<dyn Registry>,
-) -> Result<Arc<dyn Limits>, Failure> {
+pub(super) async fn open(url: &LedgerUrl, _: EngineConfig, _: Arc<dyn Registry>) -> Result<Arc<dyn Limits>, Failure> {
     match *url {}
 }

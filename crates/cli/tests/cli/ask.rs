@@ -10,13 +10,7 @@ pub(crate) struct Answered {
 }
 
 /// Sends a request. An error means that the outcome is unknown. `patience` bounds each read.
-pub(crate) fn ask(
-    address: &str,
-    method: &str,
-    path: &str,
-    body: &str,
-    patience: Duration,
-) -> io::Result<Answered> {
+pub(crate) fn ask(address: &str, method: &str, path: &str, body: &str, patience: Duration) -> io::Result<Answered> {
     ask_by(None, address, (method, path, body), patience)
 }
 

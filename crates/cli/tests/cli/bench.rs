@@ -26,17 +26,13 @@ fn it_runs_in_process_and_over_http_to_a_server_of_its_own() {
     let json = check(&run(&words(&["--limits", "6", "--complete"])).ends(0), "http-own-server");
     assert_eq!((&json["batch"], &json["limits"], &json["connections"]), (&1.into(), &6.into(), &64.into()));
     assert!(json["completed"].as_u64().unwrap() > 0, "{json}");
-    check(
-        &run(&words(&["--in-process", "--connections", "1", "--batch", "2", "--complete"])).ends(0),
-        "in-process",
-    );
+    check(&run(&words(&["--in-process", "--connections", "1", "--batch", "2", "--complete"])).ends(0), "in-process");
 }
 
 #[test]
 fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
     let words = |more: &[&'static str]| [&["bench", "--client", "--seconds", "0.2", "--json"], more].concat();
-    for (more, batch) in [(&["--connections", "100"][..], 256), (&["--connections", "4", "--batch", "1"], 1)]
-    {
+    for (more, batch) in [(&["--connections", "100"][..], 256), (&["--connections", "4", "--batch", "1"], 1)] {
         let json = check(&run(&words(more)).ends(0), "client-own-server");
         assert_eq!((&json["batch"], &json["complete"]), (&batch.into(), &true.into()), "{json}");
         assert!(json["completed"].as_u64().unwrap() > 0, "{json}");
@@ -65,18 +61,7 @@ fn it_measures_a_node_and_its_disk_and_removes_its_files() {
 #[test]
 fn it_runs_against_a_server_and_deletes_its_limits_afterwards() {
     let server = Server::start(&[]);
-    let words = [
-        "bench",
-        "--seconds",
-        "0.2",
-        "--connections",
-        "2",
-        "--batch",
-        "3",
-        "--http",
-        &server.url(),
-        "--json",
-    ];
+    let words = ["bench", "--seconds", "0.2", "--connections", "2", "--batch", "3", "--http", &server.url(), "--json"];
     check(&run(&words).ends(0), "http");
     let limits = server.line("limits list --json").ends(0).json();
     for limit in limits["limits"].as_array().unwrap() {
@@ -105,9 +90,8 @@ fn it_ends_by_count_where_that_comes_first() {
 fn it_fails_when_the_server_goes_away() {
     let server = Server::start(&[]);
     let url = server.url();
-    let bench = std::thread::spawn(move || {
-        run(&["bench", "--seconds", "60", "--connections", "2", "--http", &url, "--json"])
-    });
+    let bench =
+        std::thread::spawn(move || run(&["bench", "--seconds", "60", "--connections", "2", "--http", &url, "--json"]));
     wait("the limits", || server.line("limits list").stdout.contains("bench:"));
     drop(server);
     // It reports the error, whether it was still creating limits or already measuring.

@@ -40,11 +40,7 @@ fn nodes_join_are_shown_and_leave() {
     let folder = tempfile::tempdir().unwrap();
     let addresses = [free(), free(), free()];
     let first = node(folder.path(), 1, &addresses[0], &[]);
-    assert!(
-        first.banner.contains(&format!("peers:  other nodes connect to {}\n", addresses[0])),
-        "{}",
-        first.banner
-    );
+    assert!(first.banner.contains(&format!("peers:  other nodes connect to {}\n", addresses[0])), "{}", first.banner);
     let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
     assert!(second.banner.contains("er of node 1\n"), "{}", second.banner);
     let third = node(folder.path(), 3, &addresses[2], &[&addresses[0], &addresses[1]]);
@@ -69,8 +65,7 @@ fn nodes_join_are_shown_and_leave() {
     // Adding a member again succeeds.
     third.earmark(&["cluster", "add", "--node-id", "2", "--address", &addresses[1]]).ends(0);
     let nobody = free();
-    let unreachable =
-        third.earmark(&["cluster", "add", "--node-id", "4", "--address", &nobody, "--json"]).ends(1);
+    let unreachable = third.earmark(&["cluster", "add", "--node-id", "4", "--address", &nobody, "--json"]).ends(1);
     assert_eq!(unreachable.json()["error"], "unavailable");
     let wrong = first.earmark(&["cluster", "add", "--node-id", "4", "--address", &addresses[1]]).ends(1);
     assert!(wrong.stderr.contains("(409 conflict)"), "{wrong:?}");
@@ -160,10 +155,7 @@ fn a_backup_has_the_given_name_or_the_time() {
     assert!(text.starts_with(&format!("{} contains the log up to entry ", path.display())), "{text}");
     assert!(path.join("identity").is_file());
     let again = server.line("cluster backup first").ends(1);
-    assert!(
-        again.stderr.contains("(409 conflict)") && again.stderr.contains("choose another name"),
-        "{again:?}"
-    );
+    assert!(again.stderr.contains("(409 conflict)") && again.stderr.contains("choose another name"), "{again:?}");
     for bad in ["..", "a/b", ".a"] {
         let refused = server.earmark(&["cluster", "backup", bad]).ends(1);
         assert!(refused.stderr.contains("name: found "), "{refused:?}");

@@ -16,10 +16,7 @@ fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
     let balance = server.line("balance --account acme").ends(0);
     assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    5,000,000  0\n");
     let json = server.line("balance --vault main --account acme --json").ends(0).json();
-    assert_eq!(
-        json,
-        json!({"balances": [{"asset": "usd", "available": "5000000", "held": "0", "pending": "0"}]})
-    );
+    assert_eq!(json, json!({"balances": [{"asset": "usd", "available": "5000000", "held": "0", "pending": "0"}]}));
     assert_eq!(server.line("balance --account revenue").ends(0).stdout, "revenue has no credit\n");
     let audit = server.line("audit").ends(0);
     assert!(audit.stdout.starts_with("main is balanced\nASSET  ISSUED     RETIRED  LIVE\n"), "{audit:?}");
@@ -46,9 +43,7 @@ fn a_call_holds_credit_beside_a_limit_and_pays_what_it_cost() {
     assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    3,000,000  2,000,000\n");
     let short = server.line("reserve --key rpm=1 --key acme:usd=3000001").ends(3);
     assert!(
-        short
-            .stdout
-            .contains("because:    the account has too little credit (insufficient_credit:acme:usd)\n"),
+        short.stdout.contains("because:    the account has too little credit (insufficient_credit:acme:usd)\n"),
         "{short:?}"
     );
     assert!(short.stdout.contains("limited by: acme:usd\ntry again:  in 10"), "{short:?}");
@@ -78,8 +73,7 @@ fn a_refused_write_ends_with_1_and_says_why() {
     assert!(gap.stderr.contains("nothing was written (SEQUENCE_GAP): sequence: "), "{gap:?}");
     let json = server.earmark(&[&words[..], &["--json"]].concat()).ends(1).json();
     assert_eq!(json["error"]["last_committed_sequence"], 0);
-    let field =
-        server.earmark(&["write", "--client", "b", "--sequence", "1", "--op", "{\"mint\":{}}"]).ends(1);
+    let field = server.earmark(&["write", "--client", "b", "--sequence", "1", "--op", "{\"mint\":{}}"]).ends(1);
     assert!(field.stderr.contains("operations[0].mint: found an unknown field"), "{field:?}");
     let elsewhere = server.line("write --client b --sequence 1 --namespace elsewhere").ends(1);
     assert!(elsewhere.stderr.contains("(INVALID): namespace: no namespace has this name"), "{elsewhere:?}");

@@ -72,10 +72,7 @@ fn a_folder_is_served_with_the_credit_that_it_belongs_to_and_with_no_other() {
     server.issue_credit(100).ends(0);
     server.stop();
     let ran = serve(&apart, &[]).ends(2);
-    assert!(
-        ran.stderr.contains("a database keeps the credit of this server: name it with --credits"),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains("a database keeps the credit of this server: name it with --credits"), "{ran:?}");
     let server = Server::on(&together, &[]);
     server.issue_credit(100).ends(0);
     server.stop();
@@ -108,8 +105,7 @@ fn a_database_that_cannot_be_used_is_named() {
 fn changes(server: &Server) -> Vec<String> {
     let (mut changes, mut after) = (Vec::new(), "0".to_owned());
     loop {
-        let page =
-            server.line(&format!("audit --changes --page-size 1 --after {after} --json")).ends(0).json();
+        let page = server.line(&format!("audit --changes --page-size 1 --after {after} --json")).ends(0).json();
         let entries = page["entries"].as_array().unwrap();
         let text = |entry: &serde_json::Value, name: &str| entry[name].as_str().unwrap().to_owned();
         changes.extend(entries.iter().map(|entry| text(entry, "summary") + " by " + &text(entry, "actor")));
@@ -192,8 +188,7 @@ fn two_servers_spend_from_one_database_of_postgresql() {
         server.line(&usd).ends(0);
     }
     let account = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
-    let words =
-        ["write", "--client", "b", "--sequence", "1", "--vault", &vault, "--op", account, "--op", ISSUE];
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", &vault, "--op", account, "--op", ISSUE];
     let receipts = servers.each_ref().map(|server| server.earmark(&words).ends(0).stdout);
     assert_eq!(receipts[0], receipts[1]);
     let lease = servers[0].reserve("--key usd=60");

@@ -50,9 +50,7 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("new/data");
     let server = Server::on(&data, &[]);
-    for part in
-        [&format!("data:   {}\n", data.display()), "node:   1 of cluster ", ", leader\n", "peers:  none"]
-    {
+    for part in [&format!("data:   {}\n", data.display()), "node:   1 of cluster ", ", leader\n", "peers:  none"] {
         assert!(server.banner.contains(part), "{part}: {}", server.banner);
     }
     let identity = server.banner.lines().find(|line| line.starts_with("node:")).unwrap().to_owned();
@@ -89,12 +87,7 @@ fn a_refused_start_leaves_no_trace() {
     let joins = |to: &str| format!("--node-id 7 --peer-listen {mine} --join {to}");
 
     for (data, words, code, message) in [
-        (
-            "absent",
-            &*format!("--listen {}", other.address),
-            1,
-            &*format!("cannot listen on {}", other.address),
-        ),
+        ("absent", &*format!("--listen {}", other.address), 1, &*format!("cannot listen on {}", other.address)),
         ("absent", &*joins(&nobody), 1, &*format!("cannot join a cluster: {nobody} cannot be reached")),
         ("absent", "--peer-listen 192.0.2.1:7", 2, "Other addresses need certificates"),
         (
@@ -158,9 +151,7 @@ fn a_folder_serves_one_process() {
 fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let (data, file) = (folder.path().join("data"), folder.path().join("limits.json"));
-    let limit = |capacity: u64| {
-        format!(r#"{{"key":"a","kind":"rolling","capacity":{capacity},"window_seconds":60}}"#)
-    };
+    let limit = |capacity: u64| format!(r#"{{"key":"a","kind":"rolling","capacity":{capacity},"window_seconds":60}}"#);
     let words = ["--limits", file.to_str().unwrap()];
     let text = format!(r#"{{"limits":[{}, {}]}}"#, limit(7), limit(9).replace("\"a\"", "\"b\""));
     fs::write(&file, &text).unwrap();
@@ -176,12 +167,8 @@ fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
     let server = Server::on(&data, &words);
     assert!(server.banner.contains("; 1 put from "), "{}", server.banner);
     let limits = server.line("limits list --json").ends(0).json();
-    let capacities: Vec<_> = limits["limits"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|limit| limit["definition"]["capacity"].clone())
-        .collect();
+    let capacities: Vec<_> =
+        limits["limits"].as_array().unwrap().iter().map(|limit| limit["definition"]["capacity"].clone()).collect();
     assert_eq!(capacities, [8, 9, 1], "limits that the file does not name stay");
     server.kill();
 
@@ -201,10 +188,7 @@ fn a_full_disk_stops_the_node_and_names_the_file() {
     // `exec` keeps SIGXFSZ ignored, so a write beyond the limit fails as on a full disk.
     let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\"";
     let mut command = Command::new("bash");
-    command
-        .args(["-c", script, env!("CARGO_BIN_EXE_earmark"), data])
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null());
+    command.args(["-c", script, env!("CARGO_BIN_EXE_earmark"), data]).env_remove("RUST_LOG").stdin(Stdio::null());
     let server = Server::of(&mut command);
     let mut acknowledged = 0;
     let start = Instant::now();
@@ -266,8 +250,7 @@ fn a_node_reports_its_metrics() {
     ] {
         let name = format!("earmark_node_{name}");
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
-        let value: f64 =
-            line.unwrap_or_else(|| panic!("{name} is missing: {text}"))[name.len() + 1..].parse().unwrap();
+        let value: f64 = line.unwrap_or_else(|| panic!("{name} is missing: {text}"))[name.len() + 1..].parse().unwrap();
         assert!(value >= least, "{name} is {value}");
         let described = name.trim_end_matches("_count");
         assert!(text.contains(&format!("# HELP {described} ")), "{described}: {text}");

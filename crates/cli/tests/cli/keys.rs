@@ -72,8 +72,7 @@ fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
     }
     assert!(is_in(&data, id), "the search must find the ids of keys");
 
-    let again =
-        run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--bootstrap-key"]);
+    let again = run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--bootstrap-key"]);
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(again.stderr.contains("already has keys"), "{again:?}");
     let server = Server::on(&data, &[]);
@@ -262,8 +261,7 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
         assert!(written.to_string().contains(&format!(r#""actor":"client:{}""#, id(key))), "{written}");
         let slots = format!("limits put --key slots --kind concurrency --capacity {capacity} --timeout 3600");
         by(server, key, &slots).ends(0);
-        by(server, key, "limits put --key usd --kind credit --account acme --asset usd --timeout 600")
-            .ends(0);
+        by(server, key, "limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
     }
     // A repeated write returns the actor of the first one.
     let other = admin(server, &root, "ours");
@@ -280,8 +278,7 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
     asks(&theirs.1, 2).ends(0);
     let seen = |key: &str| {
         let reserved = by(server, key, "limits get slots --json").ends(0).json()["usage"]["reserved"].clone();
-        let held =
-            by(server, key, "balance --account acme --json").ends(0).json()["balances"][0]["held"].clone();
+        let held = by(server, key, "balance --account acme --json").ends(0).json()["balances"][0]["held"].clone();
         (reserved.as_u64().unwrap(), held.as_str().unwrap().to_owned())
     };
     assert_eq!((seen(&ours.1), seen(&theirs.1)), ((3, "3".into()), (2, "2".into())));
@@ -312,12 +309,8 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     let [(ours, our_key, _), (theirs, their_key, _)] = callers;
     let write = |line: &str| by(server, their_key, &format!("write --namespace {theirs} {line}")).ends(0);
     write(r#"--client ops --sequence 2 --op {"open_vault":{"vault":"eu"}}"#);
-    write(
-        r#"--client late --sequence 1 --vault eu --op {"open_account":{"account":"hers","overdraft":"deny"}}"#,
-    );
-    for path in
-        ["/v1/vaults/eu/accounts/hers/balances", "/v1/vaults/eu/accounts/hers/entries", "/v1/vaults/eu/audit"]
-    {
+    write(r#"--client late --sequence 1 --vault eu --op {"open_account":{"account":"hers","overdraft":"deny"}}"#);
+    for path in ["/v1/vaults/eu/accounts/hers/balances", "/v1/vaults/eu/accounts/hers/entries", "/v1/vaults/eu/audit"] {
         assert_eq!(read(server, their_key, path).0, 200, "{path}");
         assert_eq!(read(server, our_key, path).0, 404, "{path}");
     }
@@ -330,10 +323,7 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
         }
         let kinds: Vec<&str> = told.iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
         let of_ours = ["transaction", "hold"];
-        assert_eq!(
-            kinds,
-            if name == ours { of_ours.as_slice() } else { &["transaction", "hold", "release"] }
-        );
+        assert_eq!(kinds, if name == ours { of_ours.as_slice() } else { &["transaction", "hold", "release"] });
         let (_, audit) = read(server, key, "/v1/vaults/main/audit");
         assert_eq!(audit["assets"][0]["issued"], credit.to_string(), "{audit}");
         let (_, leased) = read(server, key, &format!("/v1/leases/{lease}"));
@@ -341,8 +331,7 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     }
     for (name, other) in [(ours, their_key), (theirs, our_key)] {
         for client in ["billing", "late"] {
-            let (status, _) =
-                read(server, other, &format!("/v1/clients/{client}?namespace={name}&vault=main"));
+            let (status, _) = read(server, other, &format!("/v1/clients/{client}?namespace={name}&vault=main"));
             assert_eq!(status, 403, "{client} of {name}");
         }
     }
@@ -351,9 +340,7 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     // A database lists a committed change with a short delay.
     let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
     wait("the last change", || changes(their_key).contains("open_account hers"));
-    for (key, own, other) in
-        [(our_key, "issue 3 usd", "issue 2 usd"), (their_key, "issue 2 usd", "issue 3 usd")]
-    {
+    for (key, own, other) in [(our_key, "issue 3 usd", "issue 2 usd"), (their_key, "issue 2 usd", "issue 3 usd")] {
         let changes = changes(key);
         assert!(changes.contains(own) && !changes.contains(other), "{changes}");
     }

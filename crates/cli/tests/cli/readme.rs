@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Ran, Server};
 
-const NODES: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `#: `. -->";
-const START: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `# {`. -->";
+const NODES: &str =
+    "<!-- The test `readme` runs the next block and compares its output with the lines that start with `#: `. -->";
+const START: &str =
+    "<!-- The test `readme` runs the next block and compares its output with the lines that start with `# {`. -->";
 
 /// The code blocks after `marker`.
 fn blocks<'a>(readme: &'a str, marker: &str) -> Vec<&'a str> {
@@ -68,10 +70,8 @@ fn three_nodes_continue_after_one_dies() {
     let binary = Path::new(env!("CARGO_BIN_EXE_earmark")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     // The trap kills the servers in every case.
-    let script = format!(
-        "trap 'kill -9 $(jobs -p)' EXIT\nexport EARMARK_SERVER=http://127.0.0.1:{}\n{script}",
-        named[0].1
-    );
+    let script =
+        format!("trap 'kill -9 $(jobs -p)' EXIT\nexport EARMARK_SERVER=http://127.0.0.1:{}\n{script}", named[0].1);
     let mut bash = Command::new("timeout");
     bash.args(["60", "bash", "-euc", &script]).current_dir(folder.path()).env("PATH", path);
     let ran = Ran::of(bash.output().unwrap()).ends(0);
@@ -121,9 +121,6 @@ fn the_walks_of_the_readme_print_what_they_show() {
 #[test]
 fn times_are_left_out_of_the_comparison_and_zeros_are_not() {
     let text = r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":17,"error":""}"#;
-    assert_eq!(
-        without_times(text),
-        r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":N,"error":""}"#
-    );
+    assert_eq!(without_times(text), r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":N,"error":""}"#);
     assert_eq!(without_times("{}"), "{}");
 }

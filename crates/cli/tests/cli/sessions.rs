@@ -36,8 +36,7 @@ fn rsa() -> RsaKeyPair {
     let part = |text: &str| decoded(text);
     let public_key = PublicKeyComponents { n: part(N), e: part("AQAB") };
     let (dp, dq, qi) = (part(DP), part(DQ), part(QI));
-    let parts =
-        KeyPairComponents { public_key, d: part(D), p: part(P), q: part(Q), dP: dp, dQ: dq, qInv: qi };
+    let parts = KeyPairComponents { public_key, d: part(D), p: part(P), q: part(Q), dP: dp, dQ: dq, qInv: qi };
     RsaKeyPair::from_components(&parts).unwrap()
 }
 
@@ -169,8 +168,7 @@ fn an_issuer_whose_keys_cannot_be_read_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none.json");
     let path = path.to_str().unwrap();
-    let words =
-        ["serve", "--in-memory", "--listen", "127.0.0.1:0", "--issuer", ISSUER, "--audience", "earmark"];
+    let words = ["serve", "--in-memory", "--listen", "127.0.0.1:0", "--issuer", ISSUER, "--audience", "earmark"];
     let refused = run(&[&words[..], &["--issuer-keys", path]].concat()).ends(2);
     assert!(refused.stderr.contains("--issuer-keys"), "{refused:?}");
 }

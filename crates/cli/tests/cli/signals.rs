@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use crate::ask::ask;
 use crate::support::{Server, TIMEOUT, run, wait};
 
-const HEAD: &str = "PUT /v1/admin/limits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
+const HEAD: &str =
+    "PUT /v1/admin/limits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 const BODY: &str = r#"{"key":"a","kind":"rolling","capacity":7,"window_seconds":60}"#;
 

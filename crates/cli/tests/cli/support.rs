@@ -149,8 +149,7 @@ impl Server {
     pub(crate) fn issue_credit(&self, amount: u64) -> Ran {
         let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
         let issue = format!(r#"{{"issue":{{"account":"acme","asset":"usd","amount":"{amount}"}}}}"#);
-        let write =
-            ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", &issue];
+        let write = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", &issue];
         self.earmark(&write)
     }
 

@@ -97,9 +97,7 @@ fn leases_are_on_the_ledger_and_survive_a_process_that_keeps_nothing() {
     let server = Server::start(&words);
     wait("the ledger", || is_ready(&server));
     assert_eq!(server.reserved("slots"), 2);
-    assert!(
-        server.line(&format!("reserve --lease {lease} --key slots=2")).ends(0).stdout.starts_with("allowed")
-    );
+    assert!(server.line(&format!("reserve --lease {lease} --key slots=2")).ends(0).stdout.starts_with("allowed"));
     server.line(&format!("complete --lease {lease}")).ends(0);
     assert_eq!(server.reserved("slots"), 0);
 }
@@ -178,8 +176,7 @@ fn held(server: &Server) -> (u64, (u64, u64)) {
 fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_together() {
     let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, url) =
-        (folder.path().join("data"), format!("sqlite:{}", folder.path().join("credit.db").display()));
+    let (data, url) = (folder.path().join("data"), format!("sqlite:{}", folder.path().join("credit.db").display()));
     let ledger_url = ledger.url();
     let words = ["--ledger", &ledger_url, "--credits", &url];
     let server = Server::on(&data, &words);
@@ -257,15 +254,12 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     first.line(PUT).ends(0);
     first.line("reserve --key slots=1").ends(0);
     let join = ["--join", &addresses[0]];
-    let second =
-        [&["--node-id", "2", "--peer-listen", &addresses[1], "--ledger", &ledger], &join[..]].concat();
+    let second = [&["--node-id", "2", "--peer-listen", &addresses[1], "--ledger", &ledger], &join[..]].concat();
     let second = Server::on(&folder.path().join("n2"), &second);
     wait("the first node to refuse", || first.get("/readyz").contains("name its cluster with --ledger"));
     let refused = first.line("reserve --key slots=1").ends(1);
     assert!(
-        refused
-            .stderr
-            .contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
+        refused.stderr.contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
         "{refused:?}"
     );
     first.line("limits get slots").ends(1);
@@ -277,9 +271,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let third = ["--node-id", "3", "--peer-listen", &addresses[2], "--ledger", &other];
     let ran = serve(&data, &[&third[..], &join].concat()).ends(2);
     assert!(
-        ran.stderr.contains(
-            "TigerBeetle cluster 7 enforces the limits of this server, but --ledger names cluster 8"
-        ),
+        ran.stderr.contains("TigerBeetle cluster 7 enforces the limits of this server, but --ledger names cluster 8"),
         "{ran:?}"
     );
     assert!(second.get("/readyz").contains("limits: "));

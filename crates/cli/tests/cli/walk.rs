@@ -4,8 +4,7 @@ use serde_json::json;
 
 use crate::support::{Ran, Server};
 
-const CALL: &str =
-    "reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=6000 --key gpt-4o:concurrency=1 --key acme:tpd=6000";
+const CALL: &str = "reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=6000 --key gpt-4o:concurrency=1 --key acme:tpd=6000";
 
 /// A server with request, token and concurrency limits of a model, and a daily token limit of a tenant.
 fn server() -> Server {
@@ -29,8 +28,7 @@ fn lease(ran: &Ran) -> String {
 #[test]
 fn limits_are_put_reserved_at_once_denied_completed_and_free_again() {
     let server = server();
-    let put =
-        server.line("limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests");
+    let put = server.line("limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests");
     assert_eq!(put.stdout, "gpt-4o:rpm is active: 60 requests in any 1 min\n");
 
     let allowed = server.line(CALL).ends(0);
@@ -103,8 +101,7 @@ fn every_command_prints_one_json_object() {
         })
     );
     let limits = json("limits list");
-    let keys: Vec<_> =
-        limits["limits"].as_array().unwrap().iter().map(|limit| &limit["definition"]["key"]).collect();
+    let keys: Vec<_> = limits["limits"].as_array().unwrap().iter().map(|limit| &limit["definition"]["key"]).collect();
     assert_eq!(keys, ["acme:tpd", "gpt-4o:concurrency", "gpt-4o:rpm", "gpt-4o:tpm", "x"]);
     assert_eq!(json("limits delete x"), json!({"ok": true, "status": "deleted"}));
 

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use earmark_client::core::{Operation, Overdraft};
-use earmark_client::{
-    Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Writer, WriterOptions,
-};
+use earmark_client::{Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Writer, WriterOptions};
 use tempfile::TempDir;
 use tokio::sync::watch;
 

@@ -1,8 +1,6 @@
 //! A client with an API key over TLS.
 
-use earmark_client::{
-    Actuals, ApiKey, Client, ClientOptions, Failure, Limiter, LimiterOptions, Protocol, Roots,
-};
+use earmark_client::{Actuals, ApiKey, Client, ClientOptions, Failure, Limiter, LimiterOptions, Protocol, Roots};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tempfile::TempDir;
 
@@ -18,8 +16,7 @@ struct Secure {
 impl Secure {
     fn start() -> Secure {
         let folder = TempDir::new().unwrap();
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (pem, secret) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
         std::fs::write(&pem, cert.pem()).unwrap();
         std::fs::write(&secret, signing_key.serialize_pem()).unwrap();

@@ -98,12 +98,7 @@ impl Shared {
         None
     }
 
-    fn judge(
-        self: &Arc<Self>,
-        pending: &mut Pending<'_>,
-        may_have_held: bool,
-        answer: ReserveAnswer,
-    ) -> Attempt {
+    fn judge(self: &Arc<Self>, pending: &mut Pending<'_>, may_have_held: bool, answer: ReserveAnswer) -> Attempt {
         pending.may_hold = match answer {
             // An earlier copy of a lease that expired meanwhile, or is refused for its age, may hold amounts.
             ReserveAnswer::LeaseExpired | ReserveAnswer::Invalid { .. } => pending.may_hold,

@@ -76,10 +76,8 @@ impl Guard {
             self.shared.wait_queues.release(&item.job);
             return answer;
         }
-        let lost = |error: tokio::task::JoinError| Failure::NoAnswer {
-            server: "the runtime".into(),
-            why: error.to_string(),
-        };
+        let lost =
+            |error: tokio::task::JoinError| Failure::NoAnswer { server: "the runtime".into(), why: error.to_string() };
         self.shared.settle(item).await.map_err(lost)?
     }
 }
@@ -90,8 +88,7 @@ fn of_job(job: &Job, actuals: Actuals) -> (Actuals, Option<String>) {
     if actuals.amounts().iter().all(|(key, _)| is_reserved(key)) {
         return (actuals, None);
     }
-    let (known, others): (Vec<_>, Vec<_>) =
-        actuals.amounts().iter().cloned().partition(|(key, _)| is_reserved(key));
+    let (known, others): (Vec<_>, Vec<_>) = actuals.amounts().iter().cloned().partition(|(key, _)| is_reserved(key));
     let others: Vec<&str> = others.iter().map(|(key, _)| key.as_str()).collect();
     let known = known.into_iter().fold(Actuals::unknown(), |all, (key, amount)| all.used(key, amount));
     (known, Some(format!("not reserved, so ignored: {}", others.join(", "))))

@@ -28,10 +28,7 @@ impl Drop for Settling {
 
 impl Shared {
     /// Completes in the background, so that it continues when the caller is dropped.
-    pub(super) fn settle(
-        self: &Arc<Self>,
-        item: CompleteItem,
-    ) -> tokio::task::JoinHandle<Result<Completed, Failure>> {
+    pub(super) fn settle(self: &Arc<Self>, item: CompleteItem) -> tokio::task::JoinHandle<Result<Completed, Failure>> {
         let settling = Settling::start(self);
         self.handle.spawn(async move {
             let shared = Arc::clone(&settling.0);

@@ -145,11 +145,7 @@ mod tests {
                 json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 9}),
                 Some((1, 1, 9)),
             ),
-            (
-                "a usage of 0",
-                json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
-                Some((0, 0, 0)),
-            ),
+            ("a usage of 0", json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}), Some((0, 0, 0))),
             ("a usage of 0", json!({"input_tokens": 0, "output_tokens": 0}), Some((0, 0, 0))),
             ("no usage", json!(null), None),
             ("no usage", json!({}), None),
@@ -228,12 +224,12 @@ mod tests {
     #[test]
     fn several_events_with_usage_count_their_maximum() {
         let delta = |tokens: u64| json!({"type": "message_delta", "usage": {"output_tokens": tokens}});
-        let start =
-            json!({"type": "message_start", "message": {"usage": {"input_tokens": 25, "output_tokens": 1}}});
+        let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 25, "output_tokens": 1}}});
         let mut meter = UsageMeter::default();
         [start, delta(15), delta(5)].iter().for_each(|event| meter.see(event));
         assert_eq!(meter.usage().map(Usage::total), Some(40));
-        let chunk = |total: u64| json!({"usage": {"prompt_tokens": 4, "completion_tokens": total - 4, "total_tokens": total}});
+        let chunk =
+            |total: u64| json!({"usage": {"prompt_tokens": 4, "completion_tokens": total - 4, "total_tokens": total}});
         let mut meter = UsageMeter::default();
         [chunk(9), chunk(10), chunk(6)].iter().for_each(|event| meter.see(event));
         assert_eq!(meter.usage().map(|usage| (usage.input, usage.output, usage.total())), Some((4, 6, 10)));

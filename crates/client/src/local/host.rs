@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
-    Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, Clock, Direction, EntryPage,
-    Stats,
+    Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, Clock, Direction, EntryPage, Stats,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, Config, LeaseId, Moment, NamespaceName, Outcome, Principal, TxId, UnixMs,
-    VaultId, WriteOutcome,
+    AccountId, AccountName, Book, Config, LeaseId, Moment, NamespaceName, Outcome, Principal, TxId, UnixMs, VaultId,
+    WriteOutcome,
 };
 
 pub(super) struct LocalHost {
@@ -23,12 +22,7 @@ struct LocalState {
 }
 
 impl LocalState {
-    fn execute<R: BookRequest>(
-        &mut self,
-        moment: Moment,
-        by: &Principal,
-        mut requests: Vec<R>,
-    ) -> Vec<Answered<R>> {
+    fn execute<R: BookRequest>(&mut self, moment: Moment, by: &Principal, mut requests: Vec<R>) -> Vec<Answered<R>> {
         let done = requests.iter_mut().map(|request| {
             let log_index = self.log_index.saturating_add(1);
             if let Some(write) = request.write_mut() {
@@ -69,12 +63,7 @@ fn no_history() -> BackendError {
 }
 
 impl BookHost for LocalHost {
-    async fn submit<R: BookRequest>(
-        &self,
-        by: Principal,
-        requests: Vec<R>,
-        _: Direction,
-    ) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(&self, by: Principal, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
         let mut state = self.lock();
         // The clock is read under the lock, so that time never goes backwards between commands.
         state.execute(self.clock.now(), &by, requests)
@@ -92,12 +81,7 @@ impl BookHost for LocalHost {
         look(&self.lock().book)
     }
 
-    async fn entries(
-        &self,
-        _: (AccountId, AccountName),
-        _: u64,
-        _: usize,
-    ) -> Result<EntryPage, BackendError> {
+    async fn entries(&self, _: (AccountId, AccountName), _: u64, _: usize) -> Result<EntryPage, BackendError> {
         Err(no_history())
     }
 

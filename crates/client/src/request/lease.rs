@@ -60,10 +60,7 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
     fn read(reader: Reader<'_>, reply: Self::Reply) -> Result<Self::Answer, Failure>;
 
     #[cfg(feature = "local")]
-    fn local(
-        local: &Local,
-        items: &[Self],
-    ) -> impl Future<Output = Vec<Result<Self::Answer, Failure>>> + Send;
+    fn local(local: &Local, items: &[Self]) -> impl Future<Output = Vec<Result<Self::Answer, Failure>>> + Send;
 
     /// An upper bound for the size of the item in a request body.
     fn bytes(&self) -> usize {

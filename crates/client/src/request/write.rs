@@ -130,11 +130,7 @@ impl Request for GetBalances<'_> {
         grpc.ledger().get_balances(grpc.request(message, by)).await
     }
 
-    fn read(
-        &self,
-        reader: Reader<'_>,
-        message: v1::GetBalancesResponse,
-    ) -> Result<Vec<BalanceInfo>, Failure> {
+    fn read(&self, reader: Reader<'_>, message: v1::GetBalancesResponse) -> Result<Vec<BalanceInfo>, Failure> {
         message.balances.iter().map(|balance| reader.converted(convert::balance_in(balance))).collect()
     }
 

@@ -421,13 +421,7 @@ impl<T: Queueable> Lanes<T> {
     }
 
     /// An attempt was denied: the task returns to its position, and its limits are blocked until `until`.
-    pub(super) fn denied(
-        &mut self,
-        now: Instant,
-        next: Candidate<T>,
-        limited_by: &[LimitKey],
-        until: Instant,
-    ) {
+    pub(super) fn denied(&mut self, now: Instant, next: Candidate<T>, limited_by: &[LimitKey], until: Instant) {
         let Candidate { lane: LaneId(slot), item, has_turn } = next;
         if self.blocked.len() >= BLOCKED_USUAL {
             self.blocked.retain(|_, until| *until > now);

@@ -104,10 +104,7 @@ impl<T, R> Drop for RunningSlot<'_, T, R> {
 }
 
 /// Makes one attempt to admit a task, and runs its work.
-async fn attempt<T: Send + 'static, R: Send + 'static>(
-    shared: Arc<Shared<T, R>>,
-    next: Candidate<Item<T, R>>,
-) {
+async fn attempt<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>, next: Candidate<Item<T, R>>) {
     let mut slot = RunningSlot { shared: &shared, lane: next.lane, running: None, is_returned: false };
     let mut next = next;
     let (job, deadline) = (next.item.task.job.clone(), next.item.task.deadline);

@@ -108,9 +108,7 @@ impl Grpc {
             }
             Code::InvalidArgument | Code::ResourceExhausted if is_from_server => Failure::Invalid { message },
             Code::NotFound if is_from_server => Failure::NotFound { message },
-            Code::Unauthenticated | Code::PermissionDenied if is_from_server => {
-                Failure::Unauthorized { message }
-            }
+            Code::Unauthenticated | Code::PermissionDenied if is_from_server => Failure::Unauthorized { message },
             Code::Unavailable | Code::Internal => Failure::Unavailable { server, message },
             code => Failure::NoAnswer { server, why: format!("{code}: {message}") },
         }

@@ -7,9 +7,7 @@ use earmark_core::{LimitKey, UnixMs};
 use earmark_proto::convert::{self, Invalid};
 use earmark_proto::v1;
 
-use crate::answer::{
-    Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer, WriteCode, WriteRefusal,
-};
+use crate::answer::{Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer, WriteCode, WriteRefusal};
 use crate::failure::Failure;
 
 /// Converts the messages of the server with this name.
@@ -43,21 +41,16 @@ impl Reader<'_> {
         let key = || LimitKey::from_str(subject).map_err(|error| self.unexpected(error));
         match code {
             "" | "exceeds_capacity" => {
-                let limited_by: Result<Vec<LimitKey>, _> =
-                    message.limited_by.iter().map(|key| key.parse()).collect();
+                let limited_by: Result<Vec<LimitKey>, _> = message.limited_by.iter().map(|key| key.parse()).collect();
                 let limited_by = limited_by.map_err(|error| self.unexpected(error))?;
                 Ok(match message.never {
                     true => ReserveAnswer::Never { limited_by },
                     false => ReserveAnswer::Denied(Denial { retry_after, limited_by }),
                 })
             }
-            "limit_decreasing" => {
-                Ok(ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key()?] }))
-            }
+            "limit_decreasing" => Ok(ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key()?] })),
             "unknown_limit_key" => Ok(ReserveAnswer::UnknownLimitKey(key()?)),
-            "insufficient_credit" => {
-                Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: message.message })
-            }
+            "insufficient_credit" => Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: message.message }),
             "account_not_found" => Ok(ReserveAnswer::AccountNotFound(key()?)),
             "lease_expired" => Ok(ReserveAnswer::LeaseExpired),
             "invalid_request" => Ok(ReserveAnswer::Invalid { message: message.message.unwrap_or_default() }),
@@ -76,10 +69,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(crate) fn written(
-        self,
-        message: v1::WriteResponse,
-    ) -> Result<Result<Receipt, WriteRefusal>, Failure> {
+    pub(crate) fn written(self, message: v1::WriteResponse) -> Result<Result<Receipt, WriteRefusal>, Failure> {
         use v1::write_response::Result as Kind;
         match message.result {
             Some(Kind::Success(success)) => self.receipt(success).map(Ok),

@@ -65,12 +65,7 @@ mod tests {
     use super::*;
 
     fn issue(amount: u128) -> Operation {
-        Operation::Issue {
-            account: "acme".parse().unwrap(),
-            asset: "usd".parse().unwrap(),
-            amount,
-            memo: "m".into(),
-        }
+        Operation::Issue { account: "acme".parse().unwrap(), asset: "usd".parse().unwrap(), amount, memo: "m".into() }
     }
 
     /// Sequence files of earlier versions contain these hashes.

@@ -39,8 +39,7 @@ impl Writer {
         for _ in 0..FENCES_MAX {
             self.committed = self.server_sequence(deadline).await?;
             let sequence = self.committed.checked_add(1).filter(|next| *next < u64::MAX);
-            let sequence =
-                sequence.ok_or_else(|| WriterError::Exhausted { client_id: self.client_id.clone() })?;
+            let sequence = sequence.ok_or_else(|| WriterError::Exhausted { client_id: self.client_id.clone() })?;
             // The operations of the lost write are unknown.
             let content = ContentHash::unknown();
             self.begin(Unfinished { sequence, content, is_fenced: true }).await?;

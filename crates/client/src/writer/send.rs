@@ -84,11 +84,7 @@ impl Writer {
     }
 
     /// Converts a refusal of the operations; stops the writer if the sequence number itself was refused.
-    fn sequence_conflict(
-        &mut self,
-        sequence: u64,
-        refusal: WriteRefusal,
-    ) -> Result<WriterError, WriterError> {
+    fn sequence_conflict(&mut self, sequence: u64, refusal: WriteRefusal) -> Result<WriterError, WriterError> {
         let server = refusal.last_committed_sequence.unwrap_or(0);
         match refusal.code {
             // Another writer used sequences after this one.
@@ -101,12 +97,8 @@ impl Writer {
                 Err(WriterError::Fenced { sequence })
             }
             WriteCode::SequenceReused => Err(self.stop(SequenceConflict::NumberTaken { sequence })),
-            WriteCode::AlreadyCommitted => {
-                Err(self.stop(SequenceConflict::ServerAhead { server, file: sequence }))
-            }
-            WriteCode::SequenceGap => {
-                Err(self.stop(SequenceConflict::ServerBehind { server, file: self.committed }))
-            }
+            WriteCode::AlreadyCommitted => Err(self.stop(SequenceConflict::ServerAhead { server, file: sequence })),
+            WriteCode::SequenceGap => Err(self.stop(SequenceConflict::ServerBehind { server, file: self.committed })),
             _ => Ok(WriterError::Refused(refusal)),
         }
     }
@@ -164,20 +156,16 @@ impl Writer {
                 Ok(Err(refusal)) if refusal.code == WriteCode::Unavailable => {
                     Failure::Unavailable { server: "the server".into(), message: refusal.message }
                 }
-                Ok(Err(refusal)) if refusal.code == WriteCode::SequenceGap => {
-                    match self.gap(deadline).await {
-                        Gap::Closed => {
-                            Failure::Unavailable { server: "the server".into(), message: refusal.message }
-                        }
-                        Gap::Lost => {
-                            return LastOutcome { outcome: Outcome::Refused(refusal), may_arrive_late };
-                        }
-                        Gap::Unknown(failure @ Failure::DeadlinePassed { .. }) => failure,
-                        Gap::Unknown(failure) => {
-                            return LastOutcome { outcome: Outcome::Rejected(failure), may_arrive_late };
-                        }
+                Ok(Err(refusal)) if refusal.code == WriteCode::SequenceGap => match self.gap(deadline).await {
+                    Gap::Closed => Failure::Unavailable { server: "the server".into(), message: refusal.message },
+                    Gap::Lost => {
+                        return LastOutcome { outcome: Outcome::Refused(refusal), may_arrive_late };
                     }
-                }
+                    Gap::Unknown(failure @ Failure::DeadlinePassed { .. }) => failure,
+                    Gap::Unknown(failure) => {
+                        return LastOutcome { outcome: Outcome::Rejected(failure), may_arrive_late };
+                    }
+                },
                 Ok(Err(refusal)) => {
                     return LastOutcome { outcome: Outcome::Refused(refusal), may_arrive_late };
                 }

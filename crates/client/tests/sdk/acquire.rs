@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use earmark_client::core::Kind;
 use earmark_client::{
-    AcquireError, Actuals, Certainty, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol,
-    TryAcquire,
+    AcquireError, Actuals, Certainty, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol, TryAcquire,
 };
 
 use crate::fixture::{
@@ -54,8 +53,7 @@ async fn a_guard_frees_what_was_not_used_every_way() {
         assert_eq!((reserved(&client, "slots").await, reserved(&client, "tokens").await), (0, 70), "{way}");
 
         let used = Actuals::unknown().used(key("tokens"), 0).used(key("other"), 7);
-        let completed =
-            admitted(&limiter, &[("slots", 1), ("tokens", 1)]).await.complete(used).await.unwrap();
+        let completed = admitted(&limiter, &[("slots", 1), ("tokens", 1)]).await.complete(used).await.unwrap();
         assert_eq!(completed.message.as_deref(), Some("not reserved, so ignored: other"), "{way}");
         assert_eq!(limiter.abandoned(), 0, "{way}");
     }
@@ -114,9 +112,7 @@ async fn a_passed_deadline_names_the_limits_without_room() {
         let deadline = Deadline::after(Duration::from_millis(300));
         let error = limiter.acquire(&job(&[("slots", 1)]), deadline).await.unwrap_err();
         assert!(start.elapsed() >= Duration::from_millis(300), "{way}");
-        let AcquireError::DeadlinePassed { denial: Some(denial), .. } = error else {
-            panic!("{way}: {error}")
-        };
+        let AcquireError::DeadlinePassed { denial: Some(denial), .. } = error else { panic!("{way}: {error}") };
         assert_eq!(denial.limited_by, [key("slots")], "{way}");
     }
 }
@@ -130,8 +126,7 @@ async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
         direct.put_limit(&definition, soon()).await.unwrap();
     }
     for batching in [Some(earmark_client::BatchOptions::default()), None] {
-        let limiter =
-            Limiter::new(&direct, LimiterOptions { batching, ..LimiterOptions::default() }).unwrap();
+        let limiter = Limiter::new(&direct, LimiterOptions { batching, ..LimiterOptions::default() }).unwrap();
         let what = job(&[("slots", 1), ("tokens", 5)]);
         for wait_us in (0..2_000).step_by(20) {
             let acquire = limiter.acquire(&what, soon());
@@ -142,11 +137,7 @@ async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
         assert!(limiter.flush(soon()).await);
         // A reserve that was sent before its caller gave up may arrive after the complete, and must be void.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!(
-            (reserved(&direct, "slots").await, reserved(&direct, "tokens").await),
-            (0, 0),
-            "{batching:?}"
-        );
+        assert_eq!((reserved(&direct, "slots").await, reserved(&direct, "tokens").await), (0, 0), "{batching:?}");
         assert_eq!(limiter.abandoned(), 0);
     }
 }
@@ -293,11 +284,8 @@ async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_completes_the_ol
 
 #[tokio::test]
 async fn a_request_that_is_refused_as_invalid_is_returned_at_once() {
-    let answer =
-        refused("invalid_request", 9_000).replace("\"limited_by\":[\"a\"]", "\"message\":\"too old\"");
-    for (status, body) in
-        [(200, answer), (400, r#"{"error":"invalid_request","message":"too old"}"#.to_owned())]
-    {
+    let answer = refused("invalid_request", 9_000).replace("\"limited_by\":[\"a\"]", "\"message\":\"too old\"");
+    for (status, body) in [(200, answer), (400, r#"{"error":"invalid_request","message":"too old"}"#.to_owned())] {
         let script = ScriptedServer::by(move |request| match request.starts_with("POST /v1/complete ") {
             true => ok(COMPLETED),
             false => Some((status, body.clone())),
@@ -335,10 +323,7 @@ async fn a_key_goes_with_every_request_and_is_refused_by_name() {
     assert_eq!(failure, Failure::Unauthorized { message });
     let requests = script.requests();
     assert_eq!(requests.len(), 2, "{requests:?}");
-    assert!(
-        requests.iter().all(|one| one.contains("\r\nauthorization: Bearer em_secret\r\n")),
-        "{requests:?}"
-    );
+    assert!(requests.iter().all(|one| one.contains("\r\nauthorization: Bearer em_secret\r\n")), "{requests:?}");
 }
 
 /// A key is revoked while a request has no answer: the refusal of the next attempt tells nothing about the first.

@@ -115,8 +115,7 @@ async fn each_caller_of_a_batch_gets_its_own_answer() {
         limiter.try_acquire(&tokens, soon()),
     );
     assert_eq!(proxy.through(), 1);
-    let (Ok(TryAcquire::Admitted(slot)), Ok(TryAcquire::Denied(denial)), never, unknown, tokens) = answers
-    else {
+    let (Ok(TryAcquire::Admitted(slot)), Ok(TryAcquire::Denied(denial)), never, unknown, tokens) = answers else {
         panic!("{answers:?}")
     };
     assert_eq!(denial.limited_by, [key("slots")]);

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use earmark_client::{Deadline, Protocol, Writer};
 
 use crate::fixture::{
-    ScriptedServer, TestServer, WriterFixture, client_of, client_state, issue, limiter, ok, refused,
-    writer_options,
+    ScriptedServer, TestServer, WriterFixture, client_of, client_state, issue, limiter, ok, refused, writer_options,
 };
 use crate::support::{concurrency, job, soon};
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 use earmark_admission::{Backend, LocalBook, LocalOptions};
 use earmark_client::core::{Operation, Overdraft};
 use earmark_client::{
-    BackoffOptions, Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Scope, Writer,
-    WriterOptions,
+    BackoffOptions, Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Scope, Writer, WriterOptions,
 };
 use earmark_server::{Server, ServerOptions};
 use tempfile::TempDir;
@@ -118,8 +117,7 @@ pub fn written(sequence: u64) -> Reply {
 }
 
 pub fn write_refused(status: u16, code: &str, last: u64) -> Reply {
-    let body =
-        format!(r#"{{"error":{{"code":"{code}","message":"refused","last_committed_sequence":{last}}}}}"#);
+    let body = format!(r#"{{"error":{{"code":"{code}","message":"refused","last_committed_sequence":{last}}}}}"#);
     Some((status, body))
 }
 
@@ -146,9 +144,8 @@ impl ScriptedServer {
                     seen.lock().unwrap().push(request);
                     if let Some((status, body)) = reply {
                         let length = body.len();
-                        let head = format!(
-                            "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-                        );
+                        let head =
+                            format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
                         // The client may be gone.
                         _ = stream.write_all((head + &body).as_bytes()).await;
                     }
@@ -192,10 +189,8 @@ impl WriterFixture {
         let fixture = WriterFixture { proxy: server.proxy().await, server, folder: TempDir::new().unwrap() };
         let setup = WriterOptions::new(fixture.path("setup"), scope(), "setup".parse().unwrap());
         let client = fixture.server.client(Protocol::Http);
-        let open = |account: &str| Operation::OpenAccount {
-            account: account.parse().unwrap(),
-            overdraft: Overdraft::Deny,
-        };
+        let open =
+            |account: &str| Operation::OpenAccount { account: account.parse().unwrap(), overdraft: Overdraft::Deny };
         let mut setup = Writer::open(&client, setup, soon()).await.unwrap();
         setup.write(vec![open("acme"), open("bob")], soon()).await.unwrap();
         fixture

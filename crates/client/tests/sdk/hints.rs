@@ -36,8 +36,7 @@ impl LimitedServer {
     /// The number of attempts to reserve `a`.
     fn attempts(&self) -> usize {
         let requests = self.script.requests();
-        let is_attempt =
-            |request: &&String| request.starts_with("POST /v1/reserve ") && request.contains("\"a\"");
+        let is_attempt = |request: &&String| request.starts_with("POST /v1/reserve ") && request.contains("\"a\"");
         requests.iter().filter(is_attempt).count()
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use earmark_client::core::LimitKey;
 use earmark_client::{
-    Actuals, Client, Deadline, Guard, Job, Lane, LocalOptions, Priority, Scheduler, SchedulerOptions,
-    SubmitError, Task,
+    Actuals, Client, Deadline, Guard, Job, Lane, LocalOptions, Priority, Scheduler, SchedulerOptions, SubmitError, Task,
 };
 
 use crate::fixture::limiter;

@@ -63,8 +63,7 @@ async fn a_server_with_a_trusted_certificate_gets_requests() {
 
 #[tokio::test]
 async fn a_server_with_an_untrusted_certificate_gets_no_request() {
-    let (server, folder, other) =
-        (TestServer::start().await, TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (server, folder, other) = (TestServer::start().await, TempDir::new().unwrap(), TempDir::new().unwrap());
     let (port, _) = in_front_of(&server, &folder).await;
     let (_, others) = in_front_of(&server, &other).await;
     for protocol in [Protocol::Http, Protocol::Grpc] {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use earmark_admission::Clock;
 use earmark_client::core::{Moment, UnixMs};
 use earmark_client::{
-    AcquireError, Actuals, BackoffOptions, Client, ClientOptions, Deadline, Env, Guard, Lane, Limiter,
-    LocalOptions, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError,
+    AcquireError, Actuals, BackoffOptions, Client, ClientOptions, Deadline, Env, Guard, Lane, Limiter, LocalOptions,
+    Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError,
 };
 use tokio::time::Instant;
 
@@ -125,8 +125,7 @@ async fn an_exhausted_model_takes_nothing_from_another() {
 async fn a_task_is_done_once_admitted_and_its_answer_comes_back() {
     let fixture = SchedulerFixture::new(&[concurrency("b", 3)]).await;
     let scheduler = fixture.scheduler(SchedulerOptions::default(), 10);
-    let handles: Vec<_> =
-        (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
+    let handles: Vec<_> = (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
     for (number, handle) in (0..).zip(handles) {
         assert_eq!(handle.outcome().await, Ok(number));
     }
@@ -207,8 +206,7 @@ async fn a_task_that_is_not_admitted_in_time_never_runs() {
 async fn a_drain_finishes_tasks_until_its_deadline_and_gives_up_the_rest() {
     let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
     let scheduler = fixture.scheduler(SchedulerOptions::default(), 1_000);
-    let handles: Vec<_> =
-        (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
+    let handles: Vec<_> = (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
     let outcomes = tokio::spawn(async move {
         let mut outcomes = Vec::new();
         for handle in handles {
@@ -230,16 +228,13 @@ async fn a_drain_finishes_tasks_until_its_deadline_and_gives_up_the_rest() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_work_loses_one_task_and_frees_its_slot() {
     let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
-    let scheduler = Scheduler::start(
-        &fixture.limiter,
-        SchedulerOptions::default(),
-        |number: u64, guard: Guard| async move {
+    let scheduler =
+        Scheduler::start(&fixture.limiter, SchedulerOptions::default(), |number: u64, guard: Guard| async move {
             assert_ne!(number, 1, "this one panics");
             guard.complete(Actuals::unknown()).await.unwrap();
             number
-        },
-    )
-    .unwrap();
+        })
+        .unwrap();
     let bad = scheduler.submit(task("b", &[("b", 1)], 1)).unwrap();
     assert_eq!(bad.outcome().await, Err(TaskError::Lost));
     assert_eq!(scheduler.submit(task("b", &[("b", 1)], 2)).unwrap().outcome().await, Ok(2));
@@ -252,8 +247,7 @@ async fn a_panic_in_the_work_loses_one_task_and_frees_its_slot() {
 async fn an_exhausted_model_does_not_take_the_whole_queue() {
     let fixture = SchedulerFixture::new(&[concurrency("a", 1), concurrency("b", 1)]).await;
     let _used_up = fixture.limiter.acquire(&job(&[("a", 1)]), soon()).await.unwrap();
-    let options =
-        SchedulerOptions { queued_max: 100, queued_per_lane_max: 25, ..SchedulerOptions::default() };
+    let options = SchedulerOptions { queued_max: 100, queued_per_lane_max: 25, ..SchedulerOptions::default() };
     let scheduler = fixture.scheduler(options, 1);
     let mut waiting = Vec::new();
     let full = loop {
@@ -262,9 +256,7 @@ async fn an_exhausted_model_does_not_take_the_whole_queue() {
             Err(full) => break full,
         }
     };
-    let SubmitError::LaneFull { task: given_back, queued_per_lane_max: 25 } = full else {
-        panic!("{full:?}")
-    };
+    let SubmitError::LaneFull { task: given_back, queued_per_lane_max: 25 } = full else { panic!("{full:?}") };
     assert_eq!(waiting.len(), 25);
     for number in 0..50 {
         assert_eq!(scheduler.submit(task("b", &[("b", 1)], number)).unwrap().outcome().await, Ok(number));
@@ -279,8 +271,7 @@ fn scripted_scheduler(script: &ScriptedServer) -> Scheduler<(), ()> {
     let mut options = ClientOptions::of(&[&script.url]).unwrap();
     options.backoff = BackoffOptions { first: Duration::from_millis(5), longest: Duration::from_millis(10) };
     let limiter = limiter(&Client::new(options).unwrap());
-    Scheduler::start(&limiter, SchedulerOptions::default(), |(), guard: Guard| async move { drop(guard) })
-        .unwrap()
+    Scheduler::start(&limiter, SchedulerOptions::default(), |(), guard: Guard| async move { drop(guard) }).unwrap()
 }
 
 fn slot_task() -> Task<()> {

@@ -98,9 +98,9 @@ impl FileFaults {
         match (step, fault) {
             (Step::Writing, Some(FileFault::Blocks)) => {
                 let fault = self.fault.lock().unwrap();
-                let wait = self.over.wait_timeout_while(fault, Duration::from_secs(20), |fault| {
-                    *fault == Some(FileFault::Blocks)
-                });
+                let wait = self
+                    .over
+                    .wait_timeout_while(fault, Duration::from_secs(20), |fault| *fault == Some(FileFault::Blocks));
                 drop(wait.unwrap());
             }
             (Step::Writing, Some(FileFault::Full)) => link("/dev/full"),
@@ -117,8 +117,7 @@ impl FileFaults {
     fn compare(&self, step: Step) {
         self.sent.lock().unwrap().push(step);
         let text = std::fs::read_to_string(self.path()).unwrap_or_default();
-        let record: Value =
-            text.lines().next().map_or(Value::Null, |line| serde_json::from_str(line).unwrap());
+        let record: Value = text.lines().next().map_or(Value::Null, |line| serde_json::from_str(line).unwrap());
         let unfinished = &record["unfinished"];
         let is_there = match step {
             Step::Sending => unfinished["content"] == self.expected.lock().unwrap().to_string(),

@@ -27,10 +27,7 @@ async fn limits_are_put_read_and_deleted_every_way() {
             definitions.iter().collect::<Vec<_>>()
         );
         let found = client.limit(&key("b"), soon()).await.unwrap();
-        assert_eq!(
-            (found.definition, found.status, found.revision),
-            (definitions[1].clone(), LimitStatus::Active, 1)
-        );
+        assert_eq!((found.definition, found.status, found.revision), (definitions[1].clone(), LimitStatus::Active, 1));
         let usage = client.usage(&key("b"), soon()).await.unwrap();
         assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 0, 100, 0), "{way}");
         assert_eq!(client.delete_limit(&key("b"), soon()).await, Ok(LimitStatus::Deleted), "{way}");

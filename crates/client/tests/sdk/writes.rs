@@ -9,8 +9,8 @@ use earmark_client::{
 use tempfile::TempDir;
 
 use crate::fixture::{
-    Reply, ScriptedServer, WriterFixture, client_state, issue, shortly, unauthorized, unavailable,
-    write_refused, writer_options, written,
+    Reply, ScriptedServer, WriterFixture, client_state, issue, shortly, unauthorized, unavailable, write_refused,
+    writer_options, written,
 };
 use crate::support::proxy::Fault;
 use crate::support::soon;
@@ -54,14 +54,8 @@ async fn sequences_are_consecutive_and_a_closed_writer_has_nothing_unfinished() 
 async fn a_write_is_applied_once_whatever_happens_to_its_copies() {
     let fixture = WriterFixture::new().await;
     let mut writer = open(&fixture).await;
-    let faults = [
-        Fault::LoseRequest,
-        Fault::CutRequest,
-        Fault::LoseAnswer,
-        Fault::CutAnswer,
-        Fault::LateRequest,
-        Fault::Twice,
-    ];
+    let faults =
+        [Fault::LoseRequest, Fault::CutRequest, Fault::LoseAnswer, Fault::CutAnswer, Fault::LateRequest, Fault::Twice];
     for (count, fault) in (1..).zip(faults) {
         fixture.proxy.script(&[Some(fault), Some(fault)]);
         assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, count + 1, "{fault:?}");
@@ -198,9 +192,7 @@ async fn a_second_writer_of_the_same_name_stops_the_first() {
     let mut second = open_at(&fixture, "other").await.unwrap();
     for _ in 0..2 {
         let error = first.write(issue(1), soon()).await.unwrap_err();
-        let WriterError::Conflict(SequenceConflict::NumberTaken { sequence: 3 }) = error else {
-            panic!("{error:?}")
-        };
+        let WriterError::Conflict(SequenceConflict::NumberTaken { sequence: 3 }) = error else { panic!("{error:?}") };
     }
     second.write(issue(1), soon()).await.unwrap();
     drop(first);

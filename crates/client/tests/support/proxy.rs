@@ -29,14 +29,8 @@ pub enum Fault {
     Twice,
 }
 
-const FAULTS: [Fault; 6] = [
-    Fault::LoseRequest,
-    Fault::CutRequest,
-    Fault::LoseAnswer,
-    Fault::CutAnswer,
-    Fault::LateRequest,
-    Fault::Twice,
-];
+const FAULTS: [Fault; 6] =
+    [Fault::LoseRequest, Fault::CutRequest, Fault::LoseAnswer, Fault::CutAnswer, Fault::LateRequest, Fault::Twice];
 
 /// Milliseconds that a late request takes at most.
 const LATE_MS: u64 = 100;
@@ -159,8 +153,7 @@ async fn serve(shared: &Arc<Shared>, mut caller: TcpStream) -> io::Result<()> {
         if shared.is_down.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let cut_at =
-            |bytes: &[u8]| 1 + usize::try_from(shared.random(|r| r.below(bytes.len() as u64 - 1))).unwrap();
+        let cut_at = |bytes: &[u8]| 1 + usize::try_from(shared.random(|r| r.below(bytes.len() as u64 - 1))).unwrap();
         let fault = shared.fault();
         match fault {
             Some(Fault::LoseRequest) => return Ok(()),

@@ -37,13 +37,7 @@ impl Workload {
         let minute = Kind::Rolling { window_seconds: 60 };
         for model in 0..MODELS {
             put(&mut book, now, &format!("global:llm:openai:model-{model}:rpm"), minute.clone(), ENDLESS);
-            put(
-                &mut book,
-                now,
-                &format!("global:llm:openai:model-{model}:tpm"),
-                minute.clone(),
-                tokens_per_minute,
-            );
+            put(&mut book, now, &format!("global:llm:openai:model-{model}:tpm"), minute.clone(), tokens_per_minute);
             let slots = Kind::Concurrency { timeout_seconds: 600 };
             put(&mut book, now, &format!("global:llm:openai:model-{model}:concurrency"), slots, ENDLESS);
         }
@@ -70,8 +64,7 @@ impl Workload {
         let random = self.random();
         let model = (random % MODELS) as u32 * 3;
         let tenant = (MODELS * 3 + (random >> 32) % TENANTS) as u32;
-        let lease =
-            LeaseId::from_parts(self.now, (u128::from(random) << 16) | u128::from(self.calls & 0xffff));
+        let lease = LeaseId::from_parts(self.now, (u128::from(random) << 16) | u128::from(self.calls & 0xffff));
         Call { lease, limits: [model, model + 1, model + 2, tenant].map(LimitId) }
     }
 
@@ -83,11 +76,7 @@ impl Workload {
         self.parts[3].amount = TOKENS;
         self.book.apply(
             self.now,
-            Command::Reserve(Reserve {
-                namespace: NamespaceId::DEFAULT,
-                lease: call.lease,
-                requirements: &self.parts,
-            }),
+            Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease: call.lease, requirements: &self.parts }),
         )
     }
 
@@ -95,9 +84,7 @@ impl Workload {
         let amounts = [1, TOKENS, 1, TOKENS];
         let parts: Vec<[Part; 4]> = calls
             .iter()
-            .map(|call| {
-                std::array::from_fn(|i| Part { limit: LimitRef::Id(call.limits[i]), amount: amounts[i] })
-            })
+            .map(|call| std::array::from_fn(|i| Part { limit: LimitRef::Id(call.limits[i]), amount: amounts[i] }))
             .collect();
         let commands: Vec<Command<'_>> = calls
             .iter()
@@ -117,11 +104,7 @@ impl Workload {
         let actuals = [self.parts[1].clone(), self.parts[3].clone()];
         self.book.apply(
             self.now,
-            Command::Complete(Complete {
-                namespace: NamespaceId::DEFAULT,
-                lease: call.lease,
-                actuals: &actuals,
-            }),
+            Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease: call.lease, actuals: &actuals }),
         )
     }
 
@@ -143,8 +126,7 @@ pub fn put(book: &mut Book, now: UnixMs, key: &str, kind: Kind, capacity: u64) -
         description: String::new(),
         overage: Overage::Debt,
     };
-    let command =
-        PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
+    let command = PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
     match book.apply(now, Command::PutLimit(command)) {
         Outcome::Limit(LimitOutcome::Changed { limit, .. }) => limit,
         other => panic!("{key}: {other:?}"),

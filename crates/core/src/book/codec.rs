@@ -13,8 +13,8 @@ pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
-    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId,
-    Part, PutLimit, Release, Reserve,
+    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId, Part,
+    PutLimit, Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -158,24 +158,14 @@ impl CommandBuffer {
     ///
     /// # Errors
     /// The bytes do not start with a command.
-    pub fn decode_at<'a>(
-        &'a mut self,
-        bytes: &[u8],
-        log_index: u64,
-    ) -> Result<(Command<'a>, usize), CodecError> {
+    pub fn decode_at<'a>(&'a mut self, bytes: &[u8], log_index: u64) -> Result<(Command<'a>, usize), CodecError> {
         self.read(bytes, Some(log_index))
     }
 
-    fn read<'a>(
-        &'a mut self,
-        bytes: &[u8],
-        log_index: Option<u64>,
-    ) -> Result<(Command<'a>, usize), CodecError> {
+    fn read<'a>(&'a mut self, bytes: &[u8], log_index: Option<u64>) -> Result<(Command<'a>, usize), CodecError> {
         let mut input = Bytes(bytes);
         let command = match input.u8()? {
-            OPEN_NAMESPACE => {
-                Command::OpenNamespace(self.namespace.insert(NamespaceName::new(input.text()?)?))
-            }
+            OPEN_NAMESPACE => Command::OpenNamespace(self.namespace.insert(NamespaceName::new(input.text()?)?)),
             PUT_LIMIT => {
                 let namespace = NamespaceId(input.u16()?);
                 let expected_revision = revision(&mut input)?;

@@ -49,8 +49,7 @@ impl Book {
                 Command::CreateKey(create) => self.keys.created_before(create),
                 _ => None,
             };
-            return created
-                .map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
+            return created.map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
         self.writer = if let Principal::Key(number) = by { Some(*number) } else { None };

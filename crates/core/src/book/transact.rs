@@ -85,9 +85,9 @@ impl Book {
         }
         let namespace = write.namespace;
         let vault = match &write.vault {
-            Some(name) => Some(
-                self.credits.vault(namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?,
-            ),
+            Some(name) => {
+                Some(self.credits.vault(namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?)
+            }
             None => None,
         };
         Ok(Scope { namespace, vault })
@@ -173,14 +173,10 @@ impl Book {
             | Operation::Retire { .. } => return Err(Refusal::WrongScope),
         };
         match outcome {
-            LimitOutcome::Changed { limit, revision, status } => {
-                Ok(OperationResult::Limit { limit, revision, status })
-            }
+            LimitOutcome::Changed { limit, revision, status } => Ok(OperationResult::Limit { limit, revision, status }),
             LimitOutcome::Invalid(error) => Err(Refusal::Invalid(InvalidOperation::Definition(error))),
             LimitOutcome::RevisionDiffers { revision } => Err(Refusal::Condition { revision }),
-            LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => {
-                Err(Refusal::Condition { revision: 0 })
-            }
+            LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(Refusal::Condition { revision: 0 }),
             LimitOutcome::KindDiffers => Err(Refusal::Invalid(InvalidOperation::LimitKindDiffers)),
             LimitOutcome::TooMany => Err(Refusal::Invalid(InvalidOperation::TooManyLimits)),
             LimitOutcome::VaultNotFound => Err(Refusal::VaultNotFound),

@@ -30,8 +30,7 @@ impl Book {
         match self.credits.finish(&draft) {
             Ok(changes) => Ok((results, changes)),
             Err(Shortfall(refusal, culprit)) => {
-                let position =
-                    operations.iter().rposition(|each| self.is_to_blame(vault, each, refusal, culprit));
+                let position = operations.iter().rposition(|each| self.is_to_blame(vault, each, refusal, culprit));
                 self.credits.abandon(draft);
                 Err(Refusal::Credit(refusal).at(position.unwrap_or(0)))
             }
@@ -42,15 +41,9 @@ impl Book {
         let credits = &mut self.credits;
         let account = match operation {
             Operation::OpenAccount { account, overdraft } => credits.open_account(draft, account, *overdraft),
-            Operation::FreezeAccount { account } => {
-                credits.set_standing(draft, account, AccountStatus::Frozen)
-            }
-            Operation::UnfreezeAccount { account } => {
-                credits.set_standing(draft, account, AccountStatus::Open)
-            }
-            Operation::CloseAccount { account } => {
-                credits.set_standing(draft, account, AccountStatus::Closed)
-            }
+            Operation::FreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Frozen),
+            Operation::UnfreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Open),
+            Operation::CloseAccount { account } => credits.set_standing(draft, account, AccountStatus::Closed),
             Operation::Issue { account, asset, amount, memo } => {
                 let amount = checked(*amount, memo)?;
                 credits.issue(draft, account, asset, amount).map_err(Refusal::Credit)?;
@@ -77,13 +70,7 @@ impl Book {
     }
 
     /// Whether an operation contributed to the failure. For a lack of credit only operations that take count.
-    fn is_to_blame(
-        &self,
-        vault: VaultId,
-        operation: &Operation,
-        refusal: CreditRefusal,
-        culprit: Culprit,
-    ) -> bool {
+    fn is_to_blame(&self, vault: VaultId, operation: &Operation, refusal: CreditRefusal, culprit: Culprit) -> bool {
         let (owner, what) = match culprit {
             Culprit::Balance(account, asset) => (self.credits.account_name(account), asset),
             Culprit::Issued(asset) | Culprit::Retired(asset) => (None, asset),

@@ -16,8 +16,7 @@ mod tests {
     fn digits_are_an_amount_and_nothing_else_is() {
         assert_eq!(parse_credit("1"), Some(1));
         assert_eq!(parse_credit("170141183460469231731687303715884105727"), Some(i128::MAX as u128));
-        for text in ["", "0", "01", "-1", "+1", " 1", "1.0", "1e3", "170141183460469231731687303715884105728"]
-        {
+        for text in ["", "0", "01", "-1", "+1", " 1", "1.0", "1e3", "170141183460469231731687303715884105728"] {
             assert_eq!(parse_credit(text), None, "{text:?}");
         }
     }

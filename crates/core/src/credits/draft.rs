@@ -59,8 +59,7 @@ impl Credits {
         if self.account(draft.vault, name).is_some() {
             return Err(CreditRefusal::Conflict);
         }
-        let account =
-            Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
+        let account = Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
         let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
         draft.opened = draft.opened.saturating_add(1);
         Ok(AccountId(account))

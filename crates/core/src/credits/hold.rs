@@ -108,9 +108,7 @@ impl Credits {
         let room = u128::from(u64::MAX.saturating_sub(held));
         let available = has.saturating_sub(held.into());
         let is_there = match found.overdraft {
-            Overdraft::Allow => {
-                i128::try_from(amount).is_ok_and(|amount| available.checked_sub(amount).is_some())
-            }
+            Overdraft::Allow => i128::try_from(amount).is_ok_and(|amount| available.checked_sub(amount).is_some()),
             Overdraft::Deny => u128::try_from(available).is_ok_and(|available| amount <= available),
         };
         if is_there && amount <= room { Ok(()) } else { Err(CreditShortage::NotEnough) }
@@ -249,12 +247,7 @@ impl Credits {
 
     /// Charges the cost of a lease, by limit; without an actual the whole hold. First every hold pays what it can and
     /// returns the rest, then the owners pay what is missing.
-    pub(crate) fn settle(
-        &mut self,
-        now: UnixMs,
-        first: u32,
-        actual: impl Fn(LimitId) -> Option<u64>,
-    ) -> Vec<Charge> {
+    pub(crate) fn settle(&mut self, now: UnixMs, first: u32, actual: impl Fn(LimitId) -> Option<u64>) -> Vec<Charge> {
         let mut charges = Vec::new();
         let mut slot = first;
         while slot != NONE {
@@ -306,7 +299,11 @@ impl Credits {
         let taken = match standing {
             AccountStatus::Closed => 0,
             AccountStatus::Open | AccountStatus::Frozen => {
-                if hold.keeps_debt || overdraft == Overdraft::Allow { missing } else { has }
+                if hold.keeps_debt || overdraft == Overdraft::Allow {
+                    missing
+                } else {
+                    has
+                }
             }
         };
         // The remaining holds still have to be paid, so their sum must not overflow either.

@@ -72,9 +72,7 @@ impl<K: Ord + Copy> Net<K> {
     /// The change of a key.
     #[must_use]
     pub fn get(&self, key: K) -> i128 {
-        self.changes
-            .binary_search_by(|(known, _)| known.cmp(&key))
-            .map_or(0, |position| self.changes[position].1)
+        self.changes.binary_search_by(|(known, _)| known.cmp(&key)).map_or(0, |position| self.changes[position].1)
     }
 
     /// All changes but zeros, ordered by key.
@@ -105,11 +103,7 @@ pub fn after(balance: i128, change: i128, overdraft: Overdraft) -> Result<i128, 
 ///
 /// # Errors
 /// The owner has too little, or a sum is out of range.
-pub fn choose<I: Copy>(
-    postings: &[Posting<I>],
-    change: i128,
-    overdraft: Overdraft,
-) -> Result<Choice<I>, PlanError> {
+pub fn choose<I: Copy>(postings: &[Posting<I>], change: i128, overdraft: Overdraft) -> Result<Choice<I>, PlanError> {
     let (owed, mut owned): (Vec<&Posting<I>>, Vec<&Posting<I>>) =
         postings.iter().partition(|posting| posting.amount < 0);
     let mut inputs: Vec<I> = owed.iter().map(|posting| posting.id).collect();

@@ -28,8 +28,7 @@ pub(crate) struct Asset {
 
 impl State {
     pub(crate) fn asset(&self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
-        let position =
-            self.vaults.get(vault.0 as usize)?.assets.iter().position(|asset| asset.name == *name)?;
+        let position = self.vaults.get(vault.0 as usize)?.assets.iter().position(|asset| asset.name == *name)?;
         u16::try_from(position).ok().map(AssetId)
     }
 }

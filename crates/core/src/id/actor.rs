@@ -27,8 +27,7 @@ impl Actor {
     /// # Errors
     /// The kind prefix or the id is missing, it is too long, or it has a character outside its alphabet.
     pub fn new(text: &str) -> Result<Actor, NameError> {
-        let refuse =
-            |found| Err(NameError { kind: "actor", found, bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET });
+        let refuse = |found| Err(NameError { kind: "actor", found, bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET });
         let Some(id) = KINDS.iter().find_map(|kind| text.strip_prefix(kind)) else {
             return refuse("no kind of actor at its start".to_owned());
         };
@@ -71,8 +70,7 @@ mod tests {
         for text in ["user:789", "client:api_key_abc", "system:gc"] {
             assert_eq!(Actor::new(text).unwrap().as_str(), text);
         }
-        for text in ["", "user", "user:", "admin:1", "User:1", "user:a b", "client:é", &"user:x".repeat(60)]
-        {
+        for text in ["", "user", "user:", "admin:1", "User:1", "user:a b", "client:é", &"user:x".repeat(60)] {
             assert!(Actor::new(text).is_err(), "{text}");
         }
     }

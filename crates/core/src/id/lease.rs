@@ -32,9 +32,7 @@ pub enum LeaseIdError {
         found: usize,
     },
     /// A character outside Crockford's alphabet.
-    #[error(
-        "lease_id: found {found:?} at position {position}, allowed are 0-9 and A-Z without I, L, O and U"
-    )]
+    #[error("lease_id: found {found:?} at position {position}, allowed are 0-9 and A-Z without I, L, O and U")]
     Character {
         /// The character.
         found: char,

@@ -3,9 +3,7 @@
 use super::lease::ends;
 use super::reserve::{ResolvedPart, fingerprint};
 use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
-use crate::book::{
-    Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
-};
+use crate::book::{Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
@@ -19,12 +17,7 @@ const LATE_OVERAGE_MS: u64 = 1_000;
 const SLOTS: u64 = 4_096;
 
 impl Limits {
-    pub(crate) fn complete(
-        &mut self,
-        at: Moment,
-        command: &Complete<'_>,
-        credits: &mut Credits,
-    ) -> CompleteOutcome {
+    pub(crate) fn complete(&mut self, at: Moment, command: &Complete<'_>, credits: &mut Credits) -> CompleteOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
         let shape = self
             .check_namespace(command.namespace)
@@ -37,12 +30,7 @@ impl Limits {
         outcome
     }
 
-    pub(crate) fn release(
-        &mut self,
-        at: Moment,
-        command: &Release,
-        credits: &mut Credits,
-    ) -> CompleteOutcome {
+    pub(crate) fn release(&mut self, at: Moment, command: &Release, credits: &mut Credits) -> CompleteOutcome {
         let Release { namespace, lease } = *command;
         self.state.was_composed = true;
         match self.check_namespace(namespace) {
@@ -70,16 +58,14 @@ impl Limits {
                 let nothing: Vec<ResolvedPart> = match actuals {
                     Some(_) => Vec::new(),
                     None => {
-                        (parts.iter().map(|part| ResolvedPart { limit: part.limit, amount: 0, position: 0 }))
-                            .collect()
+                        (parts.iter().map(|part| ResolvedPart { limit: part.limit, amount: 0, position: 0 })).collect()
                     }
                 };
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
                 let actuals = actuals.unwrap_or(&nothing);
                 let mut settlement = self.state.settle(now, reserved_at, &parts, actuals);
                 if holds != NONE {
-                    let actual =
-                        |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
+                    let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
                     settlement.charges = credits.settle(now, holds, actual);
                 }
                 let (_, ends_at) = ends(reserved_at, &parts);
@@ -104,9 +90,7 @@ impl Limits {
                 | Ending::Released => CompleteOutcome::HeldNothing,
             },
             None if self.state.age(lease, at.wall).is_some() => CompleteOutcome::UnknownByAge,
-            None if self.state.remembered() >= self.state.config.leases_max as usize => {
-                CompleteOutcome::Overloaded
-            }
+            None if self.state.remembered() >= self.state.config.leases_max as usize => CompleteOutcome::Overloaded,
             None => {
                 self.add_tombstone(Tombstone::new(namespace, lease, Ending::Marked, now));
                 CompleteOutcome::Marked

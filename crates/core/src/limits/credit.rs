@@ -79,9 +79,7 @@ impl Limits {
         let refusal = match (missing, shortest) {
             (None, None) => return Ok(()),
             (Some(limit), _) => ReserveOutcome::AccountNotFound { limit, retry_after_ms: CREDIT_RETRY_MS },
-            (None, Some(short)) => {
-                ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short))
-            }
+            (None, Some(short)) => ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short)),
         };
         new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
         Err(refusal)
@@ -172,12 +170,7 @@ impl Limits {
     }
 
     /// The recorded credit denial of a lease.
-    pub(crate) fn credit_denial(
-        &self,
-        now: UnixMs,
-        namespace: NamespaceId,
-        lease: LeaseId,
-    ) -> Option<CreditDenial> {
+    pub(crate) fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
         let now = self.at(now);
         let (_, Found::Tombstone(number)) = self.find(self.hash(namespace, lease), namespace, lease)? else {
             return None;
@@ -185,22 +178,14 @@ impl Limits {
         let tombstone = self.state.tombstones.get(number);
         let is_for_credit = match tombstone.ending {
             Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => true,
-            Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked | Ending::Released => {
-                false
-            }
+            Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked | Ending::Released => false,
         };
         let is_forgotten = tombstone.is_forgotten(self.state.config.retention_ms, now);
         (is_for_credit && !is_forgotten).then(|| tombstone.credit_denial(now))
     }
 
     /// Holds the planned amounts for the lease in `slot`.
-    pub(super) fn take_credit(
-        &mut self,
-        now: UnixMs,
-        command: &Reserve<'_>,
-        slot: u32,
-        credits: &mut Credits,
-    ) {
+    pub(super) fn take_credit(&mut self, now: UnixMs, command: &Reserve<'_>, slot: u32, credits: &mut Credits) {
         let (mut first, mut last) = (NONE, None);
         for part in &self.planned {
             let limit = &self.state.limits[part.limit];

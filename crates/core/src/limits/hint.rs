@@ -38,8 +38,7 @@ impl State {
         }
         obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), o.limit));
         let never = obstacles.first().is_some_and(|first| first.never);
-        let retry_after_ms =
-            if never { NEVER_RETRY_MS } else { obstacles.first().map_or(0, |first| first.wait_ms) };
+        let retry_after_ms = if never { NEVER_RETRY_MS } else { obstacles.first().map_or(0, |first| first.wait_ms) };
         Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.limit).collect(), never }
     }
 }

@@ -80,8 +80,7 @@ impl Index {
 
     /// Seeded like [`Index::hash`], since callers choose names too.
     pub(crate) fn hash_name(&self, scope: u64, name: &str) -> Hash {
-        let mut mixed =
-            fold(self.seed ^ scope ^ 0x9e37_79b9_7f4a_7c15, name.len() as u64 ^ 0xd1b5_4a32_d192_ed03);
+        let mut mixed = fold(self.seed ^ scope ^ 0x9e37_79b9_7f4a_7c15, name.len() as u64 ^ 0xd1b5_4a32_d192_ed03);
         for bytes in name.as_bytes().chunks(8) {
             let mut word = [0_u8; 8];
             word[..bytes.len()].copy_from_slice(bytes);
@@ -100,11 +99,7 @@ impl Index {
     }
 
     /// The reference with this hash for which `is_meant` holds.
-    pub(crate) fn find(
-        &self,
-        hash: Hash,
-        is_meant: impl Fn(Reference) -> bool,
-    ) -> Option<(CellPosition, Reference)> {
+    pub(crate) fn find(&self, hash: Hash, is_meant: impl Fn(Reference) -> bool) -> Option<(CellPosition, Reference)> {
         let number = hash.segment();
         let cells = &self.segments[number].cells;
         let mask = cells.len().checked_sub(1)?;

@@ -229,12 +229,7 @@ impl Leases {
 
     /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Leases {
-        Leases {
-            leases: self.leases.share(),
-            more: self.more.share(),
-            buckets: self.buckets.clone(),
-            len: self.len,
-        }
+        Leases { leases: self.leases.share(), more: self.more.share(), buckets: self.buckets.clone(), len: self.len }
     }
 
     /// All leases, in the order of deletion.
@@ -253,8 +248,7 @@ impl Leases {
 /// When the first and the last of `parts` expire.
 pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
     let holds = parts.iter().map(Reservation::hold_ms);
-    let (first, last) =
-        holds.fold((u64::MAX, 0), |(first, last), hold: u64| (hold.min(first), hold.max(last)));
+    let (first, last) = holds.fold((u64::MAX, 0), |(first, last), hold: u64| (hold.min(first), hold.max(last)));
     (reserved_at.plus_ms(first), reserved_at.plus_ms(last))
 }
 

@@ -29,12 +29,7 @@ pub(super) enum Age {
 }
 
 impl Limits {
-    pub(crate) fn reserve(
-        &mut self,
-        at: Moment,
-        command: &Reserve<'_>,
-        credits: &mut Credits,
-    ) -> ReserveOutcome {
+    pub(crate) fn reserve(&mut self, at: Moment, command: &Reserve<'_>, credits: &mut Credits) -> ReserveOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
             Err(invalid) => ReserveOutcome::Invalid(invalid),
@@ -134,9 +129,7 @@ impl Limits {
             return self.refuse_by_name(command, resolved);
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
-        if self.state.external.parts.limits
-            && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit)
-        {
+        if self.state.external.parts.limits && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit) {
             return ReserveOutcome::LimitsExternal;
         }
         if self.state.remembered() >= self.state.config.leases_max as usize {
@@ -175,8 +168,7 @@ impl Limits {
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
-                let is_other =
-                    tombstone.fingerprint != fingerprint(resolved.iter().map(|w| (w.limit, w.amount)));
+                let is_other = tombstone.fingerprint != fingerprint(resolved.iter().map(|w| (w.limit, w.amount)));
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
@@ -209,8 +201,7 @@ impl Limits {
             LimitRef::Key(key) => key.as_str(),
             LimitRef::Id(id) => self.state.texts.get(id.0 as usize).map_or("", |text| text.key.as_str()),
         };
-        let offenders =
-            resolved.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
+        let offenders = resolved.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
         match offenders.min_by_key(|part| (key_of(part), part.position)) {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
                 requirement: part.position,
@@ -273,10 +264,7 @@ fn is_named_before(parts: &[Part], position: usize) -> bool {
 /// Whether a lease holds exactly `resolved`. Both are ordered by limit.
 fn is_same(parts: &[Reservation], resolved: &[ResolvedPart]) -> bool {
     parts.len() == resolved.len()
-        && parts
-            .iter()
-            .zip(resolved)
-            .all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
+        && parts.iter().zip(resolved).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
 }
 
 /// A hash of a lease's requirements, ordered by limit. It is stored, so it must never change.

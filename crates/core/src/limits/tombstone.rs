@@ -47,12 +47,7 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
-    pub(crate) fn new(
-        namespace: NamespaceId,
-        lease: LeaseId,
-        ending: Ending,
-        resolved_at: UnixMs,
-    ) -> Tombstone {
+    pub(crate) fn new(namespace: NamespaceId, lease: LeaseId, ending: Ending, resolved_at: UnixMs) -> Tombstone {
         Tombstone { id: lease, namespace, ending, resolved_at, ..Tombstone::default() }
     }
 

@@ -17,19 +17,9 @@ fn scope(namespace: u16, vault: Option<u32>) -> Scope {
 }
 
 /// Commits like a caller: only the next sequence.
-fn write(
-    sequences: &mut Sequences<u64>,
-    now: UnixMs,
-    who: (Scope, &ClientId),
-    sequence: u64,
-    what: u8,
-) -> bool {
+fn write(sequences: &mut Sequences<u64>, now: UnixMs, who: (Scope, &ClientId), sequence: u64, what: u8) -> bool {
     let Verdict::Next(claim) = sequences.judge(now, who, sequence, content(what)) else { return false };
-    sequences.commit(
-        claim,
-        who,
-        Kept { content: content(what), at: now, result: sequence * 1_000 + u64::from(what) },
-    );
+    sequences.commit(claim, who, Kept { content: content(what), at: now, result: sequence * 1_000 + u64::from(what) });
     true
 }
 
@@ -59,8 +49,7 @@ fn every_row_of_the_table() {
 fn one_client_in_a_namespace_and_two_vaults_has_three_streams() {
     let mut sequences = Sequences::new(10, 1);
     let name = client("billing");
-    for (position, number) in
-        [(scope(0, None), 3), (scope(0, Some(0)), 1), (scope(0, Some(1)), 2), (scope(1, None), 4)]
+    for (position, number) in [(scope(0, None), 3), (scope(0, Some(0)), 1), (scope(0, Some(1)), 2), (scope(1, None), 4)]
     {
         for sequence in 1..=number {
             assert!(write(&mut sequences, START, (position, &name), sequence, 0));
@@ -118,8 +107,7 @@ impl Model {
             let is_full = last == 0 && self.last.len() >= clients_max;
             return if is_full { "too many".into() } else { "next".into() };
         }
-        let position =
-            self.all.iter().position(|(client, number, ..)| (*client, *number) == (who, sequence)).unwrap();
+        let position = self.all.iter().position(|(client, number, ..)| (*client, *number) == (who, sequence)).unwrap();
         let (_, _, content, at) = self.all[position];
         let is_recent = self.all.len() - position <= RESULTS_MAX && now < at.plus_ms(RESULTS_MS);
         if sequence != last && !is_recent {
@@ -170,10 +158,8 @@ fn every_verdict_is_that_of_a_plain_model() {
                 _ => [0, u64::MAX][below(2) as usize],
             };
             let what = below(2) as u8;
-            let key = (
-                scope(u16::from(who % 2), (!who.is_multiple_of(3)).then_some(u32::from(who))),
-                &clients[who as usize],
-            );
+            let key =
+                (scope(u16::from(who % 2), (!who.is_multiple_of(3)).then_some(u32::from(who))), &clients[who as usize]);
             let expected = model.judge(now, clients_max, who, sequence, what);
             let verdict = said(&sequences.judge(now, key, sequence, content(what)));
             assert_eq!(verdict, expected, "seed {seed}: client {who}, sequence {sequence} of {last}");

@@ -2,9 +2,7 @@
 
 use super::records::i128;
 use crate::book::{Book, LimitId, NamespaceId, VaultId};
-use crate::credits::{
-    ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second,
-};
+use crate::credits::{ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second};
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::Reservation;
 use crate::limits::index::Found;

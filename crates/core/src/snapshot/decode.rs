@@ -107,9 +107,7 @@ impl Restore {
             return Err(failure);
         }
         let damaged = |what| SnapshotError::Damaged { block: self.blocks, what };
-        if self.version.is_none()
-            && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())])
-        {
+        if self.version.is_none() && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())]) {
             return Err(SnapshotError::NotASnapshot);
         }
         if self.kind != Kind::End {
@@ -150,9 +148,7 @@ impl Restore {
         } else {
             let Some(mut book) = self.book.take() else { return Err(Malformed("it has no beginning")) };
             let result = match kind {
-                Kind::End if self.holds.count != self.credit_parts => {
-                    Err(Malformed("holds of credit are missing"))
-                }
+                Kind::End if self.holds.count != self.credit_parts => Err(Malformed("holds of credit are missing")),
                 Kind::End => end(&book, input).and_then(|()| self.end_of_keys(&mut book, input)),
                 _ => self.records_of(kind, &mut book, input),
             };
@@ -283,9 +279,7 @@ impl Restore {
             return Err(Malformed("a lease was resolved in the future"));
         }
         check_tombstone(&limits.state, &tombstone)?;
-        if !limits.has_namespace(tombstone.namespace)
-            || limits.is_remembered(tombstone.namespace, tombstone.id)
-        {
+        if !limits.has_namespace(tombstone.namespace) || limits.is_remembered(tombstone.namespace, tombstone.id) {
             return Err(Malformed("a resolved lease is doubled or in no namespace"));
         }
         room(limits)?;
@@ -337,11 +331,9 @@ fn hold(state: &mut State, id: LimitId, at: UnixMs, sums: Sums) -> Result<(), Ma
 
 fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed> {
     let is_consistent = match tombstone.ending {
-        Ending::Denied
-        | Ending::DeniedNever
-        | Ending::NoCredit
-        | Ending::AccountFrozen
-        | Ending::AccountClosed => state.limit(tombstone.namespace, tombstone.limited_by).is_some(),
+        Ending::Denied | Ending::DeniedNever | Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => {
+            state.limit(tombstone.namespace, tombstone.limited_by).is_some()
+        }
         Ending::Completed | Ending::Released => tombstone.limited_by == LimitId::default(),
         Ending::Marked => {
             tombstone.limited_by == LimitId::default()

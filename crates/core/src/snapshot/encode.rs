@@ -252,8 +252,7 @@ impl Encoded<'_> {
         while block.len() < BLOCK_BYTES {
             let Some(lease) = self.leases.next() else { return };
             self.state.leases.parts(lease, &mut self.parts);
-            let record =
-                LeaseRecord { namespace: lease.namespace, lease: lease.id, reserved_at: lease.reserved_at };
+            let record = LeaseRecord { namespace: lease.namespace, lease: lease.id, reserved_at: lease.reserved_at };
             record.put(block, &self.parts);
         }
     }

@@ -63,8 +63,7 @@ fn read(number: KeyNumber, input: &mut Bytes<'_>) -> Result<Key> {
     let created_at = time(input)?;
     let created_by = Actor::new(input.text()?).map_err(unnamed)?;
     let (expires_at, revoked_at) = (maybe_time(input)?, maybe_time(input)?);
-    let info =
-        KeyInfo { number, id, name, role, namespace, client, created_at, created_by, expires_at, revoked_at };
+    let info = KeyInfo { number, id, name, role, namespace, client, created_at, created_by, expires_at, revoked_at };
     Ok(Key::new(info, secret))
 }
 

@@ -203,10 +203,7 @@ impl LeaseRecord {
         })
     }
 
-    pub(super) fn read(
-        input: &mut Bytes<'_>,
-        parts: &mut Vec<Reservation>,
-    ) -> Result<LeaseRecord, Malformed> {
+    pub(super) fn read(input: &mut Bytes<'_>, parts: &mut Vec<Reservation>) -> Result<LeaseRecord, Malformed> {
         let namespace = NamespaceId(input.u16()?);
         let lease = LeaseId::from_u128(input.u128()?);
         let record = LeaseRecord { namespace, lease, reserved_at: time(input)? };

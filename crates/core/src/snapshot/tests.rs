@@ -23,10 +23,7 @@ fn small_book() -> Book {
         description: "tokens per minute".into(),
         overage: Overage::Debt,
     };
-    book.apply(
-        now,
-        Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }),
-    );
+    book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }));
     for (number, amount) in [(1, 60), (2, 30), (3, 50)] {
         let lease = LeaseId::from_parts(now, number);
         let requirements = &[Part { limit: LimitRef::Id(LimitId(0)), amount }];
@@ -69,14 +66,10 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
         description: String::new(),
         overage: Overage::Deny,
     };
-    book.apply(
-        now,
-        Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }),
-    );
+    book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }));
     for number in [4, 5] {
         let lease = LeaseId::from_parts(now, number);
-        let requirements =
-            [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
+        let requirements = [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
         book.apply(now, Command::Reserve(Reserve { namespace, lease, requirements: &requirements }));
     }
     book.apply(now, Command::SetExternal(ExternalParts { limits: true, credit: true }.into()));
@@ -90,10 +83,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     // The number of the ledger is told where limits are, and nowhere else.
     book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));
     let numbered = whole(&mut book);
-    assert_eq!(
-        (numbered.len(), restored(&numbered).unwrap().external_setup().ledger),
-        (bytes.len() + 16, Some(7))
-    );
+    assert_eq!((numbered.len(), restored(&numbered).unwrap().external_setup().ledger), (bytes.len() + 16, Some(7)));
     // A field that the first version lacks is reported as such, not as unexplained damage.
     let mut older = bytes;
     older[8] = 1;
@@ -118,8 +108,7 @@ fn a_book_with_keys_has_the_bytes_it_always_had() {
     };
     book.apply(now, Command::CreateKey(&key("k1", None)));
     book.apply(now, Command::CreateKey(&key("k2", Some("c"))));
-    let revoke =
-        RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
+    let revoke = RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
     book.apply(now.plus_ms(5), Command::RevokeKey(&revoke));
     let bytes = whole(&mut book);
     assert_eq!(&bytes[..12], b"EARMARK\n\x03\0\0\0");
@@ -196,8 +185,7 @@ mod forged {
 
     fn bytes(forgery: &Forgery) -> Vec<u8> {
         let (lease, namespace) = (LeaseId::from_parts(NOW, 1), NamespaceId::DEFAULT);
-        let book =
-            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, external: None };
+        let book = BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, external: None };
         let lease = LeaseRecord { namespace, lease, reserved_at: NOW };
         let mut bytes = block::header(1);
         let mut before = 0;

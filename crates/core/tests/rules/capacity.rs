@@ -323,10 +323,7 @@ fn a_malformed_definition_is_refused_by_the_field_that_is_wrong() {
         (rolling("x", 0, 0), DefinitionError::CapacityZero),
         (rolling("x", 1, 0), hold(HoldField::WindowSeconds, 0)),
         (concurrency("x", 1, 366 * 86_400 + 1), hold(HoldField::TimeoutSeconds, 366 * 86_400 + 1)),
-        (
-            Definition { unit: "u".repeat(65), ..rolling("x", 1, 1) },
-            DefinitionError::UnitTooLong { found: 65 },
-        ),
+        (Definition { unit: "u".repeat(65), ..rolling("x", 1, 1) }, DefinitionError::UnitTooLong { found: 65 }),
         (
             Definition { description: "d".repeat(1_025), ..rolling("x", 1, 1) },
             DefinitionError::DescriptionTooLong { found: 1_025 },

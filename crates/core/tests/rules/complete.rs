@@ -1,8 +1,6 @@
 //! Complete reports the actual usage, once.
 
-use earmark_core::{
-    CompleteOutcome, Definition, InvalidParts, LimitId, Overage, OverageHow, OverageTaken, Settlement,
-};
+use earmark_core::{CompleteOutcome, Definition, InvalidParts, LimitId, Overage, OverageHow, OverageTaken, Settlement};
 
 use crate::support::step::{by_id, by_key};
 use crate::support::test_book::{START, TestBook, concurrency, rolling};
@@ -186,11 +184,7 @@ fn overages_come_in_order_of_limit_and_each_by_itself() {
     let taken = |limit, amount, how| OverageTaken { limit, amount, how };
     assert_eq!(
         settlement.overages,
-        [
-            taken(a, 4, OverageHow::Reserved),
-            taken(b, 11, OverageHow::Debt),
-            taken(c, 98, OverageHow::Dropped)
-        ]
+        [taken(a, 4, OverageHow::Reserved), taken(b, 11, OverageHow::Debt), taken(c, 98, OverageHow::Dropped)]
     );
     assert_eq!((test.reserved("a"), test.reserved("b"), test.reserved("c")), (5, 1, 1));
 }

@@ -1,8 +1,8 @@
 //! Accounts and credit: operations and error codes.
 
 use earmark_core::{
-    AccountStatus, InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft,
-    VaultId, WriteError,
+    AccountStatus, InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft, VaultId,
+    WriteError,
 };
 
 use crate::support::bank::{
@@ -125,20 +125,11 @@ fn the_ends_of_the_range_are_reached_and_not_passed() {
 #[test]
 fn accounts_and_balances_go_through_a_snapshot() {
     let mut bank = Bank::new();
-    bank.commit(vec![
-        open("a"),
-        open_overdraft("b"),
-        issue("a", "usd", 7),
-        transfer("b", "a", "eur", 9),
-        freeze("a"),
-    ]);
+    bank.commit(vec![open("a"), open_overdraft("b"), issue("a", "usd", 7), transfer("b", "a", "eur", 9), freeze("a")]);
     let bytes = snapshot(&mut bank.test.book);
     bank.test.book = restore(&bytes, 33, 8).unwrap();
     assert_eq!(snapshot(&mut bank.test.book), bytes);
-    assert_eq!(
-        (bank.available("a", "usd"), bank.available("a", "eur"), bank.available("b", "eur")),
-        (7, 9, -9)
-    );
+    assert_eq!((bank.available("a", "usd"), bank.available("a", "eur"), bank.available("b", "eur")), (7, 9, -9));
     assert_eq!(bank.standing("a"), AccountStatus::Frozen);
     assert!(bank.refuse(vec![open("a")]) == WriteError::Conflict { operation: 0 });
 }

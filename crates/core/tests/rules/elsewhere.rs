@@ -1,8 +1,8 @@
 //! Limits or credit kept elsewhere: the decisions that remain in the Book.
 
 use earmark_core::{
-    CompleteOutcome, ExternalParts, ExternalSetup, LeaseState, LimitOutcome, LimitStatus, Overage,
-    ReserveOutcome, Settlement,
+    CompleteOutcome, ExternalParts, ExternalSetup, LeaseState, LimitOutcome, LimitStatus, Overage, ReserveOutcome,
+    Settlement,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};

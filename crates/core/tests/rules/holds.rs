@@ -1,9 +1,9 @@
 //! Credit holds: reserved together with limits, settled at the actual cost, returned on time.
 
 use earmark_core::{
-    AccountStatus, Charge, Command, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind,
-    LeaseId, LimitOutcome, LimitStatus, Moment, NamespaceId, Operation, Outcome, Overage, Principal,
-    PutLimit, ReserveOutcome, TIME_MAX, VaultId, WriteError, WriteOutcome,
+    AccountStatus, Charge, Command, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId,
+    LimitOutcome, LimitStatus, Moment, NamespaceId, Operation, Outcome, Overage, Principal, PutLimit, ReserveOutcome,
+    TIME_MAX, VaultId, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{
@@ -67,11 +67,7 @@ fn settling_pays_what_it_cost_and_returns_the_rest() {
         assert_eq!(sums(&bank), (has as i128 - 40, 40, 0));
         let actuals: Vec<(&str, u64)> = actual.map(|amount| ("usd", amount)).into_iter().collect();
         let charge = charged(&mut bank, lease, &actuals);
-        assert_eq!(
-            (charge.paid, charge.debt, charge.uncollected),
-            (paid, debt, uncollected),
-            "{has} {actual:?}"
-        );
+        assert_eq!((charge.paid, charge.debt, charge.uncollected), (paid, debt, uncollected), "{has} {actual:?}");
         assert_eq!(sums(&bank), (left, 0, i128::from(paid)), "{has} {actual:?} {overage:?}");
         // A second complete changes nothing.
         assert_eq!(bank.test.complete(lease, &[("usd", 5)]), CompleteOutcome::Before);
@@ -318,8 +314,7 @@ fn a_crowd_of_holds_that_run_out_at_once_stalls_no_call_and_counts_at_once() {
     for _ in 0..400 {
         bank.test.tick();
     }
-    let released =
-        bank.test.book.drain_journal().iter().filter(|r| matches!(r, JournalRecord::Release(_))).count();
+    let released = bank.test.book.drain_journal().iter().filter(|r| matches!(r, JournalRecord::Release(_))).count();
     assert_eq!(released, 20_000);
 }
 
@@ -420,8 +415,7 @@ fn the_first_shortage_in_their_order_is_the_one_that_is_told() {
 #[test]
 fn a_hold_keeps_the_terms_it_was_made_on() {
     // (overage at reserve, overage at settlement) -> available credit of `acme` after a cost of 130 with 100 in total
-    for (then, later, left, paid) in
-        [(Overage::Debt, Overage::Deny, -30, 130), (Overage::Deny, Overage::Debt, 0, 100)]
+    for (then, later, left, paid) in [(Overage::Debt, Overage::Deny, -30, 130), (Overage::Deny, Overage::Debt, 0, 100)]
     {
         let mut bank = bank(100, then);
         bank.commit(vec![open("bob"), open("sales"), issue("bob", "usd", 500)]);
@@ -456,13 +450,7 @@ fn a_limit_of_credit_goes_at_once_and_what_it_holds_stays_held() {
 #[test]
 fn several_accounts_and_assets_are_held_together_or_not_at_all() {
     let mut bank = Bank::new();
-    bank.commit(vec![
-        open("a"),
-        open("b"),
-        issue("a", "usd", 10),
-        issue("a", "eur", 10),
-        issue("b", "usd", 10),
-    ]);
+    bank.commit(vec![open("a"), open("b"), issue("a", "usd", 10), issue("a", "eur", 10), issue("b", "usd", 10)]);
     let mut euros = credit("a:eur", "a", 60, Overage::Deny);
     if let Kind::Credit(terms) = &mut euros.kind {
         terms.asset = asset("eur");

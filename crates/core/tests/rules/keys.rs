@@ -1,10 +1,10 @@
 //! API keys: creation, lookup, expiry and revocation.
 
 use earmark_core::{
-    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, InvalidWrite, JournalRecord,
-    KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome,
-    LimitEdit, LimitRef, NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore,
-    RevokeKey, Role, SecretHash, TxId, Write, WriteError, WriteOutcome,
+    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, InvalidWrite, JournalRecord, KEY_SECONDS_MAX,
+    KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
+    NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash, TxId,
+    Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -170,8 +170,7 @@ fn the_first_key_is_one_that_can_look_after_the_server_for_good() {
 #[test]
 fn the_first_key_sent_again_by_anyone_is_answered_and_nothing_else_is() {
     let mut test = test();
-    let mut sent =
-        |create: &CreateKey| test.book.apply_as(START, &Principal::Anonymous, Command::CreateKey(create));
+    let mut sent = |create: &CreateKey| test.book.apply_as(START, &Principal::Anonymous, Command::CreateKey(create));
     assert_eq!(sent(&create("root")), Outcome::Key(KeyOutcome::Exists(KeyNumber(0))));
     for other in [CreateKey { secret: SecretHash::of(b"mine"), ..create("root") }, create("other")] {
         assert_eq!(sent(&other), Outcome::Unauthenticated);
@@ -241,8 +240,7 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
         make(&mut book, &create(&format!("k{number}")));
     }
     assert_eq!(make(&mut book, &create("more")), KeyOutcome::TooMany);
-    let revoke =
-        RevokeKey { id: "k77".parse().unwrap(), namespace: None, actor: "client:k0".parse().unwrap() };
+    let revoke = RevokeKey { id: "k77".parse().unwrap(), namespace: None, actor: "client:k0".parse().unwrap() };
     book.apply(START, Command::RevokeKey(&revoke));
     assert_eq!(make(&mut book, &create("more")), KeyOutcome::Created(KeyNumber(KEYS_MAX as u32)));
     assert_eq!(book.key_info(KeyNumber(77)), None);
@@ -269,8 +267,7 @@ fn one_namespace_does_not_take_the_places_of_the_others() {
         assert_eq!(make(&mut book, &of(space, KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
     }
     // An expired key makes room for a new key of its own namespace, even below the total bound.
-    let revoke =
-        RevokeKey { id: "b7".parse().unwrap(), namespace: None, actor: "client:root".parse().unwrap() };
+    let revoke = RevokeKey { id: "b7".parse().unwrap(), namespace: None, actor: "client:root".parse().unwrap() };
     book.apply(START, Command::RevokeKey(&revoke));
     assert_eq!(make(&mut book, &of("a", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
     assert!(matches!(make(&mut book, &of("b", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::Created(_)));
@@ -389,8 +386,7 @@ fn changes_of_limits_are_written_down_with_who_made_them() {
     let mut test = TestBook::new();
     let (namespace, definition) = (NamespaceId::DEFAULT, rolling("rpm", 10, 60));
     let put = || Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
-    let refused =
-        Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
+    let refused = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
     let key = &definition.key;
     let delete = Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: None });
     test.book.apply_as(test.now(), &Principal::Anonymous, put());
@@ -424,9 +420,8 @@ fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
     };
     let claimed = InvalidWrite::ClientClaimed { client: "billing".parse().unwrap() };
     let refused = Outcome::Write(WriteOutcome::Refused(WriteError::Invalid(claimed)));
-    let is_committed = |outcome: Outcome| {
-        matches!(outcome, Outcome::Write(WriteOutcome::Committed(_) | WriteOutcome::Exists(_)))
-    };
+    let is_committed =
+        |outcome: Outcome| matches!(outcome, Outcome::Write(WriteOutcome::Committed(_) | WriteOutcome::Exists(_)));
     assert!(is_committed(test.book.apply_as(START, &first, Command::Write(&write(1)))));
     assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(2))), refused);
     assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(1))), refused, "not even a receipt");
@@ -434,19 +429,10 @@ fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
     assert_eq!(test.book.apply_as(START, &second, Command::Write(&write(2))), refused);
     assert!(is_committed(test.book.apply_as(START, &root, Command::Write(&write(2)))), "an admin may write");
     assert!(is_committed(test.book.apply_as(START, &first, Command::Write(&write(3)))), "and claims nothing");
-    assert!(
-        is_committed(test.book.apply_as(START, &bound, Command::Write(&write(4)))),
-        "a bound key takes over"
-    );
+    assert!(is_committed(test.book.apply_as(START, &bound, Command::Write(&write(4)))), "a bound key takes over");
     assert_eq!(test.book.apply_as(START, &first, Command::Write(&write(5))), refused);
-    let revoke = RevokeKey {
-        id: "bound".parse().unwrap(),
-        namespace: None,
-        actor: "system:bootstrap".parse().unwrap(),
-    };
+    let revoke =
+        RevokeKey { id: "bound".parse().unwrap(), namespace: None, actor: "system:bootstrap".parse().unwrap() };
     test.book.apply(START, Command::RevokeKey(&revoke));
-    assert!(
-        is_committed(test.book.apply_as(START, &second, Command::Write(&write(5)))),
-        "a revoked key holds nothing"
-    );
+    assert!(is_committed(test.book.apply_as(START, &second, Command::Write(&write(5)))), "a revoked key holds nothing");
 }

@@ -31,11 +31,8 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         let outcome = test.reserve_parts(lease, parts.clone());
         assert_eq!(outcome, ReserveOutcome::Exists { reserved_at: START }, "{parts:?}");
     }
-    let expected = LeaseInfo {
-        reserved_at: Some(START),
-        requirements: vec![(rpm, 1), (tpm, 2)],
-        state: LeaseState::Live,
-    };
+    let expected =
+        LeaseInfo { reserved_at: Some(START), requirements: vec![(rpm, 1), (tpm, 2)], state: LeaseState::Live };
     assert_eq!(test.info(lease), Some(expected));
 }
 

@@ -23,8 +23,7 @@ fn a_denial_is_remembered_for_the_retention_and_refused_by_age_after() {
     assert!(matches!(outcome, ReserveOutcome::ExistsDenied(_)), "{outcome:?}");
     test.advance(1);
     assert_eq!(test.info(denied), None, "a read sees it before any command has cleaned it up");
-    let too_old =
-        ReserveOutcome::LeaseTooOld { lease_time: denied.time(), forgotten_before: START.plus_ms(1) };
+    let too_old = ReserveOutcome::LeaseTooOld { lease_time: denied.time(), forgotten_before: START.plus_ms(1) };
     assert_eq!(test.reserve(denied, &[("rpm", 1)]), too_old);
     assert_eq!(test.complete(denied, &[]), CompleteOutcome::UnknownByAge);
 }

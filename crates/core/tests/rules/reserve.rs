@@ -195,10 +195,7 @@ fn a_malformed_reserve_is_refused_by_what_is_wrong_with_it() {
         (vec![by_key("rpm", 1), by_key("no", 1), by_key("rpm", 2)], InvalidParts::Duplicate { part: 2 }),
         (vec![by_key("rpm", 1), by_id(rpm.0, 1)], InvalidParts::Duplicate { part: 1 }),
         (vec![by_key("no", 1), by_key("no", 1)], InvalidParts::Duplicate { part: 1 }),
-        (
-            vec![by_key("a", 1), by_key("rpm", 1), by_id(rpm.0, 1), by_key("a", 1)],
-            InvalidParts::Duplicate { part: 2 },
-        ),
+        (vec![by_key("a", 1), by_key("rpm", 1), by_id(rpm.0, 1), by_key("a", 1)], InvalidParts::Duplicate { part: 2 }),
     ] {
         let outcome = test.reserve_parts(lease, parts.clone());
         assert_eq!(outcome, ReserveOutcome::Invalid(invalid), "{parts:?}");
@@ -284,8 +281,7 @@ fn a_lease_of_any_number_of_requirements_holds_just_these() {
             test.put_active(concurrency(name, *amount, 60));
         }
         let lease = test.take(&asked);
-        let held: Vec<u64> =
-            test.info(lease).unwrap().requirements.iter().map(|(_, amount)| *amount).collect();
+        let held: Vec<u64> = test.info(lease).unwrap().requirements.iter().map(|(_, amount)| *amount).collect();
         assert_eq!(held, (1..=count).collect::<Vec<_>>());
         let retry = test.reserve(lease, &asked);
         assert!(matches!(retry, ReserveOutcome::Exists { .. }), "{count}: {retry:?}");

@@ -1,8 +1,8 @@
 //! Namespaces separate limits and leases.
 
 use earmark_core::{
-    CompleteOutcome, InvalidParts, LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome,
-    Outcome, ReserveOutcome,
+    CompleteOutcome, InvalidParts, LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
+    ReserveOutcome,
 };
 
 use crate::support::step::{Step, by_id, key};
@@ -119,11 +119,7 @@ fn limits_are_listed_by_key_and_without_those_that_are_gone() {
         test.put_active(rolling(name, 5, 60));
     }
     test.delete("m:2");
-    let keys: Vec<String> = test
-        .book
-        .limits(test.now(), test.namespace)
-        .iter()
-        .map(|info| info.definition.key.to_string())
-        .collect();
+    let keys: Vec<String> =
+        test.book.limits(test.now(), test.namespace).iter().map(|info| info.definition.key.to_string()).collect();
     assert_eq!(keys, ["a", "m", "z:1"]);
 }

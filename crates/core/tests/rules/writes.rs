@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     ASSETS_MAX, Config, Definition, InvalidOperation, InvalidWrite, Kind, LimitId, LimitStatus, NamespaceId,
-    OPERATIONS_MAX, Operation, OperationResult, Overage, RESULTS_MAX, RESULTS_MS, Receipt, ReserveOutcome,
-    TxId, VaultId, WriteError, WriteOutcome,
+    OPERATIONS_MAX, Operation, OperationResult, Overage, RESULTS_MAX, RESULTS_MS, Receipt, ReserveOutcome, TxId,
+    VaultId, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{credit, issue, open, open_overdraft};
@@ -48,12 +48,8 @@ fn refused(outcome: WriteOutcome) -> WriteError {
 fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_the_same() {
     let mut test = TestBook::new();
     let mut writer = Writer::new("billing");
-    let operations = vec![
-        put_if(rolling("rpm", 5, 60), 0),
-        put(concurrency("slots", 2, 60)),
-        delete("slots"),
-        open_vault("eu"),
-    ];
+    let operations =
+        vec![put_if(rolling("rpm", 5, 60), 0), put(concurrency("slots", 2, 60)), delete("slots"), open_vault("eu")];
     let receipt = committed(writer.write(&mut test, operations.clone()));
     assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now().into()));
     assert_eq!(receipt.actor.as_str(), "client:billing");
@@ -135,8 +131,7 @@ fn every_refusal_by_number_has_its_code() {
     }
     committed(writer.write_as(&mut test, 1, vec![open_vault("a")]));
     committed(writer.write_as(&mut test, 2, vec![open_vault("b")]));
-    for (sequence, vault, code) in
-        [(4, "b", "SEQUENCE_GAP"), (1, "b", "SEQUENCE_REUSED"), (2, "a", "SEQUENCE_REUSED")]
+    for (sequence, vault, code) in [(4, "b", "SEQUENCE_GAP"), (1, "b", "SEQUENCE_REUSED"), (2, "a", "SEQUENCE_REUSED")]
     {
         let error = refused(writer.write_as(&mut test, sequence, vec![open_vault(vault)]));
         assert_eq!((error.code(), error.last_committed_sequence()), (code, Some(2)));
@@ -155,10 +150,7 @@ fn what_does_not_belong_or_is_malformed_is_refused_by_place() {
     let invalid = |operation, why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
     let many = vec![open_vault("a"); OPERATIONS_MAX + 1];
     let found = OPERATIONS_MAX + 1;
-    assert_eq!(
-        refused(writer.write(&mut test, many)),
-        WriteError::Invalid(InvalidWrite::TooManyOperations { found })
-    );
+    assert_eq!(refused(writer.write(&mut test, many)), WriteError::Invalid(InvalidWrite::TooManyOperations { found }));
     test.put_active(rolling("rpm", 5, 60));
     let kind = put(concurrency("rpm", 5, 60));
     let error = refused(writer.write(&mut test, vec![open_vault("a"), kind]));
@@ -204,9 +196,7 @@ fn committed_transactions_are_in_the_journal_once_and_refused_ones_are_not() {
     writer.write_as(&mut test, 7, Vec::new());
     let journal = test.book.drain_journal();
     assert_eq!(journal.len(), 1);
-    assert!(
-        matches!(&journal[0], earmark_core::JournalRecord::Transaction(written) if written.receipt == receipt)
-    );
+    assert!(matches!(&journal[0], earmark_core::JournalRecord::Transaction(written) if written.receipt == receipt));
     assert_eq!(test.book.drain_journal(), []);
 }
 
@@ -216,10 +206,7 @@ fn at_the_cap_new_clients_are_refused_and_known_ones_go_on_through_a_snapshot_to
     let (mut ops, mut billing) = (Writer::new("ops"), Writer::of_vault("ops", "main"));
     committed(ops.write(&mut test, Vec::new()));
     // A refused transaction does not create a client.
-    assert_eq!(
-        refused(Writer::new("other").write(&mut test, vec![delete("never")])).code(),
-        "CONDITION_FAILED"
-    );
+    assert_eq!(refused(Writer::new("other").write(&mut test, vec![delete("never")])).code(), "CONDITION_FAILED");
     committed(billing.write(&mut test, Vec::new()));
     for _ in 0..2 {
         let error = refused(Writer::new("other").write(&mut test, Vec::new()));
@@ -298,8 +285,7 @@ fn a_delete_and_a_put_hold_to_the_revision_they_expect() {
     committed(writer.write(&mut test, vec![put(rolling("rpm", 5, 60)), put(rolling("rpm", 6, 60))]));
     let delete_if = |revision| Operation::DeleteLimit { key: key("rpm"), expected_revision: Some(revision) };
     for operation in [delete_if(1), delete_if(0), put_if(rolling("rpm", 7, 60), 1)] {
-        let error =
-            refused(writer.write(&mut test, vec![Operation::OpenVault { vault: vault("v") }, operation]));
+        let error = refused(writer.write(&mut test, vec![Operation::OpenVault { vault: vault("v") }, operation]));
         assert_eq!(error, WriteError::ConditionFailed { operation: 1, revision: 2 });
     }
     committed(writer.write(&mut test, vec![put_if(rolling("rpm", 7, 60), 2), delete_if(3)]));

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use earmark_core::{
-    AccountStatus, LeaseId, Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, UnixMs, Write,
-};
+use earmark_core::{AccountStatus, LeaseId, Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, UnixMs, Write};
 
 pub const ACCOUNTS: [&str; 5] = ["revenue", "a", "b", "c", "d"];
 pub const ASSETS: [&str; 2] = ["usd", "eur"];
@@ -93,8 +91,7 @@ impl BalanceModel {
                 false => Err("SEQUENCE_REUSED"),
             };
         }
-        let mut clients: Vec<_> =
-            self.done.iter().map(|done| (&done.write.client, &done.write.vault)).collect();
+        let mut clients: Vec<_> = self.done.iter().map(|done| (&done.write.client, &done.write.vault)).collect();
         clients.sort();
         clients.dedup();
         if last == 0 && clients.len() >= self.clients_max {
@@ -144,8 +141,7 @@ impl BalanceModel {
 
     /// Settles all holds of a lease.
     pub fn complete(&mut self, now: UnixMs, lease: LeaseId, actuals: &[(usize, u64)]) {
-        let (mut mine, rest): (Vec<Held>, Vec<Held>) =
-            self.holds.drain(..).partition(|hold| hold.lease == lease);
+        let (mut mine, rest): (Vec<Held>, Vec<Held>) = self.holds.drain(..).partition(|hold| hold.lease == lease);
         self.holds = rest;
         mine.sort_by_key(|hold| hold.key);
         let held = self.held(now);
@@ -153,8 +149,7 @@ impl BalanceModel {
             let actual = actuals.iter().find(|(key, _)| *key == hold.key);
             actual.map_or(hold.amount, |(_, actual)| *actual)
         };
-        let from_hold =
-            |hold: &Held| i128::from(if hold.ends_at > now { cost(hold).min(hold.amount) } else { 0 });
+        let from_hold = |hold: &Held| i128::from(if hold.ends_at > now { cost(hold).min(hold.amount) } else { 0 });
         for hold in &mine {
             let (account, asset, ..) = TERMS[hold.key];
             *self.tables.balances.get_mut(&(account.into(), asset.into())).unwrap() -= from_hold(hold);
@@ -229,8 +224,7 @@ impl Tables {
                 let is_empty = ASSETS.iter().all(|asset| {
                     let key = (account.to_string(), (*asset).to_owned());
                     let balance = self.balances.get(&key).copied().unwrap_or(0);
-                    !held.contains_key(&key)
-                        && balance.checked_add(net.get(&key).copied().unwrap_or(0)) == Some(0)
+                    !held.contains_key(&key) && balance.checked_add(net.get(&key).copied().unwrap_or(0)) == Some(0)
                 });
                 if !is_empty || account.as_str() == "revenue" {
                     return Err("CONFLICT");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind,
-    Operation, Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
+    AccountName, AccountStatus, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind, Operation,
+    Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
 };
 
 use super::test_book::{TestBook, rolling};
@@ -89,11 +89,7 @@ impl Bank {
 
     pub fn balance(&self, name: &str, what: &str) -> Option<BalanceInfo> {
         let info = self.test.book.account(VaultId::MAIN, &account(name))?;
-        self.test
-            .book
-            .balances(self.test.now(), info.id)
-            .into_iter()
-            .find(|balance| balance.asset == asset(what))
+        self.test.book.balances(self.test.now(), info.id).into_iter().find(|balance| balance.asset == asset(what))
     }
 
     pub fn available(&self, name: &str, what: &str) -> i128 {

@@ -13,8 +13,8 @@ mod reserve;
 mod write;
 
 use earmark_core::{
-    Command, Config, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo,
-    LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    Command, Config, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey,
+    LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -189,9 +189,7 @@ impl Model {
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed),
             Fate::Marked { .. } => closed(None, LeaseState::Completed),
-            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => {
-                closed(None, LeaseState::Denied)
-            }
+            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => closed(None, LeaseState::Denied),
         })
     }
 

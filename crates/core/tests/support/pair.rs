@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use earmark_core::{
-    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, Moment, NamespaceId,
-    Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
+    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, Moment, NamespaceId, Outcome,
+    TIME_MAX, UnixMs, VaultId, WriteOutcome,
 };
 
 use super::journal::Journal;
@@ -209,12 +209,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, of_book: &T, of_model: &T) -
 }
 
 /// Runs all steps on a new pair. A panic counts as a difference, so that it can be shrunk.
-pub fn compare(
-    config: Config,
-    seed: u64,
-    steps: &[Timed],
-    mut seen: impl FnMut(&Outcome),
-) -> Result<(), Difference> {
+pub fn compare(config: Config, seed: u64, steps: &[Timed], mut seen: impl FnMut(&Outcome)) -> Result<(), Difference> {
     let mut pair = Pair::new(config, seed);
     for (step, timed) in steps.iter().enumerate() {
         let what = match catch_unwind(AssertUnwindSafe(|| pair.apply(timed))) {

@@ -9,8 +9,8 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, ExternalParts, ExternalSetup, Kind, LeaseId, LimitKey, NamespaceId,
-    NamespaceName, Overage, Part, UnixMs, Write,
+    Book, Config, Definition, ExternalParts, ExternalSetup, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
+    Overage, Part, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -172,8 +172,7 @@ impl Script {
     /// Mostly a limit that was deleted, with the revision of its deletion.
     fn drop_limit(&mut self) -> Step {
         let any = (self.namespace(), self.random.index(self.profile.keys + 2));
-        let (namespace, place) =
-            self.deleted.last().copied().filter(|_| self.random.chance(80)).unwrap_or(any);
+        let (namespace, place) = self.deleted.last().copied().filter(|_| self.random.chance(80)).unwrap_or(any);
         let key = self.profile.key(place);
         let id = self.shadow.resolve(namespace, &key);
         let limit = id.and_then(|id| self.shadow.limit(self.shadow.time(), id));

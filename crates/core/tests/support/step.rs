@@ -1,8 +1,8 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, LeaseId, LimitId, LimitKey,
-    LimitRef, Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, LeaseId, LimitId, LimitKey, LimitRef, Moment,
+    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -38,9 +38,7 @@ impl Step {
                 Command::Complete(Complete { namespace, lease, actuals })
             }
             Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
-            Step::Drop { namespace, ref key, revision } => {
-                Command::DropLimit(DropLimit { namespace, key, revision })
-            }
+            Step::Drop { namespace, ref key, revision } => Command::DropLimit(DropLimit { namespace, key, revision }),
             Step::SetExternal(keep) => Command::SetExternal(keep),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,

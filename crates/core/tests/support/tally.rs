@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite, LimitOutcome,
-    LimitStatus, NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
+    Charge, CompleteOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite, LimitOutcome, LimitStatus,
+    NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.

@@ -1,9 +1,9 @@
 //! A Book with a clock, for tests of single rules.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
-    Overage, Part, ReserveOutcome, Settlement, UnixMs, Usage,
+    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
+    LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
 use super::step::{Step, by_key, key};

@@ -5,10 +5,7 @@ use crate::local_locks::SlotTable;
 use crate::model::AssetKey;
 
 fn account() -> AccountKey {
-    let home = VaultKey {
-        namespace: NamespaceName::new("default").unwrap(),
-        vault: VaultName::new("main").unwrap(),
-    };
+    let home = VaultKey { namespace: NamespaceName::new("default").unwrap(), vault: VaultName::new("main").unwrap() };
     AccountKey { home, account: AccountName::new("acme").unwrap() }
 }
 
@@ -71,8 +68,7 @@ fn a_payment_takes_one_posting_that_is_enough_and_sweeps_only_where_there_are_ma
 fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
     let slots = SlotTable::default().of(&account());
     let postings = live(&[1, 500, 501, 502]);
-    let posting_set =
-        PostingSet { owed: vec![], small: postings[..3].to_vec(), large: postings, active: SPLIT + 1 };
+    let posting_set = PostingSet { owed: vec![], small: postings[..3].to_vec(), large: postings, active: SPLIT + 1 };
     let pays = choose(&change(-60, Overdraft::Deny), &posting_set, &slots, ReservationId(3)).unwrap();
     assert_eq!(pays.inputs.len(), 2, "{:?}", inputs(&pays));
     assert!(inputs(&pays).contains(&1));
@@ -85,8 +81,7 @@ fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
 /// A payer waits for the calls before it if there is enough, and reads the balance if not.
 #[test]
 fn what_others_are_at_work_on_counts_as_there() {
-    let posting_set =
-        PostingSet { owed: live(&[-30]), large: live(&[90, 5]), active: 2, ..PostingSet::default() };
+    let posting_set = PostingSet { owed: live(&[-30]), large: live(&[90, 5]), active: 2, ..PostingSet::default() };
     for (amount, expected) in [(65, true), (66, false)] {
         assert_eq!(has_enough(&change(-amount, Overdraft::Deny), &posting_set), expected, "{amount}");
     }

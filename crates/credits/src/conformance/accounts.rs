@@ -32,8 +32,7 @@ pub async fn an_account_is_claimed_by_one_saga(store: &dyn Store) {
     assert_eq!(driver.abort(second).await, [1, 0, 2, 1]);
     assert_eq!(driver.account("bob").await, Some(OPEN));
     let third = token();
-    let stale =
-        Arc::new(plan(vec![moving("bob", ClaimKind::Changing, AccountStatus::Frozen, AccountStatus::Open)]));
+    let stale = Arc::new(plan(vec![moving("bob", ClaimKind::Changing, AccountStatus::Frozen, AccountStatus::Open)]));
     driver.begin(third, &stale).await;
     assert_eq!(driver.write_one(Change::Claim(third, stale)).await, 0);
 }
@@ -56,9 +55,7 @@ pub async fn an_account_that_is_not_opened_after_all_was_never_there(store: &dyn
 pub async fn a_claim_that_is_given_up_leaves_the_account_as_it_was(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    driver
-        .execute(plan(vec![moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen)]))
-        .await;
+    driver.execute(plan(vec![moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen)])).await;
     let frozen = Some(Account { standing: AccountStatus::Frozen, ..OPEN });
     assert_eq!(driver.account("acme").await, frozen);
     let close = moving("acme", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);

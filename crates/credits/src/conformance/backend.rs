@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::conformance::Harness;
-use earmark_admission::{
-    Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock,
-};
+use earmark_admission::{Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock};
 use earmark_core::ExternalParts;
 
 use super::FreshStore;

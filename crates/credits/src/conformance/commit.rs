@@ -5,8 +5,7 @@ use std::sync::Arc;
 use earmark_core::{AccountStatus, ClientId};
 
 use super::driver::{
-    StoreDriver, again, change, client, entry, home, moving, opening, posting, steps, taking, token, usd_key,
-    vault,
+    StoreDriver, again, change, client, entry, home, moving, opening, posting, steps, taking, token, usd_key, vault,
 };
 use super::sample::bodies;
 use crate::model::{ClaimKind, Entry, Need, Plan, SequenceClaim, TotalsChange};
@@ -151,20 +150,17 @@ pub async fn deciding_needs_all_that_the_plan_takes(store: &dyn Store) {
     let postings = driver.issue("acme", &[1, 2]).await;
     let freeze = |name| moving(name, ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
     let claims = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
-    let (other, _) =
-        driver.prepare(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
+    let (other, _) = driver.prepare(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
     for plan in [Plan::clone(&taking(&postings)), claims(vec![freeze("acme"), freeze("bob")])] {
         let (in_steps, in_a_list, plan) = (token(), token(), Arc::new(plan));
         driver.begin(in_steps, &plan).await;
         assert_eq!(driver.decide(in_steps, &plan).await, 0, "nothing was taken");
-        let take =
-            |saga| vec![Change::Claim(saga, Arc::clone(&plan)), Change::Reserve(saga, Arc::clone(&plan))];
+        let take = |saga| vec![Change::Claim(saga, Arc::clone(&plan)), Change::Reserve(saga, Arc::clone(&plan))];
         assert_eq!(driver.write(take(in_steps)).await.iter().sum::<u64>(), 1);
         assert_eq!(driver.decide(in_steps, &plan).await, 0, "a part was taken");
         driver.abort(in_steps).await;
         let begin = vec![Change::Begin(super::driver::record(in_a_list, &plan))];
-        let decide =
-            vec![Change::Decide(in_a_list, Arc::clone(&plan)), Change::Record(in_a_list, Arc::clone(&plan))];
+        let decide = vec![Change::Decide(in_a_list, Arc::clone(&plan)), Change::Record(in_a_list, Arc::clone(&plan))];
         let counts = driver.write([begin, take(in_a_list), decide].concat()).await;
         assert_eq!((counts[0], counts[1] + counts[2], &counts[3..]), (1, 1, &[0, 0][..]));
         driver.abort(in_a_list).await;
@@ -237,10 +233,8 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
     assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(2)));
     assert_eq!(store.clients().await, Ok(1));
     let other = ClientId::new("other").expect("a valid client");
-    let sequence_claim = Some(SequenceClaim {
-        client: crate::model::ClientKey { home: vault("eu"), client: other },
-        sequence: 1,
-    });
+    let sequence_claim =
+        Some(SequenceClaim { client: crate::model::ClientKey { home: vault("eu"), client: other }, sequence: 1 });
     driver.execute(Plan { sequence_claim, ..Plan::clone(&taking(&[])) }).await;
     assert_eq!(store.clients().await, Ok(2));
 }

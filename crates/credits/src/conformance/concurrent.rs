@@ -32,8 +32,7 @@ pub async fn of_many_at_once_one_reserves_a_posting(store: &dyn Store) {
     let plan = taking(&postings);
     let counts = concurrently(|_| async {
         let saga = token();
-        let prepare =
-            vec![Change::Begin(super::driver::record(saga, &plan)), Change::Reserve(saga, Arc::clone(&plan))];
+        let prepare = vec![Change::Begin(super::driver::record(saga, &plan)), Change::Reserve(saga, Arc::clone(&plan))];
         driver.write(prepare).await[1]
     })
     .await;
@@ -47,8 +46,7 @@ pub async fn many_entries_at_once_have_numbers_without_gaps(store: &dyn Store) {
     driver.open_accounts(&["acme"]).await;
     let saga = |_| async {
         let plan = Plan::clone(&taking(&[]));
-        let done = driver
-            .execute(Plan { entries: [plan.entries.clone(), plan.entries].concat(), ..Plan::default() });
+        let done = driver.execute(Plan { entries: [plan.entries.clone(), plan.entries].concat(), ..Plan::default() });
         let gate = done.await.gate;
         let entries = store.entries(gate).await.expect("a store that answers");
         entries.iter().map(|stored| stored.number).collect::<Vec<_>>()

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, Overdraft, UnixMs,
-    VaultName,
+    AccountName, AccountStatus, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, Overdraft, UnixMs, VaultName,
 };
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{
-    Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, ClientKey, Entry, EntryBody, LeaseKey,
-    LivePosting, Plan, Posting, PostingHold, Record, SagaToken, TotalsChange, VaultKey,
+    Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, ClientKey, Entry, EntryBody, LeaseKey, LivePosting,
+    Plan, Posting, PostingHold, Record, SagaToken, TotalsChange, VaultKey,
 };
 use crate::saga::abort_steps;
 use crate::store::{Change, FindRecord, PostingQuery, PostingSet, Store, Survey};
@@ -195,8 +194,7 @@ impl StoreDriver<'_> {
     pub(super) async fn issue(&self, name: &str, amounts: &[i128]) -> Vec<Posting> {
         let naming = token();
         let places = amounts.iter().zip(0_u16..);
-        let outputs: Vec<Posting> =
-            places.map(|(amount, place)| posting(naming, place, name, *amount)).collect();
+        let outputs: Vec<Posting> = places.map(|(amount, place)| posting(naming, place, name, *amount)).collect();
         let issued = amounts.iter().sum();
         let totals = vec![TotalsChange { asset: usd_key(), issued, retired: 0 }];
         let entries = vec![entry(vec![change(name, issued, 0)])];

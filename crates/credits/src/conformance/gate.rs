@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::driver::{
-    NOW, OWNER, StoreDriver, account, again, client, home, posting, record, taking, token, usd_key,
-};
+use super::driver::{NOW, OWNER, StoreDriver, account, again, client, home, posting, record, taking, token, usd_key};
 use super::sample::full_plan;
 use crate::id::OwnerId;
 use crate::model::{Phase, Plan, Record, SequenceClaim};
@@ -96,9 +94,7 @@ pub async fn a_list_of_records_comes_in_pages(store: &dyn Store) {
     for delay_ms in [0, 0, 0, 1, 1, 7] {
         let (token, plan) = (token(), taking(&[]));
         let begun_at = NOW.plus_ms(delay_ms);
-        driver
-            .write_one(Change::Begin(Arc::new(Record { begun_at, ..Record::clone(&record(token, &plan)) })))
-            .await;
+        driver.write_one(Change::Begin(Arc::new(Record { begun_at, ..Record::clone(&record(token, &plan)) }))).await;
         begun.push(token.rid);
     }
     for filter in [Filter::OwnedBy(OWNER), Filter::Expired { except: OwnerId(8), since: NOW }] {

@@ -54,10 +54,7 @@ pub async fn amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits(store: 
     assert!(posting_set.large.iter().all(|each| each.amount > i128::from(i64::MAX)), "{posting_set:?}");
     let mut large = amounts(&posting_set.large);
     large.sort_unstable();
-    assert_eq!(
-        (large, amounts(&posting_set.small)),
-        (vec![i128::from(u64::MAX) + 1, most, most], vec![9, 10])
-    );
+    assert_eq!((large, amounts(&posting_set.small)), (vec![i128::from(u64::MAX) + 1, most, most], vec![9, 10]));
     let mut owed = amounts(&posting_set.owed);
     owed.sort_unstable();
     assert_eq!(owed, [i128::MIN, -1]);
@@ -83,11 +80,9 @@ pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
     let of = |asset, active, pending, held, due| Funds { asset, active, pending, held, due };
     let expected = vec![of(eur, 64, 0, 0, 0), of(usd(), -29, 4, 16, 8)];
     assert_eq!(store.funds(account("acme"), NOW).await, Ok(expected));
-    let before =
-        store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
+    let before = store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
     assert_eq!((before[1].held, before[1].due), (24, 0));
-    let spendable =
-        async |now| store.spendable(account("acme"), usd(), now).await.expect("a store that answers");
+    let spendable = async |now| store.spendable(account("acme"), usd(), now).await.expect("a store that answers");
     assert_eq!(spendable(NOW).await, Spendable { active: -29, pending: 4, due: 8 });
     assert_eq!(spendable(NOW.plus_ms(1)).await.due, 24);
     assert_eq!(spendable(UnixMs::new(NOW.get() - 1)).await.due, 0);
@@ -175,8 +170,7 @@ pub async fn the_assets_that_an_account_has_had_are_listed(store: &dyn Store) {
     let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
     let changed = crate::model::AccountChange { asset: eur.clone(), ..change("acme", 1, 0) };
     driver.execute(Plan { entries: vec![entry(vec![changed])], ..Plan::default() }).await;
-    let spent =
-        Plan { inputs: postings, entries: vec![entry(vec![change("acme", -5, 0)])], ..Plan::default() };
+    let spent = Plan { inputs: postings, entries: vec![entry(vec![change("acme", -5, 0)])], ..Plan::default() };
     driver.execute(spent).await;
     assert_eq!(store.assets_of(account("acme")).await, Ok(vec![eur, usd()]));
     assert_eq!(store.assets_of(account("bob")).await, Ok(vec![]));

@@ -1,15 +1,11 @@
 //! Sample rows with every field set.
 
-use earmark_core::{
-    AccountName, AccountStatus, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, TxId,
-};
+use earmark_core::{AccountName, AccountStatus, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, TxId};
 
-use super::driver::{
-    NOW, account, change, client, entry, held, lease, limit, moving, opening, posting, usd, usd_key,
-};
+use super::driver::{NOW, account, change, client, entry, held, lease, limit, moving, opening, posting, usd, usd_key};
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement,
-    TotalsChange, Transaction,
+    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement, TotalsChange,
+    Transaction,
 };
 
 fn name(text: &str) -> AccountName {
@@ -76,12 +72,9 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         EntryBody::Release { terms: terms(lease().lease), actor: None },
         EntryBody::Ended { lease: lease().lease },
     ];
-    for why in [
-        CreditShortage::UnknownAccount,
-        CreditShortage::Frozen,
-        CreditShortage::Closed,
-        CreditShortage::NotEnough,
-    ] {
+    for why in
+        [CreditShortage::UnknownAccount, CreditShortage::Frozen, CreditShortage::Closed, CreditShortage::NotEnough]
+    {
         bodies.push(EntryBody::Refused { lease: lease().lease, limit: limit("usd"), why });
     }
     bodies
@@ -99,10 +92,7 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
         inputs: vec![posting(token, 0, "acme", i128::MIN), hold.clone()],
         outputs: vec![posting(token, 1, "bob", i128::MAX), hold],
         entries: entries.collect(),
-        needs: vec![
-            Need { account: account("acme"), spends: true },
-            Need { account: account("bob"), spends: false },
-        ],
+        needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
         claims: vec![overdrawn, freeze, close],
         totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX }],
         sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1 }),

@@ -6,8 +6,7 @@ use earmark_core::{AccountStatus, Actor, ClientId, Operation, TxId};
 
 use super::concurrent::concurrently;
 use super::driver::{
-    StoreDriver, account, again, change, entry, home, moving, opening, posting, record, taking, token, usd,
-    usd_key,
+    StoreDriver, account, again, change, entry, home, moving, opening, posting, record, taking, token, usd, usd_key,
 };
 use crate::model::{ClaimKind, Entry, EntryBody, Need, Plan, TotalsChange, Transaction};
 use crate::store::{Change, FindRecord, Store};
@@ -48,14 +47,8 @@ pub async fn a_list_that_is_made_again_changes_nothing_more(store: &dyn Store) {
         [vec![Change::Decide(saga, of())], steps.to_vec()].concat()
     };
     assert_eq!((driver.write(prepare()).await, driver.write(prepare()).await), (vec![1, 1], vec![0, 0]));
-    assert_eq!(
-        (driver.write(commit()).await, driver.write(commit()).await),
-        (vec![1, 1, 1, 1], vec![0, 0, 0, 0])
-    );
-    assert_eq!(
-        (driver.write_one(Change::End(saga)).await, driver.write_one(Change::End(saga)).await),
-        (1, 0)
-    );
+    assert_eq!((driver.write(commit()).await, driver.write(commit()).await), (vec![1, 1, 1, 1], vec![0, 0, 0, 0]));
+    assert_eq!((driver.write_one(Change::End(saga)).await, driver.write_one(Change::End(saga)).await), (1, 0));
     let late = [prepare(), commit(), vec![Change::Abort(saga), Change::Release(saga.rid), Change::End(saga)]];
     // The gate is free, so a delayed copy passes it. Its input is consumed, so it must not decide.
     assert_eq!(driver.write(late.concat()).await, [1, 0, 0, 0, 0, 0, 1, 0, 1]);
@@ -78,12 +71,7 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
         long.as_str(),
     ] {
         let amount = 1;
-        let issue = Operation::Issue {
-            account: account("acme").account,
-            asset: usd(),
-            amount,
-            memo: memo.to_owned(),
-        };
+        let issue = Operation::Issue { account: account("acme").account, asset: usd(), amount, memo: memo.to_owned() };
         let transaction = Transaction {
             tx_id: TxId(7),
             client: ClientId::new("billing").expect("a valid client"),
@@ -112,9 +100,7 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
 pub async fn of_many_at_once_one_claims_an_account(store: &dyn Store) {
     let driver = &StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    for claim in
-        [moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen), opening("new")]
-    {
+    for claim in [moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen), opening("new")] {
         let claims = vec![claim];
         let plan = Arc::new(Plan { claims, ..Plan::clone(&taking(&[])) });
         let counts = concurrently(|_| async {
@@ -165,15 +151,13 @@ pub async fn of_deciding_and_giving_up_at_once_one_happens(store: &dyn Store) {
         let inputs = driver.issue("acme", &[1]).await;
         let (saga, plan) = driver.prepare(Plan::clone(&taking(&inputs))).await;
         let counts = concurrently(|place| {
-            let decide =
-                vec![Change::Decide(saga, Arc::clone(&plan)), Change::Finalize(saga, Arc::clone(&plan))];
+            let decide = vec![Change::Decide(saga, Arc::clone(&plan)), Change::Finalize(saga, Arc::clone(&plan))];
             let abort = vec![Change::Abort(saga), Change::Release(saga.rid)];
             driver.write(if place % 2 == 0 { decide } else { abort })
         })
         .await;
-        let sum = |of: usize, column: usize| {
-            counts.iter().skip(of).step_by(2).map(|counts| counts[column]).sum::<u64>()
-        };
+        let sum =
+            |of: usize, column: usize| counts.iter().skip(of).step_by(2).map(|counts| counts[column]).sum::<u64>();
         let (decided, finalized, aborted, released) = (sum(0, 0), sum(0, 1), sum(1, 0), sum(1, 1));
         assert_eq!((decided + aborted, finalized + released), (1, 1));
         assert_eq!((decided, aborted), (finalized, released));

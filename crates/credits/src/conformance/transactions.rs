@@ -92,11 +92,7 @@ pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store
     for max in [1, 2, 4, 9, 10] {
         assert_eq!(listed(store, None, CreditCursor::default(), max).await, all, "{max} at a time");
         for (place, count) in all.iter().map(|(_, place)| *place).zip(1..) {
-            assert_eq!(
-                listed(store, None, place, max).await,
-                all[count..],
-                "{max} at a time after {place:?}"
-            );
+            assert_eq!(listed(store, None, place, max).await, all[count..], "{max} at a time after {place:?}");
         }
         let of_team = listed(store, Some("a-team"), CreditCursor::default(), max).await;
         assert_eq!(numbers(&of_team), [3, 6, 9]);

@@ -6,8 +6,8 @@ use earmark_core::AccountStatus;
 
 use super::concurrent::concurrently;
 use super::driver::{
-    NOW, StoreDriver, account, again, amounts, change, client, entry, held, lease, moving, opening, posting,
-    record, taking, token, usd_key, vault,
+    NOW, StoreDriver, account, again, amounts, change, client, entry, held, lease, moving, opening, posting, record,
+    taking, token, usd_key, vault,
 };
 use super::sample::bodies;
 use crate::model::{ClaimKind, Entry, Need, Plan, PostingState, SagaToken, SequenceClaim, TotalsChange};
@@ -37,10 +37,7 @@ pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
         inputs: inputs.clone(),
         outputs: vec![posting(saga, 0, "bob", 7), hold.clone()],
         entries: entries.clone(),
-        needs: vec![
-            Need { account: account("acme"), spends: true },
-            Need { account: account("bob"), spends: false },
-        ],
+        needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
         totals: vec![TotalsChange { asset: usd_key(), issued: i128::MAX, retired: 3 }],
         sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: 1 }),
         ..Plan::default()
@@ -74,8 +71,7 @@ pub async fn a_whole_plan_commits_only_as_by_steps(store: &dyn Store) {
     driver.execute(claim(vec![freeze("cold"), close("gone")])).await;
     driver.prepare(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
     let needing = |name, spends| {
-        let needs =
-            vec![Need { account: account("open"), spends: true }, Need { account: account(name), spends }];
+        let needs = vec![Need { account: account("open"), spends: true }, Need { account: account(name), spends }];
         Arc::new(Plan { needs, ..Plan::clone(&taking(&[])) })
     };
     for (name, pays, spends) in [

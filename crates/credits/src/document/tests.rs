@@ -22,10 +22,7 @@ fn a_later_version_and_what_is_no_plan_are_refused() {
     let error = from_json::<Plan>(&later).unwrap_err().to_string();
     assert!(error.contains("found version 2"), "{error}");
     for (from, to) in [("\"usd\"", "\"USD\""), ("\"amount\":\"1\"", "\"amount\":\"01\""), ("}", "")] {
-        assert!(
-            matches!(from_json::<Plan>(&json.replacen(from, to, 1)), Err(StoreError::Corrupt(_))),
-            "{from}"
-        );
+        assert!(matches!(from_json::<Plan>(&json.replacen(from, to, 1)), Err(StoreError::Corrupt(_))), "{from}");
     }
 }
 

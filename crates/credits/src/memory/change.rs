@@ -8,8 +8,8 @@ use earmark_core::{AccountName, AccountStatus, Overdraft};
 use super::rows::Rows;
 use crate::id::ReservationId;
 use crate::model::{
-    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, PostingState, Record,
-    SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, PostingState, Record, SagaToken,
+    StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::Change;
 
@@ -249,8 +249,7 @@ impl Rows {
         if matches!(stored.entry.body, EntryBody::Transaction(_)) {
             self.transactions.push(stored.clone());
         }
-        let mut accounts: Vec<&AccountName> =
-            stored.entry.changes.iter().map(|change| &change.account).collect();
+        let mut accounts: Vec<&AccountName> = stored.entry.changes.iter().map(|change| &change.account).collect();
         accounts.dedup();
         for account in accounts {
             let key = AccountKey { home: home.clone(), account: account.clone() };

@@ -9,13 +9,12 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState,
-    StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, AssetKey, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState, StoredEntry,
+    StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction,
-    PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed,
-    Transactions,
+    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction, PostingQuery,
+    PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed, Transactions,
 };
 
 /// All rows.
@@ -205,8 +204,7 @@ impl Rows {
     }
 
     pub(super) fn stale_owners(&self, gone: StaleOwners, max: usize) -> Vec<OwnerId> {
-        let has_record =
-            |owner: OwnerId| self.records.values().any(|stored| stored.record.token.owner == owner);
+        let has_record = |owner: OwnerId| self.records.values().any(|stored| stored.record.token.owner == owner);
         let is_gone = |owner: OwnerId, heard_at: UnixMs| {
             heard_at > gone.ahead_of || (heard_at < gone.expired_since && !has_record(owner))
         };
@@ -227,8 +225,7 @@ impl Rows {
         let behind = (Bound::Excluded((due.after.ends_at, due.after.id)), Bound::Unbounded);
         let ended = self.ends.range(behind).take_while(|(ends_at, _)| *ends_at <= due.now);
         let postings = ended.filter_map(|(_, id)| self.postings.get(id)).map(|(posting, _)| posting);
-        let is_meant =
-            |posting: &&Posting| due.account.as_ref().is_none_or(|account| posting.account == *account);
+        let is_meant = |posting: &&Posting| due.account.as_ref().is_none_or(|account| posting.account == *account);
         postings.filter(is_meant).take(max).cloned().collect()
     }
 
@@ -292,10 +289,7 @@ impl Rows {
                 transaction: transaction.clone(),
             })
         });
-        Transactions {
-            found: found.collect(),
-            next: is_cut.then_some(CreditCursor { commit: last, given: 1 }),
-        }
+        Transactions { found: found.collect(), next: is_cut.then_some(CreditCursor { commit: last, given: 1 }) }
     }
 
     pub(super) fn assets_of(&self, account: &AccountKey) -> Vec<AssetName> {
@@ -326,9 +320,8 @@ impl Rows {
                 counted.add(false, change.asset.clone(), change.account.clone(), amount);
             }
         }
-        let touches = |stored: &&StoredRecord| {
-            stored.record.plan.accounts().iter().any(|account| account.home == *home)
-        };
+        let touches =
+            |stored: &&StoredRecord| stored.record.plan.accounts().iter().any(|account| account.home == *home);
         counted.records = self.records.values().filter(touches).count() as u64;
         counted.census()
     }

@@ -75,11 +75,9 @@ impl ChangeList {
             Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
             Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
             Change::End(token) => step("end", token, []),
-            Change::TakeOver { token, to, expired_since } => step(
-                "take_over",
-                token,
-                [("to", to.to_string().into()), ("expired_since", expired_since.get().into())],
-            ),
+            Change::TakeOver { token, to, expired_since } => {
+                step("take_over", token, [("to", to.to_string().into()), ("expired_since", expired_since.get().into())])
+            }
             Change::Heartbeat(owner, at) => {
                 json!({"do": "heartbeat", "of": owner.to_string(), "at": at.get()})
             }
@@ -89,8 +87,7 @@ impl ChangeList {
 
     fn begin(&mut self, record: &Record) -> Json {
         let text = self.text(document::to_json(&*record.plan));
-        let mut begun =
-            step_of("begin", &record.token, [("begun_at", record.begun_at.get().into()), ("text", text)]);
+        let mut begun = step_of("begin", &record.token, [("begun_at", record.begun_at.get().into()), ("text", text)]);
         if let Some(lease) = &record.lease {
             begun.insert("lease_namespace".to_owned(), lease.namespace.as_str().into());
             begun.insert("lease".to_owned(), lease.lease.to_string().into());
@@ -138,11 +135,7 @@ impl ChangeList {
     }
 }
 
-fn step_of<const N: usize>(
-    word: &'static str,
-    token: &SagaToken,
-    parts: [(&str, Json); N],
-) -> Map<String, Json> {
+fn step_of<const N: usize>(word: &'static str, token: &SagaToken, parts: [(&str, Json); N]) -> Map<String, Json> {
     let mut step = Map::new();
     step.insert("do".to_owned(), word.into());
     step.insert("gate".to_owned(), token.gate.to_string().into());

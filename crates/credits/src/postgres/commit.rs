@@ -11,7 +11,8 @@ use crate::document;
 use crate::model::{Entry, Posting, Record, VaultKey};
 use crate::sql::signed;
 
-const COMMIT: &str = "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+const COMMIT: &str =
+    "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)";
 
 /// The vaults of all plans, in order, and their indexes from 1.

@@ -86,8 +86,7 @@ pub(super) fn query(survey: &Survey) -> Query<'_, Postgres, PgArguments> {
             .bind(queries.iter().map(|each| limit(each.count_max)).collect::<Vec<_>>());
     }
     if let Some(key) = &survey.client {
-        query =
-            query.bind(key.home.namespace.as_str()).bind(key.home.vault.as_str()).bind(key.client.as_str());
+        query = query.bind(key.home.namespace.as_str()).bind(key.home.vault.as_str()).bind(key.client.as_str());
     }
     if !assets.is_empty() {
         query = query

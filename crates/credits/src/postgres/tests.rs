@@ -160,12 +160,8 @@ async fn transactions_that_were_copied_from_another_server_are_listed_before_new
 /// The id of a PostgreSQL transaction that begins now.
 async fn commit_number(store: &PostgresStore) -> u64 {
     let query = sqlx::query("select pg_current_xact_id()::text");
-    let found = store
-        .database
-        .rows(&store.database.readers, query)
-        .await
-        .map_err(|failed| failed.error)
-        .expect("a number");
+    let found =
+        store.database.rows(&store.database.readers, query).await.map_err(|failed| failed.error).expect("a number");
     found[0].get::<String, _>(0).parse().expect("a number")
 }
 
@@ -227,8 +223,7 @@ async fn a_page_of_the_log_reads_about_as_much_as_it_shows() {
             (1 + n / 20)::text::xid8 from generate_series(1, 20000) n";
     for prepare in ["select 1", grow, ANALYZE] {
         connection.execute(AssertSqlSafe(prepare)).await.expect("more rows, or more knowledge of them");
-        let explain =
-            "explain (analyze, timing off, costs off, summary off) execute page('500', 3, 50, 'team')";
+        let explain = "explain (analyze, timing off, costs off, summary off) execute page('500', 3, 50, 'team')";
         let rows = sqlx::raw_sql(explain).fetch_all(&mut *connection).await.expect("a plan");
         let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
         let counts = lines.iter().filter_map(|line| line.split("actual rows=").nth(1)?.split(' ').next());
@@ -326,11 +321,7 @@ fn reads() -> [(&'static str, Question, usize); 11] {
         ("entries", sqlx::query(store::ENTRIES).bind("g7"), 1),
         ("lease", by_lease(store::LEASE), 1),
         ("held", by_lease(store::HELD), 1),
-        (
-            "log",
-            sqlx::query(PostgresDatabase::TRANSACTIONS).bind("700").bind(1_i64).bind(10_i64).bind("default"),
-            10,
-        ),
+        ("log", sqlx::query(PostgresDatabase::TRANSACTIONS).bind("700").bind(1_i64).bind(10_i64).bind("default"), 10),
         ("history", of_account(sqlx::query(PostgresDatabase::HISTORY)).bind(100_i64).bind(10_i64), 10),
         ("assets", of_account(sqlx::query(store::ASSETS_OF)).bind(10_i64), 1),
         ("due", first(store::DUE), 10),

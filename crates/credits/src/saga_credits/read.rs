@@ -7,8 +7,8 @@ use earmark_admission::{
     AccountPath, Audit, BackendError, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
 };
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus,
-    NamespaceName, Operation, Usage,
+    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
+    Operation, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -157,9 +157,7 @@ impl SagaCredits {
             }
             let message = match (message, census.records) {
                 (Some(message), 0) => Some(message),
-                (Some(message), under_way) => {
-                    Some(format!("{message}; {under_way} sagas are in progress, try again"))
-                }
+                (Some(message), under_way) => Some(format!("{message}; {under_way} sagas are in progress, try again")),
                 (None, _) => None,
             };
             let assets = census.assets.iter().map(|found| AssetTotals {
@@ -231,9 +229,7 @@ fn memos(operations: &[Operation], account: &AccountName) -> Vec<String> {
         Operation::Issue { account: owner, memo, .. } | Operation::Retire { account: owner, memo, .. } => {
             (owner == account).then(|| memo.clone())
         }
-        Operation::Transfer { from, to, memo, .. } => {
-            (from == account || to == account).then(|| memo.clone())
-        }
+        Operation::Transfer { from, to, memo, .. } => (from == account || to == account).then(|| memo.clone()),
         _ => None,
     };
     operations.iter().filter_map(memo).filter(|memo| !memo.is_empty()).collect()

@@ -129,9 +129,9 @@ fn connect_error(error: &sqlx::Error) -> StoreError {
         // An untrusted certificate is reported as invalid data.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
         // Shutdown or startup, too many connections, broken connection.
-        sqlx::Error::Database(database) => database
-            .code()
-            .is_some_and(|code| ["57P", "53", "08"].iter().any(|class| code.starts_with(class))),
+        sqlx::Error::Database(database) => {
+            database.code().is_some_and(|code| ["57P", "53", "08"].iter().any(|class| code.starts_with(class)))
+        }
         _ => false,
     };
     if is_away { StoreError::Unreachable(message) } else { StoreError::Refused(message) }

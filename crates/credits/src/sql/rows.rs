@@ -10,8 +10,8 @@ use super::{corrupt, parse, time};
 use crate::document;
 use crate::id::{GateId, ReservationId};
 use crate::model::{
-    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan,
-    Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan, Posting,
+    PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
@@ -47,16 +47,15 @@ pub(super) fn entries(rows: &[impl Row]) -> Result<Vec<StoredEntry>, StoreError>
 }
 
 pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreError> {
-    let hold =
-        match (row.text_or_null("lease")?, row.text_or_null("limit_key")?, row.int_or_null("ends_at_ms")?) {
-            (None, None, None) => None,
-            (Some(lease), Some(limit), Some(ends_at_ms)) => Some(PostingHold {
-                lease: parse("lease", &lease)?,
-                limit: parse("limit_key", &limit)?,
-                ends_at: time("ends_at_ms", ends_at_ms)?,
-            }),
-            _ => return Err(corrupt("lease", "half a hold")),
-        };
+    let hold = match (row.text_or_null("lease")?, row.text_or_null("limit_key")?, row.int_or_null("ends_at_ms")?) {
+        (None, None, None) => None,
+        (Some(lease), Some(limit), Some(ends_at_ms)) => Some(PostingHold {
+            lease: parse("lease", &lease)?,
+            limit: parse("limit_key", &limit)?,
+            ends_at: time("ends_at_ms", ends_at_ms)?,
+        }),
+        _ => return Err(corrupt("lease", "half a hold")),
+    };
     let posting = Posting {
         id: row.parse("id")?,
         account: AccountKey { home: home(row)?, account: row.parse("account")? },
@@ -81,8 +80,7 @@ pub(super) fn record(row: &impl Row) -> Result<StoredRecord, StoreError> {
         "releasing" => Phase::Releasing,
         other => return Err(corrupt("phase", other)),
     };
-    let token =
-        SagaToken { gate: row.parse("gate")?, rid: row.parse("reservation_id")?, owner: row.parse("owner")? };
+    let token = SagaToken { gate: row.parse("gate")?, rid: row.parse("reservation_id")?, owner: row.parse("owner")? };
     let lease = match (row.text_or_null("lease_namespace")?, row.text_or_null("lease")?) {
         (Some(namespace), Some(lease)) => {
             let lease: LeaseId = parse("lease", &lease)?;
@@ -112,11 +110,7 @@ pub(super) fn records(rows: &[impl Row], max: usize) -> Result<Records, StoreErr
 }
 
 /// A page of transactions after a cursor. Rows of other namespaces have no body.
-pub(super) fn transactions(
-    rows: &[impl Row],
-    after: CreditCursor,
-    max: usize,
-) -> Result<Transactions, StoreError> {
+pub(super) fn transactions(rows: &[impl Row], after: CreditCursor, max: usize) -> Result<Transactions, StoreError> {
     let (mut place, mut found) = (after, Vec::new());
     for row in rows {
         let commit = row.parse("commit_id")?;

@@ -16,12 +16,10 @@ use super::{limit, parse, signed};
 use crate::census::Counted;
 use crate::document;
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{
-    AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
-};
+use crate::model::{AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, PostingSet,
-    RecordPage, Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
+    CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, PostingSet, RecordPage,
+    Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
 };
 
 macro_rules! entry_sql {
@@ -85,8 +83,7 @@ pub(crate) const ORPHANS: &str = "with taken (rid) as (
     union select claimed_by from accounts where claimed_by is not null)
     select rid from taken where not exists (select 1 from sagas where reservation_id = rid) order by rid limit $1";
 const RECORD_OF_GATE: &str = record_sql!("where gate = $1");
-const RECORD_OF_CLIENT: &str =
-    record_sql!("where client_namespace = $1 and client_vault = $2 and client = $3");
+const RECORD_OF_CLIENT: &str = record_sql!("where client_namespace = $1 and client_vault = $2 and client = $3");
 const RECORDS_OWNED_BY: &str = record_sql!(
     "where owner = $1 and (begun_at_ms, reservation_id) > ($2, $3) order by begun_at_ms, reservation_id limit $4"
 );
@@ -96,8 +93,7 @@ const RECORDS_EXPIRED: &str = record_sql!(
      and (begun_at_ms, reservation_id) > ($2, $3) order by begun_at_ms, reservation_id limit $4"
 );
 // Finds every plan with the name in its JSON. The plans that do not touch the account are removed afterwards.
-const RECORDS_TOUCHING: &str =
-    record_sql!("where cast(plan as text) like $1 order by begun_at_ms, reservation_id");
+const RECORDS_TOUCHING: &str = record_sql!("where cast(plan as text) like $1 order by begun_at_ms, reservation_id");
 const STALE_OWNERS: &str = "select owner from owners where heartbeat_at_ms > $1
     or (heartbeat_at_ms < $2 and not exists (select 1 from sagas where sagas.owner = owners.owner))
     order by owner limit $3";
@@ -189,9 +185,7 @@ impl<D: Database> Store for SqlStore<D> {
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
         Box::pin(async move {
             let found = match find {
-                FindRecord::Gate(gate) => {
-                    self.database.read(RECORD_OF_GATE, values![gate.to_string()]).await?
-                }
+                FindRecord::Gate(gate) => self.database.read(RECORD_OF_GATE, values![gate.to_string()]).await?,
                 FindRecord::Client(key) => {
                     let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
                     let values = values![namespace, vault, key.client.as_str()];
@@ -230,8 +224,7 @@ impl<D: Database> Store for SqlStore<D> {
     fn stale_owners(&self, stale: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
         Box::pin(async move {
             let (ahead_of, expired_since) = (signed(stale.ahead_of.get()), signed(stale.expired_since.get()));
-            let found =
-                self.database.read(STALE_OWNERS, values![ahead_of, expired_since, limit(max)]).await?;
+            let found = self.database.read(STALE_OWNERS, values![ahead_of, expired_since, limit(max)]).await?;
             found.iter().map(|row| row.parse("owner")).collect()
         })
     }
@@ -312,12 +305,7 @@ impl<D: Database> Store for SqlStore<D> {
         })
     }
 
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(async move {
             let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
             let values = values![namespace, vault, account.account.as_str(), signed(after), limit(max)];
@@ -348,8 +336,8 @@ impl<D: Database> Store for SqlStore<D> {
                     "plan" => {
                         let plan = document::from_json::<Plan>(&amount).ok();
                         // An unreadable plan may touch any vault.
-                        let touches = plan
-                            .is_none_or(|plan| plan.accounts().iter().any(|account| account.home == home));
+                        let touches =
+                            plan.is_none_or(|plan| plan.accounts().iter().any(|account| account.home == home));
                         counted.records = counted.records.saturating_add(u64::from(touches));
                     }
                     "issued" => counted.sums(row.parse("asset")?).issued = parse("issued", &amount)?,

@@ -21,9 +21,8 @@ const POSTINGS_MAX: usize = 64;
 
 /// Whether a survey is combined. Surveys of clients are few, and large ones take long.
 pub(crate) fn is_shared(survey: &Survey) -> bool {
-    let is_short = |posting_set: &PostingQuery| {
-        posting_set.largest <= POSTINGS_MAX && posting_set.smallest <= POSTINGS_MAX
-    };
+    let is_short =
+        |posting_set: &PostingQuery| posting_set.largest <= POSTINGS_MAX && posting_set.smallest <= POSTINGS_MAX;
     survey.client.is_none() && survey.posting_sets.iter().all(is_short)
 }
 
@@ -45,9 +44,7 @@ where
                 group.push((shared.add(&job.request), job));
             }
             match look(shared.survey()).await {
-                Ok(found) => {
-                    group.into_iter().for_each(|(places, job)| drop(job.answer.send(Ok(places.of(&found)))))
-                }
+                Ok(found) => group.into_iter().for_each(|(places, job)| drop(job.answer.send(Ok(places.of(&found))))),
                 // A damaged row must only fail the caller that asked about it.
                 Err(StoreError::Corrupt(_)) if group.len() > 1 => {
                     for (_, job) in group {
@@ -55,9 +52,7 @@ where
                         let _ = job.answer.send(found);
                     }
                 }
-                Err(error) => {
-                    group.into_iter().for_each(|(_, job)| drop(job.answer.send(Err(error.clone()))))
-                }
+                Err(error) => group.into_iter().for_each(|(_, job)| drop(job.answer.send(Err(error.clone())))),
             }
         }
     }

@@ -16,10 +16,7 @@ pub(crate) trait Batch: Send + Sync + 'static {
     /// Removes the requests that can share a transaction from a non-empty list. At least one.
     fn take(jobs: &mut Vec<Job<Self::Request, Self::Answer>>) -> Vec<Job<Self::Request, Self::Answer>>;
 
-    fn run(
-        &self,
-        requests: &[Self::Request],
-    ) -> impl Future<Output = Result<Vec<Self::Answer>, StoreError>> + Send;
+    fn run(&self, requests: &[Self::Request]) -> impl Future<Output = Result<Vec<Self::Answer>, StoreError>> + Send;
 }
 
 /// Plans to commit.

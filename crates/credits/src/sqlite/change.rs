@@ -20,10 +20,7 @@ use crate::store::{Change, StoreError};
 const COUNT: &str = "select ?, changes()";
 
 /// Makes a list of changes and returns the rows that each changed.
-pub(super) async fn write(
-    connection: &mut SqliteConnection,
-    list: &[Change],
-) -> Result<Vec<u64>, StoreError> {
+pub(super) async fn write(connection: &mut SqliteConnection, list: &[Change]) -> Result<Vec<u64>, StoreError> {
     let mut counts = vec![0_u64; list.len()];
     for (place, change) in list.iter().enumerate() {
         if let Some((token, phase)) = change.required_phase()
@@ -42,11 +39,7 @@ pub(super) async fn write(
     Ok(counts)
 }
 
-async fn is_in(
-    connection: &mut SqliteConnection,
-    token: &SagaToken,
-    phase: Phase,
-) -> Result<bool, StoreError> {
+async fn is_in(connection: &mut SqliteConnection, token: &SagaToken, phase: Phase) -> Result<bool, StoreError> {
     let [gate, rid, owner] = of(token);
     let phase = if phase == Phase::Reserving { "reserving" } else { "finalizing" };
     let mut script = Script::default();
@@ -60,8 +53,7 @@ async fn is_in(
 /// Adds the row counts to those of their changes.
 fn add(counts: &mut [u64], rows: Vec<SqliteRow>) -> Result<(), StoreError> {
     for row in rows {
-        let (place, changed): (i64, i64) =
-            (row.try_get(0).map_err(refused)?, row.try_get(1).map_err(refused)?);
+        let (place, changed): (i64, i64) = (row.try_get(0).map_err(refused)?, row.try_get(1).map_err(refused)?);
         if let Some(count) = usize::try_from(place).ok().and_then(|place| counts.get_mut(place)) {
             *count = count.saturating_add(changed.unsigned_abs());
         }
@@ -215,8 +207,8 @@ impl Script {
         let needs = Json::from(needs.collect::<Vec<_>>()).to_string();
         let sequence_claim = plan.sequence_claim.as_ref();
         // A sequence above 63 bits is never next.
-        let before = sequence_claim
-            .map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
+        let before =
+            sequence_claim.map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
         self.counted(
             place,
             "update sagas set phase = 'finalizing' where gate = ?

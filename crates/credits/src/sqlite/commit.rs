@@ -109,8 +109,7 @@ impl<'a> Found<'a> {
     fn before(plans: impl Iterator<Item = &'a Plan> + Clone) -> Found<'a> {
         let plans = || plans.clone();
         let homes = plans().flat_map(|plan| &plan.entries).map(|entry| (&entry.home, 0));
-        let assets =
-            plans().flat_map(|plan| &plan.totals).map(|change| (&change.asset, AssetSums::default()));
+        let assets = plans().flat_map(|plan| &plan.totals).map(|change| (&change.asset, AssetSums::default()));
         Found { fit: HashSet::new(), last_numbers: homes.collect(), totals: assets.collect() }
     }
 
@@ -149,8 +148,7 @@ impl<'a> Found<'a> {
                 let (issued, retired): (String, String) =
                     (row.try_get(2).map_err(refused)?, row.try_get(3).map_err(refused)?);
                 if let Some(sums) = self.totals.values_mut().nth(place) {
-                    *sums =
-                        AssetSums { issued: parse("issued", &issued)?, retired: parse("retired", &retired)? };
+                    *sums = AssetSums { issued: parse("issued", &issued)?, retired: parse("retired", &retired)? };
                 }
             }
         }
@@ -172,8 +170,7 @@ fn conditions(record: &Record) -> Json {
     let inputs: Vec<Json> = plan.inputs.iter().map(|posting| posting.id.to_string().into()).collect();
     let sequence_claim = plan.sequence_claim.as_ref();
     // A sequence above 63 bits is never next.
-    let before =
-        sequence_claim.map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
+    let before = sequence_claim.map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
     json!({
         "gate": record.token.gate.to_string(),
         "inputs": inputs,
@@ -246,8 +243,7 @@ impl<'a> Rows<'a> {
     /// The statements that write the rows.
     fn script(self, found: &Found<'_>) -> Script {
         let mut script = Script::default();
-        let mut push =
-            |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
+        let mut push = |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
         push(
             "update postings set state = 'inactive', reservation_id = c.value->>1 from json_each(?) c
              where postings.id = c.value->>0",

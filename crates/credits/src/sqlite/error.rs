@@ -13,9 +13,9 @@ pub(super) fn refused(error: sqlx::Error) -> StoreError {
         }
         sqlx::Error::PoolTimedOut => StoreError::Busy("no connection was free in time"),
         sqlx::Error::PoolClosed => StoreError::Busy("closed"),
-        sqlx::Error::ColumnDecode { .. }
-        | sqlx::Error::Decode(_)
-        | sqlx::Error::ColumnIndexOutOfBounds { .. } => StoreError::Corrupt(error.to_string()),
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnIndexOutOfBounds { .. } => {
+            StoreError::Corrupt(error.to_string())
+        }
         _ => StoreError::Refused(error.to_string()),
     }
 }

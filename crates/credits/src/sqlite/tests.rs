@@ -37,10 +37,8 @@ async fn empty_file() -> (tempfile::TempDir, SqliteConnection) {
 fn survey_of(plan: &crate::model::Plan) -> Survey {
     let account = plan.inputs[0].account.clone();
     let asset = plan.inputs[0].asset.clone();
-    let client = ClientKey {
-        home: account.home.clone(),
-        ..plan.sequence_claim.clone().expect("a sequence_claim").client
-    };
+    let client =
+        ClientKey { home: account.home.clone(), ..plan.sequence_claim.clone().expect("a sequence_claim").client };
     let assets = vec![AssetKey { home: account.home.clone(), asset: asset.clone() }];
     let posting_set = PostingQuery { account: account.clone(), asset, largest: 4, smallest: 4, count_max: 9 };
     Survey { accounts: vec![account], posting_sets: vec![posting_set], client: Some(client), assets }
@@ -87,19 +85,8 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
 /// Whether a step of a query plan reads a growing table completely, or all its rows of one namespace or vault. The
 /// index of pending postings may be scanned: few are pending at any time.
 fn reads_all(step: &str) -> bool {
-    let growing = [
-        "postings",
-        "p",
-        "entries",
-        "e",
-        "changes",
-        "c",
-        "transactions",
-        "accounts",
-        "a",
-        "clients",
-        "sagas",
-    ];
+    let growing =
+        ["postings", "p", "entries", "e", "changes", "c", "transactions", "accounts", "a", "clients", "sagas"];
     let mut words = step.split(' ');
     let (verb, table) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let is_bound = match verb {

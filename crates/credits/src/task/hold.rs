@@ -7,8 +7,8 @@ use super::{AccountView, LeaseStatus, Part, account_view, lease_gate, lease_key,
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold,
-    PostingState, VaultKey,
+    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold, PostingState,
+    VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{Survey, Surveyed};
@@ -40,8 +40,7 @@ impl HoldTask {
         let wanted = request.holds.iter().map(|part| {
             let terms = part.limit.kind.terms()?;
             let home = VaultKey { namespace: request.namespace.clone(), vault: terms.vault.clone() };
-            let account =
-                |name: &earmark_core::AccountName| AccountKey { home: home.clone(), account: name.clone() };
+            let account = |name: &earmark_core::AccountName| AccountKey { home: home.clone(), account: name.clone() };
             Some(Wanted {
                 limit: part.limit.key.clone(),
                 payer: account(&terms.account),
@@ -54,11 +53,7 @@ impl HoldTask {
         });
         let mut wanted = wanted.collect::<Option<Vec<Wanted>>>()?;
         wanted.sort_by(|a, b| a.limit.cmp(&b.limit));
-        Some(HoldTask {
-            lease: lease_key(&request.namespace, request.lease),
-            wanted,
-            actor: or_itself(actor),
-        })
+        Some(HoldTask { lease: lease_key(&request.namespace, request.lease), wanted, actor: or_itself(actor) })
     }
 
     /// The sum of all holds per account and asset.
@@ -224,9 +219,8 @@ impl Task for HoldTask {
         let mut ids = PostingIds::new(rid);
         let first_of = |place: usize| {
             let short = moves.get(place);
-            let is_meant = |part: &Wanted| {
-                short.is_some_and(|each| each.account == part.payer && each.asset == part.asset)
-            };
+            let is_meant =
+                |part: &Wanted| short.is_some_and(|each| each.account == part.payer && each.asset == part.asset);
             self.wanted.iter().position(is_meant).unwrap_or(0)
         };
         let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;

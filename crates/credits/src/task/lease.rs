@@ -108,12 +108,9 @@ impl Engine {
 
 fn hold_of(stored: &StoredEntry) -> Option<Part> {
     match &stored.entry.body {
-        EntryBody::Hold { terms, .. } => Some(Part {
-            home: stored.entry.home.clone(),
-            terms: terms.clone(),
-            posting: None,
-            is_released: false,
-        }),
+        EntryBody::Hold { terms, .. } => {
+            Some(Part { home: stored.entry.home.clone(), terms: terms.clone(), posting: None, is_released: false })
+        }
         EntryBody::Transaction(_)
         | EntryBody::Settle(_)
         | EntryBody::Release { .. }

@@ -54,8 +54,7 @@ impl Task for ReleaseTask {
         });
         // Without an entry nothing was held. The audit reports the posting.
         let Some(terms) = terms else { return Ok(Proposal::Answer(false)) };
-        let (account, asset, amount) =
-            (self.posting.account.clone(), self.posting.asset.clone(), self.posting.amount);
+        let (account, asset, amount) = (self.posting.account.clone(), self.posting.asset.clone(), self.posting.amount);
         let change = BalanceChange {
             account: account.clone(),
             asset: asset.clone(),
@@ -72,8 +71,7 @@ impl Task for ReleaseTask {
             Ok(selection) => selection,
             Err(proposal) => return Ok(proposal),
         };
-        let change =
-            AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
+        let change = AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
         let entry = Entry {
             home: account.home.clone(),
             at: engine.time.now(),

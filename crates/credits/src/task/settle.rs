@@ -3,19 +3,14 @@
 use std::collections::BTreeMap;
 
 use earmark_admission::{Amount, SettleAnswer, SettleRequest};
-use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, EntryPurpose, LimitKey, Overdraft, VaultName,
-};
+use earmark_core::{AccountName, AccountStatus, Actor, AssetName, EntryPurpose, LimitKey, Overdraft, VaultName};
 
 use super::hold::need;
-use super::{
-    AccountView, LeaseStatus, Part, account_view, entry_gate, lease_gate, lease_key, or_itself, settle_gate,
-};
+use super::{AccountView, LeaseStatus, Part, account_view, entry_gate, lease_gate, lease_key, or_itself, settle_gate};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    Account, AccountChange, AccountKey, Entry, EntryBody, LeaseKey, Plan, Posting, PostingState, Settlement,
-    VaultKey,
+    Account, AccountChange, AccountKey, Entry, EntryBody, LeaseKey, Plan, Posting, PostingState, Settlement, VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{PostingSet, Survey, Surveyed};
@@ -122,8 +117,7 @@ impl SettleTask {
         }
         for (key, missing) in wanted {
             let (account, asset) = key.clone();
-            let found =
-                engine.call(engine.store.spendable(account.clone(), asset, engine.time.now())).await?;
+            let found = engine.call(engine.store.spendable(account.clone(), asset, engine.time.now())).await?;
             let balance = balances.entry(key).or_default();
             *balance = balance.saturating_add(found.active);
             if *balance < missing && found.due > 0 {
@@ -349,8 +343,7 @@ impl Task for SettleTask {
                 None if part.is_released => {}
                 None => {
                     // The hold is being returned, and its owner's balance is not complete yet.
-                    let gate =
-                        entry_gate(&part.home, EntryPurpose::Release(part.terms.lease, &part.terms.limit));
+                    let gate = entry_gate(&part.home, EntryPurpose::Release(part.terms.lease, &part.terms.limit));
                     engine.unblock(gate, None).await?;
                     return Ok(Proposal::Wait(None));
                 }

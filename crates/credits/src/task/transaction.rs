@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use earmark_admission::{WriteAnswer, WriteRequest};
 use earmark_core::{
-    AccountId, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft, Receipt,
-    TxId, WriteError,
+    AccountId, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft, Receipt, TxId,
+    WriteError,
 };
 
 use super::entry_gate;
@@ -15,8 +15,8 @@ use super::hold::need;
 use crate::coin_selection::{BalanceChange, PostingIds, Selection};
 use crate::id::GateId;
 use crate::model::{
-    AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange,
-    Transaction, VaultKey,
+    AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange, Transaction,
+    VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{PostingQuery, StoreError, Survey, Surveyed};
@@ -79,10 +79,8 @@ impl TransactionTask {
     }
 
     fn survey(&self, operations: &Operations, posting_sets: Vec<PostingQuery>) -> Survey {
-        let account =
-            |name: &earmark_core::AccountName| AccountKey { home: self.home.clone(), account: name.clone() };
-        let asset =
-            |name: &earmark_core::AssetName| AssetKey { home: self.home.clone(), asset: name.clone() };
+        let account = |name: &earmark_core::AccountName| AccountKey { home: self.home.clone(), account: name.clone() };
+        let asset = |name: &earmark_core::AssetName| AssetKey { home: self.home.clone(), asset: name.clone() };
         Survey {
             accounts: operations.accounts().iter().map(|name| account(name)).collect(),
             posting_sets,
@@ -125,13 +123,7 @@ impl TransactionTask {
         Ok(None)
     }
 
-    fn plan(
-        &self,
-        engine: &Engine,
-        operations: &Operations,
-        verdict: &Verdict,
-        selection: &Selection,
-    ) -> Plan {
+    fn plan(&self, engine: &Engine, operations: &Operations, verdict: &Verdict, selection: &Selection) -> Plan {
         let transaction = Transaction {
             tx_id: self.tx_id,
             client: self.request.client.clone(),
@@ -162,12 +154,7 @@ impl TransactionTask {
     }
 
     /// The refusal, with the operation that causes the violation.
-    fn refuse_for(
-        &self,
-        operations: &Operations,
-        blame: &Violation,
-        is_short: bool,
-    ) -> Proposal<WriteAnswer> {
+    fn refuse_for(&self, operations: &Operations, blame: &Violation, is_short: bool) -> Proposal<WriteAnswer> {
         let operation = operations.violating_operation(&self.request.operations, blame, is_short);
         let error = if is_short {
             WriteError::InsufficientCredit { operation }
@@ -186,9 +173,7 @@ fn refused(error: WriteError) -> WriteAnswer {
 pub(crate) fn receipt(stored: &StoredEntry) -> Option<Arc<Receipt>> {
     let EntryBody::Transaction(transaction) = &stored.entry.body else { return None };
     let result = |operation: &Operation| match operation {
-        Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => {
-            OperationResult::Entry
-        }
+        Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => OperationResult::Entry,
         // Only a Book numbers accounts.
         _ => OperationResult::Account(AccountId::default()),
     };
@@ -237,8 +222,7 @@ impl TransactionTask {
     async fn look(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
         let operations = Operations::new(&self.request.operations);
         let mut permits = engine.queue_payers(&operations.moves(&self.home)).await;
-        let (posting_sets, merge_permits) =
-            engine.posting_queries(&operations.moves(&self.home), attempt > 1);
+        let (posting_sets, merge_permits) = engine.posting_queries(&operations.moves(&self.home), attempt > 1);
         permits.extend(merge_permits);
         let found = engine.survey(self.survey(&operations, posting_sets)).await?;
         if let Some(answer) = self.judge(engine, &found).await? {

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_core::{
-    AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName,
-};
+use earmark_core::{AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName};
 use earmark_credits::{
-    AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan,
-    Posting, Record, ReservationId, SagaToken, Store, StoreError, TotalsChange, VaultKey,
+    AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan, Posting,
+    Record, ReservationId, SagaToken, Store, StoreError, TotalsChange, VaultKey,
 };
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -51,16 +49,11 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
 
 /// A plan that issues an amount to `revenue`.
 pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
-    let posting =
-        Posting { id: token.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
+    let posting = Posting { id: token.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
     let at = UnixMs::new(1_700_000_000_000);
-    let entry = Entry {
-        home: home(),
-        at,
-        body: EntryBody::Ended { lease: LeaseId::from_u128(1) },
-        changes: vec![change],
-    };
+    let entry =
+        Entry { home: home(), at, body: EntryBody::Ended { lease: LeaseId::from_u128(1) }, changes: vec![change] };
     let asset = AssetKey { home: home(), asset: usd() };
     Arc::new(Plan {
         outputs: vec![posting],

@@ -127,8 +127,7 @@ async fn without_a_server_there_is_no_store() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_done() {
-    let options =
-        PostgresOptions { connections: 2, connect_timeout: Duration::from_millis(200), ..options() };
+    let options = PostgresOptions { connections: 2, connect_timeout: Duration::from_millis(200), ..options() };
     let store = Arc::new(open(&options).await);
     issue(&*store, 1).await.expect("an entry");
     let mut other = other(&options).await;
@@ -151,8 +150,7 @@ async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
     let connect_timeout = Duration::from_millis(500);
-    let options =
-        PostgresOptions { connections: 4, writers: 2, connect_timeout, keeps_time: true, ..options() };
+    let options = PostgresOptions { connections: 4, writers: 2, connect_timeout, keeps_time: true, ..options() };
     let store = Arc::new(open(&options).await);
     let mut other = other(&options).await;
     other.execute("begin; lock table clients in access exclusive mode").await.expect("a lock");
@@ -207,10 +205,7 @@ async fn a_row_that_somebody_holds_open_keeps_those_who_need_it_and_others_for_a
     let insert = "insert into accounts (namespace, vault, account, standing, overdraft)
         values ('default', 'main', 'a', 'open', 'deny')";
     other.execute(insert).await.expect("an account");
-    other
-        .execute("begin; update accounts set overdraft = 'allow' where account = 'a'")
-        .await
-        .expect("a lock");
+    other.execute("begin; update accounts set overdraft = 'allow' where account = 'a'").await.expect("a lock");
     let start = Instant::now();
     let claim = |store: Arc<PostgresStore>| async move {
         let (saga, plan) = (token(), freezing(&["a"]));

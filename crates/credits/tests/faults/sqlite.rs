@@ -27,8 +27,7 @@ async fn two_stores_on_one_file_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
     // Both create the tables; one of them finds them.
-    let (first, second) =
-        tokio::join!(open(&path, Duration::from_secs(30)), open(&path, Duration::from_secs(30)));
+    let (first, second) = tokio::join!(open(&path, Duration::from_secs(30)), open(&path, Duration::from_secs(30)));
     let stores = [Arc::new(first), Arc::new(second)];
     let calls = (0..AMOUNTS).map(|amount| {
         let store = Arc::clone(&stores[usize::from(amount % 2 == 0)]);
@@ -105,8 +104,7 @@ async fn a_file_of_a_later_version_is_refused_with_what_to_do() {
     open(&path, Duration::from_secs(5)).await.close().await;
     let insert = "insert into earmark_schema (version) values (99)";
     other(&path).await.execute(insert).await.expect("a row");
-    let error =
-        SqliteStore::open(&path, SqliteOptions::default()).await.err().expect("a refusal").to_string();
+    let error = SqliteStore::open(&path, SqliteOptions::default()).await.err().expect("a refusal").to_string();
     assert!(error.contains("version 99") && error.contains("use the Earmark that wrote it"), "{error}");
 }
 
@@ -119,10 +117,7 @@ async fn what_is_no_file_of_earmark_is_left_alone() {
     assert!(SqliteStore::open(&path, SqliteOptions::default()).await.is_err());
     assert_eq!(std::fs::read_to_string(&path).expect("a file"), text);
     let nowhere = folder.path().join("no/such/folder/credits.db");
-    assert!(matches!(
-        SqliteStore::open(&nowhere, SqliteOptions::default()).await.err(),
-        Some(StoreError::Refused(_))
-    ));
+    assert!(matches!(SqliteStore::open(&nowhere, SqliteOptions::default()).await.err(), Some(StoreError::Refused(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

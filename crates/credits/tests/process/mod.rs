@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_admission::SystemClock;
-use earmark_credits::{
-    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
-};
+use earmark_credits::{Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store};
 
 /// Environment variable: `sqlite:<path>` or a database URL.
 const STORE: &str = "EARMARK_TEST_STORE";

@@ -8,8 +8,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 
 fn membership() -> Membership<u64, Member> {
-    let member =
-        |n: u64| Member { address: format!("10.0.0.{n}:7900"), incarnation: u128::from(n) << 100 | 7 };
+    let member = |n: u64| Member { address: format!("10.0.0.{n}:7900"), incarnation: u128::from(n) << 100 | 7 };
     let members = (1..=4).map(|n| (n, member(n))).collect::<BTreeMap<_, _>>();
     Membership::new(vec![BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 2])], members)
 }
@@ -45,8 +44,7 @@ fn the_bytes_of_a_payload_never_change() {
     assert_eq!(bytes_of(&EntryPayload::Normal(Batch(Bytes::from_static(&[9, 8])))), [2, 9, 8]);
     let member = Member { address: "a:1".to_owned(), incarnation: 5 };
     let one = Membership::new(vec![BTreeSet::from([3])], BTreeMap::from([(3, member)]));
-    let mut expected =
-        vec![3, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![3, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
     expected.extend([5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
     expected.extend(b"a:1");
     assert_eq!(bytes_of(&EntryPayload::Membership(one)), expected);
@@ -73,10 +71,7 @@ fn what_the_encoder_would_not_write_is_refused() {
     assert_eq!(refused(vec![4]), Some(CodecError::Tag { found: 4 }));
     assert_eq!(refused(vec![1, 0]), Some(CodecError::Long { left: 1 }));
     // A count of four billion configurations allocates nothing.
-    assert_eq!(
-        refused(vec![3, 255, 255, 255, 255]),
-        Some(CodecError::Short { wanted: 17_179_869_180, left: 0 })
-    );
+    assert_eq!(refused(vec![3, 255, 255, 255, 255]), Some(CodecError::Short { wanted: 17_179_869_180, left: 0 }));
     let voter = [&[3, 1, 0, 0, 0, 1, 0, 0, 0][..], &7_u64.to_le_bytes(), &[0; 4]].concat();
     assert_eq!(refused(voter), Some(CodecError::Voter { id: 7 }));
     let twice = [&[3, 1, 0, 0, 0, 2, 0, 0, 0][..], &[7; 16], &[0; 4]].concat();

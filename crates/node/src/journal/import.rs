@@ -35,11 +35,7 @@ impl Arriving {
     }
 
     /// Validates a chunk and passes on the records that are new.
-    fn take<'a>(
-        &mut self,
-        chunk: &'a [u8],
-        mut fresh: impl FnMut(u64, JournalRecord, &'a [u8]),
-    ) -> Result<(), Fault> {
+    fn take<'a>(&mut self, chunk: &'a [u8], mut fresh: impl FnMut(u64, JournalRecord, &'a [u8])) -> Result<(), Fault> {
         let (mut next, mut last_log_index) = (None, 0);
         let mut rest = chunk;
         while !rest.is_empty() {

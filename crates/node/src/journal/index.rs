@@ -65,10 +65,7 @@ impl MemoryIndex {
     pub(super) fn encode(&self, cluster: u128, span: Span) -> Vec<u8> {
         let each = |(account, locations): (&AccountId, &Vec<RecordLocation>)| {
             let account = account.0;
-            locations
-                .iter()
-                .map(move |location| (account, location.relative, location.offset))
-                .collect::<Vec<_>>()
+            locations.iter().map(move |location| (account, location.relative, location.offset)).collect::<Vec<_>>()
         };
         let mut entries: Vec<(u32, u32, u32)> = self.0.iter().flat_map(each).collect();
         entries.sort_unstable();
@@ -137,12 +134,7 @@ pub(super) struct IndexFile {
 
 impl IndexFile {
     /// Opens the index of a segment; `None` if it is missing or damaged and has to be rebuilt.
-    pub(super) fn open(
-        disk: &dyn Disk,
-        path: &str,
-        cluster: u128,
-        span: Span,
-    ) -> Result<Option<IndexFile>, Fault> {
+    pub(super) fn open(disk: &dyn Disk, path: &str, cluster: u128, span: Span) -> Result<Option<IndexFile>, Fault> {
         let file = match disk.open_file(path) {
             Err(Fault::Missing { .. }) => return Ok(None),
             other => other?,
@@ -196,9 +188,8 @@ impl IndexFile {
     fn page(&self, page: usize) -> Result<Option<Vec<(u32, RecordLocation)>>, Fault> {
         let bytes = self.checked(self.head.body() + (page * PAGE_BYTES) as u64, PAGE_BYTES)?;
         let count = (self.head.entries as usize).saturating_sub(page * PAGE_ENTRIES).min(PAGE_ENTRIES);
-        let entry = |bytes: &[u8]| {
-            (u32_at(bytes, 0), RecordLocation { relative: u32_at(bytes, 4), offset: u32_at(bytes, 8) })
-        };
+        let entry =
+            |bytes: &[u8]| (u32_at(bytes, 0), RecordLocation { relative: u32_at(bytes, 4), offset: u32_at(bytes, 8) });
         Ok(bytes.map(|bytes| bytes.chunks_exact(ENTRY_BYTES).take(count).map(entry).collect()))
     }
 

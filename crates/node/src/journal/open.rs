@@ -47,8 +47,7 @@ impl Opening<'_> {
         for span in &spans[..from] {
             self.check_length(*span)?;
         }
-        let walked: Vec<Walked> =
-            spans[from..].iter().map(|span| self.walk(*span)).collect::<Result<_, Fault>>()?;
+        let walked: Vec<Walked> = spans[from..].iter().map(|span| self.walk(*span)).collect::<Result<_, Fault>>()?;
         // Nothing was written so far, so a refused folder stays unchanged.
         self.cut(&names, &spans)?;
         self.assemble(&spans, walked)
@@ -146,10 +145,8 @@ impl Opening<'_> {
     fn cut(&self, names: &Names, spans: &[Span]) -> Result<(), Fault> {
         let is_behind = |start: &&u64| **start >= self.to.records;
         let segments = names.segments.iter().filter(is_behind).rev().map(|start| segment_path(*start));
-        let is_sealed =
-            |start: u64| spans.iter().any(|span| span.start.records == start && self.is_sealed(*span));
-        let indexes =
-            names.indexes.iter().filter(|start| !is_sealed(**start)).map(|start| index_path(*start));
+        let is_sealed = |start: u64| spans.iter().any(|span| span.start.records == start && self.is_sealed(*span));
+        let indexes = names.indexes.iter().filter(|start| !is_sealed(**start)).map(|start| index_path(*start));
         let unfinished = names.unfinished.iter().map(|name| format!("{FOLDER}/{name}"));
         let doomed: Vec<String> = indexes.chain(unfinished).chain(segments).collect();
         doomed.iter().try_for_each(|path| self.disk.remove_file(path))?;
@@ -182,8 +179,7 @@ impl Opening<'_> {
             let written = span.file_bytes();
             if !self.is_sealed(*span) {
                 let index = walked.map(|walked| walked.index).unwrap_or_default();
-                tail =
-                    Some(Tail { start: span.start, written, index, open: Vec::new(), open_offset: written });
+                tail = Some(Tail { start: span.start, written, index, open: Vec::new(), open_offset: written });
                 continue;
             }
             let path = index_path(span.start.records);

@@ -64,12 +64,7 @@ impl SegmentBytes {
         Err(file.damaged(0, "the header does not match the segment before it"))
     }
 
-    fn record(
-        &mut self,
-        shared: &Shared,
-        number: u64,
-        location: RecordLocation,
-    ) -> Result<JournalEntry, Fault> {
+    fn record(&mut self, shared: &Shared, number: u64, location: RecordLocation) -> Result<JournalEntry, Fault> {
         let (start, offset) = (self.start, u64::from(location.offset));
         let damaged = |what: String| shared.damaged(&segment_path(start), offset, what);
         let mut most = RECORD_READ_BYTES;
@@ -85,8 +80,8 @@ impl SegmentBytes {
         if found != number {
             return Err(damaged(format!("found record {found}, expected {number}")));
         }
-        let record = JournalRecord::decode(frame.payload)
-            .map_err(|error| damaged(format!("record {number}: {error}")))?;
+        let record =
+            JournalRecord::decode(frame.payload).map_err(|error| damaged(format!("record {number}: {error}")))?;
         Ok(JournalEntry { number, log_index, record })
     }
 }
@@ -96,12 +91,7 @@ impl Journal {
     ///
     /// # Errors
     /// If a file cannot be read or is damaged.
-    pub fn records_of(
-        &self,
-        account: AccountId,
-        after: u64,
-        limit: usize,
-    ) -> Result<(Vec<JournalEntry>, bool), Fault> {
+    pub fn records_of(&self, account: AccountId, after: u64, limit: usize) -> Result<(Vec<JournalEntry>, bool), Fault> {
         let shared = &*self.0;
         let mut found = Vec::new();
         // One consistent end: a segment that grows between two lookups would leave a gap in the result.
@@ -114,9 +104,7 @@ impl Journal {
             let Some(looked) = shared.state().look_up(segment, account, after, most) else { break };
             let locations = match looked.locations {
                 Locations::Known(locations) => locations,
-                Locations::OnDisk(span) => {
-                    shared.look_up_on_disk(span, account, relative(span.start, after), most)?
-                }
+                Locations::OnDisk(span) => shared.look_up_on_disk(span, account, relative(span.start, after), most)?,
             };
             let mut bytes = SegmentBytes::new(looked.start.records);
             for location in locations {
@@ -191,12 +179,8 @@ impl Reader {
             let start = state.start_of(state.segment_of(first));
             start.unwrap_or(to)
         };
-        let mut reader = Reader {
-            bytes: SegmentBytes::new(start.records),
-            walk: Walk::new(String::new(), start, 0),
-            shared,
-            to,
-        };
+        let mut reader =
+            Reader { bytes: SegmentBytes::new(start.records), walk: Walk::new(String::new(), start, 0), shared, to };
         if start.records < to.records {
             reader.enter(start)?;
         }

@@ -79,12 +79,7 @@ impl State {
         self.add(log_index, record, |out| format::put_record(out, number, log_index, record))
     }
 
-    pub(super) fn push_raw(
-        &mut self,
-        log_index: u64,
-        record: &JournalRecord,
-        raw: &[u8],
-    ) -> Result<(), &'static str> {
+    pub(super) fn push_raw(&mut self, log_index: u64, record: &JournalRecord, raw: &[u8]) -> Result<(), &'static str> {
         self.add(log_index, record, |out| {
             out.extend_from_slice(raw);
             true
@@ -213,13 +208,7 @@ impl State {
     }
 
     /// Records of an account in one segment after a number, at most `most`.
-    pub(super) fn look_up(
-        &self,
-        segment: usize,
-        account: AccountId,
-        after: u64,
-        most: usize,
-    ) -> Option<Segment> {
+    pub(super) fn look_up(&self, segment: usize, account: AccountId, after: u64, most: usize) -> Option<Segment> {
         let start = self.start_of(segment)?;
         let relative = relative(start, after);
         let locations = match self.sealed.get(segment) {

@@ -34,10 +34,7 @@ impl Walk {
 
     /// The next record; `None` if the segment ends after the last one. `read` returns up to the given number of bytes
     /// at an offset, and none at the end.
-    pub(super) fn next(
-        &mut self,
-        read: impl FnMut(u64, usize) -> Result<Bytes, Fault>,
-    ) -> Result<Option<Step>, Fault> {
+    pub(super) fn next(&mut self, read: impl FnMut(u64, usize) -> Result<Bytes, Fault>) -> Result<Option<Step>, Fault> {
         let offset = self.frames.offset;
         let (number, log_index, at) = match self.frames.next(read) {
             Ok(None) => return Ok(None),
@@ -49,14 +46,10 @@ impl Walk {
             Err(WalkError::Defect(defect)) => return Err(self.damaged(offset, defect)),
         };
         if number != self.at.records.saturating_add(1) {
-            return Err(
-                self.damaged(offset, format!("found record {number}, expected {}", self.at.records + 1))
-            );
+            return Err(self.damaged(offset, format!("found record {number}, expected {}", self.at.records + 1)));
         }
         if log_index < self.last_log_index {
-            return Err(
-                self.damaged(offset, "the log index of a record is lower than that of the record before")
-            );
+            return Err(self.damaged(offset, "the log index of a record is lower than that of the record before"));
         }
         (self.at, self.last_log_index) = (at, log_index);
         Ok(Some(Step { number, log_index, offset }))

@@ -24,8 +24,7 @@ impl Node {
     }
 
     async fn write_backup(&self, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
-        let (applied_state, segment_bytes) =
-            (Arc::clone(&self.proposer.applied_state), self.journal_segment_bytes);
+        let (applied_state, segment_bytes) = (Arc::clone(&self.proposer.applied_state), self.journal_segment_bytes);
         let its_target = Arc::clone(&target);
         let written = target.run(move || {
             let frozen = applied_state.freeze();

@@ -39,8 +39,7 @@ impl Cluster for Node {
             let hello = self.proposer.peers.hello_from(&address, node).await;
             let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
             if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
-                let message =
-                    format!("the node at {address} belongs to another cluster; name a node of this cluster");
+                let message = format!("the node at {address} belongs to another cluster; name a node of this cluster");
                 return Err(ClusterError::Refused(message));
             }
             if hello.node != node {

@@ -105,15 +105,10 @@ impl Files {
         let mut positions = Vec::with_capacity(entries.len());
         for entry in entries {
             positions.push(tail.end.wrapping_add(self.buffer.len() as u64));
-            segment::put_record(&tail.seed, entry, tail.end, &mut self.buffer).map_err(|bytes| {
-                Fault::Io {
-                    operation: Operation::Write,
-                    path: tail.file.path().to_owned(),
-                    source: std::io::Error::other(format!(
-                        "entry {} is too long: {bytes} bytes",
-                        entry.log_id.index
-                    )),
-                }
+            segment::put_record(&tail.seed, entry, tail.end, &mut self.buffer).map_err(|bytes| Fault::Io {
+                operation: Operation::Write,
+                path: tail.file.path().to_owned(),
+                source: std::io::Error::other(format!("entry {} is too long: {bytes} bytes", entry.log_id.index)),
             })?;
         }
         tail.file.write(&self.buffer, tail.end)?;

@@ -71,12 +71,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(
-        before: Option<LogId>,
-        segments: Vec<Segment>,
-        ids: &[LogId],
-        cache_bytes_max: usize,
-    ) -> Memory {
+    pub(crate) fn new(before: Option<LogId>, segments: Vec<Segment>, ids: &[LogId], cache_bytes_max: usize) -> Memory {
         let mut memory = Memory {
             purged: before,
             last: before,
@@ -208,9 +203,7 @@ impl Memory {
             return cost(entry) as u64;
         }
         let segment = self.segments.get(self.segments.partition_point(|segment| segment.next() <= index));
-        segment.map_or(0, |segment| {
-            segment.position(index.wrapping_add(1)).saturating_sub(segment.position(index))
-        })
+        segment.map_or(0, |segment| segment.position(index.wrapping_add(1)).saturating_sub(segment.position(index)))
     }
 
     fn cached(&self, index: u64) -> Option<&Entry> {
@@ -243,8 +236,7 @@ impl Memory {
                 at = upto;
             }
         }
-        let cached =
-            (range.start.max(self.cached_from())..range.end).map_while(|index| self.cached(index).cloned());
+        let cached = (range.start.max(self.cached_from())..range.end).map_while(|index| self.cached(index).cloned());
         Plan { pieces, cached: cached.collect(), revision: self.revision }
     }
 }

@@ -27,11 +27,7 @@ struct ScannedLog {
 }
 
 /// Opens the log of a folder and drops a torn write at its end.
-pub(crate) fn open(
-    disk: Arc<dyn Disk>,
-    cluster: u128,
-    options: Options,
-) -> Result<(Files, Option<Vote>), Fault> {
+pub(crate) fn open(disk: Arc<dyn Disk>, cluster: u128, options: Options) -> Result<(Files, Option<Vote>), Fault> {
     let (mark_file, mark) = MarkFile::open(&*disk, cluster)?;
     let log = scan_log(&*disk, cluster, mark)?;
     let (vote_file, vote) = VoteFile::open(&*disk, cluster)?;
@@ -64,15 +60,13 @@ fn scan_log(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<ScannedLog, Fa
     let start = chain.first().map_or(mark.first, |(header, _)| header.first);
     let leftovers = firsts.into_iter().filter(|&first| first < start).collect();
     // A restart of the log after the mark was written supersedes the mark.
-    let mark =
-        if mark.segment < start { Mark { first: start, segment: start, offset: HEADER_BYTES } } else { mark };
+    let mark = if mark.segment < start { Mark { first: start, segment: start, offset: HEADER_BYTES } } else { mark };
     if !chain.iter().any(|(header, _)| header.first == mark.segment) {
         return Err(Fault::Missing { path: disk.show(&segment::path(mark.segment)) });
     }
 
     let before = chain.first().and_then(|(header, _)| header.before);
-    let mut log =
-        ScannedLog { segments: Vec::new(), ids: Vec::new(), before, unsynced: Bytes::new(), leftovers };
+    let mut log = ScannedLog { segments: Vec::new(), ids: Vec::new(), before, unsynced: Bytes::new(), leftovers };
     for (at, (header, file)) in chain.iter().enumerate() {
         let scan = segment::scan(header, file)?;
         match chain.get(at.wrapping_add(1)) {

@@ -64,11 +64,7 @@ impl SegmentHeader {
         KIND.encode(self.cluster, &body)
     }
 
-    pub(crate) fn open(
-        disk: &dyn Disk,
-        cluster: u128,
-        first: u64,
-    ) -> Result<(SegmentHeader, StoredFile), Fault> {
+    pub(crate) fn open(disk: &dyn Disk, cluster: u128, first: u64) -> Result<(SegmentHeader, StoredFile), Fault> {
         let file = disk.open_file(&path(first))?;
         let header = KIND.read(&file, cluster)?;
         let mut input = Input::new(header.body);
@@ -91,12 +87,7 @@ impl SegmentHeader {
 ///
 /// # Errors
 /// The payload length, if it exceeds the maximum.
-pub(crate) fn put_record(
-    seed: &Seed,
-    entry: &Entry,
-    write_start: u64,
-    out: &mut Vec<u8>,
-) -> Result<(), usize> {
+pub(crate) fn put_record(seed: &Seed, entry: &Entry, write_start: u64, out: &mut Vec<u8>) -> Result<(), usize> {
     let mut meta = Vec::with_capacity(FRAMING.meta_bytes);
     put_log_id(entry.log_id, &mut meta);
     meta.extend_from_slice(&write_start.to_le_bytes());

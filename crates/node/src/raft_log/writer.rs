@@ -103,9 +103,7 @@ fn merge_appends(work: WriteTask, queue: &mut mpsc::Receiver<WriteTask>) -> (Wri
     let done = move |result: io::Result<()>| {
         for done in waiting {
             done(
-                result
-                    .as_ref()
-                    .map_or_else(|error| Err(io::Error::new(error.kind(), error.to_string())), |()| Ok(())),
+                result.as_ref().map_or_else(|error| Err(io::Error::new(error.kind(), error.to_string())), |()| Ok(())),
             );
         }
     };

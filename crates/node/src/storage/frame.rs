@@ -106,11 +106,7 @@ impl Framing {
     }
 
     /// Metadata and payload length of the frame at the front of some bytes.
-    pub(crate) fn read_header<'a>(
-        &self,
-        seed: &Seed,
-        bytes: &'a [u8],
-    ) -> Result<(&'a [u8], usize), FrameDefect> {
+    pub(crate) fn read_header<'a>(&self, seed: &Seed, bytes: &'a [u8]) -> Result<(&'a [u8], usize), FrameDefect> {
         let needed = self.header_bytes();
         let header = bytes.get(..needed).ok_or(FrameDefect::Truncated { needed })?;
         let (summed, sum) = header.split_at(needed - SUM_BYTES);
@@ -190,8 +186,7 @@ impl FrameWalk {
             self.buffer.drain(..from);
             (from, self.current) = (0, 0..0);
             let has = self.buffer.len();
-            let more =
-                read(self.offset + has as u64, READ_BYTES.max(needed - has)).map_err(WalkError::Fault)?;
+            let more = read(self.offset + has as u64, READ_BYTES.max(needed - has)).map_err(WalkError::Fault)?;
             if more.is_empty() {
                 let truncated = WalkError::Defect(FrameDefect::Truncated { needed });
                 return if has == 0 { Ok(None) } else { Err(truncated) };

@@ -83,12 +83,7 @@ impl FileKind {
         Ok(header)
     }
 
-    pub(crate) fn check_cluster(
-        self,
-        file: &StoredFile,
-        header: &Header,
-        expected: u128,
-    ) -> Result<(), Fault> {
+    pub(crate) fn check_cluster(self, file: &StoredFile, header: &Header, expected: u128) -> Result<(), Fault> {
         if header.cluster == expected {
             return Ok(());
         }

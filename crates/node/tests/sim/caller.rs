@@ -9,9 +9,7 @@ use std::time::Duration;
 use earmark_admission::{
     Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
 };
-use earmark_core::{
-    ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, UnixMs, WriteError,
-};
+use earmark_core::{ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, UnixMs, WriteError};
 use earmark_node::{Node, NodeBackend};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -130,9 +128,7 @@ impl Caller {
         self.context.oracle.borrow_mut().completing(lease, parts, asked);
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
         let answer = self
-            .ask(node, async move |backend| {
-                backend.complete(Principal::System, vec![request]).await.remove(0)
-            })
+            .ask(node, async move |backend| backend.complete(Principal::System, vec![request]).await.remove(0))
             .await;
         if let Some(Ok(answer)) = &answer {
             self.context.oracle.borrow_mut().completed(lease, asked, answer);
@@ -290,8 +286,7 @@ impl Caller {
             let text = self.say(node, &format!("write {sequence} {}", operations.len()));
             let asked = self.context.oracle.borrow_mut().ask(&text);
             let request = write_request(&format!("w{writer}"), sequence, operations.clone());
-            let answer =
-                self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
+            let answer = self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
             let mut oracle = self.context.oracle.borrow_mut();
             match (answer, has) {
                 (Some(Ok(WriteAnswer::Committed(receipt))), Some(_)) => {
@@ -324,8 +319,7 @@ impl Caller {
         let first = self.context.oracle.borrow().writers[writer].receipts[sequence as usize - 1].clone();
         let operations = self.context.oracle.borrow().writers[writer].sent[sequence as usize - 1].clone();
         let request = write_request(&format!("w{writer}"), sequence, operations);
-        let answer =
-            self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
+        let answer = self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
         let mut oracle = self.context.oracle.borrow_mut();
         match answer {
             Some(Ok(WriteAnswer::Committed(receipt))) => {
@@ -334,8 +328,7 @@ impl Caller {
             }
             Some(Ok(WriteAnswer::Refused(error))) => {
                 let passed = (right_ms() + oracle.ahead_ms).saturating_sub(first.committed_at.log.get());
-                let may_be_gone =
-                    matches!(error, WriteError::AlreadyCommitted { .. }) && passed + 1_000 >= RESULTS_MS;
+                let may_be_gone = matches!(error, WriteError::AlreadyCommitted { .. }) && passed + 1_000 >= RESULTS_MS;
                 oracle.must(may_be_gone, || format!("w{writer} {sequence} is refused: {error:?}"));
                 true
             }
@@ -350,8 +343,7 @@ impl Caller {
         let text = self.say(node, &format!("write {sequence} too early"));
         self.context.oracle.borrow_mut().ask(&text);
         let request = write_request(&format!("w{writer}"), sequence, Vec::new());
-        let answer =
-            self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
+        let answer = self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
         if let Some(Ok(answer)) = answer {
             let gap = WriteError::SequenceGap { last_committed_sequence: committed };
             let mut oracle = self.context.oracle.borrow_mut();
@@ -371,9 +363,8 @@ impl Caller {
                 let mut request = put_request(&FLEX, capacity);
                 // A change without a difference gets no revision.
                 request.definition.description = asked.at.to_string();
-                let answer = self
-                    .ask(node, async move |backend| backend.put_limit(Principal::System, request).await)
-                    .await;
+                let answer =
+                    self.ask(node, async move |backend| backend.put_limit(Principal::System, request).await).await;
                 self.check_flex(asked, answer);
             } else {
                 let text = self.say(node, "flex");
@@ -438,9 +429,7 @@ impl Caller {
         self.context.oracle.borrow_mut().ask(&text);
         let from = self.context.oracle.borrow().writers[writer].committed();
         let client = ClientId::new(&format!("w{writer}")).unwrap();
-        let ask = async move |backend: Arc<NodeBackend>| {
-            backend.client_state(namespace(), Some(vault()), client).await
-        };
+        let ask = async move |backend: Arc<NodeBackend>| backend.client_state(namespace(), Some(vault()), client).await;
         let answer = self.ask(node, ask).await;
         match &answer {
             Some(Ok(last)) => self.context.oracle.borrow_mut().counted(writer, from, *last),

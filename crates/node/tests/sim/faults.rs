@@ -115,8 +115,7 @@ impl Faults {
             well(sim, from, to);
         }
         for (place, host) in hosts.iter().enumerate() {
-            let failed =
-                host.disk.is_faulty() && host.node().is_some_and(|node| node.failure().get().is_some());
+            let failed = host.disk.is_faulty() && host.node().is_some_and(|node| node.failure().get().is_some());
             if failed && !self.doomed.contains_key(&place) {
                 let soon = now + self.ms(1, 300);
                 self.doomed.insert(place, soon);
@@ -155,14 +154,7 @@ impl Faults {
         }
     }
 
-    fn cause(
-        &mut self,
-        fault: Fault,
-        sim: &mut Sim<'_>,
-        hosts: &[Host],
-        now: Duration,
-        said: &mut Vec<String>,
-    ) {
+    fn cause(&mut self, fault: Fault, sim: &mut Sim<'_>, hosts: &[Host], now: Duration, said: &mut Vec<String>) {
         let victim = self.victim(hosts);
         let until = now + self.ms(100, self.profile.pause_ms + 300);
         said.push(format!("{fault:?}, n{} or so, until {} ms", victim + 1, until.as_millis()));
@@ -181,8 +173,7 @@ impl Faults {
                 self.doomed.insert(victim, soon);
             }
             Fault::Disk => {
-                let kind =
-                    self.random.pick(&[Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir]);
+                let kind = self.random.pick(&[Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir]);
                 let disk_error = self.random.pick(&[DiskError::Full, DiskError::Broken]);
                 hosts[victim].disk.fail(kind, self.random.below(20), disk_error);
             }

@@ -116,12 +116,9 @@ async fn compare_journals(caller: &mut Caller) {
         }
     }
     for node in 0..nodes {
-        let audit = caller
-            .insist(node, async |node: Arc<Node>| node.backend().audit(namespace(), vault()).await)
-            .await;
+        let audit = caller.insist(node, async |node: Arc<Node>| node.backend().audit(namespace(), vault()).await).await;
         let mut oracle = caller.context.oracle.borrow_mut();
-        let issued: u128 =
-            oracle.writers.iter().flat_map(|writer| writer.sent.iter().flatten()).map(issues).sum();
+        let issued: u128 = oracle.writers.iter().flat_map(|writer| writer.sent.iter().flatten()).map(issues).sum();
         let found = audit.assets.first().map(|asset| asset.issued);
         oracle.must(audit.balanced, || format!("n{} does not add up: {audit:?}", node + 1));
         oracle.must(found == i128::try_from(PURSE + issued).ok(), || {

@@ -179,9 +179,7 @@ impl Oracle {
                 self.must(!before(facts.denied), || told("denied"));
                 self.must(!before(facts.expired), || told("expired"));
                 self.must(!before(facts.completed), || told("completed"));
-                self.must(facts.allowed.is_none_or(|(first, _)| first == ms), || {
-                    told("allowed at another time")
-                });
+                self.must(facts.allowed.is_none_or(|(first, _)| first == ms), || told("allowed at another time"));
                 next.allowed = facts.allowed.or(Some((ms, now)));
             }
             ReserveAnswer::Denied { .. } | ReserveAnswer::Refused(Refusal::InsufficientCredit { .. }) => {
@@ -334,8 +332,7 @@ impl Oracle {
     pub fn check_capacity(&mut self, limit: &Limit) {
         let mut changes: Vec<(u64, i64)> = Vec::new();
         for lease in self.leases.values() {
-            let part =
-                |parts: &[(&str, u64)]| parts.iter().find(|part| part.0 == limit.key).map(|part| part.1);
+            let part = |parts: &[(&str, u64)]| parts.iter().find(|part| part.0 == limit.key).map(|part| part.1);
             let (Some(amount), Some((start, _))) = (part(&lease.parts), lease.allowed) else { continue };
             let amount = i64::try_from(amount).unwrap();
             let end = start + limit.hold_ms;

@@ -78,8 +78,7 @@ pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
 /// commit yet.
 pub fn start_leader_again(seed: u64) {
     let mut random = Random::new(seed);
-    let size =
-        Size { segment_bytes: 1 << 20, cache_bytes: 1 << 20, snapshot_bytes: 1 << 30, keep_entries: 100 };
+    let size = Size { segment_bytes: 1 << 20, cache_bytes: 1 << 20, snapshot_bytes: 1 << 30, keep_entries: 100 };
     let mut world = World::new(seed, 5, 1, size, &mut random);
     world.begin();
     let context = world.context();
@@ -229,8 +228,7 @@ impl World<'_> {
     /// on an outdated reply of a follower. Log time may also jump to a wall clock that a majority has passed.
     fn heed_clocks(&mut self) {
         let now = self.sim.elapsed();
-        let offs: Vec<i64> =
-            self.hosts.iter().map(|host| host.wall_off_us.load(Ordering::Relaxed) / 1_000).collect();
+        let offs: Vec<i64> = self.hosts.iter().map(|host| host.wall_off_us.load(Ordering::Relaxed) / 1_000).collect();
         self.walls.retain(|(seen, _)| now - *seen <= WALLS_AGE);
         if self.walls.last().is_none_or(|(_, last)| *last != offs) {
             self.walls.push((now, offs.clone()));
@@ -300,8 +298,7 @@ impl World<'_> {
 
 /// All caller activity, from setup to the final comparison.
 async fn call(context: CallerContext, mut random: Random, phase: Rc<Cell<Option<Phase>>>) -> turmoil::Result {
-    let mut caller =
-        |name: String| Caller { context: context.clone(), name, random: Random::new(random.next()) };
+    let mut caller = |name: String| Caller { context: context.clone(), name, random: Random::new(random.next()) };
     let mut first = caller("founder".into());
     first.set_up().await;
     phase.set(Some(Phase::Run));

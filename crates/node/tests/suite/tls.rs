@@ -11,8 +11,8 @@ use earmark_admission::{Cluster as _, ManualClock, TimeSource};
 use earmark_node::{BoxFuture, Connection, Listener, Net, Node, NodeOptions, PeerFiles, RealNet, TlsNet};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, HelloRequest, JoinRequest, JournalStateRequest, ReadIndexRequest, RemoveRequest,
-    Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest, members_reply, snapshot_part,
+    AppendRequest, Ballot, HelloRequest, JoinRequest, JournalStateRequest, ReadIndexRequest, RemoveRequest, Route,
+    SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest, members_reply, snapshot_part,
 };
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
@@ -50,20 +50,10 @@ fn named(folder: &Path, name: &str, uris: &[&str], signed_by: &Authority, trusts
         std::fs::write(&path, text).unwrap();
         path
     };
-    PeerFiles {
-        cert: file("cert", cert.pem()),
-        key: file("key", key.serialize_pem()),
-        ca: file("ca", trusts.pem()),
-    }
+    PeerFiles { cert: file("cert", cert.pem()), key: file("key", key.serialize_pem()), ca: file("ca", trusts.pem()) }
 }
 
-async fn node(
-    id: u64,
-    folder: &Folder,
-    clock: &Arc<ManualClock>,
-    net: Arc<dyn Net>,
-    join: Option<&str>,
-) -> Node {
+async fn node(id: u64, folder: &Folder, clock: &Arc<ManualClock>, net: Arc<dyn Net>, join: Option<&str>) -> Node {
     let options = NodeOptions {
         id: Some(id),
         peer_listen: Some("127.0.0.1:0".into()),
@@ -212,8 +202,7 @@ impl Named {
     /// Network with the certificate of a node.
     fn net(&self, id: u64) -> TlsNet {
         let uri = format!("earmark://node/{id}");
-        TlsNet::open(named(self.pems.path(), &uri[10..].replace('/', "-"), &[&uri], &self.ours, &self.ours))
-            .unwrap()
+        TlsNet::open(named(self.pems.path(), &uri[10..].replace('/', "-"), &[&uri], &self.ours, &self.ours)).unwrap()
     }
 
     /// Client of a node, with the certificate of another.
@@ -236,10 +225,7 @@ async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     let route = Some(Route { from: 3, ..own.clone() });
     let refusals = [
         client.vote(VoteRequest { route: route.clone(), vote: ballot(3), last: None }).await.map(drop),
-        client
-            .append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() })
-            .await
-            .map(drop),
+        client.append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() }).await.map(drop),
         client.submit(SubmitRequest { route: route.clone(), batch: vec![0].into() }).await.map(drop),
         client.read_index(ReadIndexRequest { route: route.clone() }).await.map(drop),
         client.journal_state(JournalStateRequest { route: route.clone() }).await.map(drop),
@@ -255,10 +241,7 @@ async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     let route = Some(own.clone());
     let refusals = [
         client.vote(VoteRequest { route: route.clone(), vote: ballot(3), last: None }).await.map(drop),
-        client
-            .append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() })
-            .await
-            .map(drop),
+        client.append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() }).await.map(drop),
         client.install_snapshot(tokio_stream::iter([start(route.clone(), ballot(3))])).await.map(drop),
     ];
     for refusal in refusals {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -205,11 +205,8 @@ impl Scenario {
     pub async fn run(client: &TestClient) -> Scenario {
         let mut scenario = Scenario::default();
         let mut sequence = 0;
-        let mut scripts = vec![
-            vec![open("acme"), open("other"), issue("acme", 1_000)],
-            vec![transfer("acme", "other", 100)],
-            vec![],
-        ];
+        let mut scripts =
+            vec![vec![open("acme"), open("other"), issue("acme", 1_000)], vec![transfer("acme", "other", 100)], vec![]];
         scripts.extend((1..6).map(|amount| vec![transfer("other", "acme", amount)]));
         for operations in scripts {
             sequence += 1;

@@ -354,9 +354,8 @@ impl NameChange {
     }
 
     fn is_in(&self, wanted: &str) -> bool {
-        let (NameChange::Made { path, .. }
-        | NameChange::Renamed { to: path, .. }
-        | NameChange::Removed { path }) = self;
+        let (NameChange::Made { path, .. } | NameChange::Renamed { to: path, .. } | NameChange::Removed { path }) =
+            self;
         folder(path) == wanted
     }
 }

@@ -60,10 +60,7 @@ impl Log {
     /// Whether `shown` is a valid view of this log. Purging removes whole files, so `shown` may reach further back,
     /// with entries that existed.
     pub fn is_shown_by(&self, shown: &Log, ever: &Ever) -> bool {
-        let back = shown
-            .entries
-            .iter()
-            .take_while(|entry| Some(entry.log_id.index) <= self.purged.map(|id| id.index));
+        let back = shown.entries.iter().take_while(|entry| Some(entry.log_id.index) <= self.purged.map(|id| id.index));
         let back = back.cloned().collect::<Vec<_>>();
         let known = back.iter().all(|entry| ever.get(&entry.log_id) == Some(entry));
         let from = if back.is_empty() { shown.purged == self.purged } else { shown.purged < self.purged };
@@ -74,12 +71,7 @@ impl Log {
 
 /// Runs a test on one thread, under paused time.
 pub fn block_on<T>(test: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
-        .block_on(test)
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test)
 }
 
 pub async fn open(disk: &SimDisk, options: LogOptions) -> Result<LogStore, Fault> {

@@ -215,12 +215,8 @@ impl SimCluster {
             assert_eq!(self.node(*id).snapshot().await.unwrap(), at, "node {id}");
             let disk = &self.hosts[id].disk;
             let is_state = |path: &String| path.starts_with("journal/") || path.ends_with(".snapshot");
-            let files: BTreeMap<String, Vec<u8>> = disk
-                .paths()
-                .into_iter()
-                .filter(is_state)
-                .map(|path| (path.clone(), disk.bytes(&path)))
-                .collect();
+            let files: BTreeMap<String, Vec<u8>> =
+                disk.paths().into_iter().filter(is_state).map(|path| (path.clone(), disk.bytes(&path))).collect();
             assert!(files.keys().any(|path| path.ends_with(".snapshot")), "node {id} has no snapshot");
             let (other, expected) = first.get_or_insert_with(|| (*id, files.clone()));
             assert!(files == *expected, "nodes {other} and {id} differ at entry {at:?}");

@@ -1,8 +1,8 @@
 //! Limit definitions, status and usage.
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage,
-    Usage, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage, Usage,
+    VaultName,
 };
 
 use super::invalid::Invalid;
@@ -50,8 +50,7 @@ impl Given {
         let seconds = |field: &str, found: Option<u32>| {
             found.map(|found| Invalid::unless_within(field, found, &(1..=HOLD_SECONDS_MAX))).transpose()
         };
-        let capacity =
-            message.capacity.map(|found| Invalid::unless_within("capacity", found, &(1..=u64::MAX)));
+        let capacity = message.capacity.map(|found| Invalid::unless_within("capacity", found, &(1..=u64::MAX)));
         Ok(Given {
             capacity: capacity.transpose()?,
             window_seconds: seconds("window_seconds", message.window_seconds)?,
@@ -115,10 +114,7 @@ fn shown<T: ToString>(found: Option<&T>) -> Option<String> {
     found.map(T::to_string)
 }
 
-fn lacks(
-    kind: &str,
-    fields: impl IntoIterator<Item = (&'static str, Option<String>)>,
-) -> Result<(), Invalid> {
+fn lacks(kind: &str, fields: impl IntoIterator<Item = (&'static str, Option<String>)>) -> Result<(), Invalid> {
     let mut given = fields.into_iter().filter_map(|(field, found)| Some((field, found?)));
     given.next().map_or(Ok(()), |(field, found)| {
         Err(Invalid::new(field, format_args!("found {found}, but a {kind} limit has none")))

@@ -85,20 +85,16 @@ fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
 #[must_use]
 pub fn operation_of(operation: &Operation) -> v1::Operation {
     use v1::operation::Operation as Kind;
-    let account_only =
-        |account: &earmark_core::AccountName| v1::AccountOperation { account: account.to_string() };
+    let account_only = |account: &earmark_core::AccountName| v1::AccountOperation { account: account.to_string() };
     let kind = match operation {
         Operation::PutLimit { definition, expected_revision } => Kind::PutLimit(v1::PutLimitOperation {
             definition: Some(definition_of(definition)),
             expected_revision: *expected_revision,
         }),
-        Operation::DeleteLimit { key, expected_revision } => Kind::DeleteLimit(v1::DeleteLimitOperation {
-            key: key.to_string(),
-            expected_revision: *expected_revision,
-        }),
-        Operation::OpenVault { vault } => {
-            Kind::OpenVault(v1::OpenVaultOperation { vault: vault.to_string() })
+        Operation::DeleteLimit { key, expected_revision } => {
+            Kind::DeleteLimit(v1::DeleteLimitOperation { key: key.to_string(), expected_revision: *expected_revision })
         }
+        Operation::OpenVault { vault } => Kind::OpenVault(v1::OpenVaultOperation { vault: vault.to_string() }),
         Operation::OpenAccount { account, overdraft } => Kind::OpenAccount(v1::OpenAccountOperation {
             account: account.to_string(),
             overdraft: match overdraft {

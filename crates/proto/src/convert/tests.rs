@@ -1,6 +1,6 @@
 use earmark_core::{
-    AccountName, AssetName, BalanceInfo, Definition, InvalidWrite, Kind, LeaseState, LimitStatus, Operation,
-    Overage, Overdraft, Usage, WriteError,
+    AccountName, AssetName, BalanceInfo, Definition, InvalidWrite, Kind, LeaseState, LimitStatus, Operation, Overage,
+    Overdraft, Usage, WriteError,
 };
 
 use super::*;
@@ -118,22 +118,13 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
         (with(Credit, |it| it.capacity = Some(0)), "capacity: found 0, allowed are integers from 1"),
         (with(Rolling, |it| it.window_seconds = None), "window_seconds is required for a rolling limit"),
         (with(Rolling, |it| it.window_seconds = Some(0)), "window_seconds: found 0, allowed are integers"),
-        (
-            with(Rolling, |it| it.timeout_seconds = Some(1)),
-            "timeout_seconds: found 1, but a rolling limit has none",
-        ),
+        (with(Rolling, |it| it.timeout_seconds = Some(1)), "timeout_seconds: found 1, but a rolling limit has none"),
         (
             with(Concurrency, |it| it.timeout_seconds = Some(31_622_401)),
             "timeout_seconds: found 31622401, allowed are integers from 1 to 31622400",
         ),
-        (
-            with(Concurrency, |it| it.window_seconds = Some(1)),
-            "window_seconds: found 1, but a concurrency limit",
-        ),
-        (
-            with(Credit, |it| it.window_seconds = Some(1)),
-            "window_seconds: found 1, but a credit limit has none",
-        ),
+        (with(Concurrency, |it| it.window_seconds = Some(1)), "window_seconds: found 1, but a concurrency limit"),
+        (with(Credit, |it| it.window_seconds = Some(1)), "window_seconds: found 1, but a credit limit has none"),
         (with(Credit, |it| it.timeout_seconds = None), "timeout_seconds is required for a credit limit"),
         (with(Credit, |it| it.vault = None), "vault is required for a credit limit"),
         (with(Credit, |it| it.asset = Some("USD".into())), "asset: found 'U' at byte 0"),
@@ -169,15 +160,9 @@ fn a_write_is_checked_operation_by_operation() {
     let long = "9".repeat(70);
     for (request, message) in [
         (v1::WriteRequest { namespace: String::new(), ..write(vec![]) }, "namespace: found 0 bytes".into()),
-        (
-            v1::WriteRequest { sequence: 0, ..write(vec![]) },
-            "sequence: found 0, allowed are integers from 1".into(),
-        ),
+        (v1::WriteRequest { sequence: 0, ..write(vec![]) }, "sequence: found 0, allowed are integers from 1".into()),
         (write(vec![issue("1"), issue("01")]), format!("operations[1].issue.amount: found \"01\", {credit}")),
-        (
-            write(vec![issue(&long)]),
-            format!("operations[0].issue.amount: found \"{}\"..., {credit}", &long[..64]),
-        ),
+        (write(vec![issue(&long)]), format!("operations[0].issue.amount: found \"{}\"..., {credit}", &long[..64])),
         (write(vec![open(0)]), "operations[0].open_account.overdraft is required".into()),
         (write(vec![open(7)]), "operations[0].open_account.overdraft: found 7, allowed are deny".into()),
         (
@@ -252,12 +237,7 @@ fn what_a_client_sends_is_what_a_server_reads() {
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },
-        Operation::Issue {
-            account: account.clone(),
-            asset: asset.clone(),
-            amount: u128::MAX >> 1,
-            memo: memo.clone(),
-        },
+        Operation::Issue { account: account.clone(), asset: asset.clone(), amount: u128::MAX >> 1, memo: memo.clone() },
         Operation::Retire { account: account.clone(), asset: asset.clone(), amount: 1, memo: memo.clone() },
         Operation::Transfer { from: account, to: "bob".parse().unwrap(), asset, amount: 2, memo },
     ];
@@ -281,8 +261,7 @@ fn what_a_server_answers_is_what_a_client_reads() {
     for found in [LeaseState::Live, LeaseState::Expired, LeaseState::Completed, LeaseState::Denied] {
         assert_eq!(state(found), Ok(found));
     }
-    let balance =
-        BalanceInfo { asset: "usd".parse().unwrap(), available: i128::MIN, held: i128::MAX, pending: 0 };
+    let balance = BalanceInfo { asset: "usd".parse().unwrap(), available: i128::MIN, held: i128::MAX, pending: 0 };
     assert_eq!(balance_in(&super::balance(&balance)), Ok(balance));
     assert!(status_in(0, None).is_err());
     assert!(state_in(99).is_err());

@@ -204,13 +204,9 @@ impl Issuer {
             return None;
         }
         let now = now.duration_since(UNIX_EPOCH).ok()?;
-        let remaining =
-            seconds(claims.get("exp")?)?.checked_sub(now).filter(|remaining| !remaining.is_zero())?;
+        let remaining = seconds(claims.get("exp")?)?.checked_sub(now).filter(|remaining| !remaining.is_zero())?;
         let begins = ["nbf", "iat"].map(|name| claims.get(name).map(seconds));
-        if begins
-            .iter()
-            .flatten()
-            .any(|begins| begins.is_none_or(|begins| begins > now.saturating_add(CLOCK_SKEW_MAX)))
+        if begins.iter().flatten().any(|begins| begins.is_none_or(|begins| begins > now.saturating_add(CLOCK_SKEW_MAX)))
         {
             return None;
         }
@@ -265,9 +261,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 fn public_key(document: KeyDocument) -> Result<PublicKey, String> {
     let name = document.kid.clone().unwrap_or_else(|| "without kid".into());
     let part = |text: &Option<String>, field: &str| {
-        text.as_deref()
-            .and_then(decode)
-            .ok_or_else(|| format!("key {name}: {field} is missing or not base64url"))
+        text.as_deref().and_then(decode).ok_or_else(|| format!("key {name}: {field} is missing or not base64url"))
     };
     let kind = match (document.kty.as_str(), document.crv.as_deref()) {
         ("OKP", Some("Ed25519")) => Algorithm::EdDsa(part(&document.x, "x")?),
@@ -280,9 +274,7 @@ fn public_key(document: KeyDocument) -> Result<PublicKey, String> {
         }
         (kty, crv) => {
             let crv = crv.unwrap_or("none");
-            return Err(format!(
-                "key {name}: found kty {kty} and crv {crv}, allowed are RSA, and OKP with Ed25519"
-            ));
+            return Err(format!("key {name}: found kty {kty} and crv {crv}, allowed are RSA, and OKP with Ed25519"));
         }
     };
     if let Some(purpose) = document.purpose.filter(|purpose| purpose != "sig") {

@@ -38,8 +38,7 @@ mod tests {
     use super::*;
 
     fn asks(uri: &str, headers: &[(HeaderName, &str)]) -> bool {
-        let headers =
-            headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
+        let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
         check(&uri.parse().unwrap(), &headers.collect()).is_ok()
     }
 
@@ -56,9 +55,7 @@ mod tests {
 
     #[test]
     fn web_pages_are_not() {
-        for host in
-            ["evil.example", "evil.example:7878", "localhost.evil.example", "192.168.0.1", "0.0.0.0:1"]
-        {
+        for host in ["evil.example", "evil.example:7878", "localhost.evil.example", "192.168.0.1", "0.0.0.0:1"] {
             assert!(!asks("/v1/reserve", &[(HOST, host)]), "{host}");
             assert!(!asks(&format!("http://{host}/v1/reserve"), &[]), "{host}");
         }

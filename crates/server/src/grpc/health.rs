@@ -30,25 +30,17 @@ fn serving(app: &App) -> ServingStatus {
 
 #[async_trait]
 impl Health for Healthy {
-    async fn check(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let service = &request.get_ref().service;
         if !NAMES.contains(&service.as_str()) {
-            return Err(Status::not_found(format!(
-                "service {service:?} not found; reflection lists all services"
-            )));
+            return Err(Status::not_found(format!("service {service:?} not found; reflection lists all services")));
         }
         Ok(Response::new(HealthCheckResponse { status: serving(&self.0).into() }))
     }
 
     type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
-    async fn watch(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let is_known = NAMES.contains(&request.get_ref().service.as_str());
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(watch(Arc::clone(&self.0), is_known, sender));

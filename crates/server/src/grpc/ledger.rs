@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, BackendError, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer,
-    WriteRequest,
+    AccountPath, BackendError, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer, WriteRequest,
 };
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
@@ -128,12 +127,8 @@ impl Ledger {
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
         let written = execute::write(&self.0, context, request).await;
         let result = match &written.answer {
-            Ok(WriteAnswer::Committed(receipt)) => {
-                Kind::Success(convert::success(receipt, &written.subjects))
-            }
-            Ok(WriteAnswer::Refused(error)) => {
-                Kind::Error(convert::write_error(error, written.message(error, parts)))
-            }
+            Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(receipt, &written.subjects)),
+            Ok(WriteAnswer::Refused(error)) => Kind::Error(convert::write_error(error, written.message(error, parts))),
             Err(BackendError::Unauthenticated) => return Err(rejected(AuthError::Unauthenticated)),
             Err(error) => {
                 let message = execute::unavailable(error);
@@ -145,12 +140,7 @@ impl Ledger {
     }
 }
 
-fn path(
-    context: &RequestContext,
-    namespace: Option<&str>,
-    vault: &str,
-    account: &str,
-) -> Result<AccountPath, Status> {
+fn path(context: &RequestContext, namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Status> {
     Ok(AccountPath {
         namespace: namespace_of(context, namespace)?,
         vault: convert::name("vault", vault).map_err(|error| invalid(&error))?,

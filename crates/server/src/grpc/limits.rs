@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    PutLimitRequest, ReserveAnswer, ReserveRequest,
+    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, PutLimitRequest,
+    ReserveAnswer, ReserveRequest,
 };
 use earmark_core::{LeaseId, LimitKey, NamespaceName, UnixMs};
 use earmark_proto::convert::{self, Invalid, Parts};
@@ -38,26 +38,18 @@ impl Limits {
 
 #[async_trait]
 impl LimitsService for Limits {
-    async fn reserve(
-        &self,
-        request: Request<v1::ReserveRequest>,
-    ) -> Result<Response<v1::ReserveResponse>, Status> {
+    async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Result<Response<v1::ReserveResponse>, Status> {
         let context = context(&request)?;
-        let asked =
-            reserve_request(&context, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        let asked = reserve_request(&context, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::reserve(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(reserved);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
 
-    async fn complete(
-        &self,
-        request: Request<v1::CompleteRequest>,
-    ) -> Result<Response<v1::CompleteResponse>, Status> {
+    async fn complete(&self, request: Request<v1::CompleteRequest>) -> Result<Response<v1::CompleteResponse>, Status> {
         let context = context(&request)?;
-        let asked =
-            complete_request(&context, request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        let asked = complete_request(&context, request.into_inner()).map_err(|error| self.no_complete(&error))?;
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::complete(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(completed);
@@ -98,26 +90,19 @@ impl LimitsService for Limits {
         Ok(Response::new(v1::CompleteBatchResponse { results }))
     }
 
-    async fn put_limit(
-        &self,
-        request: Request<v1::PutLimitRequest>,
-    ) -> Result<Response<v1::PutLimitResponse>, Status> {
+    async fn put_limit(&self, request: Request<v1::PutLimitRequest>) -> Result<Response<v1::PutLimitResponse>, Status> {
         let context = context(&request)?;
         let v1::PutLimitRequest { definition, namespace } = request.into_inner();
         let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
         let definition = convert::definition(given).map_err(|error| invalid(&error))?;
         let namespace = namespace_of(&context, namespace.as_deref())?;
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
-        let change =
-            execute::put_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
+        let change = execute::put_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
         Ok(Response::new(v1::PutLimitResponse { ok: true, status }))
     }
 
-    async fn get_limit(
-        &self,
-        request: Request<v1::GetLimitRequest>,
-    ) -> Result<Response<v1::GetLimitResponse>, Status> {
+    async fn get_limit(&self, request: Request<v1::GetLimitRequest>) -> Result<Response<v1::GetLimitResponse>, Status> {
         let context = context(&request)?;
         let v1::GetLimitRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
@@ -151,16 +136,12 @@ impl LimitsService for Limits {
         let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
-        let change =
-            execute::delete_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
+        let change = execute::delete_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
         Ok(Response::new(v1::DeleteLimitResponse { ok: true, status }))
     }
 
-    async fn get_usage(
-        &self,
-        request: Request<v1::GetUsageRequest>,
-    ) -> Result<Response<v1::GetUsageResponse>, Status> {
+    async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Result<Response<v1::GetUsageResponse>, Status> {
         let context = context(&request)?;
         let v1::GetUsageRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
@@ -171,18 +152,13 @@ impl LimitsService for Limits {
         }
     }
 
-    async fn get_lease(
-        &self,
-        request: Request<v1::GetLeaseRequest>,
-    ) -> Result<Response<v1::GetLeaseResponse>, Status> {
+    async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Result<Response<v1::GetLeaseResponse>, Status> {
         let context = context(&request)?;
         let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
         let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
         let namespace = namespace_of(&context, namespace.as_deref())?;
         match execute::read(&self.0, &context, self.0.backend.lease(namespace, lease)).await {
-            Ok(Some(view)) => {
-                Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) }))
-            }
+            Ok(Some(view)) => Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) })),
             Ok(None) => Err(Status::not_found(LEASE_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
@@ -222,19 +198,13 @@ fn check_authenticated<T>(answers: &[Result<T, BackendError>]) -> Result<(), Sta
     }
 }
 
-fn reserve_request(
-    context: &RequestContext,
-    mut request: v1::ReserveRequest,
-) -> Result<ReserveRequest, Invalid> {
+fn reserve_request(context: &RequestContext, mut request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
-fn complete_request(
-    context: &RequestContext,
-    mut request: v1::CompleteRequest,
-) -> Result<CompleteRequest, Invalid> {
+fn complete_request(context: &RequestContext, mut request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
     Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })

@@ -88,12 +88,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),
-    stream(
-        Which::Reflection,
-        Access::Public,
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        false,
-    ),
+    stream(Which::Reflection, Access::Public, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
     stream(
         Which::ReflectionAlpha,
         Access::Public,

@@ -20,8 +20,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
 
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let is_plain =
-        (1..=DIGITS_MAX).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_plain = (1..=DIGITS_MAX).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
     let count: u64 = is_plain.then(|| digits.parse().ok()).flatten()?;
     match unit {
         "H" => Some(Duration::from_secs(count * 3600)),

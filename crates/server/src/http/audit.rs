@@ -122,10 +122,8 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         }
         exactly(properties, &[])
     };
-    let transaction = entry(
-        "transaction",
-        &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)],
-    );
+    let transaction =
+        entry("transaction", &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)]);
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count)]);
     let mut next = described(

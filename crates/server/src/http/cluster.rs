@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use earmark_admission::{
-    BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus,
-};
+use earmark_admission::{BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -68,8 +66,7 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
     if let Err(reply) = permitted(app, &call, &what).await {
         return reply;
     }
-    let on_timeout =
-        "the backup is still being written; it is complete once its folder has a file named identity";
+    let on_timeout = "the backup is still being written; it is complete once its folder has a file named identity";
     match finish(app, &call, (&what, on_timeout), async move { cluster.backup(name).await }).await {
         Ok(made) => Reply::ok(&BackupWire::of(&made)),
         Err(reply) => reply,

@@ -18,8 +18,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
             return reply;
         }
     };
-    let answers =
-        execute::complete(app, &call.context, vec![body.into_request(&call.context.caller.namespace)]).await;
+    let answers = execute::complete(app, &call.context, vec![body.into_request(&call.context.caller.namespace)]).await;
     if execute::is_unauthenticated(&answers) {
         return Reply::unauthenticated();
     }

@@ -1,9 +1,7 @@
 //! `/v1/admin/limits`: definitions and usage of limits.
 
 use axum::http::StatusCode;
-use earmark_admission::{
-    BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest,
-};
+use earmark_admission::{BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest};
 use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, Usage};
 use serde::Serialize;
 
@@ -144,10 +142,7 @@ struct LimitWire {
 impl LimitWire {
     fn of(limit: &LimitInfo) -> LimitWire {
         LimitWire {
-            definition: LimitDocument::of(&Definition {
-                capacity: limit.capacity,
-                ..limit.definition.clone()
-            }),
+            definition: LimitDocument::of(&Definition { capacity: limit.capacity, ..limit.definition.clone() }),
             status: name(limit.status),
             pending_decrease_to: pending_decrease_to(limit.status),
             revision: limit.revision,

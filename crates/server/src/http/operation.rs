@@ -2,8 +2,8 @@
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX,
-    Operation, Overdraft, VaultName,
+    AccountName, Actor, AssetName, ClientId, LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation,
+    Overdraft, VaultName,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -249,12 +249,10 @@ impl<'de> Deserialize<'de> for Credit {
 impl From<OperationBody> for Operation {
     fn from(body: OperationBody) -> Operation {
         match body {
-            OperationBody::PutLimit(Object(PutLimit { definition, expected_revision })) => {
-                Operation::PutLimit {
-                    definition: definition.0.into_definition(),
-                    expected_revision: expected_revision.map(|revision| revision.0),
-                }
-            }
+            OperationBody::PutLimit(Object(PutLimit { definition, expected_revision })) => Operation::PutLimit {
+                definition: definition.0.into_definition(),
+                expected_revision: expected_revision.map(|revision| revision.0),
+            },
             OperationBody::DeleteLimit(Object(DeleteLimit { key, expected_revision })) => {
                 let expected_revision = expected_revision.map(|revision| revision.0);
                 Operation::DeleteLimit { key: key.0, expected_revision }
@@ -267,12 +265,8 @@ impl From<OperationBody> for Operation {
                 };
                 Operation::OpenAccount { account: account.0, overdraft }
             }
-            OperationBody::FreezeAccount(Object(body)) => {
-                Operation::FreezeAccount { account: body.account.0 }
-            }
-            OperationBody::UnfreezeAccount(Object(body)) => {
-                Operation::UnfreezeAccount { account: body.account.0 }
-            }
+            OperationBody::FreezeAccount(Object(body)) => Operation::FreezeAccount { account: body.account.0 },
+            OperationBody::UnfreezeAccount(Object(body)) => Operation::UnfreezeAccount { account: body.account.0 },
             OperationBody::CloseAccount(Object(body)) => Operation::CloseAccount { account: body.account.0 },
             OperationBody::Issue(Object(OneSided { account, asset, amount, memo })) => {
                 let memo = memo.unwrap_or_default().0;

@@ -35,8 +35,7 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
         Shape::Integer { min, max } => {
             let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
             let is_allowed = is_plain && value.parse().is_ok_and(|found: u64| (*min..=*max).contains(&found));
-            (!is_allowed)
-                .then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
+            (!is_allowed).then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
         }
         Shape::LogPosition => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);

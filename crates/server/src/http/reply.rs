@@ -11,8 +11,7 @@ use crate::caller::AuthError;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The Prometheus text format.
-pub(super) const PROMETHEUS: HeaderValue =
-    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+pub(super) const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Initial buffer for a JSON body, in bytes; most are shorter.
 const BODY_BYTES_INITIAL: usize = 128;
@@ -72,9 +71,7 @@ impl Reply {
         match serde_json::to_writer(&mut body, answer) {
             Ok(()) => Reply::of(status, JSON, Bytes::from(body)),
             // Serializing an answer does not fail; if it did, the client must still get a response.
-            Err(error) => {
-                Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string())
-            }
+            Err(error) => Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string()),
         }
     }
 
@@ -115,9 +112,7 @@ impl Reply {
     pub(super) fn body_error(error: &BodyError) -> Reply {
         let message = error.message();
         let reply = match error.kind {
-            BodyErrorKind::TooLarge => {
-                Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message)
-            }
+            BodyErrorKind::TooLarge => Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message),
             BodyErrorKind::NoMemory => Reply::overloaded(&message),
             BodyErrorKind::TooSlow => Reply::too_slow(&message),
             BodyErrorKind::Incomplete(_) => Reply::invalid(&message),

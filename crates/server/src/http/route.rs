@@ -123,8 +123,7 @@ const MEMBERS_LATER: Documented =
 
 const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
 
-const FAILED: Documented =
-    answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
+const FAILED: Documented = answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
 const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");
 
 /// The route index of requests without a route.
@@ -165,16 +164,8 @@ pub(crate) static ROUTES: [Route; 28] = [
                 RESERVE_ANSWER,
                 "Allowed, denied, or refused for an unknown limit, a used lease, its age, or missing credit.",
             ),
-            answer(
-                500,
-                RESERVE_ANSWER,
-                "`backend_error`: the outcome is unknown. Retry with the same lease.",
-            ),
-            answer(
-                503,
-                &["ReserveAnswer", "Problem"],
-                "`overloaded`: nothing happened. Retry with the same lease.",
-            ),
+            answer(500, RESERVE_ANSWER, "`backend_error`: the outcome is unknown. Retry with the same lease."),
+            answer(503, &["ReserveAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same lease."),
         ],
         ..post("/v1/reserve", Access::Call, |app, call| Box::pin(reserve::one(app, call)))
     },
@@ -211,11 +202,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
-            answer(
-                200,
-                &["LimitChanged"],
-                "`active`, or `decreasing` until the lower capacity can take effect.",
-            ),
+            answer(200, &["LimitChanged"], "`active`, or `decreasing` until the lower capacity can take effect."),
             FAILED,
             OVERLOADED,
         ],
@@ -352,11 +339,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         answers: &[
             answer(200, &["Backup"], "The backup is complete and on disk."),
             NO_CLUSTER,
-            answer(
-                409,
-                PROBLEM,
-                "`conflict`: a backup of this name exists, or this node has no backup folder.",
-            ),
+            answer(409, PROBLEM, "`conflict`: a backup of this name exists, or this node has no backup folder."),
             answer(
                 503,
                 PROBLEM,
@@ -412,19 +395,14 @@ pub(crate) static ROUTES: [Route; 28] = [
     Route {
         operation: "readyz",
         about: "Readiness.",
-        answers: &[
-            answer(200, &["Health"], "Ready."),
-            answer(503, PROBLEM, "Not ready; the message says why."),
-        ],
+        answers: &[answer(200, &["Health"], "Ready."), answer(503, PROBLEM, "Not ready; the message says why.")],
         ..get("/readyz", Access::Public, |app, _| Box::pin(ready(health::readyz(app))))
     },
     Route {
         operation: "metrics",
         about: "Metrics in the Prometheus text format.",
         answers: &[answer(200, &[], "The metrics.")],
-        ..get("/metrics", Access::Read, |app, call| {
-            Box::pin(async move { health::metrics(app, &call).await })
-        })
+        ..get("/metrics", Access::Read, |app, call| Box::pin(async move { health::metrics(app, &call).await }))
     },
     Route {
         operation: "openapi",
@@ -436,11 +414,7 @@ pub(crate) static ROUTES: [Route; 28] = [
 
 /// Responses of every route with a body.
 pub(super) static WITH_BODY: [Documented; 4] = [
-    answer(
-        400,
-        PROBLEM,
-        "Malformed body; the message names the field, the value found and the values allowed.",
-    ),
+    answer(400, PROBLEM, "Malformed body; the message names the field, the value found and the values allowed."),
     answer(408, PROBLEM, "The body did not arrive in time."),
     answer(413, PROBLEM, "The body is too large."),
     OVERLOADED,
@@ -450,9 +424,5 @@ pub(super) static WITH_BODY: [Documented; 4] = [
 pub(super) static GUARDED: [Documented; 3] = [
     answer(401, PROBLEM, "`unauthenticated`: the credentials are missing or not valid."),
     answer(403, PROBLEM, "`forbidden`: the caller lacks a role; the message names it."),
-    answer(
-        429,
-        PROBLEM,
-        "`rate_limited`: too many requests; retry after the seconds in the header `retry-after`.",
-    ),
+    answer(429, PROBLEM, "`rate_limited`: too many requests; retry after the seconds in the header `retry-after`."),
 ];

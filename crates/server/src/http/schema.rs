@@ -7,8 +7,8 @@ use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
 
 use super::reply::{
-    CONFLICT, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, RATE_LIMITED, REQUEST_TIMEOUT,
-    UNAUTHENTICATED, UNAVAILABLE,
+    CONFLICT, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, RATE_LIMITED, REQUEST_TIMEOUT, UNAUTHENTICATED,
+    UNAVAILABLE,
 };
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
 use super::{audit, cluster, keys};
@@ -128,8 +128,7 @@ fn problem() -> Value {
 fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
     let by_key =
-        [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT, ACCOUNT_NOT_FOUND, EXCEEDS_CAPACITY]
-            .join("|");
+        [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT, ACCOUNT_NOT_FOUND, EXCEEDS_CAPACITY].join("|");
     let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},

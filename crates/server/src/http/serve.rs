@@ -201,8 +201,7 @@ fn finish(
     caller: Option<&Caller>,
 ) -> Response {
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret } =
-        within(&app.responses, reply);
+    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret } = within(&app.responses, reply);
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());

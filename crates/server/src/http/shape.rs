@@ -8,8 +8,8 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind};
 
 use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX};
 use earmark_core::{
-    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName,
-    Role, VaultName, parse_credit,
+    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
+    VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -191,8 +191,7 @@ impl Shape {
 /// The JSON schema of an object with these fields and no others.
 pub(super) fn object(fields: &[Field]) -> Value {
     let properties: Map<String, Value> = fields.iter().map(property).collect();
-    let required: Vec<&str> =
-        fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    let required: Vec<&str> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 

@@ -1,8 +1,6 @@
 //! `/v1/vaults`: balances, entries and audits.
 
-use earmark_admission::{
-    AccountPath, Audit, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
-};
+use earmark_admission::{AccountPath, Audit, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView};
 use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, VaultName};
 use serde::Serialize;
 
@@ -31,8 +29,7 @@ pub(super) async fn entries(app: &App, call: Call) -> Reply {
     };
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let after = number("after").unwrap_or(0);
-    let page_size =
-        number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_SIZE_DEFAULT);
+    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_SIZE_DEFAULT);
     match execute::read(app, &call.context, app.backend.entries(account, after, page_size)).await {
         Ok(page) => Reply::ok(&Entries::of(&page)),
         Err(error) => failed(&error),

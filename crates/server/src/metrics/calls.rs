@@ -61,22 +61,13 @@ impl Calls {
         Calls(labels.map(called).collect())
     }
 
-    pub(super) fn count(
-        &self,
-        recorder: &PrometheusRecorder,
-        method_index: usize,
-        code: Code,
-        took: Duration,
-    ) {
+    pub(super) fn count(&self, recorder: &PrometheusRecorder, method_index: usize, code: Code, took: Duration) {
         let Some(called) = self.0.get(method_index) else { return };
         called.seconds.record(took.as_secs_f64());
         let at = code as usize;
         let (Some(counter), Some(name)) = (called.codes.get(at), CODES.get(at)) else { return };
         let make = || {
-            let labels = vec![
-                Label::from_static_parts("method", called.label),
-                Label::from_static_parts("code", name),
-            ];
+            let labels = vec![Label::from_static_parts("method", called.label), Label::from_static_parts("code", name)];
             recorder.register_counter(&Key::from_parts(TOTAL, labels), &METADATA)
         };
         counter.get_or_init(make).increment(1);

@@ -105,8 +105,7 @@ mod tests {
     #[test]
     fn every_defined_limit_has_a_series_and_deleted_ones_make_room() {
         let (metrics, limits) = (Metrics::new(), 3 * SERIES_MIN);
-        let keys: Vec<LimitKey> =
-            (0..limits).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
+        let keys: Vec<LimitKey> = (0..limits).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
         let namespace = NamespaceName::new("team").unwrap();
         metrics.denied_by(&namespace, &keys, Reason::Capacity);
         metrics.denied_by(&namespace, &keys[..1], Reason::Capacity);

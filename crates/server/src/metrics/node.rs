@@ -5,9 +5,8 @@ use metrics::Recorder;
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 /// Bucket bounds of disk operations, in seconds: from a device with a write cache to a failing one.
-pub(super) const SECONDS: [f64; 16] = [
-    0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0,
-];
+pub(super) const SECONDS: [f64; 16] =
+    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
 /// The histograms of durations.
 pub(super) const HISTOGRAMS: [&str; 3] =
@@ -35,9 +34,8 @@ pub(super) fn lags(status: &ClusterStatus) -> String {
         return String::new();
     }
     let others = status.members.iter().filter(|member| member.node != status.node);
-    let lines = others.filter_map(|member| {
-        Some(format!("earmark_node_peer_lag{{peer=\"{}\"}} {}\n", member.node, member.lag?))
-    });
+    let lines = others
+        .filter_map(|member| Some(format!("earmark_node_peer_lag{{peer=\"{}\"}} {}\n", member.node, member.lag?)));
     let lines: String = lines.collect();
     if lines.is_empty() {
         return lines;

@@ -225,8 +225,7 @@ async fn http_2(
         );
     let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
     let now = Instant::now();
-    let (mut timer, mut stream_timer) =
-        (PhaseTimer { stamp: activity.stamp(), since: now }, StreamTimer::new(now));
+    let (mut timer, mut stream_timer) = (PhaseTimer { stamp: activity.stamp(), since: now }, StreamTimer::new(now));
     let timed_out = |now| match timer.check(activity.stamp(), now, &timeouts) {
         // Reported once, so that the connection gets a graceful shutdown and is not dropped by the next check.
         _ if streams.take_close_request() => Some(Phase::Idle),
@@ -254,18 +253,13 @@ fn http2_service(
         peer.clone().map(|peer| request.extensions_mut().insert(peer));
         let (request_guard, router, grpc) = (streams.begin_request(), router.clone(), grpc.clone());
         async move {
-            let response = if is_call(&request) {
-                grpc.serve(request.map(Body::new)).await
-            } else {
-                router.call(request).await?
-            };
+            let response =
+                if is_call(&request) { grpc.serve(request.map(Body::new)).await } else { router.call(request).await? };
             if response.extensions().get::<CloseAfterReply>().is_some() {
                 request_guard.close_connection();
             }
             let is_streaming = response.extensions().get::<Streaming>().is_some();
-            Ok(response.map(|body| {
-                if is_streaming { request_guard.stream(body) } else { request_guard.answer(body) }
-            }))
+            Ok(response.map(|body| if is_streaming { request_guard.stream(body) } else { request_guard.answer(body) }))
         }
     })
 }
@@ -275,12 +269,8 @@ fn http1_service(
     router: Router,
     peer: Option<Peer>,
     activity: Arc<Activity>,
-) -> impl Service<
-    Request<Incoming>,
-    Response = Response<axum::body::Body>,
-    Error = std::convert::Infallible,
-    Future: Send,
-> + Unpin {
+) -> impl Service<Request<Incoming>, Response = Response<axum::body::Body>, Error = std::convert::Infallible, Future: Send>
++ Unpin {
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
         peer.clone().map(|peer| request.extensions_mut().insert(peer));
@@ -374,9 +364,7 @@ pub(super) enum NotServed {
 impl NotServed {
     fn reply(self, head: &[u8]) -> Reply {
         match self {
-            NotServed::TooManyConnections => {
-                Reply::overloaded("too many connections; close some, or retry later")
-            }
+            NotServed::TooManyConnections => Reply::overloaded("too many connections; close some, or retry later"),
             NotServed::ShuttingDown if head.starts_with(b"GET /readyz ") => Reply::not_ready(SHUTTING_DOWN),
             NotServed::ShuttingDown => Reply::overloaded("shutting down; nothing happened, retry later"),
         }
@@ -408,9 +396,6 @@ async fn write_reply(mut stream: impl AsyncWrite + Unpin, reply: &Reply) {
         stream.shutdown().await
     };
     if !matches!(timeout(REFUSAL_TIMEOUT, writing).await, Ok(Ok(()))) {
-        tracing::debug!(
-            status = StatusCode::as_u16(&reply.status),
-            "a client closed before it read its response"
-        );
+        tracing::debug!(status = StatusCode::as_u16(&reply.status), "a client closed before it read its response");
     }
 }

@@ -68,12 +68,7 @@ impl Preamble {
 }
 
 impl Stream {
-    pub(super) fn new(
-        transport: Transport,
-        preamble: Preamble,
-        activity: Arc<Activity>,
-        inbound: Inbound,
-    ) -> Stream {
+    pub(super) fn new(transport: Transport, preamble: Preamble, activity: Arc<Activity>, inbound: Inbound) -> Stream {
         Stream { transport, preamble, activity, inbound, is_blocked: false }
     }
 
@@ -114,9 +109,7 @@ impl Stream {
         }
         // Behind TLS data or a pipelined request the end of input is not visible.
         let mut byte = [0];
-        if let Poll::Ready(Ok(0) | Err(_)) =
-            self.transport.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte))
-        {
+        if let Poll::Ready(Ok(0) | Err(_)) = self.transport.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)) {
             hangup.set();
             context.waker().wake_by_ref();
         }
@@ -152,11 +145,7 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.transport).poll_write(context, bytes);
         self.record_write(written)
     }

@@ -37,11 +37,7 @@ impl AsyncRead for Transport {
 }
 
 impl AsyncWrite for Transport {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut *self {
             Transport::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Transport::Tls(tls) => Pin::new(tls).poll_write(context, bytes),

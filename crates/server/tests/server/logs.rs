@@ -265,10 +265,8 @@ async fn secrets_are_in_nothing_that_is_printed_for_programmers() {
         tls: Some(Arc::new(tls)),
         ..TestServer::options()
     };
-    let printed = format!(
-        "{token:?} {:?} {infos:?} {options:?} {mistaken} {mistaken:?} {halved} {halved:?}",
-        token.hash()
-    );
+    let printed =
+        format!("{token:?} {:?} {infos:?} {options:?} {mistaken} {mistaken:?} {halved} {halved:?}", token.hash());
     let hash = hex(token.hash().as_bytes());
     let lines = pem.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned);
     let secrets = lines.chain([keyed.root.split('_').nth(2).unwrap().to_owned(), hash]);

@@ -30,9 +30,7 @@ fn read(transfers: &[Transfer]) -> Option<LeaseRecord> {
         let key: LimitKey = key.parse().unwrap();
         (LimitAccounts::of(&name().namespace, &key).limit, key)
     });
-    LeaseRecord::read(transfers, |account| {
-        keys.iter().find(|(known, _)| *known == account).map(|(_, key)| key.clone())
-    })
+    LeaseRecord::read(transfers, |account| keys.iter().find(|(known, _)| *known == account).map(|(_, key)| key.clone()))
 }
 
 #[test]
@@ -41,8 +39,7 @@ fn what_was_written_is_read_in_order_of_key() {
     transfers.reverse();
     let record = read(&transfers).unwrap();
     assert_eq!((record.fingerprint, record.reserved_at()), (7, to_ms(T)));
-    let held: Vec<_> =
-        record.held.iter().map(|held| (held.key.as_ref().unwrap().as_str(), held.amount)).collect();
+    let held: Vec<_> = record.held.iter().map(|held| (held.key.as_ref().unwrap().as_str(), held.amount)).collect();
     assert_eq!(held, [("slots", 1), ("tpm", 60)]);
     assert_eq!(record.held[0].ends_at_ns, T + 1 + 10 * SECOND_NS);
 }

@@ -14,11 +14,7 @@ fn plan(keys: &[&str]) -> ReservePlan {
 fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveResult {
     let results: Vec<_> = (100..)
         .zip(statuses)
-        .map(|(timestamp, status)| CreateTransferResult {
-            timestamp,
-            status: *status,
-            reserved: Default::default(),
-        })
+        .map(|(timestamp, status)| CreateTransferResult { timestamp, status: *status, reserved: Default::default() })
         .collect();
     plan.read(&plan.chain(&CommonAccounts::new()), &results)
 }
@@ -32,10 +28,7 @@ fn a_chain_begins_with_the_anchor_and_is_linked_to_its_end() {
     assert!(!has(anchor.flags, TransferFlags::Pending));
     for part in [rpm, tpm] {
         assert_eq!((part.amount, part.timeout, part.user_data_64), (5, 60, 7));
-        assert_eq!(
-            (part.credit_account_id, part.user_data_128),
-            (CommonAccounts::new().operator, plan.name.id)
-        );
+        assert_eq!((part.credit_account_id, part.user_data_128), (CommonAccounts::new().operator, plan.name.id));
         assert!(has(part.flags, TransferFlags::Pending));
     }
     let linked: Vec<bool> = chain.iter().map(|part| has(part.flags, TransferFlags::Linked)).collect();
@@ -49,11 +42,7 @@ fn every_row_of_the_table_is_read_as_it_is_meant() {
     let two = plan(&["rpm", "tpm"]);
     let three = plan(&["a", "b", "c"]);
     for (plan, statuses, expected) in [
-        (
-            &two,
-            &[Exists, LinkedEventFailed, LinkedEventFailed][..],
-            ReserveResult::Known { now_ns: Some(101) },
-        ),
+        (&two, &[Exists, LinkedEventFailed, LinkedEventFailed][..], ReserveResult::Known { now_ns: Some(101) }),
         (
             &two,
             &[ExistsWithDifferentUserData64, LinkedEventFailed, LinkedEventFailed],
@@ -74,9 +63,7 @@ fn every_row_of_the_table_is_read_as_it_is_meant() {
     ] {
         assert_eq!(read(plan, statuses), expected, "{statuses:?}");
     }
-    let ReserveResult::Created(record) = read(&two, &[Created, Created, Created]) else {
-        panic!("not created")
-    };
+    let ReserveResult::Created(record) = read(&two, &[Created, Created, Created]) else { panic!("not created") };
     assert_eq!((record.made_at_ns, record.held.len()), (100, 2));
     assert_eq!(record.held[1].ends_at_ns, 102 + 60_000_000_000);
 }
@@ -85,9 +72,7 @@ fn every_row_of_the_table_is_read_as_it_is_meant() {
 fn a_lease_of_nothing_but_credit_is_its_anchor() {
     let plan = plan(&[]);
     assert_eq!(plan.chain(&CommonAccounts::new()).len(), 1);
-    assert!(
-        matches!(read(&plan, &[Status::Created]), ReserveResult::Created(record) if record.held.is_empty())
-    );
+    assert!(matches!(read(&plan, &[Status::Created]), ReserveResult::Created(record) if record.held.is_empty()));
     assert_eq!(read(&plan, &[Status::Exists]), ReserveResult::Known { now_ns: None });
 }
 

@@ -28,8 +28,7 @@ fn record() -> LeaseRecord {
 }
 
 fn completing(actuals: &[(&str, u64)]) -> Settling {
-    let actuals: Vec<_> =
-        actuals.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
+    let actuals: Vec<_> = actuals.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
     Settling::complete(name(), &record(), &actuals)
 }
 
@@ -43,11 +42,7 @@ fn told(settling: &mut Settling, statuses: &[Status]) -> SettleResult {
     let chain = settling.chain(&CommonAccounts::new(), T);
     let results: Vec<_> = statuses
         .iter()
-        .map(|status| CreateTransferResult {
-            timestamp: T + 9,
-            status: *status,
-            reserved: Default::default(),
-        })
+        .map(|status| CreateTransferResult { timestamp: T + 9, status: *status, reserved: Default::default() })
         .collect();
     settling.read(&chain, &results, |key| match key.as_str() {
         "strict" => Some(Overage::Deny),
@@ -61,8 +56,7 @@ const AGAIN: SettleResult = SettleResult::Again { now_ns: T + 9 };
 #[test]
 fn concurrency_is_voided_and_rolling_shrinks_in_one_chain_under_the_end() {
     let settling = completing(&[("tpm", 30)]);
-    let expected =
-        [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Void(1), 0, 0), (Role::Rereserve(1), 30, 60)];
+    let expected = [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Void(1), 0, 0), (Role::Rereserve(1), 30, 60)];
     assert_eq!(words(&settling, T), expected);
     let chain = settling.chain(&CommonAccounts::new(), T);
     let linked: Vec<bool> = chain.transfers.iter().map(|t| has(t.flags, TransferFlags::Linked)).collect();

@@ -19,12 +19,7 @@ fn is_near(book: UnixMs, ledger: UnixMs, took_ms: u64) -> bool {
 }
 
 /// `is_first`: a new lease, whose denial names the limit in the way.
-pub fn reserve(
-    book: &ReserveAnswer,
-    ledger: &ReserveAnswer,
-    is_first: bool,
-    took_ms: u64,
-) -> Compared<&'static str> {
+pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool, took_ms: u64) -> Compared<&'static str> {
     match (book, ledger) {
         (ReserveAnswer::Allowed { reserved_at: one }, ReserveAnswer::Allowed { reserved_at: other })
             if is_near(*one, *other, took_ms) =>
@@ -45,9 +40,7 @@ pub fn reserve(
         }
         (ReserveAnswer::Refused(one), ReserveAnswer::Refused(other)) => match (one, other) {
             (Refusal::InvalidRequest { .. }, Refusal::InvalidRequest { .. }) => Ok("invalid"),
-            (Refusal::UnknownLimitKey(one), Refusal::UnknownLimitKey(other)) if one == other => {
-                Ok("unknown key")
-            }
+            (Refusal::UnknownLimitKey(one), Refusal::UnknownLimitKey(other)) if one == other => Ok("unknown key"),
             (Refusal::LimitDecreasing { key: one, .. }, Refusal::LimitDecreasing { key: other, .. })
                 if one == other =>
             {
@@ -62,11 +55,8 @@ pub fn reserve(
 
 /// Messages about a lease that held nothing depend on the cache; for other leases they are equal.
 pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
-    let same = if book.reconciled {
-        book == ledger
-    } else {
-        book.is_invalid == ledger.is_invalid && !ledger.reconciled
-    };
+    let same =
+        if book.reconciled { book == ledger } else { book.is_invalid == ledger.is_invalid && !ledger.reconciled };
     if same { Ok(()) } else { Err(differ(book, ledger)) }
 }
 

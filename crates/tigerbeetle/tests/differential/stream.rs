@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Amount, Backend, CompleteRequest, DeleteLimitRequest, LimitStanding, Limits, LimitsComplete,
-    LimitsReserve, LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest,
+    Amount, Backend, CompleteRequest, DeleteLimitRequest, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
 use earmark_core::{
     Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, Principal, UnixMs, Usage,
@@ -192,8 +192,7 @@ impl Stream {
     /// Accepts a comparison. A difference is a bug, unless a reservation expired during the operation.
     fn check<T>(&self, began: u64, parts: &[Amount], compared: Compared<T>) -> Result<T, Disturbed> {
         compared.map_err(|difference| {
-            let is_quick =
-                |part: &Amount| self.place(&part.key).is_some_and(|place| self.limits[place].is_quick);
+            let is_quick = |part: &Amount| self.place(&part.key).is_some_and(|place| self.limits[place].is_quick);
             if wall_ms() > began + SLACK_MS && parts.iter().any(is_quick) {
                 return Disturbed;
             }
@@ -252,12 +251,7 @@ impl Stream {
         let request = LimitsReserve { namespace, lease, requirements: request.requirements };
         let ledger = self.node().reserve(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
-        self.say(&(
-            "reserve",
-            lease,
-            parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(),
-            &ledger,
-        ));
+        self.say(&("reserve", lease, parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(), &ledger));
         self.longest_ms = self.longest_ms.max(ended - began);
         let compared = compare::reserve(&book, &ledger, is_first, self.longest_ms);
         let answer = self.check(began, parts, compared)?;
@@ -382,12 +376,7 @@ impl Stream {
         let actuals = request.actuals.clone();
         let ledger = self.node().complete(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
-        self.say(&(
-            "complete",
-            lease,
-            actuals.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(),
-            &ledger,
-        ));
+        self.say(&("complete", lease, actuals.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(), &ledger));
         self.check(began, &asked.parts, compare::complete(&book, &ledger))?;
         for (amount, what) in [
             (ledger.overage_reserved, "overage reserved"),
@@ -475,11 +464,8 @@ impl Stream {
         let (unit, description) = (String::new(), String::new());
         let definition = Definition { key: key.clone(), kind, capacity, unit, description, overage };
         let namespace = self.namespace.clone();
-        let request = PutLimitRequest {
-            namespace: namespace.clone(),
-            definition: definition.clone(),
-            expected_revision: None,
-        };
+        let request =
+            PutLimitRequest { namespace: namespace.clone(), definition: definition.clone(), expected_revision: None };
         let book = self.book.put_limit(Principal::System, request).await.unwrap();
         let before = self.registry.get(&namespace, &key).map(|info| info.definition.clone());
         self.registry.put(&namespace, definition);
@@ -500,8 +486,7 @@ impl Stream {
     async fn delete(&mut self, place: usize) -> Asking {
         let began = wall_ms();
         let (namespace, key) = (self.namespace.clone(), self.limits[place].key.clone());
-        let request =
-            DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
+        let request = DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
         let Ok(book) = self.book.delete_limit(Principal::System, request).await else {
             // It expired in the meantime.
             self.limits[place].is_put = false;
@@ -523,8 +508,7 @@ impl Stream {
     }
 
     async fn usages(&mut self) -> Asking {
-        let all: Vec<Amount> =
-            self.limits.iter().map(|limit| Amount { key: limit.key.clone(), amount: 0 }).collect();
+        let all: Vec<Amount> = self.limits.iter().map(|limit| Amount { key: limit.key.clone(), amount: 0 }).collect();
         self.usage_of(&all).await
     }
 

@@ -42,8 +42,7 @@ pub fn registry() -> Arc<TestRegistry> {
     let registry = TestRegistry::default();
     let tokens = definition("tokens", Kind::Rolling { window_seconds: 3_600 }, TOKENS);
     registry.put(&namespace(), Definition { overage: Overage::Debt, ..tokens });
-    registry
-        .put(&namespace(), definition("slots", Kind::Concurrency { timeout_seconds: 3_600 }, CALLERS / 2));
+    registry.put(&namespace(), definition("slots", Kind::Concurrency { timeout_seconds: 3_600 }, CALLERS / 2));
     Arc::new(registry)
 }
 
@@ -60,11 +59,7 @@ impl RequestTarget for Direct {
     }
 }
 
-pub async fn reserve(
-    limits: &TigerBeetleLimits,
-    lease: LeaseId,
-    tokens: u64,
-) -> Result<AnswerKind, BackendError> {
+pub async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<AnswerKind, BackendError> {
     let requirements = amounts(&[("slots", 1), ("tokens", tokens)]);
     let request = LimitsReserve { namespace: namespace(), lease, requirements };
     limits.reserve(vec![request]).await.remove(0).map(|answer| match answer {
@@ -75,11 +70,7 @@ pub async fn reserve(
     })
 }
 
-pub async fn complete(
-    limits: &TigerBeetleLimits,
-    lease: LeaseId,
-    tokens: u64,
-) -> Result<AnswerKind, BackendError> {
+pub async fn complete(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<AnswerKind, BackendError> {
     let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tokens", tokens)]) };
     limits.complete(vec![request]).await.remove(0).map(|answer| match answer.reconciled {
         true => AnswerKind::Reconciled,

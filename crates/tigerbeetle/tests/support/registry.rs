@@ -53,11 +53,7 @@ impl TestRegistry {
     }
 
     pub fn get(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        self.limits
-            .lock()
-            .unwrap()
-            .get(&(namespace.clone(), key.clone()))
-            .and_then(|(_, limit)| limit.clone())
+        self.limits.lock().unwrap().get(&(namespace.clone(), key.clone())).and_then(|(_, limit)| limit.clone())
     }
 }
 

@@ -24,11 +24,8 @@ impl List {
     }
 
     fn page(&self, after: ChangeCursor, page_size: usize) -> ChangePage {
-        let meant = if self.is_book {
-            ChangeCursor::of_book(after.book)
-        } else {
-            ChangeCursor::of_credit(after.credit)
-        };
+        let meant =
+            if self.is_book { ChangeCursor::of_book(after.book) } else { ChangeCursor::of_credit(after.credit) };
         let first = (0..=self.times.len()).find(|number| self.place(*number) == meant).unwrap();
         let mut page = ChangePage::default();
         for number in first + 1..=self.times.len() {
@@ -69,12 +66,8 @@ fn read(book: &List, credit: &List, page_size: usize) -> Vec<u64> {
         assert!(page.entries.len() <= page_size);
         for (count, entry) in page.entries.iter().enumerate() {
             // Continuing after an entry starts with the entry behind it.
-            let rest = merge(
-                entry.place,
-                page_size,
-                book.page(entry.place, page_size),
-                credit.page(entry.place, page_size),
-            );
+            let rest =
+                merge(entry.place, page_size, book.page(entry.place, page_size), credit.page(entry.place, page_size));
             if let (Some(here), Some(there)) = (page.entries.get(count + 1), rest.entries.first()) {
                 assert_eq!(here.at, there.at);
             }

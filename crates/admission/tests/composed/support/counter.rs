@@ -69,8 +69,7 @@ impl Pair {
 
     pub(crate) async fn put(&self, name: &str, kind: Kind, capacity: u64) {
         let (unit, description) = (String::new(), String::new());
-        let definition =
-            Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt };
+        let definition = Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt };
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
         self.backend.put_limit(Principal::System, request).await.unwrap();
     }
@@ -122,8 +121,7 @@ impl Pair {
         parts: &[(&str, u64)],
     ) -> Option<Result<CompleteAnswer, BackendError>> {
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
-        let answer =
-            tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
+        let answer = tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
 
@@ -134,8 +132,7 @@ impl Pair {
     }
 
     pub(crate) async fn sums(&self) -> Sums {
-        let reserved =
-            async |name: &str| self.backend.usage(namespace(), key(name)).await.unwrap().unwrap().reserved;
+        let reserved = async |name: &str| self.backend.usage(namespace(), key(name)).await.unwrap().unwrap().reserved;
         let purse = async |name: &str| {
             let vault = VaultName::new(VaultName::MAIN).unwrap();
             let path = AccountPath { namespace: namespace(), vault, account: account(name) };

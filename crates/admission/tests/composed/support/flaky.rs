@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError,
-    Credits, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitStanding, Limits, LimitsComplete,
-    LimitsReserve, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError, Credits,
+    EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -106,12 +106,7 @@ impl Faults {
         }
     }
 
-    async fn around<T>(
-        &self,
-        step: Step,
-        work: impl Future<Output = T>,
-        fail: impl Fn(BackendError) -> T,
-    ) -> T {
+    async fn around<T>(&self, step: Step, work: impl Future<Output = T>, fail: impl Fn(BackendError) -> T) -> T {
         *self.calls.lock().unwrap().entry(step).or_default() += 1;
         if let Err(error) = self.meet(step, When::Before).await {
             return fail(error);
@@ -136,10 +131,7 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Reserve, self.0.reserve(requests), fail))
     }
 
-    fn complete(
-        &self,
-        requests: Vec<LimitsComplete>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Complete, self.0.complete(requests), fail))
     }
@@ -148,11 +140,7 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Release, self.0.release(namespace, lease), Err))
     }
 
-    fn changed(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
         self.0.changed(namespace, key)
     }
 
@@ -164,19 +152,11 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Standing, self.0.standing(namespace, limits), Err))
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<LimitInfo>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         self.0.usage(namespace, limit)
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         self.0.lease(namespace, lease)
     }
 
@@ -235,11 +215,7 @@ impl Credits for FlakyCredits {
         self.0.balances(account)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<Definition>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         self.0.usage(namespace, limit)
     }
 
@@ -261,11 +237,7 @@ impl Credits for FlakyCredits {
         self.0.changes(namespace, after, page_size)
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.0.audit(namespace, vault)
     }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, CompleteAnswer,
-    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest,
-    HoldState, LeaseView, LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook,
-    PutLimitRequest, Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState,
+    LeaseView, LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
+    Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Operation,
+    Principal, Usage, VaultName,
 };
 
 /// Limits that copy those of a registry.
@@ -32,10 +32,7 @@ impl Limits for MirroredLimits {
         self.limits.reserve(requests)
     }
 
-    fn complete(
-        &self,
-        requests: Vec<LimitsComplete>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         self.limits.complete(requests)
     }
 
@@ -43,19 +40,14 @@ impl Limits for MirroredLimits {
         self.limits.release(namespace, lease)
     }
 
-    fn changed(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
         Box::pin(async move {
             let wanted = Registry::limit(&self.registry, &namespace, &key);
             let wanted = wanted.filter(|limit| limit.status != LimitStatus::Decreasing { to: 0 });
             let changed = match wanted {
                 Some(limit) => {
                     let definition = limit.definition.clone();
-                    let request =
-                        PutLimitRequest { namespace: namespace.clone(), definition, expected_revision: None };
+                    let request = PutLimitRequest { namespace: namespace.clone(), definition, expected_revision: None };
                     self.book.put_limit(Principal::System, request).await.map(drop)
                 }
                 None => {
@@ -79,19 +71,11 @@ impl Limits for MirroredLimits {
         self.limits.standing(namespace, limits)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<LimitInfo>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         self.limits.usage(namespace, limit)
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         self.limits.lease(namespace, lease)
     }
 
@@ -201,11 +185,7 @@ impl Credits for MirroredCredits {
         self.credits.balances(account)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        limit: Arc<Definition>,
-    ) -> Answer<'_, Result<Usage, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         Box::pin(async move {
             self.has_limit(&namespace, &limit).await;
             self.credits.usage(namespace, limit).await
@@ -230,11 +210,7 @@ impl Credits for MirroredCredits {
         self.credits.changes(namespace, after, page_size)
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.credits.audit(namespace, vault)
     }
 

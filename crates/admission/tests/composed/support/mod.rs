@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use earmark_admission::conformance::Harness;
 use earmark_admission::{
-    Answer, Backend, BookCredits, BookLimits, Clock, Composed, Credits, Limits, Local, LocalBook,
-    LocalOptions, ManualClock,
+    Answer, Backend, BookCredits, BookLimits, Clock, Composed, Credits, Limits, Local, LocalBook, LocalOptions,
+    ManualClock,
 };
 use earmark_core::ExternalParts;
 

@@ -74,13 +74,8 @@ fn a_backup_under_load_has_all_acknowledged_writes_and_no_partial_ones() {
     let path = PathBuf::from(backup["path"].as_str().unwrap());
     assert_eq!(path, nodes.data(follower).join("backups/under-load"));
     assert!(backup["bytes"].as_u64().unwrap() > 1_000, "{backup}");
-    let (code, refused, _) = earmark(&[
-        "cluster",
-        "backup",
-        "under-load",
-        "--server",
-        &format!("http://{}", nodes.urls()[follower]),
-    ]);
+    let (code, refused, _) =
+        earmark(&["cluster", "backup", "under-load", "--server", &format!("http://{}", nodes.urls()[follower])]);
     assert_eq!((code, &refused["error"]), (Some(1), &"conflict".into()));
     sleep(Duration::from_millis(700));
     let counts = load.finish(workers);
@@ -111,8 +106,7 @@ fn idle_nodes_have_identical_backups_and_so_do_restored_nodes() {
     let counts = load.finish(workers);
     nodes.settle();
     let backups: Vec<Value> = nodes.urls().iter().map(|url| back_up(url, "at-rest")).collect();
-    let contents: Vec<_> =
-        backups.iter().map(|backup| content(Path::new(backup["path"].as_str().unwrap()))).collect();
+    let contents: Vec<_> = backups.iter().map(|backup| content(Path::new(backup["path"].as_str().unwrap()))).collect();
     assert!(contents[0].values().map(Vec::len).sum::<usize>() > 1_000);
     assert!(contents.iter().all(|other| *other == contents[0]), "the backups differ");
 

@@ -96,7 +96,8 @@ impl Probes {
 fn question(kind: usize) -> (&'static str, String, String) {
     match kind {
         0 => {
-            let body = json!({"lease_id": Ulid::generate().to_string(), "requirements": [{"key": PROBED, "amount": 1}]});
+            let body =
+                json!({"lease_id": Ulid::generate().to_string(), "requirements": [{"key": PROBED, "amount": 1}]});
             ("POST", "/v1/reserve".into(), body.to_string())
         }
         1 => {
@@ -117,8 +118,7 @@ fn no_acknowledged_outcome_is_lost_or_doubled_when_the_leader_is_partitioned() {
     let mut nodes = Nodes::behind_proxies();
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
-    let probed =
-        json!({"key": PROBED, "kind": "concurrency", "capacity": 1_u64 << 30, "timeout_seconds": 3_600});
+    let probed = json!({"key": PROBED, "kind": "concurrency", "capacity": 1_u64 << 30, "timeout_seconds": 3_600});
     let put = ask(&nodes.urls()[0], "PUT", "/v1/admin/limits", &probed.to_string(), DEADLINE).unwrap();
     assert_eq!(put.status, 200, "{}", put.body);
     let workers = Load::start(&load);

@@ -32,8 +32,7 @@ type Asked = (String, &'static str, String, String);
 
 impl Callers {
     fn new(nodes: &Nodes) -> Callers {
-        let [caller, writer, reader, admin] =
-            ["caller", "writer", "reader", "admin"].map(|role| nodes.key(role));
+        let [caller, writer, reader, admin] = ["caller", "writer", "reader", "admin"].map(|role| nodes.key(role));
         let (lease, client) = (Ulid::generate().to_string(), Ulid::generate().to_string());
         Callers { caller, writer, reader, admin, lease, client }
     }
@@ -179,12 +178,7 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
     cut.all().into_iter().for_each(|key| revoke(&nodes, leader, key));
     let before = state(&nodes, leader, &cut);
     for (what, answered) in answers(start(url, cut.asks(&Ulid::generate().to_string(), 2))) {
-        assert!(
-            is_refused(&answered) || is_unknown(&answered),
-            "{what}: {} {}",
-            answered.status,
-            answered.body
-        );
+        assert!(is_refused(&answered) || is_unknown(&answered), "{what}: {} {}", answered.status, answered.body);
     }
     // The partition ends.
     links.heal();

@@ -80,8 +80,7 @@ impl Load {
             json!({"key": SLOTS, "kind": "concurrency", "capacity": SLOTS_CAPACITY, "timeout_seconds": 3_600}),
             json!({"key": TOKENS, "kind": "rolling", "capacity": 1_u64 << 40, "window_seconds": 86_400}),
         ] {
-            let put =
-                ask(&self.urls[0], "PUT", "/v1/admin/limits", &limit.to_string(), PATIENCES[1]).unwrap();
+            let put = ask(&self.urls[0], "PUT", "/v1/admin/limits", &limit.to_string(), PATIENCES[1]).unwrap();
             assert_eq!(put.status, 200, "{}", put.body);
         }
         let open = |account: &str| json!({"open_account": {"account": account, "overdraft": "deny"}});
@@ -157,7 +156,8 @@ impl Load {
         while !self.is_over.load(Ordering::Relaxed) {
             sequence += 1;
             let amount = amount(sequence);
-            let operations = json!([{"transfer": {"from": "from", "to": to, "asset": "usd", "amount": amount.to_string()}}]);
+            let operations =
+                json!([{"transfer": {"from": "from", "to": to, "asset": "usd", "amount": amount.to_string()}}]);
             let answer = self.write(&client, sequence, &operations);
             sum += amount;
             self.acknowledged[worker].store(sequence, Ordering::SeqCst);
@@ -177,8 +177,7 @@ impl Load {
             let body = json!({"lease_id": lease, "requirements": [
                 {"key": SLOTS, "amount": 1}, {"key": TOKENS, "amount": TOKENS_RESERVED},
             ]});
-            let answer: Value =
-                serde_json::from_str(&self.insist("POST", RESERVE, &body.to_string())).unwrap();
+            let answer: Value = serde_json::from_str(&self.insist("POST", RESERVE, &body.to_string())).unwrap();
             assert_eq!(answer["error"], "", "{answer}");
             if answer["allowed"] != true {
                 self.denials.fetch_add(1, Ordering::Relaxed);
@@ -190,8 +189,7 @@ impl Load {
             sleep(Duration::from_millis(2));
             self.taken.fetch_sub(1, Ordering::SeqCst);
             let body = json!({"lease_id": lease, "actuals": [{"key": TOKENS, "actual_amount": TOKENS_USED}]});
-            let answer: Value =
-                serde_json::from_str(&self.insist("POST", "/v1/complete", &body.to_string())).unwrap();
+            let answer: Value = serde_json::from_str(&self.insist("POST", "/v1/complete", &body.to_string())).unwrap();
             assert_eq!(answer["reconciled"], true, "an allowed lease is unknown: {answer}");
             calls += 1;
         }
@@ -240,8 +238,7 @@ impl Load {
             for (worker, sum) in counts.transferred.iter().enumerate() {
                 let balances = read(url, &format!("/v1/vaults/main/accounts/to-{worker}/balances"));
                 assert_eq!(balances["balances"][0]["available"], sum.to_string(), "{url}, worker {worker}");
-                let client =
-                    read(url, &format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
+                let client = read(url, &format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
                 assert_eq!(client["last_committed_sequence"], counts.sequences[worker], "{url}");
             }
             let audit = read(url, "/v1/vaults/main/audit");

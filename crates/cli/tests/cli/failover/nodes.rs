@@ -158,8 +158,7 @@ impl Nodes {
     pub(crate) fn leader(&self) -> usize {
         let start = Instant::now();
         loop {
-            let said: Vec<Option<u64>> =
-                (0..COUNT).map(|place| self.status(place)?["leader_id"].as_u64()).collect();
+            let said: Vec<Option<u64>> = (0..COUNT).map(|place| self.status(place)?["leader_id"].as_u64()).collect();
             if let Some(leader) = said[0]
                 && said.iter().all(|other| *other == Some(leader))
             {

@@ -222,12 +222,7 @@ fn an_abandoned_task_is_picked_even_while_its_limits_are_blocked() {
     let first = fixture.next().unwrap();
     let job = first.item.task.job.clone();
     fixture.deny(first, &["a"], 1_000);
-    fixture.lanes.push(
-        fixture.now,
-        &"b".into(),
-        Priority::Normal,
-        TestTask { number: 3, job, is_abandoned: true },
-    );
+    fixture.lanes.push(fixture.now, &"b".into(), Priority::Normal, TestTask { number: 3, job, is_abandoned: true });
     let Pick::Abandoned(task) = fixture.lanes.next(fixture.now) else { panic!("the task is abandoned") };
     assert_eq!((task.number, fixture.lanes.queued()), (3, 2));
 }

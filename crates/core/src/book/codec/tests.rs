@@ -7,10 +7,8 @@ fn the_bytes_of_a_command_never_change() {
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let name = NamespaceName::new("team").unwrap();
     let key = LimitKey::new("rpm").unwrap();
-    let parts = [
-        Part { limit: LimitRef::Id(LimitId(6)), amount: 7 },
-        Part { limit: LimitRef::Key(key.clone()), amount: 8 },
-    ];
+    let parts =
+        [Part { limit: LimitRef::Id(LimitId(6)), amount: 7 }, Part { limit: LimitRef::Key(key.clone()), amount: 8 }];
     let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
@@ -21,10 +19,7 @@ fn the_bytes_of_a_command_never_change() {
         ),
         (
             Command::Reserve(Reserve { namespace, lease, requirements: &parts }),
-            format!(
-                "04{lease_bytes}{}",
-                "0200000001060000000700000000000000020300000072706d0800000000000000"
-            ),
+            format!("04{lease_bytes}{}", "0200000001060000000700000000000000020300000072706d0800000000000000"),
         ),
         (
             Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),

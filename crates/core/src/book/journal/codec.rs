@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
-};
-use crate::book::codec::{
-    CodecError, moment, operations, put_moment, put_operations, put_receipt, receipt, role,
-};
+use super::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction};
+use crate::book::codec::{CodecError, moment, operations, put_moment, put_operations, put_receipt, receipt, role};
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};

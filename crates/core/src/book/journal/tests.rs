@@ -42,13 +42,7 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: other.clone() },
         Operation::Issue { account: account.clone(), asset: asset.clone(), amount, memo: memo.clone() },
-        Operation::Transfer {
-            from: account.clone(),
-            to: other,
-            asset: asset.clone(),
-            amount,
-            memo: String::new(),
-        },
+        Operation::Transfer { from: account.clone(), to: other, asset: asset.clone(), amount, memo: String::new() },
         Operation::Retire { account, asset, amount, memo },
     ]
 }
@@ -176,15 +170,13 @@ fn any_key() -> impl Strategy<Value = KeyEntry> {
 }
 
 fn any_limit() -> impl Strategy<Value = LimitEntry> {
-    (any::<(u64, u16, bool, u64)>(), "[a-z]{1,9}").prop_map(|((at, namespace, is_put, revision), key)| {
-        LimitEntry {
-            at: moment(at),
-            namespace: NamespaceId(namespace),
-            key: key.parse().unwrap(),
-            change: if is_put { LimitEdit::Put } else { LimitEdit::Deleted },
-            revision,
-            actor: format!("client:{key}").parse().unwrap(),
-        }
+    (any::<(u64, u16, bool, u64)>(), "[a-z]{1,9}").prop_map(|((at, namespace, is_put, revision), key)| LimitEntry {
+        at: moment(at),
+        namespace: NamespaceId(namespace),
+        key: key.parse().unwrap(),
+        change: if is_put { LimitEdit::Put } else { LimitEdit::Deleted },
+        revision,
+        actor: format!("client:{key}").parse().unwrap(),
     })
 }
 
@@ -290,8 +282,8 @@ fn the_bytes_of_a_record_never_change() {
         revision: 3,
         actor: "user:7".parse().unwrap(),
     };
-    let limit_bytes = "0106010000000000000001010000000000000200".to_owned()
-        + "0300000072706d02030000000000000006000000757365723a37";
+    let limit_bytes =
+        "0106010000000000000001010000000000000200".to_owned() + "0300000072706d02030000000000000006000000757365723a37";
     assert_eq!(hex(&bytes(&JournalRecord::Limit(limit.clone()))), limit_bytes);
     assert_eq!(JournalRecord::Limit(limit).accounts(), []);
 }

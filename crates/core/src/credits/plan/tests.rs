@@ -53,8 +53,7 @@ fn what_is_consumed_and_what_is_changed_is_what_is_created() {
         i128::from((random >> 33) % end)
     };
     for _ in 0..20_000 {
-        let amounts: Vec<i128> =
-            (0..below(6)).map(|_| below(40) - 10).filter(|amount| *amount != 0).collect();
+        let amounts: Vec<i128> = (0..below(6)).map(|_| below(40) - 10).filter(|amount| *amount != 0).collect();
         let change = below(81) - 40;
         let overdraft = if below(2) == 0 { Overdraft::Deny } else { Overdraft::Allow };
         let balance: i128 = amounts.iter().sum();

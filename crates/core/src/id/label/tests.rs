@@ -28,10 +28,7 @@ fn names() -> Names {
 fn the_check_values_of_the_design_hold() {
     let n = names();
     assert_eq!(Label::OperatorAccount.id().to_u128(), 0xee06f35fb94212edc7e42a11203bfca8);
-    assert_eq!(
-        Label::Reserve(&n.default, n.lease, &n.key).id().to_u128(),
-        0xc45e760e52ab0d347b2806411077b034
-    );
+    assert_eq!(Label::Reserve(&n.default, n.lease, &n.key).id().to_u128(), 0xc45e760e52ab0d347b2806411077b034);
 }
 
 /// Other systems store these ids, so changing a label would orphan everything stored under it.
@@ -51,16 +48,8 @@ fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
     check([
         (Label::OperatorAccount, "acct:operator".into(), 0xee06f35fb94212edc7e42a11203bfca8_u128),
         (Label::LeaseAccount, "acct:lease".into(), 0xcef6568b1824d4a791c19aa4b9ad43f0),
-        (
-            Label::LimitAccount(&n.default, &n.key),
-            format!("acct:limit:{key}"),
-            0x5d3c6e5c7ffc849315cfc5f4cb10615e,
-        ),
-        (
-            Label::DebtAccount(&n.default, &n.key),
-            format!("acct:debt:{key}"),
-            0x60252f1a5f7dda02bb62ab3ccc0944be,
-        ),
+        (Label::LimitAccount(&n.default, &n.key), format!("acct:limit:{key}"), 0x5d3c6e5c7ffc849315cfc5f4cb10615e),
+        (Label::DebtAccount(&n.default, &n.key), format!("acct:debt:{key}"), 0x60252f1a5f7dda02bb62ab3ccc0944be),
         (
             Label::Void(&n.default, n.lease, &n.key),
             format!("xfer:void:{LEASE}:{key}"),
@@ -76,11 +65,7 @@ fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
             format!("xfer:debt:{LEASE}:{key}"),
             0x580364cfcf88708b7c123074a6ca4d0d,
         ),
-        (
-            Label::LeaseAnchor(&n.default, n.lease),
-            format!("xfer:lease:{LEASE}"),
-            0x1da2366cd70c4a4f9090a7ac89ad7a02,
-        ),
+        (Label::LeaseAnchor(&n.default, n.lease), format!("xfer:lease:{LEASE}"), 0x1da2366cd70c4a4f9090a7ac89ad7a02),
         (
             Label::LeaseComplete(&n.default, n.lease),
             format!("xfer:complete:{LEASE}"),
@@ -88,16 +73,8 @@ fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
         ),
         (capacity(&n.default), format!("xfer:capacity:{key}:3:2"), 0xae7629e5bbf5d39ad43d4f8fc0fd7a90),
         (cleared(&n.default), format!("xfer:cleared:{key}:3:2"), 0x53f7e0d824d57486951dc6038c8d6b33),
-        (
-            Label::Lease(&n.default, n.lease),
-            format!("lease:default:{LEASE}"),
-            0x81ceedadbb147f5876646f5d70a0971a,
-        ),
-        (
-            Label::LimitAccount(&n.team, &n.key),
-            format!("acct:limit:team-a/{key}"),
-            0xd286f60f9176838632e75fe359e9afcc,
-        ),
+        (Label::Lease(&n.default, n.lease), format!("lease:default:{LEASE}"), 0x81ceedadbb147f5876646f5d70a0971a),
+        (Label::LimitAccount(&n.team, &n.key), format!("acct:limit:team-a/{key}"), 0xd286f60f9176838632e75fe359e9afcc),
         (
             Label::Reserve(&n.team, n.lease, &n.key),
             format!("xfer:reserve:{LEASE}:team-a/{key}"),

@@ -1,8 +1,8 @@
 //! Complete, in the model.
 
 use earmark_core::{
-    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
-    Release, Settlement, UnixMs,
+    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part, Release,
+    Settlement, UnixMs,
 };
 
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
@@ -74,8 +74,7 @@ impl Model {
 
     fn settle(&mut self, lease: (NamespaceId, LeaseId), part: &Held, actual: u64) -> Option<OverageTaken> {
         let now = self.time();
-        let place =
-            self.reservations.iter().position(|r| r.limit == part.limit && r.unsettled == Some(lease));
+        let place = self.reservations.iter().position(|r| r.limit == part.limit && r.unsettled == Some(lease));
         if matches!(part.kind, Kind::Concurrency { .. }) {
             // It is missing if it has expired.
             place.map(|place| self.reservations.remove(place));

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial,
-    CreditShortage, CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft,
-    UnixMs, Usage, VaultId, VaultName,
+    AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
+    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft, UnixMs, Usage, VaultId,
+    VaultName,
 };
 
 use super::Model;
@@ -168,8 +168,7 @@ impl Model {
         let same = wanted.iter().filter(|(limit, _)| self.terms(*limit).is_some_and(is_same));
         let sum: i128 = same.map(|(_, amount)| i128::from(*amount)).sum();
         let available = self.spendable(self.time(), account, &terms.asset);
-        let is_there =
-            if is_postpaid { available.checked_sub(sum).is_some() } else { sum <= available.max(0) };
+        let is_there = if is_postpaid { available.checked_sub(sum).is_some() } else { sum <= available.max(0) };
         let is_countable = self.held(self.time(), account, &terms.asset) + sum <= i128::from(u64::MAX);
         if is_there && is_countable { Ok(()) } else { Err(CreditShortage::NotEnough) }
     }
@@ -216,13 +215,8 @@ impl Model {
     }
 
     /// Charges the cost of a lease, first from its holds, then from the owners.
-    pub fn charge(
-        &mut self,
-        lease: (NamespaceId, LeaseId),
-        actual: impl Fn(LimitId) -> Option<u64>,
-    ) -> Vec<Charge> {
-        let (mut mine, others): (Vec<Hold>, Vec<Hold>) =
-            self.holds.drain(..).partition(|hold| hold.lease == lease);
+    pub fn charge(&mut self, lease: (NamespaceId, LeaseId), actual: impl Fn(LimitId) -> Option<u64>) -> Vec<Charge> {
+        let (mut mine, others): (Vec<Hold>, Vec<Hold>) = self.holds.drain(..).partition(|hold| hold.lease == lease);
         self.holds = others;
         mine.sort_by_key(|hold| hold.limit);
         let mut charges: Vec<Charge> = Vec::new();

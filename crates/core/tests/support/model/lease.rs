@@ -1,8 +1,6 @@
 //! Leases of the model, and when they are forgotten.
 
-use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs,
-};
+use earmark_core::{CreditDenial, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
 
 use super::Model;
 
@@ -41,9 +39,7 @@ impl Model {
 
     pub fn is_due(&self, now: UnixMs, lease: &Lease) -> bool {
         match lease.fate {
-            Fate::Held { ref parts, .. } => {
-                self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get()
-            }
+            Fate::Held { ref parts, .. } => self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get(),
             Fate::Completed { .. }
             | Fate::Denied { .. }
             | Fate::NoCredit { .. }

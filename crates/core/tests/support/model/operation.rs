@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite,
-    MEMO_BYTES_MAX, Operation, OperationResult, Overdraft, VaultId, WriteError,
+    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX,
+    Operation, OperationResult, Overdraft, VaultId, WriteError,
 };
 
 use super::Model;
@@ -166,20 +166,14 @@ impl Model {
     }
 
     /// Only the net change of all operations must be covered.
-    fn check_overdrafts(
-        &self,
-        vault: VaultId,
-        operations: &[Operation],
-        net: &Net,
-    ) -> Result<(), WriteError> {
+    fn check_overdrafts(&self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
         for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
             let asset = &self.vaults[vault.0 as usize].assets[asset].name;
             let account = self.account(id);
             let before = self.amount(id, asset) - change;
             let available = before.saturating_sub(self.held(self.time(), id, asset));
             let after = available.checked_add(change);
-            let after =
-                after.ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, asset))))?;
+            let after = after.ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, asset))))?;
             if change < 0 && after < 0 && account.overdraft == Overdraft::Deny {
                 let operation = last(operations, |o| takes(o, &account.name, asset));
                 return Err(WriteError::InsufficientCredit { operation });

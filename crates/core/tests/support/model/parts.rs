@@ -17,9 +17,7 @@ impl Model {
     fn named(&self, namespace: NamespaceId, limit: &LimitRef) -> Named {
         match limit {
             LimitRef::Id(id) => Named::Number(*id),
-            LimitRef::Key(key) => {
-                self.resolve(namespace, key).map_or(Named::NeverPut(key.clone()), Named::Number)
-            }
+            LimitRef::Key(key) => self.resolve(namespace, key).map_or(Named::NeverPut(key.clone()), Named::Number),
         }
     }
 

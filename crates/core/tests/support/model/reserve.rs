@@ -89,9 +89,7 @@ impl Model {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
         match lease.fate {
-            Fate::Held { reserved_at, ref parts } if is_live(now, parts) => {
-                ReserveOutcome::Exists { reserved_at }
-            }
+            Fate::Held { reserved_at, ref parts } if is_live(now, parts) => ReserveOutcome::Exists { reserved_at },
             Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
                 ReserveOutcome::LeaseExpired
             }
@@ -123,10 +121,7 @@ impl Model {
             let refusal = match standing {
                 Some(LimitPhase::Active) => continue,
                 Some(LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
-                    ReserveOutcome::LimitDecreasing {
-                        requirement,
-                        retry_after_ms: self.config.hints.decreasing_ms,
-                    }
+                    ReserveOutcome::LimitDecreasing { requirement, retry_after_ms: self.config.hints.decreasing_ms }
                 }
                 Some(LimitPhase::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
             };

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, Moment, NamespaceId, OPERATIONS_MAX,
-    Operation, OperationResult, PutLimit, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError,
-    WriteOutcome,
+    Operation, OperationResult, PutLimit, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError, WriteOutcome,
 };
 
 use super::Model;
@@ -38,9 +37,7 @@ impl Model {
             return Err(WriteError::Invalid(InvalidWrite::TooManyOperations { found }));
         }
         let vault = match &write.vault {
-            Some(name) => {
-                Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?)
-            }
+            Some(name) => Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?),
             None => None,
         };
         if write.sequence == 0 || write.sequence == u64::MAX {
@@ -82,19 +79,13 @@ impl Model {
 
     /// Number of clients, counted once per scope.
     fn clients(&self) -> usize {
-        let mut all: Vec<_> =
-            self.committed.iter().map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
+        let mut all: Vec<_> = self.committed.iter().map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
         all.sort_unstable();
         all.dedup();
         all.len()
     }
 
-    fn written_before(
-        &self,
-        write: &Write,
-        vault: Option<VaultId>,
-        last: u64,
-    ) -> Result<WriteOutcome, WriteError> {
+    fn written_before(&self, write: &Write, vault: Option<VaultId>, last: u64) -> Result<WriteOutcome, WriteError> {
         let is_it = |c: &Committed| {
             c.namespace == write.namespace
                 && c.vault == vault
@@ -151,13 +142,9 @@ impl Model {
         };
         let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
         match outcome {
-            LimitOutcome::Changed { limit, revision, status } => {
-                Ok(OperationResult::Limit { limit, revision, status })
-            }
+            LimitOutcome::Changed { limit, revision, status } => Ok(OperationResult::Limit { limit, revision, status }),
             LimitOutcome::Invalid(error) => Err(invalid(InvalidOperation::Definition(error))),
-            LimitOutcome::RevisionDiffers { revision } => {
-                Err(WriteError::ConditionFailed { operation, revision })
-            }
+            LimitOutcome::RevisionDiffers { revision } => Err(WriteError::ConditionFailed { operation, revision }),
             LimitOutcome::NotFound => Err(WriteError::ConditionFailed { operation, revision: 0 }),
             LimitOutcome::KindDiffers => Err(invalid(InvalidOperation::LimitKindDiffers)),
             other => panic!("{other:?} in a namespace that is known"),

@@ -105,9 +105,7 @@ impl Script {
             };
             let numbers = first..first + count;
             let renamed = match &part.limit {
-                LimitRef::Id(id) => {
-                    place_of(id.0 as usize).map(|place| LimitRef::Key(self.profile.key(place)))
-                }
+                LimitRef::Id(id) => place_of(id.0 as usize).map(|place| LimitRef::Key(self.profile.key(place))),
                 LimitRef::Key(key) => numbers
                     .clone()
                     .find(|&number| place_of(number).is_some_and(|place| self.profile.key(place) == *key))
@@ -163,8 +161,7 @@ impl Script {
             }
             11 => {
                 let more = 100..100 + PARTS_MAX + 1 - actuals.len().min(PARTS_MAX);
-                actuals
-                    .extend(more.map(|place| Part { limit: LimitRef::Id(LimitId(place as u32)), amount: 1 }));
+                actuals.extend(more.map(|place| Part { limit: LimitRef::Id(LimitId(place as u32)), amount: 1 }));
             }
             _ => {}
         }

@@ -1,8 +1,8 @@
 //! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX,
-    Operation, Overdraft, TxId, UnixMs, VaultName, Write,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX, Operation,
+    Overdraft, TxId, UnixMs, VaultName, Write,
 };
 
 use super::profile::Amounts;
@@ -165,24 +165,15 @@ impl Script {
             let (asset, amount, memo) = (asset(what), available.unsigned_abs(), String::new());
             match available {
                 0 => {}
-                1.. => operations.push(Operation::Transfer {
-                    from: from.clone(),
-                    to: heir.clone(),
-                    asset,
-                    amount,
-                    memo,
-                }),
+                1.. => {
+                    operations.push(Operation::Transfer { from: from.clone(), to: heir.clone(), asset, amount, memo })
+                }
                 _ => operations.push(Operation::Issue { account: from.clone(), asset, amount, memo }),
             }
         }
         if self.random.chance(20) {
             let what = asset(self.random.pick(&ASSETS));
-            operations.push(Operation::Issue {
-                account: from.clone(),
-                asset: what,
-                amount: 3,
-                memo: String::new(),
-            });
+            operations.push(Operation::Issue { account: from.clone(), asset: what, amount: 3, memo: String::new() });
         }
         operations.push(Operation::CloseAccount { account: from });
         operations
@@ -216,9 +207,7 @@ impl Script {
                 other => panic!("{other:?} puts nothing"),
             },
             60..75 if !self.profile.is_calm => match self.delete_in(namespace) {
-                Step::Delete { key, expected_revision, .. } => {
-                    Operation::DeleteLimit { key, expected_revision }
-                }
+                Step::Delete { key, expected_revision, .. } => Operation::DeleteLimit { key, expected_revision },
                 other => panic!("{other:?} deletes nothing"),
             },
             _ => Operation::OpenVault { vault: vault(self.random.pick(&["eu", "main", "us"])) },
@@ -270,13 +259,7 @@ impl Script {
     }
 
     /// An amount to issue: near or equal to a debt, or arbitrary.
-    fn added(
-        &mut self,
-        namespace: NamespaceId,
-        vault: &VaultName,
-        account: &AccountName,
-        asset: &AssetName,
-    ) -> u128 {
+    fn added(&mut self, namespace: NamespaceId, vault: &VaultName, account: &AccountName, asset: &AssetName) -> u128 {
         let available = self.available(namespace, vault, account, asset);
         if available < 0 && self.random.chance(70) {
             let owed = available.unsigned_abs();
@@ -290,13 +273,7 @@ impl Script {
     }
 
     /// An amount to take: a part of the balance, all of it, or slightly more.
-    fn taken(
-        &mut self,
-        namespace: NamespaceId,
-        vault: &VaultName,
-        account: &AccountName,
-        asset: &AssetName,
-    ) -> u128 {
+    fn taken(&mut self, namespace: NamespaceId, vault: &VaultName, account: &AccountName, asset: &AssetName) -> u128 {
         let available = self.available(namespace, vault, account, asset).max(0).unsigned_abs();
         match self.random.below(60) {
             0 => 0,

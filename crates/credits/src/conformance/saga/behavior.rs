@@ -9,14 +9,12 @@ use earmark_core::{CreditShortage, Overage, WriteError};
 use super::faulty::{Faulty, Mode, When};
 use super::many::begin_saga;
 use super::process::{
-    Fixture, HoldSpec, TestProcess, close, freeze, hold_of, issue, lease, limit, open, options, retire,
-    retry_until_ok, short_deadline, transfer, usd,
+    Fixture, HoldSpec, TestProcess, close, freeze, hold_of, issue, lease, limit, open, options, retire, retry_until_ok,
+    short_deadline, transfer, usd,
 };
 use crate::coin_selection::SPLIT;
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{
-    AccountChange, AssetKey, Entry, EntryBody, Plan, Posting, Record, SagaToken, TotalsChange,
-};
+use crate::model::{AccountChange, AssetKey, Entry, EntryBody, Plan, Posting, Record, SagaToken, TotalsChange};
 use crate::saga::Options;
 use crate::store::{Change, StaleOwners, Store};
 
@@ -106,15 +104,9 @@ pub async fn a_hold_of_several_vaults_is_all_or_nothing(store: Arc<dyn Store>) {
     let why = CreditShortage::NotEnough;
     let refused = HoldAnswer::Refused { key: limit("there"), why };
     assert_eq!(process.hold(lease(), &[hold_of("acme", 50), there(11)]).await, refused);
-    assert_eq!(
-        (process.balance("acme").await, process.balance_in("eu", "acme").await),
-        ((100, 0), Some((10, 0, 0)))
-    );
+    assert_eq!((process.balance("acme").await, process.balance_in("eu", "acme").await), ((100, 0), Some((10, 0, 0))));
     let lease = process.holds(&[hold_of("acme", 50), there(10)]).await;
-    assert_eq!(
-        (process.balance("acme").await, process.balance_in("eu", "acme").await),
-        ((50, 50), Some((0, 10, 0)))
-    );
+    assert_eq!((process.balance("acme").await, process.balance_in("eu", "acme").await), ((50, 50), Some((0, 10, 0))));
     let answer = process.settle(lease, &[("acme", 20), ("nothing", 1)]).await;
     assert_eq!((answer.paid, answer.debt, answer.ignored), (30, 0, vec![limit("nothing")]));
     assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((80, 0), (20, 0)));
@@ -141,10 +133,7 @@ pub async fn a_hold_that_ran_out_against_its_settlement(store: Arc<dyn Store>) {
         assert_eq!((answer.is_known, answer.paid, answer.uncollected), (true, 200, 0));
         paid += 200;
         assert_eq!(process.hold(lease, &[hold]).await, HoldAnswer::Ended);
-        assert_eq!(
-            (process.balance("acme").await, process.balance("revenue").await),
-            ((100_000 - paid, 0), (paid, 0))
-        );
+        assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((100_000 - paid, 0), (paid, 0)));
     }
     process.assert_balanced("main").await;
 }
@@ -196,11 +185,8 @@ pub async fn a_lease_that_is_looked_at_while_it_is_held_has_not_ended(store: Arc
         }
         faulty.repair();
         let state = look.await.expect("no panic").expect("a store that answers");
-        let allowed = if is_settled {
-            [HoldState::Held, HoldState::Ended]
-        } else {
-            [HoldState::Unknown, HoldState::Held]
-        };
+        let allowed =
+            if is_settled { [HoldState::Held, HoldState::Ended] } else { [HoldState::Unknown, HoldState::Held] };
         assert!(allowed.contains(&state), "{state:?}");
     }
 }
@@ -261,18 +247,12 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
     let rid = ReservationId(ulid::Ulid::generate().0);
     let token = SagaToken { gate: GateId(rid.0), rid, owner: OwnerId(1) };
     let account = fixture.account(name);
-    let posting = |place| Posting {
-        id: rid.posting(place),
-        account: account.clone(),
-        asset: usd(),
-        amount: 1,
-        hold: None,
-    };
+    let posting =
+        |place| Posting { id: rid.posting(place), account: account.clone(), asset: usd(), amount: 1, hold: None };
     let (amount, held) = (i128::from(count), 0);
     let change = AccountChange { account: account.account.clone(), asset: usd(), amount, held };
     let at = earmark_admission::Clock::now(&*fixture.clock).log;
-    let entry =
-        Entry { home: fixture.home(), at, body: EntryBody::Ended { lease: lease() }, changes: vec![change] };
+    let entry = Entry { home: fixture.home(), at, body: EntryBody::Ended { lease: lease() }, changes: vec![change] };
     let asset = AssetKey { home: fixture.home(), asset: usd() };
     let plan = Arc::new(Plan {
         outputs: (0..count).map(posting).collect(),
@@ -319,10 +299,7 @@ pub async fn an_account_is_frozen_in_the_middle_of_a_saga(store: Arc<dyn Store>)
         };
         assert_eq!(reply, expected, "{when:?}");
         let moved = if expected.is_ok() { 40 } else { 0 };
-        assert_eq!(
-            (process.balance("acme").await, process.balance("bob").await),
-            ((100 - moved, 0), (moved, 0))
-        );
+        assert_eq!((process.balance("acme").await, process.balance("bob").await), ((100 - moved, 0), (moved, 0)));
         process.assert_balanced("main").await;
     }
 }
@@ -365,8 +342,7 @@ pub async fn the_state_of_a_client_waits_for_what_is_under_way(store: Arc<dyn St
         let (_faulty, _act) = stopped(&fixture, when, DECISION, 1, operations.clone()).await;
         let client = earmark_core::ClientId::new("other").expect("a valid client");
         let home = fixture.home();
-        let last =
-            || process.credits.client_state(home.namespace.clone(), home.vault.clone(), client.clone());
+        let last = || process.credits.client_state(home.namespace.clone(), home.vault.clone(), client.clone());
         assert!(last().await.is_err(), "the outcome is open");
         fixture.expire_heartbeats();
         assert_eq!(retry_until_ok(async || last().await).await, Ok(expected), "{when:?}");

@@ -112,8 +112,7 @@ async fn for_every_fault<F: Future<Output = ()>>(
         for call in &baseline.calls {
             for when in [When::Before, When::After] {
                 for mode in modes {
-                    make(Fault { kind, is_whole, call: *call, when, mode: *mode }, Arc::clone(&baseline))
-                        .await;
+                    make(Fault { kind, is_whole, call: *call, when, mode: *mode }, Arc::clone(&baseline)).await;
                     made += 1;
                 }
             }
@@ -163,10 +162,7 @@ pub async fn every_saga_failed_at_every_call_ends_in_one_of_two_ways(store: Arc<
         let second_reply = scenario.act(&process).await.expect("a store that answers");
         if let Ok(reply) = &reply {
             assert_eq!(view, baseline.after, "{fault:?} was answered");
-            assert!(
-                scenario.is_same_reply(reply, &second_reply),
-                "{fault:?}: {reply:?}, then {second_reply:?}"
-            );
+            assert!(scenario.is_same_reply(reply, &second_reply), "{fault:?}: {reply:?}, then {second_reply:?}");
         }
         assert_eq!(scenario.view(&fixture, &process).await, baseline.after, "{fault:?} and a retry");
         assert_clean(&fixture, &process).await;
@@ -186,9 +182,7 @@ pub async fn every_saga_stopped_at_every_call_is_finished_by_another_process(sto
         fixture.expire_heartbeats();
         other.maintain().await;
         if reply.is_none() {
-            reply = Some(
-                retry_until_ok(async || scenario.act(&other).await).await.expect("a process that took over"),
-            );
+            reply = Some(retry_until_ok(async || scenario.act(&other).await).await.expect("a process that took over"));
         }
         assert_eq!(scenario.view(&fixture, &other).await, baseline.after, "{fault:?} and another process");
         faulty.repair();

@@ -8,9 +8,7 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{
-    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
-};
+use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
     Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners, Store,
@@ -283,12 +281,7 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.assets_of(account)))
     }
 
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(self.through(move || self.inner.history(account, after, max)))
     }
 

@@ -62,8 +62,7 @@ pub async fn an_account_that_is_busy_keeps_no_hold_of_others(store: Arc<dyn Stor
     let now = earmark_admission::Clock::now(&*fixture.clock).log;
     store.write(vec![Change::Heartbeat(slow.credits.owner(), now)]).await.expect("a sign of life");
     process.maintain().await;
-    let held =
-        async |name: &str| store.funds(fixture.account(name), now).await.expect("a store that answers");
+    let held = async |name: &str| store.funds(fixture.account(name), now).await.expect("a store that answers");
     assert_eq!(held("bob").await.iter().map(|funds| funds.due).sum::<i128>(), 0);
     assert_eq!(held("acme").await.iter().map(|funds| funds.due).sum::<i128>(), 5);
     faulty.repair();
@@ -109,8 +108,7 @@ pub async fn sagas_of_the_dead_are_finished_side_by_side(store: Arc<dyn Store>) 
     faulty.measure_concurrency();
     let next = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
     assert!(faulty.max_concurrency() > 4, "{}", faulty.max_concurrency());
-    let of_all =
-        Filter::Expired { except: next.credits.owner(), since: earmark_core::UnixMs::new(u64::MAX >> 20) };
+    let of_all = Filter::Expired { except: next.credits.owner(), since: earmark_core::UnixMs::new(u64::MAX >> 20) };
     let left = store.records(of_all, RecordPage::first(9)).await.expect("a store that answers");
     assert_eq!(left.found.iter().filter(|left| left.record.token.owner == dead.credits.owner()).count(), 0);
 }

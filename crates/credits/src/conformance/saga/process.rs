@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock,
-    SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock, SettleAnswer,
+    SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -255,11 +255,7 @@ impl TestProcess {
         assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
     }
 
-    pub(super) async fn try_hold(
-        &self,
-        lease: LeaseId,
-        parts: &[HoldSpec],
-    ) -> Result<HoldAnswer, BackendError> {
+    pub(super) async fn try_hold(&self, lease: LeaseId, parts: &[HoldSpec]) -> Result<HoldAnswer, BackendError> {
         let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
         holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
         let request = HoldRequest { namespace: self.namespace.clone(), lease, holds };

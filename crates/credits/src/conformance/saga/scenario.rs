@@ -4,8 +4,8 @@ use earmark_admission::{BackendError, HoldAnswer, SettleAnswer, WriteAnswer};
 use earmark_core::{LeaseId, Overage, VaultName};
 
 use super::process::{
-    Fixture, HoldSpec, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn, retire,
-    transfer, unfreeze,
+    Fixture, HoldSpec, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn, retire, transfer,
+    unfreeze,
 };
 use crate::model::{Account, AccountKey};
 use crate::store::Survey;
@@ -102,9 +102,7 @@ impl Scenario {
         if self.kind != TaskKind::OpensAndIssues {
             let overdrawn = [open_overdrawn("carl"), issue("carl", 100)];
             process
-                .write_next(
-                    [vec![open("acme"), open("bob"), issue("acme", 1_000)], overdrawn.to_vec()].concat(),
-                )
+                .write_next([vec![open("acme"), open("bob"), issue("acme", 1_000)], overdrawn.to_vec()].concat())
                 .await;
         }
         match self.kind {
@@ -125,10 +123,7 @@ impl Scenario {
                 process.settle(lease, &[("acme", 1_200)]).await;
             }
             TaskKind::HoldsInTwoVaults => process.write_in(EU, vec![open("acme"), issue("acme", 50)]).await,
-            TaskKind::SettlesLess
-            | TaskKind::SettlesMore
-            | TaskKind::SettlesWhatIsNotThere
-            | TaskKind::GivesBack => {
+            TaskKind::SettlesLess | TaskKind::SettlesMore | TaskKind::SettlesWhatIsNotThere | TaskKind::GivesBack => {
                 assert_eq!(process.hold(self.lease, &[SHORT]).await, HoldAnswer::Held);
             }
             TaskKind::SettlesWithoutDebt => {
@@ -144,8 +139,7 @@ impl Scenario {
 
     /// Runs or repeats the task.
     pub(super) async fn act(&self, process: &TestProcess) -> Result<Reply, BackendError> {
-        let write =
-            async |sequence, operations| process.try_write(sequence, operations).await.map(Reply::Write);
+        let write = async |sequence, operations| process.try_write(sequence, operations).await.map(Reply::Write);
         let hold = async |parts: &[HoldSpec]| process.try_hold(self.lease, parts).await.map(Reply::Hold);
         let settle = async |actuals: &[(&str, u64)], is_release| {
             let reply = process.try_settle(self.lease, actuals, is_release).await;
@@ -160,9 +154,7 @@ impl Scenario {
             TaskKind::SpendsAnOverdraft => write(2, vec![transfer("carl", "bob", 250)]).await,
             TaskKind::Freezes => write(2, vec![freeze("acme"), issue("acme", 1)]).await,
             TaskKind::Unfreezes => write(3, vec![unfreeze("acme"), transfer("acme", "bob", 1)]).await,
-            TaskKind::Closes => {
-                write(2, vec![transfer("acme", "bob", 1_000), close("acme"), open("new")]).await
-            }
+            TaskKind::Closes => write(2, vec![transfer("acme", "bob", 1_000), close("acme"), open("new")]).await,
             TaskKind::Holds => hold(&[hold_of("acme", 400)]).await,
             TaskKind::HoldsInTwoVaults => {
                 let elsewhere = HoldSpec { name: "there", vault: EU, ..hold_of("acme", 20) };
@@ -171,9 +163,7 @@ impl Scenario {
             TaskKind::IsRefused => hold(&[hold_of("bob", 1), hold_of("acme", 100)]).await,
             TaskKind::SettlesLess => settle(&[("acme", 150)], false).await,
             TaskKind::SettlesMore => settle(&[("acme", 700)], false).await,
-            TaskKind::SettlesWhatIsNotThere | TaskKind::SettlesWithoutDebt => {
-                settle(&[("acme", 1_500)], false).await
-            }
+            TaskKind::SettlesWhatIsNotThere | TaskKind::SettlesWithoutDebt => settle(&[("acme", 1_500)], false).await,
             TaskKind::SettlesLate => settle(&[], false).await,
             TaskKind::GivesBack => settle(&[], true).await,
             TaskKind::MarksAnUnknownLease => settle(&[("acme", 1)], false).await,

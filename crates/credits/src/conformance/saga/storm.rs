@@ -36,10 +36,7 @@ pub async fn one_deposit_and_many_callers_at_once(store: Arc<dyn Store>) {
     })
     .await;
     let paid = 3 * 90 * CALLERS as i128;
-    assert_eq!(
-        (process.balance("acme").await, process.balance("revenue").await),
-        ((64_000 - paid, 0), (paid, 0))
-    );
+    assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((64_000 - paid, 0), (paid, 0)));
     process.assert_balanced("main").await;
 }
 
@@ -87,8 +84,7 @@ async fn spend(process: Arc<TestProcess>, caller: usize, rounds: usize) -> u64 {
         let amount = 1 + next(60);
         if next(3) == 0 && from != to {
             let operations = vec![transfer(from, to, amount.into())];
-            match process.try_write_as(&client, sequence + 1, operations).await.expect("a store that answers")
-            {
+            match process.try_write_as(&client, sequence + 1, operations).await.expect("a store that answers") {
                 WriteAnswer::Committed(_) => sequence += 1,
                 WriteAnswer::Refused(error) => assert_eq!(error.code(), "INSUFFICIENT_CREDIT"),
             }
@@ -125,9 +121,8 @@ pub async fn many_spend_from_few_accounts_and_nothing_is_lost(stores: [Arc<dyn S
     let processes = two_processes(&fixture, stores).await;
     let opened = ACCOUNTS.iter().flat_map(|name| [open(name), issue(name, 600)]).collect();
     processes[0].write_next(opened).await;
-    let callers: Vec<_> = (0..CALLERS)
-        .map(|caller| tokio::spawn(spend(Arc::clone(&processes[caller % 2]), caller, 5)))
-        .collect();
+    let callers: Vec<_> =
+        (0..CALLERS).map(|caller| tokio::spawn(spend(Arc::clone(&processes[caller % 2]), caller, 5))).collect();
     let mut paid = 0;
     for caller in callers {
         paid += caller.await.expect("a caller that is served");
@@ -153,15 +148,13 @@ pub async fn copies_of_one_entry_at_two_processes_are_one_entry(stores: [Arc<dyn
     a.write_next(vec![open("acme"), open("bob"), issue("acme", 10_000)]).await;
     for round in 1..=12_u64 {
         let operations = || vec![transfer("acme", "bob", 10)];
-        let (first, second) =
-            tokio::join!(a.commit(round + 1, operations()), b.commit(round + 1, operations()));
+        let (first, second) = tokio::join!(a.commit(round + 1, operations()), b.commit(round + 1, operations()));
         assert_eq!(first, second);
         let lease = lease();
         let holds = [hold_of("acme", 100)];
         let (first, second) = tokio::join!(a.hold(lease, &holds), b.hold(lease, &holds));
         assert_eq!((first, second), (HoldAnswer::Held, HoldAnswer::Held));
-        let (first, second) =
-            tokio::join!(a.settle(lease, &[("acme", 40)]), b.settle(lease, &[("acme", 40)]));
+        let (first, second) = tokio::join!(a.settle(lease, &[("acme", 40)]), b.settle(lease, &[("acme", 40)]));
         assert!(first.is_known && second.is_known);
         assert_eq!(first.paid + second.paid, 40, "the amount paid is reported once");
         let spent = i128::from(round);

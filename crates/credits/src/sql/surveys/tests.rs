@@ -15,11 +15,7 @@ fn account(name: &str) -> AccountKey {
 fn survey(name: &str, largest: usize) -> Survey {
     let asset = AssetName::new("usd").expect("a valid asset");
     let posting_set = PostingQuery { account: account(name), asset, largest, smallest: 0, count_max: 0 };
-    Survey {
-        accounts: vec![account(name), account("revenue")],
-        posting_sets: vec![posting_set],
-        ..Survey::default()
-    }
+    Survey { accounts: vec![account(name), account("revenue")], posting_sets: vec![posting_set], ..Survey::default() }
 }
 
 /// An answer that identifies its question.
@@ -71,9 +67,8 @@ async fn callers_who_wait_share_one_survey_and_each_gets_its_own_part() {
 #[tokio::test]
 async fn a_survey_that_fails_fails_for_all_who_share_it() {
     let (queue, waiting) = Surveys::new();
-    let worker = tokio::spawn(work(waiting, |_| {
-        std::future::ready(Err(StoreError::Unavailable("it is gone".to_owned())))
-    }));
+    let worker =
+        tokio::spawn(work(waiting, |_| std::future::ready(Err(StoreError::Unavailable("it is gone".to_owned())))));
     let (first, second) = tokio::join!(queue.call(survey("acme", 1)), queue.call(survey("bob", 1)));
     assert_eq!((&first, first.is_err()), (&second, true));
     queue.close();

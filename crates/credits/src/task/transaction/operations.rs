@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
-    Overdraft, WriteError,
+    AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation, Overdraft,
+    WriteError,
 };
 
 use crate::coin_selection::BalanceChange;
@@ -173,12 +173,7 @@ impl Operations {
     }
 
     /// The last operation that contributes to a violation. For a shortage only spending operations count.
-    pub(super) fn violating_operation(
-        &self,
-        operations: &[Operation],
-        blame: &Violation,
-        is_short: bool,
-    ) -> usize {
+    pub(super) fn violating_operation(&self, operations: &[Operation], blame: &Violation, is_short: bool) -> usize {
         let is_meant = |operation: &Operation| match (operation, blame) {
             (Operation::Issue { account, asset, .. }, Violation::Balance(owner, what)) => {
                 !is_short && account == owner && asset == what
@@ -208,8 +203,7 @@ impl Operations {
             return Ok(Err(WriteError::WrongScope { operation }));
         }
         let rows = self.names.iter().cloned().zip(&found.accounts);
-        let mut accounts: BTreeMap<AccountName, Drafted> =
-            rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
+        let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
         let mut moved = BTreeMap::new();
         *self = Operations::default();
         for (place, operation) in operations.iter().enumerate() {
@@ -358,10 +352,7 @@ impl Drafted {
 }
 
 /// Finds an account that accepts deposits.
-fn find<'a>(
-    accounts: &'a mut BTreeMap<AccountName, Drafted>,
-    name: &AccountName,
-) -> Result<&'a mut Drafted, Refusal> {
+fn find<'a>(accounts: &'a mut BTreeMap<AccountName, Drafted>, name: &AccountName) -> Result<&'a mut Drafted, Refusal> {
     let account = accounts.get_mut(name).ok_or(NOT_FOUND)?;
     if account.is_in_doubt {
         return Err(Refusal::InDoubt);
@@ -403,11 +394,7 @@ impl Verdict {
         Verdict { claims: Vec::new(), moved: BTreeMap::new(), is_in_doubt: true, overdrafts: BTreeMap::new() }
     }
 
-    fn of(
-        home: &VaultKey,
-        accounts: BTreeMap<AccountName, Drafted>,
-        moved: BTreeMap<AccountName, bool>,
-    ) -> Verdict {
+    fn of(home: &VaultKey, accounts: BTreeMap<AccountName, Drafted>, moved: BTreeMap<AccountName, bool>) -> Verdict {
         let overdrafts = accounts.iter().map(|(name, account)| (name.clone(), account.overdraft)).collect();
         let changed = accounts.into_iter().filter(|(_, account)| account.is_changed);
         let claim = |(name, account): (AccountName, Drafted)| {

@@ -3,9 +3,7 @@
 use earmark_admission::{Backend as _, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
 use earmark_core::{NamespaceName, Principal};
 
-use crate::support::client::{
-    SLOTS, Scenario, definition, issue, key, lease, reserve_request, write_request,
-};
+use crate::support::client::{SLOTS, Scenario, definition, issue, key, lease, reserve_request, write_request};
 use crate::support::disk::SimDisk;
 use crate::support::sample;
 use crate::support::sim_cluster::{SMALL, Settings, SimCluster, TIMING, until};
@@ -52,9 +50,7 @@ async fn a_node_that_was_away_for_long_catches_up_by_snapshot_and_journal() {
     cluster.stop(away).await;
     cluster.leader().await;
     for sequence in 1..20 {
-        scenario
-            .write(&cluster.client(leader), write_request("load", sequence, vec![issue("acme", 1)]))
-            .await;
+        scenario.write(&cluster.client(leader), write_request("load", sequence, vec![issue("acme", 1)])).await;
     }
     forget_the_log(&cluster).await;
     let behind = cluster.status(leader).snapshot_index;
@@ -135,8 +131,7 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
     let definition = definition("calls", SLOTS, 2);
     let put = PutLimitRequest { namespace: team.clone(), definition, expected_revision: None };
     client.0.put_limit(Principal::System, put).await.unwrap();
-    let in_team =
-        |amount| ReserveRequest { namespace: team.clone(), ..reserve_request(lease(), &[("calls", amount)]) };
+    let in_team = |amount| ReserveRequest { namespace: team.clone(), ..reserve_request(lease(), &[("calls", amount)]) };
     let taken = in_team(2);
     client.ask(taken.clone()).await.unwrap();
     let complete = || {
@@ -156,9 +151,7 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
                 ReserveAnswer::Denied { limited_by, .. } => assert_eq!(limited_by, [key("calls")]),
                 other => panic!("{other:?}"),
             },
-            _ => assert!(
-                client.0.complete(Principal::System, complete()).await.pop().unwrap().unwrap().reconciled
-            ),
+            _ => assert!(client.0.complete(Principal::System, complete()).await.pop().unwrap().unwrap().reconciled),
         }
         cluster.kill(away);
     }
@@ -178,9 +171,7 @@ async fn the_log_stays_short_by_itself_and_late_nodes_still_catch_up() {
         cluster.leader().await;
         let client = cluster.client(cluster.running()[0]);
         for sequence in 1..60 {
-            scenario
-                .write(&client, write_request("load", round * 59 + sequence, vec![issue("acme", 1)]))
-                .await;
+            scenario.write(&client, write_request("load", round * 59 + sequence, vec![issue("acme", 1)])).await;
         }
         tokio::time::sleep(TIMING.deadline).await;
         cluster.start(away).await;
@@ -188,11 +179,7 @@ async fn the_log_stays_short_by_itself_and_late_nodes_still_catch_up() {
     }
     let log = |id: u64| {
         let disk = &cluster.hosts[&id].disk;
-        disk.paths()
-            .iter()
-            .filter(|path| path.starts_with("log/0"))
-            .map(|path| disk.bytes(path).len())
-            .sum::<usize>()
+        disk.paths().iter().filter(|path| path.starts_with("log/0")).map(|path| disk.bytes(path).len()).sum::<usize>()
     };
     for id in cluster.running() {
         assert!(log(id) < 20_000, "the log of node {id} has {} bytes", log(id));
@@ -210,9 +197,7 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
     cluster.stop(away).await;
     let mut leader = cluster.leader().await;
     for sequence in 1..10 {
-        scenario
-            .write(&cluster.client(leader), write_request("load", sequence, vec![issue("acme", 1)]))
-            .await;
+        scenario.write(&cluster.client(leader), write_request("load", sequence, vec![issue("acme", 1)])).await;
     }
     forget_the_log(&cluster).await;
     let left = cluster.hosts[&away].disk.copy();

@@ -36,10 +36,8 @@ impl RequestPair {
     /// Sends both to a node, which must answer.
     async fn of(&self, cluster: &SimCluster, id: u64) -> (WriteAnswer, ReserveAnswer) {
         let client = cluster.client(id);
-        let answers = (
-            client.try_write(self.write.clone()).await.unwrap(),
-            client.ask(self.reserve.clone()).await.unwrap(),
-        );
+        let answers =
+            (client.try_write(self.write.clone()).await.unwrap(), client.ask(self.reserve.clone()).await.unwrap());
         assert!(matches!(answers.0, WriteAnswer::Committed(_)), "{answers:?}");
         assert!(matches!(answers.1, ReserveAnswer::Allowed { .. }), "{answers:?}");
         answers
@@ -92,8 +90,7 @@ async fn what_was_appended_and_lost_with_its_leader_happens_once_when_it_is_aske
     cluster.isolate(old);
     let before = cluster.status(old).last_log_index;
     let client = cluster.client(old);
-    let (write, reserve) =
-        tokio::join!(client.try_write(requests.write.clone()), client.ask(requests.reserve.clone()));
+    let (write, reserve) = tokio::join!(client.try_write(requests.write.clone()), client.ask(requests.reserve.clone()));
     assert!(write.is_err() && reserve.is_err(), "{write:?} {reserve:?}");
     assert!(cluster.status(old).last_log_index > before, "it was to be appended");
     let others: Vec<u64> = cluster.running().into_iter().filter(|id| *id != old).collect();
@@ -113,8 +110,7 @@ async fn what_is_in_the_log_twice_has_one_effect() {
     let old = cluster.leader().await;
     let index = cluster.status(old).last_log_index;
     let asking = {
-        let (client, write, reserve) =
-            (cluster.client(old), requests.write.clone(), requests.reserve.clone());
+        let (client, write, reserve) = (cluster.client(old), requests.write.clone(), requests.reserve.clone());
         tokio::spawn(async move { tokio::join!(client.try_write(write), client.ask(reserve)) })
     };
     // Wait until the followers have the entry; the leader dies before it can answer.

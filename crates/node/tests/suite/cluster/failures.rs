@@ -40,16 +40,12 @@ async fn one_failure(kind: Kind, after: u64, disk_error: DiskError) -> bool {
     let failed = failure.is_ok();
     if let Ok(message) = failure {
         assert!(message.contains("sim:/"), "{what}: {message} names no file");
-        let is_advice =
-            ["start this node again", "start the node again"].iter().any(|word| message.contains(word));
+        let is_advice = ["start this node again", "start the node again"].iter().any(|word| message.contains(word));
         assert!(is_advice, "{what}: {message} gives no advice");
         if disk_error == DiskError::Full {
             assert!(message.contains("full") || message.contains("space"), "{what}: {message}");
         }
-        let late = cluster
-            .client(1)
-            .try_write(write_request("load", acknowledged + 1, vec![issue("acme", 1)]))
-            .await;
+        let late = cluster.client(1).try_write(write_request("load", acknowledged + 1, vec![issue("acme", 1)])).await;
         assert!(late.is_err(), "{what}: {late:?} after a failure");
     }
     cluster.crash(1, after);

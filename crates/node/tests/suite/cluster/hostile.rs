@@ -6,8 +6,8 @@ use earmark_core::{Command, CreateKey, Principal, Role, put_principal};
 use earmark_node::{Node, NodeOptions};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, SubmitRequest, VoteRequest,
-    members_reply, submit_reply,
+    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, SubmitRequest, VoteRequest, members_reply,
+    submit_reply,
 };
 use tonic::transport::Channel;
 
@@ -26,8 +26,7 @@ struct Victim {
 
 impl Victim {
     async fn on(disk: &SimDisk) -> Victim {
-        let options =
-            NodeOptions { peer_listen: Some("127.0.0.1:0".into()), ..NodeOptions::new(disk.mount()) };
+        let options = NodeOptions { peer_listen: Some("127.0.0.1:0".into()), ..NodeOptions::new(disk.mount()) };
         let node = Node::open(options).await.unwrap();
         let url = format!("http://{}", node.peer_address().unwrap());
         let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
@@ -136,8 +135,7 @@ async fn nobody_is_made_a_member_who_does_not_answer_where_it_says_it_is() {
     let own = victim.node.peer_address().unwrap().to_owned();
     for address in ["127.0.0.1:1".to_owned(), own] {
         let Route { cluster, incarnation, .. } = victim.route.clone();
-        let join =
-            victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
+        let join = victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
         let joined = join.unwrap().into_inner().result;
         assert!(matches!(joined, Some(members_reply::Result::Unavailable(_))), "{joined:?}");
     }
@@ -153,8 +151,7 @@ async fn an_address_that_is_too_long_is_refused_and_snapshots_can_be_read() {
     let mut victim = Victim::on(&disk).await;
     for address in [String::new(), "x".repeat(1 << 20)] {
         let Route { cluster, incarnation, .. } = victim.route.clone();
-        let join =
-            victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
+        let join = victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
         let joined = join.unwrap().into_inner().result;
         assert!(matches!(joined, Some(members_reply::Result::Refused(_))), "{joined:?}");
     }

@@ -80,9 +80,7 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
     let index = cluster.status(leader).last_log_index;
     let asking = {
         let (behind, by) = (cluster.client(follower), by.clone());
-        tokio::spawn(async move {
-            behind.0.reserve(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await.remove(0)
-        })
+        tokio::spawn(async move { behind.0.reserve(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await.remove(0) })
     };
     let mut steps = 0;
     while cluster.status(leader).last_log_index <= index {
@@ -126,10 +124,7 @@ async fn the_first_key_closes_the_doors_of_nodes_that_have_not_heard_of_it() {
 async fn keys_survive_the_end_of_every_node_and_reach_one_that_joins() {
     let (mut cluster, token, _) = keyed().await;
     cluster.add(4).await;
-    until("the new node knows the key", || {
-        cluster.client(4).0.authenticate(token.id(), &token.hash()).is_some()
-    })
-    .await;
+    until("the new node knows the key", || cluster.client(4).0.authenticate(token.id(), &token.hash()).is_some()).await;
     cluster.agree().await;
     for id in cluster.running() {
         cluster.stop(id).await;

@@ -33,8 +33,7 @@ async fn the_id_of_a_node_that_was_removed_is_never_used_again() {
     // With its old folder.
     cluster.start(gone).await;
     let failure = tokio::time::timeout(TIMING.deadline * 2, cluster.node(gone).failure().wait()).await;
-    let is_told =
-        ["was removed", "never used again"].iter().any(|why| failure.as_ref().unwrap().contains(why));
+    let is_told = ["was removed", "never used again"].iter().any(|why| failure.as_ref().unwrap().contains(why));
     assert!(is_told, "{failure:?}");
     let added = cluster.node(leader).add(gone, address(gone)).await;
     assert!(refusal(added).contains("never used again"));

@@ -29,9 +29,7 @@ async fn answers_nothing(client: &TestClient) {
     let write = client.try_write(write_request("billing", 2, vec![issue("acme", 1)]));
     let read = client.0.usage(namespace(), key("rpm"));
     let (reserve, write, read) = tokio::join!(reserve, write, read);
-    for message in
-        [reserve.unwrap_err(), write.unwrap_err(), read.unwrap_err()].map(|error| error.to_string())
-    {
+    for message in [reserve.unwrap_err(), write.unwrap_err(), read.unwrap_err()].map(|error| error.to_string()) {
         let is_clear = ["majority", "leader", "answer", "reached"].iter().any(|word| message.contains(word));
         assert!(is_clear, "{message}");
     }
@@ -112,9 +110,8 @@ async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
     let cut_off = cluster.follower().await;
     cluster.isolate(cut_off);
     answers_nothing(&cluster.client(cut_off)).await;
-    let leader = cluster
-        .leader_of(&cluster.running().into_iter().filter(|id| *id != cut_off).collect::<Vec<_>>())
-        .await;
+    let leader =
+        cluster.leader_of(&cluster.running().into_iter().filter(|id| *id != cut_off).collect::<Vec<_>>()).await;
     cluster.client(leader).admit(&[("rpm", 2)]).await;
     cluster.net.heal();
     cluster.leader().await;
@@ -171,11 +168,8 @@ async fn what_was_passed_on_to_a_leader_that_is_gone_is_passed_on_to_the_next_on
 async fn a_minority_may_be_away() {
     let mut cluster = opened(5).await;
     let leader = cluster.leader().await;
-    let away: Vec<u64> = [leader]
-        .into_iter()
-        .chain(cluster.running().into_iter().filter(|id| *id != leader))
-        .take(2)
-        .collect();
+    let away: Vec<u64> =
+        [leader].into_iter().chain(cluster.running().into_iter().filter(|id| *id != leader)).take(2).collect();
     away.iter().for_each(|id| cluster.kill(*id));
     cluster.leader().await;
     cluster.client(cluster.running()[0]).admit(&[("rpm", 2)]).await;

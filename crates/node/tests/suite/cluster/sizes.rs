@@ -7,8 +7,7 @@ use crate::support::client::{TestClient, credit, definition, issue, lease, open,
 use crate::support::disk::SimDisk;
 use crate::support::sim_cluster::{Settings, SimCluster};
 
-const FOUR: [(&str, u64); 4] =
-    [("gpt-4o:rpm", 1), ("gpt-4o:tpm", 900), ("gpt-4o:now", 1), ("tenant:tpd", 900)];
+const FOUR: [(&str, u64); 4] = [("gpt-4o:rpm", 1), ("gpt-4o:tpm", 900), ("gpt-4o:now", 1), ("tenant:tpd", 900)];
 const EACH: u64 = 200;
 
 /// Bytes of the files in a folder.

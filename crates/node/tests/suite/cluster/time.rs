@@ -171,16 +171,10 @@ async fn log_time_jumps_to_the_wall_clocks_of_a_majority_once_nothing_is_reserve
         cluster.hosts[&id].clock.set_wall(wall(&cluster, id) + HOUR_MS);
     }
     let before = client.write("billing", 1, vec![]).await.committed_at;
-    assert!(
-        before.wall.get() >= before.log.get() + HOUR_MS - 1_000,
-        "records carry the wall time: {before:?}"
-    );
+    assert!(before.wall.get() >= before.log.get() + HOUR_MS - 1_000, "records carry the wall time: {before:?}");
     tokio::time::sleep(Duration::from_secs(5)).await;
     let held = client.write("billing", 2, vec![]).await.committed_at;
-    assert!(
-        held.log.get() < before.log.get() + 60_000,
-        "a reservation ended early: {held:?} after {before:?}"
-    );
+    assert!(held.log.get() < before.log.get() + 60_000, "a reservation ended early: {held:?} after {before:?}");
     cluster.advance_ms(61_000);
     let mut sequence = 2;
     let mut at = held;

@@ -71,10 +71,7 @@ fn offsets(name: &str, len: usize) -> impl Iterator<Item = usize> {
 fn named(error: &Fault, name: &str, what: &str) -> bool {
     let text = error.to_string();
     assert!(text.starts_with(&format!("sim:/{name}")), "{what}: {text}");
-    assert!(
-        text.contains("docs/operating.md") || text.contains("version") || text.contains("own data"),
-        "{text}"
-    );
+    assert!(text.contains("docs/operating.md") || text.contains("version") || text.contains("own data"), "{text}");
     false
 }
 

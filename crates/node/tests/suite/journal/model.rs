@@ -77,8 +77,7 @@ impl Run {
         let account = AccountId(self.random.gen_range(0..ACCOUNTS + 1));
         let after = self.random.gen_range(0..=self.model.len() as u64 + 1);
         let limit = self.random.gen_range(0..20);
-        let of_account =
-            |entry: &&JournalEntry| entry.number > after && entry.record.accounts().contains(&account);
+        let of_account = |entry: &&JournalEntry| entry.number > after && entry.record.accounts().contains(&account);
         let mut expected: Vec<JournalEntry> = self.model.iter().filter(of_account).cloned().collect();
         let has_more = expected.len() > limit;
         expected.truncate(limit);

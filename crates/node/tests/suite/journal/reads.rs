@@ -129,12 +129,8 @@ async fn reads_on_a_real_disk_go_on_while_records_are_appended() {
     const ENTRIES: u64 = 20_000;
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()).unwrap());
-    let options = JournalOptions {
-        cluster: CLUSTER,
-        segment_bytes: 200_000,
-        write_bytes: 20_000,
-        buffer_bytes_max: 100_000,
-    };
+    let options =
+        JournalOptions { cluster: CLUSTER, segment_bytes: 200_000, write_bytes: 20_000, buffer_bytes_max: 100_000 };
     let journal = Journal::open(Arc::clone(&disk), options, None).unwrap();
     let reader = journal.clone();
     let reads = tokio::task::spawn_blocking(move || {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, HoldEntry, JournalRecord, LeaseId,
-    LimitId, NamespaceId, Operation, Receipt, SettleEntry, Transaction, TxId, UnixMs, VaultId,
+    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, HoldEntry, JournalRecord, LeaseId, LimitId,
+    NamespaceId, Operation, Receipt, SettleEntry, Transaction, TxId, UnixMs, VaultId,
 };
 use rand::Rng;
 use rand::rngs::StdRng;

@@ -9,9 +9,7 @@ use earmark_node::{Entry, LogOptions, LogStore, Vote};
 use openraft::storage::RaftLogStorage;
 
 use crate::support::disk::SimDisk;
-use crate::support::log_driver::{
-    CLUSTER, Ever, Log, append, append_later, block_on, entry, id, open, read, vote,
-};
+use crate::support::log_driver::{CLUSTER, Ever, Log, append, append_later, block_on, entry, id, open, read, vote};
 use crate::support::random::Random;
 use crate::support::soak::each_seed;
 
@@ -52,8 +50,7 @@ impl Oracle {
         self.term += u64::from(random.chance(20));
         let first = self.now().next();
         let count = random.between(1, 5);
-        let entries =
-            (first..first + count).map(|index| entry(random, id(self.term, index), 700)).collect::<Vec<_>>();
+        let entries = (first..first + count).map(|index| entry(random, id(self.term, index), 700)).collect::<Vec<_>>();
         self.ever.extend(entries.iter().map(|entry| (entry.log_id, entry.clone())));
         entries
     }
@@ -84,13 +81,8 @@ async fn step(store: &mut LogStore, oracle: &mut Oracle, random: &mut Random) ->
                 flags.push((append_later(store, entries).await, oracle.logs.len()));
             }
             tokio::time::sleep(Duration::from_millis(random.below(40))).await;
-            let done = |flag: &Option<Arc<AtomicBool>>| {
-                flag.as_ref().is_some_and(|flag| flag.load(Ordering::SeqCst))
-            };
-            assert!(
-                flags.windows(2).all(|pair| done(&pair[0].0) || !done(&pair[1].0)),
-                "acknowledged out of order"
-            );
+            let done = |flag: &Option<Arc<AtomicBool>>| flag.as_ref().is_some_and(|flag| flag.load(Ordering::SeqCst));
+            assert!(flags.windows(2).all(|pair| done(&pair[0].0) || !done(&pair[1].0)), "acknowledged out of order");
             if let Some((_, upto)) = flags.iter().rev().find(|(flag, _)| done(flag)) {
                 oracle.logs.drain(..upto - 1);
             }

@@ -133,8 +133,7 @@ fn after_a_power_cut_only_the_last_write_can_be_taken_for_torn() {
             let (disk, mut store) = made(10 + seed).await;
             let mut random = Random::new(seed);
             let log = read(&mut store).await;
-            let entries =
-                (log.next()..log.next() + 2).map(|index| entry(&mut random, id(9, index), 60)).collect();
+            let entries = (log.next()..log.next() + 2).map(|index| entry(&mut random, id(9, index), 60)).collect();
             assert!(append(&mut store, entries).await);
             disk.crash(seed);
             Folder::take(&disk, Expected::default()).unwrap();
@@ -143,10 +142,7 @@ fn after_a_power_cut_only_the_last_write_can_be_taken_for_torn() {
             let last_segment = disk.paths().into_iter().rfind(|path| path.ends_with(".log")).unwrap();
             damage_everywhere(&disk, &shown, |path, _, found| {
                 let kept = shown.log.until(found.log.next());
-                path == last_segment
-                    && found.log == kept
-                    && found.vote == shown.vote
-                    && found.log.next() >= log.next()
+                path == last_segment && found.log == kept && found.vote == shown.vote && found.log.next() >= log.next()
             })
             .await;
         }
@@ -185,10 +181,7 @@ fn damage_that_later_writes_prove_is_no_torn_tail_even_without_a_mark() {
             disk.corrupt(&path, place, 0x10);
             let fault = find(&disk).await.err().unwrap_or_else(|| panic!("byte {place} was taken for torn"));
             let wrong_at = if place < second { first } else { second };
-            assert!(
-                fault.to_string().contains(&format!("sim:/{path} is damaged at byte {wrong_at}:")),
-                "{fault}"
-            );
+            assert!(fault.to_string().contains(&format!("sim:/{path} is damaged at byte {wrong_at}:")), "{fault}");
         }
         // Only the last write can be torn.
         disk.corrupt(&path, third, 0x10);

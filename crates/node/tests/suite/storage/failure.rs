@@ -29,8 +29,7 @@ async fn run(kind: Kind, after: u64, disk_error: DiskError) -> ScriptRun {
     for term in 1..7 {
         for _ in 0..2 {
             let first = ran.acknowledged.next();
-            let entries =
-                (first..first + 2).map(|index| entry(&mut random, id(term, index), 90)).collect::<Vec<_>>();
+            let entries = (first..first + 2).map(|index| entry(&mut random, id(term, index), 90)).collect::<Vec<_>>();
             let written = append(&mut ran.store, entries.clone()).await;
             ran.note(written, |log| log.entries.extend(entries));
         }
@@ -101,14 +100,12 @@ fn whatever_fails_and_whenever_nothing_more_is_acknowledged_and_nothing_is_lost(
                     // A restart without a power cut may see writes that never reached the disk. Once seen, they must
                     // survive a power cut.
                     ran.disk.kill();
-                    let mut store =
-                        open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    let mut store = open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
                     let seen = read(&mut store).await;
                     let vote = store.read_vote().await.unwrap();
                     assert!(holds(&seen, &ran.acknowledged), "{what}: {seen:?} for {:?}", ran.acknowledged);
                     ran.disk.crash(after);
-                    let mut store =
-                        open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    let mut store = open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
                     assert_eq!(read(&mut store).await, seen, "{what}");
                     assert_eq!(store.read_vote().await.unwrap(), vote, "{what}");
                 }
@@ -126,8 +123,7 @@ fn a_power_cut_right_after_a_failure_loses_nothing_that_was_acknowledged() {
                 let ran = run(kind, after, DiskError::Broken).await;
                 ran.disk.crash(seed);
                 let what = format!("{kind:?} {after}");
-                let mut store =
-                    open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                let mut store = open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
                 let found = read(&mut store).await;
                 assert!(holds(&found, &ran.acknowledged), "{what}: {found:?} for {:?}", ran.acknowledged);
             }

@@ -155,8 +155,7 @@ fn a_log_on_real_files_is_there_after_it_was_closed_and_opened() {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()).unwrap());
         make(&*disk).unwrap();
         let options = LogOptions { segment_bytes: 5_000, cache_bytes: 1_000 };
-        let mut store =
-            LogStore::open(Arc::clone(&disk), CLUSTER, options, Failure::default()).await.unwrap();
+        let mut store = LogStore::open(Arc::clone(&disk), CLUSTER, options, Failure::default()).await.unwrap();
         for index in 0..50 {
             assert!(append(&mut store, vec![entry(&mut Random::new(index), id(1, index), 1_000)]).await);
         }

@@ -28,12 +28,7 @@ async fn acquire(queue: &CallerQueue, items: usize) -> Result<WorkPermit<'_>, Au
 }
 
 /// A request that waits, records its number, and ends.
-fn spawn(
-    queue: &Arc<CallerQueue>,
-    items: usize,
-    number: u32,
-    order: &Arc<Mutex<Vec<u32>>>,
-) -> JoinHandle<()> {
+fn spawn(queue: &Arc<CallerQueue>, items: usize, number: u32, order: &Arc<Mutex<Vec<u32>>>) -> JoinHandle<()> {
     let (queue, order) = (Arc::clone(queue), Arc::clone(order));
     tokio::spawn(async move {
         let _permit = acquire(&queue, items).await.unwrap();

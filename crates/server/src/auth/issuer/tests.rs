@@ -214,8 +214,7 @@ fn unusable_keys_are_skipped_and_without_any_all_tokens_are_rejected() {
     let mut secret = document(&pair(1), "one");
     secret["use"] = json!("enc");
     let odd = [curve, shared, short, other, secret, json!(7)];
-    for (document, says) in
-        odd.iter().zip(["kty EC and crv P-256", "kty oct", "2048 or more", "alg RS512", "use enc"])
+    for (document, says) in odd.iter().zip(["kty EC and crv P-256", "kty oct", "2048 or more", "alg RS512", "use enc"])
     {
         let why = serde_json::from_value(document.clone()).map(public_key).unwrap().unwrap_err();
         assert!(why.contains(says), "{why}");

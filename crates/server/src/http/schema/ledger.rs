@@ -136,10 +136,8 @@ fn entry(kind: &str, mut properties: Value) -> Value {
 }
 
 fn audit() -> Value {
-    let totals = exactly(
-        json!({"asset": name(&ASSET), "issued": signed(), "retired": signed(), "live": signed()}),
-        &[],
-    );
+    let totals =
+        exactly(json!({"asset": name(&ASSET), "issued": signed(), "retired": signed(), "live": signed()}), &[]);
     exactly(
         json!({
             "balanced": {"type": "boolean"},

@@ -25,13 +25,9 @@ impl Shape {
     fn check(&self, path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
         match self {
             Shape::Integer { min, max } => {
-                let is_allowed =
-                    raw.get().parse::<u64>().is_ok_and(|integer| (*min..=*max).contains(&integer));
+                let is_allowed = raw.get().parse::<u64>().is_ok_and(|integer| (*min..=*max).contains(&integer));
                 (!is_allowed).then(|| {
-                    format!(
-                        "{path}: found {}, allowed are integers from {min} to {max}",
-                        Shortened(raw.get())
-                    )
+                    format!("{path}: found {}, allowed are integers from {min} to {max}", Shortened(raw.get()))
                 })
             }
             Shape::Name(name) => match text(raw) {
@@ -41,15 +37,12 @@ impl Shape {
             Shape::Lease => lease(path, raw),
             Shape::Text { bytes_max } => match text(raw) {
                 Some(text) if text.len() <= *bytes_max => None,
-                Some(text) => {
-                    Some(format!("{path}: found {} bytes, allowed are up to {bytes_max}", text.len()))
-                }
+                Some(text) => Some(format!("{path}: found {} bytes, allowed are up to {bytes_max}", text.len())),
                 None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),
             },
             Shape::Choice(texts) => {
                 let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
-                (!is_allowed)
-                    .then(|| format!("{path}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
+                (!is_allowed).then(|| format!("{path}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
             }
             Shape::List { item, min, max } => list(path, raw, item, *min..=*max),
             Shape::Object(fields) => object(path, raw, fields),
@@ -57,11 +50,7 @@ impl Shape {
             Shape::OneOf(fields) => one_of(path, raw, fields),
             Shape::LogPosition => {
                 let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));
-                text(raw)
-                    .ok_or(ChangeCursorError)
-                    .and_then(|text| text.parse::<ChangeCursor>())
-                    .err()
-                    .map(wrong)
+                text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
             }
             Shape::Credit => credit(raw.get()).is_none().then(|| {
                 format!(
@@ -173,10 +162,7 @@ fn one_of(path: &FieldPath<'_>, raw: &RawValue, fields: &'static [Field]) -> Opt
         Ok(Members(members)) => members,
         Err(_) => {
             let found = Shortened(raw.get());
-            return Some(format!(
-                "{path}: found {found}, allowed is an object with one of {}",
-                Names(fields)
-            ));
+            return Some(format!("{path}: found {found}, allowed is an object with one of {}", Names(fields)));
         }
     };
     for (name, raw) in &members {

@@ -18,11 +18,7 @@ const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Fiel
 /// The fields of all kinds of limits.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
     needed("key", Shape::Name(&LIMIT_KEY), "The key of the limit."),
-    needed(
-        "kind",
-        Shape::Choice(&["rolling", "concurrency", "credit"]),
-        "How reserved capacity becomes free again.",
-    ),
+    needed("kind", Shape::Choice(&["rolling", "concurrency", "credit"]), "How reserved capacity becomes free again."),
     optional("capacity", AMOUNT, "Rolling and concurrency: how much may be reserved at once."),
     optional("window_seconds", HOLD_SECONDS, "Rolling: seconds until reserved capacity is free again."),
     optional(

@@ -28,10 +28,7 @@ fn what_is_wrong_is_said_by_place_with_what_was_found_and_what_is_allowed() {
             "body: found no JSON (trailing characters at line 1 column 84), allowed is one JSON object",
         ),
         ("{}".into(), "lease_id is required"),
-        (
-            r#"{"lease":1}"#.into(),
-            "lease: found an unknown field, allowed are lease_id, job_id, requirements",
-        ),
+        (r#"{"lease":1}"#.into(), "lease: found an unknown field, allowed are lease_id, job_id, requirements"),
         (r#"{"lease_id":7}"#.into(), "lease_id: found 7, allowed is a ULID as a text"),
         (r#"{"lease_id":"x"}"#.into(), "lease_id: found 1 bytes, a ULID has 26 characters"),
         (
@@ -83,9 +80,8 @@ fn an_amount_is_an_integer_of_64_bits_and_nothing_else() {
 fn a_place_in_a_batch_names_its_item() {
     let good = reserve(r#"[{"key":"a","amount":1}]"#);
     let bad = reserve(r#"[{"key":"a","amount":1},{"key":"b","amount":0}]"#);
-    let message = BatchBody::<ReserveBody>::SHAPE
-        .explain(format!(r#"{{"requests":[{good},{bad}]}}"#).as_bytes())
-        .unwrap();
+    let message =
+        BatchBody::<ReserveBody>::SHAPE.explain(format!(r#"{{"requests":[{good},{bad}]}}"#).as_bytes()).unwrap();
     assert!(message.starts_with("requests[1].requirements[1].amount: found 0, "), "{message}");
 }
 
@@ -128,12 +124,7 @@ fn batch(items: &[&[u8]]) -> Vec<u8> {
 fn agree<T: DeserializeOwned + Described>(body: &[u8]) -> usize {
     let parsed = serde_json::from_slice::<Object<T>>(body).map(drop).map_err(|error| error.to_string());
     let explained = T::SHAPE.explain(body);
-    assert_eq!(
-        parsed.is_ok(),
-        explained.is_none(),
-        "{:?}: {parsed:?}, {explained:?}",
-        body.escape_ascii().to_string()
-    );
+    assert_eq!(parsed.is_ok(), explained.is_none(), "{:?}: {parsed:?}, {explained:?}", body.escape_ascii().to_string());
     usize::from(parsed.is_ok())
 }
 
@@ -258,10 +249,7 @@ fn a_definition_is_explained_field_by_field() {
             "asset is required for a credit limit",
         ),
         (r#"{"key":"a","kind":"credit","capacity":1}"#, "capacity: found 1, but a credit limit has none"),
-        (
-            r#"{"key":"a","kind":"rolling","asset":"usd"}"#,
-            "asset: found \"usd\", but a rolling limit has none",
-        ),
+        (r#"{"key":"a","kind":"rolling","asset":"usd"}"#, "asset: found \"usd\", but a rolling limit has none"),
         (r#"{"unit":5}"#, "unit: found 5, allowed is a text"),
         (
             r#"{"actor":"me"}"#,

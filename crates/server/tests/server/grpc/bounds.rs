@@ -79,8 +79,7 @@ async fn batches_and_lists_have_the_bounds_of_the_contract() {
         let message = refused(client.reserve_batch(batch(count)).await, Code::InvalidArgument);
         assert_eq!(message, format!("requests: found {count} items, allowed are 1 to 256"));
     }
-    let message =
-        refused(client.complete_batch(v1::CompleteBatchRequest::default()).await, Code::InvalidArgument);
+    let message = refused(client.complete_batch(v1::CompleteBatchRequest::default()).await, Code::InvalidArgument);
     assert_eq!(message, "requests: found 0 items, allowed are 1 to 256");
     let mut bad = batch(2);
     bad.requests[1].requirements[0].amount = 0;

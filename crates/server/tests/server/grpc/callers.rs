@@ -100,10 +100,7 @@ async fn every_method_lets_in_just_the_roles_of_its_row() {
                 (false, _) => {
                     let has = format!("; this key has role {}", ROLES[place]);
                     assert_eq!(code, Code::PermissionDenied, "{what}");
-                    assert!(
-                        message.starts_with("needs role ") && message.contains(&has),
-                        "{what}: {message}"
-                    );
+                    assert!(message.starts_with("needs role ") && message.contains(&has), "{what}: {message}");
                 }
             }
         }
@@ -150,11 +147,7 @@ async fn credentials_that_are_not_good_are_all_answered_alike() {
     let mut first = None;
     for (asked, headers) in asked.into_iter().zip(&wrong) {
         let status = asked.await.unwrap().unwrap_err();
-        assert_eq!(
-            (status.code(), status.message()),
-            (Code::Unauthenticated, UNAUTHENTICATED),
-            "{headers:?}"
-        );
+        assert_eq!((status.code(), status.message()), (Code::Unauthenticated, UNAUTHENTICATED), "{headers:?}");
         let mut metadata = status.metadata().clone().into_headers();
         // These two headers always differ.
         metadata.remove("x-request-id");
@@ -208,16 +201,12 @@ async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_calle
 async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
     let named = || Some(namespace.to_owned());
     let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
-    let reserve =
-        v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
+    let reserve = v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
     let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
-    let complete =
-        v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
+    let complete = v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
     let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
-    let write = v1::WriteRequest {
-        namespace: namespace.into(),
-        ..calls::write(None, 1, vec![calls::open_vault("eu")])
-    };
+    let write =
+        v1::WriteRequest { namespace: namespace.into(), ..calls::write(None, 1, vec![calls::open_vault("eu")]) };
     let batch = v1::BatchWriteRequest {
         namespace: namespace.into(),
         vault: None,
@@ -233,10 +222,8 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         };
     }
     let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
-    let balances =
-        v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
-    let entries =
-        v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
+    let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
+    let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     // One item of another namespace rejects the whole batch.
     let reserves = v1::ReserveBatchRequest { requests: vec![own, reserve.clone()] };
     let completes = v1::CompleteBatchRequest { requests: vec![complete.clone()] };
@@ -281,11 +268,7 @@ async fn an_admin_of_another_namespace_is_refused_by_every_method_alike() {
         for (path, answer) in each(&keyed, &key, namespace).await {
             let status = answer.expect_err(path);
             let message = format!("namespace: found {namespace}, this key belongs to namespace team");
-            assert_eq!(
-                (status.code(), status.message()),
-                (Code::PermissionDenied, message.as_str()),
-                "{path}"
-            );
+            assert_eq!((status.code(), status.message()), (Code::PermissionDenied, message.as_str()), "{path}");
         }
     }
     assert_eq!(seen().await, before);

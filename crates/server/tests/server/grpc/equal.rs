@@ -44,9 +44,7 @@ fn by_http(answer: &Answer) -> Said {
 fn by_grpc(answer: Result<Value, Status>) -> Said {
     match answer {
         Ok(json) => Said::Ok(json),
-        Err(status) if status.code() == Code::InvalidArgument => {
-            Said::Failed("invalid", status.message().into())
-        }
+        Err(status) if status.code() == Code::InvalidArgument => Said::Failed("invalid", status.message().into()),
         Err(status) if status.code() == Code::NotFound => Said::Failed("not found", status.message().into()),
         Err(status) => panic!("{status:?}"),
     }

@@ -26,12 +26,8 @@ async fn a_backend_that_fails_is_a_status_and_in_a_batch_or_a_write_an_answer() 
         (BackendError::Overloaded("full"), Code::Unavailable, "overloaded"),
         (BackendError::Failed("it broke".into()), Code::Internal, "backend_error"),
     ] {
-        let server = TestServer::on(
-            ManualClock::at(START_MS),
-            Arc::new(Broken(failure.clone())),
-            TestServer::options(),
-        )
-        .await;
+        let server =
+            TestServer::on(ManualClock::at(START_MS), Arc::new(Broken(failure.clone())), TestServer::options()).await;
         let mut client = calls::limits(&server).await;
         let again = format!("{failure}; retry with the same lease");
         assert_eq!(refused(client.reserve(reserve(&server.lease(), &[("a", 1)])).await, code), again);

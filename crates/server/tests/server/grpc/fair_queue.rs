@@ -13,8 +13,7 @@ async fn calls_wait_behind_those_of_the_same_key_and_one_that_is_given_up_leaves
     let leases: Vec<String> = (0..4).map(|_| crowded.server.lease()).collect();
     let limits = calls::limits(&crowded.server).await;
     let call = |lease: &str| {
-        let (mut limits, request) =
-            (limits.clone(), with(Some(&crowded.noisy), calls::reserve(lease, &[("a", 1)])));
+        let (mut limits, request) = (limits.clone(), with(Some(&crowded.noisy), calls::reserve(lease, &[("a", 1)])));
         tokio::spawn(async move { limits.reserve(request).await })
     };
     let worked_on = call(&leases[0]);

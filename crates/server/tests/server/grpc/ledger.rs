@@ -3,9 +3,7 @@
 use earmark_proto::v1::{self, WriteErrorCode};
 use tonic::Code;
 
-use crate::grpc::calls::{
-    self, error, issue, open, open_vault, put_limit, refused, success, transfer, write,
-};
+use crate::grpc::calls::{self, error, issue, open, open_vault, put_limit, refused, success, transfer, write};
 use crate::support::{START_MS, TestServer};
 
 const MAIN: Option<&str> = Some("main");
@@ -16,10 +14,7 @@ async fn a_write_is_answered_once_and_for_all() {
     let mut client = calls::ledger(&server).await;
     let first = write(MAIN, 1, vec![open("acme"), open("bob"), issue("acme", "10")]);
     let done = success(client.write(first.clone()).await.unwrap().into_inner());
-    assert_eq!(
-        (done.sequence, done.committed_at_unix_ms, done.actor.as_str()),
-        (1, START_MS, "system:local")
-    );
+    assert_eq!((done.sequence, done.committed_at_unix_ms, done.actor.as_str()), (1, START_MS, "system:local"));
     assert_eq!(done.tx_id.len(), 26);
     use v1::operation_result::Result::{Account, Entry};
     let results: Vec<_> = done.results.iter().map(|it| it.result.clone().unwrap()).collect();
@@ -33,11 +28,7 @@ async fn a_write_is_answered_once_and_for_all() {
     let reused = error(client.write(write(MAIN, 1, vec![])).await.unwrap().into_inner());
     assert_eq!((reused.code(), reused.operation), (WriteErrorCode::SequenceReused, None));
 
-    let state = v1::GetClientStateRequest {
-        namespace: None,
-        vault: Some("main".into()),
-        client_id: "billing".into(),
-    };
+    let state = v1::GetClientStateRequest { namespace: None, vault: Some("main".into()), client_id: "billing".into() };
     assert_eq!(client.get_client_state(state).await.unwrap().into_inner().last_committed_sequence, 1);
 }
 
@@ -78,12 +69,8 @@ async fn refusals_have_their_codes_and_name_their_operation() {
         of(CloseAccount(account("gone"))),
     ];
     success(client.write(write(MAIN, 1, setup)).await.unwrap().into_inner());
-    let retire = v1::CreditOperation {
-        account: "acme".into(),
-        asset: "usd".into(),
-        amount: "12".into(),
-        memo: String::new(),
-    };
+    let retire =
+        v1::CreditOperation { account: "acme".into(), asset: "usd".into(), amount: "12".into(), memo: String::new() };
     for (operation, code) in [
         (transfer("acme", "cold", "12"), WriteErrorCode::InsufficientCredit),
         (of(Retire(retire)), WriteErrorCode::InsufficientCredit),
@@ -170,8 +157,7 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     let mut client = calls::ledger(&server).await;
     let first = write(MAIN, 1, vec![open("acme"), open("bob"), issue("acme", "10")]);
     success(client.write(first).await.unwrap().into_inner());
-    let second =
-        success(client.write(write(MAIN, 2, vec![transfer("acme", "bob", "4")])).await.unwrap().into_inner());
+    let second = success(client.write(write(MAIN, 2, vec![transfer("acme", "bob", "4")])).await.unwrap().into_inner());
     let list = |after, page_size| v1::ListEntriesRequest {
         namespace: None,
         vault: "main".into(),
@@ -204,8 +190,7 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     }
     let audit = v1::AuditVaultRequest { namespace: None, vault: "main".into() };
     let audit = client.audit_vault(audit).await.unwrap().into_inner();
-    let totals =
-        v1::AssetTotals { asset: "usd".into(), issued: "10".into(), retired: "0".into(), live: "10".into() };
+    let totals = v1::AssetTotals { asset: "usd".into(), issued: "10".into(), retired: "0".into(), live: "10".into() };
     assert_eq!((audit.balanced, audit.assets, audit.message), (true, vec![totals], None));
 }
 

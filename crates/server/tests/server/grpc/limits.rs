@@ -15,16 +15,12 @@ async fn limits_are_put_read_listed_and_deleted() {
         assert_eq!((put.ok, put.status()), (true, v1::LimitStatus::Active));
     }
     let listed = client.list_limits(v1::ListLimitsRequest::default()).await.unwrap().into_inner().limits;
-    let keys: Vec<&str> =
-        listed.iter().map(|limit| limit.definition.as_ref().unwrap().key.as_str()).collect();
+    let keys: Vec<&str> = listed.iter().map(|limit| limit.definition.as_ref().unwrap().key.as_str()).collect();
     assert_eq!(keys, ["a", "b"]);
     let get = v1::GetLimitRequest { key: "a".into(), namespace: None };
     let limit = client.get_limit(get.clone()).await.unwrap().into_inner().limit.unwrap();
     assert_eq!(limit, listed[0]);
-    assert_eq!(
-        (limit.revision, limit.status(), limit.pending_decrease_to),
-        (1, v1::LimitStatus::Active, None)
-    );
+    assert_eq!((limit.revision, limit.status(), limit.pending_decrease_to), (1, v1::LimitStatus::Active, None));
     let definition = limit.definition.unwrap();
     assert_eq!((definition.kind(), definition.overage()), (v1::LimitKind::Rolling, v1::Overage::Debt));
     assert_eq!((definition.capacity, definition.window_seconds), (Some(5), Some(60)));
@@ -101,18 +97,13 @@ async fn a_batch_answers_each_by_itself_in_their_order() {
     let mut client = calls::limits(&server).await;
     client.put_limit(rolling("a", 5)).await.unwrap();
     let leases: Vec<String> = (0..3).map(|_| server.lease()).collect();
-    let requests = vec![
-        reserve(&leases[0], &[("a", 5)]),
-        reserve(&leases[1], &[("a", 1)]),
-        reserve(&leases[2], &[("z", 1)]),
-    ];
-    let results =
-        client.reserve_batch(v1::ReserveBatchRequest { requests }).await.unwrap().into_inner().results;
+    let requests =
+        vec![reserve(&leases[0], &[("a", 5)]), reserve(&leases[1], &[("a", 1)]), reserve(&leases[2], &[("z", 1)])];
+    let results = client.reserve_batch(v1::ReserveBatchRequest { requests }).await.unwrap().into_inner().results;
     let found: Vec<(bool, &str)> = results.iter().map(|it| (it.allowed, it.error.as_str())).collect();
     assert_eq!(found, [(true, ""), (false, ""), (false, "unknown_limit_key:z")]);
     let requests = vec![complete(&leases[0], &[("a", 1)]), complete(&server.lease(), &[])];
-    let results =
-        client.complete_batch(v1::CompleteBatchRequest { requests }).await.unwrap().into_inner().results;
+    let results = client.complete_batch(v1::CompleteBatchRequest { requests }).await.unwrap().into_inner().results;
     let found: Vec<(bool, bool)> = results.iter().map(|it| (it.ok, it.reconciled)).collect();
     assert_eq!(found, [(true, true), (true, false)]);
 }
@@ -130,9 +121,7 @@ async fn namespaces_keep_their_limits_apart() {
     assert!(client.reserve(there).await.unwrap().into_inner().allowed);
     let list = v1::ListLimitsRequest { namespace: team() };
     assert_eq!(client.list_limits(list).await.unwrap().into_inner().limits.len(), 1);
-    assert!(
-        client.list_limits(v1::ListLimitsRequest::default()).await.unwrap().into_inner().limits.is_empty()
-    );
+    assert!(client.list_limits(v1::ListLimitsRequest::default()).await.unwrap().into_inner().limits.is_empty());
     let elsewhere = v1::GetLeaseRequest { lease_id: lease.clone(), namespace: None };
     refused(client.get_lease(elsewhere).await, Code::NotFound);
     let done = v1::CompleteRequest { namespace: team(), ..complete(&lease, &[]) };
@@ -164,9 +153,7 @@ async fn a_limit_of_kind_credit_is_put_and_read_back() {
     assert_eq!(read, definition);
     let lease = server.lease();
     assert!(client.reserve(reserve(&lease, &[("acme:usd", 6)])).await.unwrap().into_inner().allowed);
-    assert!(
-        !client.reserve(reserve(&server.lease(), &[("acme:usd", 6)])).await.unwrap().into_inner().allowed
-    );
+    assert!(!client.reserve(reserve(&server.lease(), &[("acme:usd", 6)])).await.unwrap().into_inner().allowed);
     client.complete(complete(&lease, &[("acme:usd", 4)])).await.unwrap();
     let balances = v1::GetBalancesRequest { namespace: None, vault: "main".into(), account: "acme".into() };
     let balances = ledger.get_balances(balances).await.unwrap().into_inner().balances;

@@ -112,9 +112,7 @@ async fn a_session_acts_as_its_user_in_its_namespace_and_within_its_role() {
     let admin = token(1, "1", "admin", "team", 60);
     let audit = keyed.ask(Some(&admin), "GET", "/v1/audit", "").await.json();
     let entries = audit["entries"].as_array().unwrap();
-    let seen = |entry: &Value| {
-        ["summary", "actor", "namespace"].map(|field| entry[field].as_str().unwrap().to_owned())
-    };
+    let seen = |entry: &Value| ["summary", "actor", "namespace"].map(|field| entry[field].as_str().unwrap().to_owned());
     let entries: Vec<[String; 3]> = entries.iter().map(seen).collect();
     let expected = ["put_limit slots", "open_vault eu", "open_vault us"];
     assert_eq!(entries, expected.map(|what| [what, "user:789", "team"].map(str::to_owned)));

@@ -64,9 +64,7 @@ fn ask(message: MessageRequest) -> ServerReflectionRequest {
 
 fn names(response: ServerReflectionResponse) -> Vec<String> {
     match response.message_response {
-        Some(MessageResponse::ListServicesResponse(list)) => {
-            list.service.into_iter().map(|it| it.name).collect()
-        }
+        Some(MessageResponse::ListServicesResponse(list)) => list.service.into_iter().map(|it| it.name).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -170,10 +168,7 @@ async fn calls_are_counted_by_method_and_code_and_named_in_the_logs() {
     for (line, value) in [
         ("earmark_grpc_requests_total{method=\"earmark.v1.LimitsService/PutLimit\",code=\"OK\"}", 1.0),
         ("earmark_grpc_requests_total{method=\"earmark.v1.LimitsService/Reserve\",code=\"OK\"}", 2.0),
-        (
-            "earmark_grpc_requests_total{method=\"earmark.v1.LimitsService/Reserve\",code=\"INVALID_ARGUMENT\"}",
-            1.0,
-        ),
+        ("earmark_grpc_requests_total{method=\"earmark.v1.LimitsService/Reserve\",code=\"INVALID_ARGUMENT\"}", 1.0),
         ("earmark_grpc_request_seconds_count{method=\"earmark.v1.LimitsService/Reserve\"}", 3.0),
         ("earmark_reserves_total{outcome=\"allowed\"}", 1.0),
         ("earmark_reserves_total{outcome=\"denied\"}", 1.0),

@@ -29,20 +29,9 @@ async fn amounts_that_are_no_positive_integers_are_refused() {
         format!(r#"{{"lease_id":"{}","requirements":[{{"key":"a","amount":{amount}}}]}}"#, server.lease())
     };
     let allowed = "allowed are integers from 1 to 18446744073709551615";
-    for amount in [
-        "0",
-        "-1",
-        "-0",
-        "1.5",
-        "1.0",
-        "1e2",
-        "18446744073709551616",
-        "1e400",
-        "\"5\"",
-        "null",
-        "true",
-        "[1]",
-    ] {
+    for amount in
+        ["0", "-1", "-0", "1.5", "1.0", "1e2", "18446744073709551616", "1e400", "\"5\"", "null", "true", "[1]"]
+    {
         let found = server.ask("POST", "/v1/reserve", &of(amount)).await.problem(400, "invalid_request");
         assert_eq!(found, format!("requirements[0].amount: found {amount}, {allowed}"));
     }
@@ -132,10 +121,7 @@ async fn unknown_missing_and_repeated_fields_are_refused() {
         ),
         (format!(r#"["{lease}",null,{part}]"#), "body: found [\""),
         (format!(r#"{{"lease_id":"{lease}","requirements":[["a",1]]}}"#), "requirements[0]: found [\"a\",1]"),
-        (
-            format!(r#"{{"lease_id":"{lease}","job_id":5,"requirements":{part}}}"#),
-            "job_id: found 5, allowed is a text",
-        ),
+        (format!(r#"{{"lease_id":"{lease}","job_id":5,"requirements":{part}}}"#), "job_id: found 5, allowed is a text"),
         (
             format!(r#"{{"lease_id":"{lease}","job_id":"","requirements":{part}}}"#),
             "job_id: found 0 bytes, allowed are 1 to 128 bytes",
@@ -164,10 +150,7 @@ async fn too_many_requirements_and_a_key_twice_are_refused() {
     refused(&server, "/v1/reserve", &cases).await;
     let cases = [
         (many(33).1, "actuals: found 33 items, allowed are 0 to 32"),
-        (
-            complete(&server.lease(), &[("a", 1), ("a", 1)]).to_string(),
-            "actuals[1].key: found \"a\" as in item 0",
-        ),
+        (complete(&server.lease(), &[("a", 1), ("a", 1)]).to_string(), "actuals[1].key: found \"a\" as in item 0"),
     ];
     refused(&server, "/v1/complete", &cases).await;
     let most = server.ok("POST", "/v1/reserve", &serde_json::from_str(&many(32).0).unwrap()).await;
@@ -224,10 +207,7 @@ async fn keys_with_odd_bytes_are_refused() {
     let of = |key: &str| reserve(&server.lease(), &[(key, 1)]).to_string();
     let long = "k".repeat(257);
     let cases = [
-        (
-            of(""),
-            "requirements[0].key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-",
-        ),
+        (of(""), "requirements[0].key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
         (of(&long), "requirements[0].key: found 257 bytes, "),
         (of("a b"), "requirements[0].key: found ' ' at byte 1, "),
         (of("a/b"), "requirements[0].key: found '/' at byte 1, "),
@@ -262,8 +242,7 @@ async fn a_body_of_more_than_a_mebibyte_is_too_large_however_it_comes() {
     // that announces far too much.
     let mut wire = Wire::to(server.address).await;
     let length = 1_u64 << 40;
-    wire.send(&format!("POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"))
-        .await;
+    wire.send(&format!("POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n")).await;
     let answer = wire.answer().await;
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(answer.problem(413, "invalid_request"), message);
@@ -275,8 +254,7 @@ async fn a_body_of_more_than_a_mebibyte_is_too_large_however_it_comes() {
 #[tokio::test]
 async fn the_content_type_does_not_matter() {
     let server = server().await;
-    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"]
-    {
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"] {
         let body = reserve(&server.lease(), &[("a", 1)]).to_string();
         let length = body.len();
         let mut wire = Wire::to(server.address).await;
@@ -291,9 +269,7 @@ async fn the_content_type_does_not_matter() {
 #[tokio::test]
 async fn paths_and_methods_that_do_not_exist_are_answered_in_json() {
     let server = server().await;
-    for path in
-        ["/", "/v1", "/v1/reserve/", "/v1/admin/limits/", "/v1/admin/limits/a/b", "/v2/reserve", "/v1/writes"]
-    {
+    for path in ["/", "/v1", "/v1/reserve/", "/v1/admin/limits/", "/v1/admin/limits/a/b", "/v2/reserve", "/v1/writes"] {
         server.ask("GET", path, "").await.problem(404, "not_found");
     }
     for (method, path, allow) in [
@@ -316,20 +292,16 @@ async fn a_body_that_nobody_asked_for_does_not_keep_the_answer_from_its_client()
     let server = server().await;
     let body = " ".repeat(8 << 20);
     let mut wire = Wire::to(server.address).await;
-    for (method, path, status) in [
-        ("POST", "/nope", 404),
-        ("POST", "/healthz", 405),
-        ("GET", "/healthz", 200),
-        ("GET", "/v1/leases/x", 400),
-    ] {
+    for (method, path, status) in
+        [("POST", "/nope", 404), ("POST", "/healthz", 405), ("GET", "/healthz", 200), ("GET", "/v1/leases/x", 400)]
+    {
         let answer = wire.ask(method, path, &body).await;
         assert_eq!((answer.status, answer.header("connection")), (status, None), "{method} {path}");
     }
     for path in ["/nope", "/healthz"] {
         let mut wire = Wire::to(server.address).await;
         let length = 1_u64 << 40;
-        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"))
-            .await;
+        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n")).await;
         assert_eq!(wire.answer().await.header("connection"), Some("close"), "{path}");
     }
 }

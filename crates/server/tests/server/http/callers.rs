@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, KeyedServer, START_MS, TestServer, Wire, reserve};
 
-const UNAUTHENTICATED: &str =
-    r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
+const UNAUTHENTICATED: &str = r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
 /// The roles of the keys of a [`Row`], in order.
 const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
 
@@ -89,10 +88,7 @@ async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
                 (false, _) => {
                     let (message, has) = (answer.problem(403, "forbidden"), ROLES[place]);
                     let has = format!("; this key has role {has}");
-                    assert!(
-                        message.starts_with("needs role ") && message.contains(&has),
-                        "{what}: {message}"
-                    );
+                    assert!(message.starts_with("needs role ") && message.contains(&has), "{what}: {message}");
                 }
             }
         }
@@ -121,8 +117,7 @@ async fn credentials_that_are_not_good_are_all_answered_alike() {
     let asked: Vec<_> = wrong
         .iter()
         .map(|headers| {
-            let headers: String =
-                headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
             let keyed = Arc::clone(&keyed);
             tokio::spawn(async move { keyed.ask_with(&headers, "GET", "/v1/admin/limits", "").await })
         })
@@ -223,9 +218,8 @@ async fn a_key_that_is_revoked_while_it_is_in_use_is_refused_at_once() {
 async fn one_namespace_neither_sees_nor_touches_another() {
     let keyed = KeyedServer::open().await;
     let (ours, theirs) = (keyed.key(Role::Admin, "ours").await, keyed.key(Role::Admin, "theirs").await);
-    let limit = |capacity| {
-        json!({"key": "a", "kind": "rolling", "capacity": capacity, "window_seconds": 60}).to_string()
-    };
+    let limit =
+        |capacity| json!({"key": "a", "kind": "rolling", "capacity": capacity, "window_seconds": 60}).to_string();
     for (key, capacity) in [(&ours, 1), (&theirs, 2)] {
         assert_eq!(keyed.ask(Some(key), "PUT", "/v1/admin/limits", &limit(capacity)).await.status, 200);
     }
@@ -296,8 +290,7 @@ async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_calle
 #[tokio::test]
 async fn nobody_names_an_actor() {
     let keyed = KeyedServer::open().await;
-    let body =
-        json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": [], "actor": "user:1"});
+    let body = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": [], "actor": "user:1"});
     let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/write", &body.to_string()).await;
     assert!(answer.problem(400, "invalid_request").contains("actor"), "{answer:?}");
     let key = json!({"name": "n", "role": "reader", "created_by": "user:1"}).to_string();
@@ -330,10 +323,7 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
     assert_eq!(server.ask("PUT", "/v1/admin/limits", &limit.to_string()).await.status, 401);
     let ask = async |path: &str| {
         let mut wire = crate::support::Wire::to(server.address).await;
-        wire.send(&format!(
-            "GET {path} HTTP/1.1\r\nhost: far.example\r\nauthorization: bearer {key}\r\n\r\n"
-        ))
-        .await;
+        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: far.example\r\nauthorization: bearer {key}\r\n\r\n")).await;
         wire.answer().await.json()
     };
     let first = ask("/v1/audit?page_size=1").await;
@@ -391,8 +381,7 @@ async fn a_noisy_key_is_told_to_wait_and_others_are_not() {
 #[tokio::test]
 async fn requests_that_are_refused_are_counted_and_an_audit_counts_as_many() {
     let keyed = KeyedServer::with(|options| options.requests_per_second = Some(50)).await;
-    let (caller, reader) =
-        (keyed.key(Role::Caller, "default").await, keyed.key(Role::Reader, "default").await);
+    let (caller, reader) = (keyed.key(Role::Caller, "default").await, keyed.key(Role::Reader, "default").await);
     let mut statuses = Vec::new();
     for _ in 0..120 {
         statuses.push(keyed.ask(Some(&caller), "GET", "/v1/admin/limits", "").await.status);

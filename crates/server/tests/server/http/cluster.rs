@@ -83,8 +83,7 @@ async fn what_is_no_node_is_refused_with_what_is_allowed() {
         assert!(message.starts_with(wrong), "{body}: {message}");
     }
     for id in ["0", "x", "-1", "18446744073709551616"] {
-        let message =
-            server.ask("DELETE", &format!("{MEMBERS}/{id}"), "").await.problem(400, "invalid_request");
+        let message = server.ask("DELETE", &format!("{MEMBERS}/{id}"), "").await.problem(400, "invalid_request");
         assert!(message.starts_with("node_id: found "), "{message}");
     }
 }

@@ -75,8 +75,7 @@ async fn keys_that_were_not_reserved_are_ignored_with_a_message() {
 async fn an_actual_above_the_capacity_becomes_debt_or_is_only_counted() {
     let server = TestServer::open().await;
     server.put_rolling("debt", 10, 60).await;
-    let deny =
-        json!({"key": "deny", "kind": "rolling", "capacity": 10, "window_seconds": 60, "overage": "deny"});
+    let deny = json!({"key": "deny", "kind": "rolling", "capacity": 10, "window_seconds": 60, "overage": "deny"});
     server.ok("PUT", "/v1/admin/limits", &deny).await;
     let lease = server.lease();
     server.reserve(&lease, &[("debt", 10), ("deny", 10)]).await;

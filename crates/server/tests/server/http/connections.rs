@@ -204,7 +204,6 @@ async fn an_address_that_is_taken_is_an_error_that_names_it() {
     let server = TestServer::open().await;
     let backend = Arc::new(LocalBook::open(LocalOptions::default()).await.unwrap());
     let listen: SocketAddr = server.address;
-    let error =
-        Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await.err().unwrap();
+    let error = Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await.err().unwrap();
     assert!(error.to_string().starts_with(&format!("listen: cannot listen on {listen}: ")), "{error}");
 }

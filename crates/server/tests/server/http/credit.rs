@@ -80,15 +80,9 @@ async fn the_usage_of_a_credit_limit_is_what_its_account_has_holds_and_owes() {
     server.complete(&lease, &[("acme:usd", 1_200)]).await;
     assert_eq!(usage().await, [0, 0, 0, 200]);
     let most = json!([{"issue": {"account": "acme", "asset": "usd", "amount": i128::MAX.to_string()}}]);
-    let body =
-        json!({"namespace": "default", "vault": "main", "client_id": "b", "sequence": 1, "operations": most});
+    let body = json!({"namespace": "default", "vault": "main", "client_id": "b", "sequence": 1, "operations": most});
     assert_eq!(server.ask("POST", "/v1/write", &body.to_string()).await.status, 400);
-    write(
-        &server,
-        4,
-        json!([{"issue": {"account": "acme", "asset": "usd", "amount": "99999999999999999999"}}]),
-    )
-    .await;
+    write(&server, 4, json!([{"issue": {"account": "acme", "asset": "usd", "amount": "99999999999999999999"}}])).await;
     assert_eq!(usage().await, [u64::MAX, 0, u64::MAX, 0]);
     let mut unknown = limit();
     (unknown["key"], unknown["vault"]) = (json!("u"), json!("nowhere"));
@@ -119,10 +113,7 @@ async fn too_little_credit_alone_is_its_own_answer_and_beside_a_full_limit_a_pla
     assert_eq!(why(&short), (false, "insufficient_credit:acme:usd", "", vec!["acme:usd"]));
     assert_eq!(short["retry_after_ms"], 10_000);
     assert_eq!(server.reserve(&lease, &[("rpm", 1), ("acme:usd", 101)]).await, short);
-    assert_eq!(
-        server.ok("GET", &format!("/v1/leases/{lease}"), &Value::Null).await["lease"]["state"],
-        "denied"
-    );
+    assert_eq!(server.ok("GET", &format!("/v1/leases/{lease}"), &Value::Null).await["lease"]["state"], "denied");
     let full = server.reserve(&server.lease(), &[("rpm", 11), ("acme:usd", 101)]).await;
     assert_eq!(why(&full), (false, "exceeds_capacity:rpm", "", vec!["rpm"]));
     assert_eq!((server.reserved("rpm").await, held(&server).await), (0, ("100".into(), "0".into())));
@@ -144,8 +135,7 @@ async fn an_account_that_cannot_pay_is_explained() {
     server.ok("PUT", "/v1/admin/limits", &other).await;
     let refused = async |key: &str| server.reserve(&server.lease(), &[(key, 1)]).await;
     other["vault"] = json!("nowhere");
-    let message =
-        server.ask("PUT", "/v1/admin/limits", &other.to_string()).await.problem(400, "invalid_request");
+    let message = server.ask("PUT", "/v1/admin/limits", &other.to_string()).await.problem(400, "invalid_request");
     assert_eq!(message, "vault: no vault has this name; open it with open_vault first");
     let unknown = refused("bob:usd").await;
     assert_eq!((why(&unknown).1, why(&unknown).3), ("account_not_found:bob:usd", vec!["bob:usd"]));

@@ -41,14 +41,7 @@ impl Drift {
     }
 
     /// Sends a request and checks its response. `name` fills the parameter of `path`.
-    async fn ask(
-        &mut self,
-        server: &TestServer,
-        method: &str,
-        path: &str,
-        name: &str,
-        body: &Value,
-    ) -> Value {
+    async fn ask(&mut self, server: &TestServer, method: &str, path: &str, name: &str, body: &Value) -> Value {
         let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
         let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
@@ -120,10 +113,8 @@ async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
 
 async fn good(drift: &mut Drift, server: &TestServer) {
     let none = Value::Null;
-    let rolling =
-        json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60, "unit": "calls"});
-    let slots =
-        json!({"key": "s", "kind": "concurrency", "capacity": 2, "timeout_seconds": 60, "unit": null});
+    let rolling = json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60, "unit": "calls"});
+    let slots = json!({"key": "s", "kind": "concurrency", "capacity": 2, "timeout_seconds": 60, "unit": null});
     for limit in [&rolling, &slots] {
         drift.ask(server, "PUT", LIMITS, "", limit).await;
     }
@@ -143,14 +134,10 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     }
     drift.ask(server, "DELETE", LIMIT, "s", &none).await;
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("s", 1)])).await;
-    for (path, name) in
-        [(LIMITS, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)]
-    {
+    for (path, name) in [(LIMITS, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)] {
         drift.ask(server, "GET", path, name, &none).await;
     }
-    for body in
-        [complete(&lease, &[("a", 5), ("x", 1)]), complete(&lease, &[]), complete(&server.lease(), &[])]
-    {
+    for body in [complete(&lease, &[("a", 5), ("x", 1)]), complete(&lease, &[]), complete(&server.lease(), &[])] {
         drift.ask(server, "POST", "/v1/complete", "", &body).await;
         drift.ask(server, "POST", "/v1/complete/batch", "", &json!({"requests": [body]})).await;
     }
@@ -162,13 +149,7 @@ async fn good(drift: &mut Drift, server: &TestServer) {
 }
 
 /// A write, and the same as a batch.
-async fn write(
-    drift: &mut Drift,
-    server: &TestServer,
-    vault: Option<&str>,
-    sequence: u64,
-    operations: Value,
-) {
+async fn write(drift: &mut Drift, server: &TestServer, vault: Option<&str>, sequence: u64, operations: Value) {
     let mut body = json!({"namespace": "default", "vault": vault, "client_id": "c", "sequence": sequence});
     let mut batch = body.clone();
     batch["writes"] = json!([{"operations": operations}]);
@@ -184,7 +165,8 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
     let limit = json!({"key": "w", "kind": "rolling", "capacity": 2, "window_seconds": 60});
     let put = json!({"put_limit": {"definition": limit}});
     write(drift, server, None, 1, json!([{"open_vault": {"vault": "eu"}}, put])).await;
-    let usd = json!({"key": "u", "kind": "credit", "timeout_seconds": 9, "vault": "main", "account": "acme", "asset": "usd"});
+    let usd =
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 9, "vault": "main", "account": "acme", "asset": "usd"});
     drift.ask(server, "PUT", LIMITS, "", &usd).await;
     let lease = server.lease();
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", 1)])).await;
@@ -261,15 +243,13 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
     let impatient = TestServer::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;
-        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{"))
-            .await;
+        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{")).await;
         drift.check(method, path, &wire.answer().await);
     }
     let cramped = TestServer::with(|_, options| options.bodies_bytes_max = 0).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(cramped.address).await;
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
         wire.send(&format!("{head}1\r\n{{\r\n1\r\n}}\r\n0\r\n\r\n")).await;
         let answer = wire.answer().await;
         drift.check(method, path, &answer);
@@ -314,10 +294,7 @@ async fn failing(drift: &mut Drift) {
     drift.ask(&server, "GET", KEYS, "", &none).await;
     drift.ask(&server, "GET", CHANGES, "", &none).await;
     let invalid = drift.ask(&server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
-    assert_eq!(
-        invalid,
-        json!({"ok": false, "error": "invalid_request", "message": "no", "reconciled": false})
-    );
+    assert_eq!(invalid, json!({"ok": false, "error": "invalid_request", "message": "no", "reconciled": false}));
 }
 
 /// Responses of every guarded route to rejected requests, and of the routes for keys.
@@ -383,9 +360,9 @@ async fn the_documented_bodies_are_those_that_are_taken() {
         body
     };
     let part = |number: usize| json!({"key": format!("k{number}"), "amount": 1});
-    let parts = |count: usize| json!({"lease_id": good["lease_id"], "requirements": (0..count).map(part).collect::<Vec<_>>()});
-    let schema =
-        &document["paths"]["/v1/reserve"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let parts =
+        |count: usize| json!({"lease_id": good["lease_id"], "requirements": (0..count).map(part).collect::<Vec<_>>()});
+    let schema = &document["paths"]["/v1/reserve"]["post"]["requestBody"]["content"]["application/json"]["schema"];
     for body in [
         good.clone(),
         with(|body| body["job_id"] = json!("job:1")),
@@ -475,8 +452,7 @@ async fn the_documented_writes_are_those_that_are_taken() {
 async fn a_batch_may_have_more_parts_than_operations_and_is_documented_so() {
     let server = TestServer::open().await;
     let document = server.ok("GET", "/openapi.json", &Value::Null).await;
-    let schema =
-        &document["paths"][WRITE_BATCH]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let schema = &document["paths"][WRITE_BATCH]["post"]["requestBody"]["content"]["application/json"]["schema"];
     let vault = |number: usize| json!({"open_vault": {"vault": format!("v{number}")}});
     let of = |operations: usize, parts: usize| {
         let writes: Vec<Value> = (0..parts)
@@ -492,7 +468,6 @@ async fn a_batch_may_have_more_parts_than_operations_and_is_documented_so() {
     assert_eq!(taken.json()["success"]["results"].as_array().map(Vec::len), Some(256), "{taken:?}");
     let malformed = json!({"namespace": "default", "client_id": "c", "sequence": 2,
         "writes": vec![json!({"operations": []}); 257], "actor": "user:me"});
-    let message =
-        server.ask("POST", WRITE_BATCH, &malformed.to_string()).await.problem(400, "invalid_request");
+    let message = server.ask("POST", WRITE_BATCH, &malformed.to_string()).await.problem(400, "invalid_request");
     assert!(message.starts_with("actor: found an unknown field"), "{message}");
 }

@@ -99,8 +99,7 @@ async fn a_quiet_key_is_answered_while_a_noisy_one_floods_the_server() {
     for _ in 0..CONNECTIONS {
         let batches: Vec<String> = (0..ROUNDS)
             .map(|_| {
-                let requests: Vec<_> =
-                    (0..ITEMS).map(|_| reserve(&keyed.server.lease(), &[("a", 1)])).collect();
+                let requests: Vec<_> = (0..ITEMS).map(|_| reserve(&keyed.server.lease(), &[("a", 1)])).collect();
                 post("/v1/reserve/batch", &noisy, &json!({"requests": requests}).to_string())
             })
             .collect();

@@ -30,9 +30,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// An uncompressed request head.
 fn head(method: &str, path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (name, value) in
-        [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost")]
-    {
+    for (name, value) in [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost")] {
         bytes.push(0);
         for text in [name, value] {
             bytes.push(u8::try_from(text.len()).unwrap());
@@ -184,9 +182,7 @@ async fn a_connection_ends_whose_failed_logins_find_no_room_to_wait() {
 
 async fn collect(mut body: hyper::body::Incoming) -> Vec<u8> {
     let mut whole = Vec::new();
-    while let Some(frame) =
-        std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await
-    {
+    while let Some(frame) = std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await {
         whole.extend_from_slice(&frame.unwrap().into_data().unwrap());
     }
     whole

@@ -81,28 +81,16 @@ async fn a_malformed_definition_is_refused_by_field() {
     for (body, message) in [
         (of(r#""capacity":0,"window_seconds":60"#), "capacity: found 0, allowed are integers from 1 to"),
         (of(r#""capacity":"5","window_seconds":60"#), "capacity: found \"5\", allowed are integers"),
-        (
-            of(r#""capacity":18446744073709551616,"window_seconds":60"#),
-            "capacity: found 18446744073709551616, ",
-        ),
+        (of(r#""capacity":18446744073709551616,"window_seconds":60"#), "capacity: found 18446744073709551616, "),
         (of(r#""capacity":1"#), "window_seconds is required for a rolling limit"),
-        (
-            of(r#""capacity":1,"window_seconds":0"#),
-            "window_seconds: found 0, allowed are integers from 1 to 31622400",
-        ),
+        (of(r#""capacity":1,"window_seconds":0"#), "window_seconds: found 0, allowed are integers from 1 to 31622400"),
         (of(r#""capacity":1,"window_seconds":31622401"#), "window_seconds: found 31622401, "),
-        (
-            of(&format!(r#"{whole},"timeout_seconds":1"#)),
-            "timeout_seconds: found 1, but a rolling limit has none",
-        ),
+        (of(&format!(r#"{whole},"timeout_seconds":1"#)), "timeout_seconds: found 1, but a rolling limit has none"),
         (of(&format!(r#"{whole},"overage":"free""#)), "overage: found \"free\", allowed are debt and deny"),
         (of(&format!(r#"{whole},"actor":"me""#)), "actor: found an unknown field, allowed are key, kind"),
         (of(&format!(r#"{whole},"capacity":1"#)), "capacity: found it twice"),
         (of(whole).replace("\"a\"", "\"a/b\""), "key: found '/' at byte 1, allowed are 1 to 256 bytes"),
-        (
-            of(whole).replace("rolling", "bursty"),
-            "kind: found \"bursty\", allowed are rolling, concurrency and credit",
-        ),
+        (of(whole).replace("rolling", "bursty"), "kind: found \"bursty\", allowed are rolling, concurrency and credit"),
         (r#"["a","rolling",1,60,null,"","","debt"]"#.into(), "body: found [\"a\",\"rolling\",1,60"),
     ] {
         let found = server.ask("PUT", "/v1/admin/limits", &body).await.problem(400, "invalid_request");

@@ -37,10 +37,8 @@ async fn a_single_request_that_is_refused_or_fails_says_so_by_its_status_in_its_
         (BackendError::Overloaded("the queue is full"), 503, "overloaded"),
         (BackendError::Failed("the ledger broke".into()), 500, "backend_error"),
     ] {
-        let server =
-            TestServer::on(ManualClock::at(START_MS), Arc::new(Broken(error)), TestServer::options()).await;
-        let answer =
-            server.ask("POST", "/v1/reserve", &reserve(&server.lease(), &[("a", 1)]).to_string()).await;
+        let server = TestServer::on(ManualClock::at(START_MS), Arc::new(Broken(error)), TestServer::options()).await;
+        let answer = server.ask("POST", "/v1/reserve", &reserve(&server.lease(), &[("a", 1)]).to_string()).await;
         let message = answer.problem(status, code);
         assert!(message.ends_with("; retry with the same lease"), "{message}");
         let expected = json!({

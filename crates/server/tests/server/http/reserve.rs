@@ -139,8 +139,7 @@ async fn a_batch_answers_each_request_on_its_own_and_in_order() {
     server.put_rolling("rpm", 1, 60).await;
     let leases = [server.lease(), server.lease(), server.lease(), TestServer::lease_at(START_MS - 3_600_000)];
     let one = |lease: &str, key: &str| crate::support::reserve(lease, &[(key, 1)]);
-    let requests =
-        [one(&leases[0], "rpm"), one(&leases[1], "rpm"), one(&leases[2], "nope"), one(&leases[3], "rpm")];
+    let requests = [one(&leases[0], "rpm"), one(&leases[1], "rpm"), one(&leases[2], "nope"), one(&leases[3], "rpm")];
     let answer = server.ok("POST", "/v1/reserve/batch", &json!({"requests": requests})).await;
     let results = answer["results"].as_array().unwrap();
     assert_eq!(results.len(), 4);
@@ -176,8 +175,5 @@ async fn a_lease_can_be_looked_up() {
     let denied = server.lease();
     server.reserve(&denied, &[("slots", 6)]).await;
     let view = server.ok("GET", &format!("/v1/leases/{denied}"), &nothing).await;
-    assert_eq!(
-        (&view["lease"]["state"], &view["lease"]["reserved_at_unix_ms"]),
-        (&json!("denied"), &json!(0))
-    );
+    assert_eq!((&view["lease"]["state"], &view["lease"]["reserved_at_unix_ms"]), (&json!("denied"), &json!(0)));
 }

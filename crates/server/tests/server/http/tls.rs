@@ -29,11 +29,7 @@ fn write(folder: &Path, authority: &Authority) {
     std::fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
 }
 
-async fn connect(
-    keyed: &KeyedServer,
-    authority: &Authority,
-    alpn: &[u8],
-) -> std::io::Result<TlsStream<TcpStream>> {
+async fn connect(keyed: &KeyedServer, authority: &Authority, alpn: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -104,9 +100,7 @@ fn files_that_cannot_be_used_are_named_and_keys_are_not_shown() {
     write(folder.path(), &authority);
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     let missing = folder.path().join("nowhere.pem");
-    assert!(
-        Tls::open(&missing, &key).unwrap_err().to_string().contains("nowhere.pem: cannot read a certificate")
-    );
+    assert!(Tls::open(&missing, &key).unwrap_err().to_string().contains("nowhere.pem: cannot read a certificate"));
     assert!(Tls::open(&cert, &cert).unwrap_err().to_string().contains("cannot read a private key"));
     let shown = format!("{:?}", Tls::open(&cert, &key).unwrap());
     assert!(!shown.contains("PRIVATE KEY") && shown.contains("key.pem"), "{shown}");

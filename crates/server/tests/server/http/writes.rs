@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::support::{Answer, Broken, START_MS, TestServer};
 
 fn body(vault: Option<&str>, sequence: u64, operations: Value) -> Value {
-    let mut body = json!({"namespace": "default", "client_id": "billing", "sequence": sequence, "operations": operations});
+    let mut body =
+        json!({"namespace": "default", "client_id": "billing", "sequence": sequence, "operations": operations});
     if let Some(vault) = vault {
         body["vault"] = json!(vault);
     }
@@ -55,8 +56,7 @@ async fn available(server: &TestServer, account: &str) -> String {
 #[tokio::test]
 async fn a_write_is_answered_once_and_for_all() {
     let server = TestServer::open().await;
-    let operations =
-        json!([open("acme"), open("bob"), issue("acme", "5000000"), transfer("acme", "bob", "1")]);
+    let operations = json!([open("acme"), open("bob"), issue("acme", "5000000"), transfer("acme", "bob", "1")]);
     let request = body(MAIN, 1, operations);
     let first = write(&server, &request).await;
     assert_eq!(first.status, 200, "{first:?}");
@@ -67,10 +67,7 @@ async fn a_write_is_answered_once_and_for_all() {
     assert_eq!(success["results"], json!([{"account": "acme"}, {"account": "bob"}, entry, entry]));
     server.clock.advance_ms(60_000);
     assert_eq!(write(&server, &request).await.text, first.text);
-    assert_eq!(
-        (available(&server, "acme").await, available(&server, "bob").await),
-        ("4999999".into(), "1".into())
-    );
+    assert_eq!((available(&server, "acme").await, available(&server, "bob").await), ("4999999".into(), "1".into()));
 }
 
 /// Retries and refused writes took a log index, so that an auditor found gaps in the order
@@ -104,10 +101,7 @@ async fn sequences_are_counted_and_refused_by_code() {
         assert_eq!(wire.ask("POST", "/v1/write", &fence).await.status, 200);
     }
     let gone = refuse(&server, 409, &body(MAIN, 1, json!([open("acme")]))).await;
-    assert_eq!(
-        (&gone["code"], &gone["last_committed_sequence"]),
-        (&json!("ALREADY_COMMITTED"), &json!(last))
-    );
+    assert_eq!((&gone["code"], &gone["last_committed_sequence"]), (&json!("ALREADY_COMMITTED"), &json!(last)));
 }
 
 #[tokio::test]
@@ -120,10 +114,7 @@ async fn every_scope_has_its_own_stream_and_its_own_operations() {
     let limit = json!({"key": "rpm", "kind": "rolling", "capacity": 5, "window_seconds": 60});
     let put = |revision: u64| json!({"put_limit": {"definition": limit, "expected_revision": revision}});
     let opened = commit(&server, None, 1, json!([{"open_vault": {"vault": "eu"}}, put(0)])).await;
-    assert_eq!(
-        opened["results"],
-        json!([{"vault": "eu"}, {"limit": "rpm", "revision": 1, "status": "active"}])
-    );
+    assert_eq!(opened["results"], json!([{"vault": "eu"}, {"limit": "rpm", "revision": 1, "status": "active"}]));
     commit(&server, MAIN, 1, json!([])).await;
     commit(&server, Some("eu"), 1, json!([])).await;
     commit(&server, Some("eu"), 2, json!([])).await;
@@ -145,8 +136,7 @@ async fn every_scope_has_its_own_stream_and_its_own_operations() {
     let mut elsewhere = body(None, 1, json!([]));
     elsewhere["namespace"] = json!("elsewhere");
     assert_eq!(refuse(&server, 400, &elsewhere).await["code"], "INVALID");
-    let deleted =
-        commit(&server, None, 2, json!([{"delete_limit": {"key": "rpm", "expected_revision": 1}}])).await;
+    let deleted = commit(&server, None, 2, json!([{"delete_limit": {"key": "rpm", "expected_revision": 1}}])).await;
     assert_eq!(deleted["results"][0]["status"], "deleted");
 }
 
@@ -170,13 +160,7 @@ async fn credit_is_refused_by_code_and_nothing_changes() {
         assert_eq!((&error["code"], &error["operation"]), (&json!(code), &json!(1)), "{operation}");
     }
     assert_eq!(available(&server, "acme").await, "10");
-    commit(
-        &server,
-        MAIN,
-        2,
-        json!([{"unfreeze_account": {"account": "cold"}}, transfer("cold", "acme", "1")]),
-    )
-    .await;
+    commit(&server, MAIN, 2, json!([{"unfreeze_account": {"account": "cold"}}, transfer("cold", "acme", "1")])).await;
     assert_eq!(available(&server, "acme").await, "11");
 }
 
@@ -273,22 +257,13 @@ async fn a_body_that_is_not_what_it_must_be_is_refused_by_field() {
         (with(|body| body["client_id"] = json!("")), "client_id: found 0 bytes"),
         (with(|body| _ = body.as_object_mut().unwrap().remove("namespace")), "namespace is required"),
         (with(|body| body["operations"] = json!({})), "operations: found {}, allowed is a list"),
-        (
-            with(|body| body["operations"] = json!([{}])),
-            "operations[0]: found 0 fields, allowed is exactly one",
-        ),
-        (
-            with(|body| body["operations"] = json!(["issue"])),
-            "operations[0]: found \"issue\", allowed is an object",
-        ),
+        (with(|body| body["operations"] = json!([{}])), "operations[0]: found 0 fields, allowed is exactly one"),
+        (with(|body| body["operations"] = json!(["issue"])), "operations[0]: found \"issue\", allowed is an object"),
         (
             with(|body| body["operations"][0]["freeze_account"] = json!({"account": "a"})),
             "operations[0]: found 2 fields, allowed is exactly one of put_limit",
         ),
-        (
-            with(|body| body["operations"] = json!([{"mint": {}}])),
-            "operations[0].mint: found an unknown field",
-        ),
+        (with(|body| body["operations"] = json!([{"mint": {}}])), "operations[0].mint: found an unknown field"),
         (
             with(|body| body["operations"][0]["open_account"]["actor"] = json!("user:me")),
             "operations[0].open_account.actor: found an unknown field",
@@ -364,11 +339,7 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
         ("/v1/vaults/main/accounts/a%20b/entries", 400, "account: found ' ' at byte 1"),
         ("/v1/vaults/main/accounts/revenue/entries?page_size=0", 400, "page_size: found \"0\", allowed"),
         ("/v1/vaults/main/accounts/revenue/entries?after=-1", 400, "after: found \"-1\", allowed"),
-        (
-            "/v1/vaults/main/accounts/revenue/entries?since=1",
-            400,
-            "query: found \"since\", allowed are after",
-        ),
+        ("/v1/vaults/main/accounts/revenue/entries?since=1", 400, "query: found \"since\", allowed are after"),
         ("/v1/clients/a?vault=us", 404, "vault: no vault"),
         (
             "/v1/clients/a?namespace=elsewhere",
@@ -419,7 +390,8 @@ async fn a_refused_write_names_its_scope_and_its_place_in_a_batch() {
     assert!(gap.ends_with("(scope: namespace default, vault main, client billing)"), "{gap}");
     let mut batch = body(MAIN, 2, Value::Null);
     batch.as_object_mut().unwrap().remove("operations");
-    batch["writes"] = json!([{"operations": [issue("a", 1)]}, {"operations": []}, {"operations": [transfer("a", "b", "9")]}]);
+    batch["writes"] =
+        json!([{"operations": [issue("a", 1)]}, {"operations": []}, {"operations": [transfer("a", "b", "9")]}]);
     let answer = server.ask("POST", "/v1/write/batch", &batch.to_string()).await;
     assert_eq!(answer.status, 402, "{answer:?}");
     let error = answer.json()["error"].clone();

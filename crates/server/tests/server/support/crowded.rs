@@ -33,11 +33,7 @@ impl Crowded {
             book.create(Principal::System, command).await.unwrap();
             tokens.push(token.reveal());
         }
-        let gate = Arc::new(Gate {
-            held_back: Some("noisy".parse().unwrap()),
-            keeps_keys: true,
-            ..Gate::before(book)
-        });
+        let gate = Arc::new(Gate { held_back: Some("noisy".parse().unwrap()), keeps_keys: true, ..Gate::before(book) });
         let mut options = TestServer::options();
         options.requests_at_once = NonZeroU32::new(at_once);
         options.requests_waiting_max = waiting_max;

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage,
-    Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook,
-    MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage, Cluster,
+    ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest, EntryPage,
+    KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook, MemberStatus, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -53,11 +53,7 @@ impl Backend for Broken {
         self.fail()
     }
 
-    fn delete_limit(
-        &self,
-        _: Principal,
-        _: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn delete_limit(&self, _: Principal, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.fail()
     }
 
@@ -152,12 +148,7 @@ impl Keys for Broken {
         self.fail()
     }
 
-    fn log(
-        &self,
-        _: Option<NamespaceName>,
-        _: ChangeCursor,
-        _: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
+    fn log(&self, _: Option<NamespaceName>, _: ChangeCursor, _: usize) -> Answer<'_, Result<ChangePage, BackendError>> {
         self.fail()
     }
 }
@@ -224,22 +215,14 @@ impl Backend for Gate {
         Box::pin(std::future::ready(vec![Ok(invalid); count]))
     }
 
-    fn put_limit(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         Box::pin(async move {
             let _open = self.changes.acquire().await.unwrap();
             self.book.put_limit(by, request).await
         })
     }
 
-    fn delete_limit(
-        &self,
-        by: Principal,
-        request: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.book.delete_limit(by, request)
     }
 
@@ -247,27 +230,15 @@ impl Backend for Gate {
         self.book.limits(namespace)
     }
 
-    fn limit(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+    fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
         self.book.limit(namespace, key)
     }
 
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+    fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         self.book.usage(namespace, key)
     }
 
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         self.book.lease(namespace, lease)
     }
 
@@ -297,11 +268,7 @@ impl Backend for Gate {
         self.book.entries(account, after, page_size)
     }
 
-    fn audit(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.book.audit(namespace, vault)
     }
 
@@ -328,12 +295,8 @@ pub(crate) struct Nodes(pub(crate) Result<(), ClusterError>);
 
 impl Cluster for Nodes {
     fn status(&self) -> ClusterStatus {
-        let member = |node, is_voter, lag| MemberStatus {
-            node,
-            address: format!("127.0.0.1:710{node}"),
-            is_voter,
-            lag,
-        };
+        let member =
+            |node, is_voter, lag| MemberStatus { node, address: format!("127.0.0.1:710{node}"), is_voter, lag };
         ClusterStatus {
             cluster: 0xab,
             node: 1,

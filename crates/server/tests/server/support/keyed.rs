@@ -55,12 +55,7 @@ impl KeyedServer {
         self.key_of(role, namespace, |_| {}).await
     }
 
-    pub(crate) async fn key_of(
-        &self,
-        role: Role,
-        namespace: &str,
-        change: impl FnOnce(&mut CreateKey),
-    ) -> String {
+    pub(crate) async fn key_of(&self, role: Role, namespace: &str, change: impl FnOnce(&mut CreateKey)) -> String {
         let (token, mut command) = key(role, namespace);
         change(&mut command);
         self.book.create(Principal::System, command).await.unwrap();

@@ -86,9 +86,7 @@ fn has_type(rule: &Value, value: &Value) -> bool {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
         // Larger than 64 bits is still an integer; serde_json keeps it as a float.
-        "integer" => {
-            value.is_u64() || value.is_i64() || value.as_f64().is_some_and(|found| found.fract() == 0.0)
-        }
+        "integer" => value.is_u64() || value.is_i64() || value.as_f64().is_some_and(|found| found.fract() == 0.0),
         "string" => value.is_string(),
         "array" => value.is_array(),
         "object" => value.is_object(),
@@ -121,9 +119,8 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
                 "account_not_found:",
                 "exceeds_capacity:",
             ];
-            let is_by_key = by_key
-                .iter()
-                .any(|code| text.strip_prefix(code).is_some_and(|key| LimitKey::new(key).is_ok()));
+            let is_by_key =
+                by_key.iter().any(|code| text.strip_prefix(code).is_some_and(|key| LimitKey::new(key).is_ok()));
             let alone = ["", "invalid_request", "lease_expired", "overloaded", "backend_error"];
             Ok(is_by_key || alone.contains(&text))
         }

@@ -45,11 +45,7 @@ impl TestServer {
     }
 
     /// With another backend.
-    pub(crate) async fn on(
-        clock: Arc<ManualClock>,
-        backend: Arc<dyn Backend>,
-        options: ServerOptions,
-    ) -> TestServer {
+    pub(crate) async fn on(clock: Arc<ManualClock>, backend: Arc<dyn Backend>, options: ServerOptions) -> TestServer {
         TestServer::of(clock, Server::bind(options, backend).await.unwrap())
     }
 
@@ -104,8 +100,7 @@ impl TestServer {
     }
 
     pub(crate) async fn put_rolling(&self, key: &str, capacity: u64, window_seconds: u32) -> Value {
-        let kind =
-            json!({"key": key, "kind": "rolling", "capacity": capacity, "window_seconds": window_seconds});
+        let kind = json!({"key": key, "kind": "rolling", "capacity": capacity, "window_seconds": window_seconds});
         self.ok("PUT", "/v1/admin/limits", &kind).await
     }
 
@@ -151,8 +146,7 @@ impl TestServer {
 }
 
 pub(crate) fn reserve(lease: &str, amounts: &[(&str, u64)]) -> Value {
-    let requirements: Vec<Value> =
-        amounts.iter().map(|(key, amount)| json!({"key": key, "amount": amount})).collect();
+    let requirements: Vec<Value> = amounts.iter().map(|(key, amount)| json!({"key": key, "amount": amount})).collect();
     json!({"lease_id": lease, "requirements": requirements})
 }
 

@@ -53,11 +53,7 @@ fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
 }
 
 fn settlement(input: &mut Bytes<'_>) -> Result<Settlement> {
-    Ok(Settlement {
-        ignored: list(input, size)?,
-        overages: list(input, overage)?,
-        charges: list(input, charge)?,
-    })
+    Ok(Settlement { ignored: list(input, size)?, overages: list(input, overage)?, charges: list(input, charge)? })
 }
 
 fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {

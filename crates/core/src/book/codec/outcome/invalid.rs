@@ -95,9 +95,7 @@ pub(super) fn invalid_write(input: &mut Bytes<'_>) -> Result<InvalidWrite> {
         WRITE_TOO_MANY_OPERATIONS => InvalidWrite::TooManyOperations { found: size(input)? },
         WRITE_SEQUENCE => InvalidWrite::Sequence { found: input.u64()? },
         WRITE_CLIENT_CLAIMED => InvalidWrite::ClientClaimed { client: ClientId::new(input.text()?)? },
-        WRITE_OPERATION => {
-            InvalidWrite::Operation { operation: size(input)?, why: invalid_operation(input)? }
-        }
+        WRITE_OPERATION => InvalidWrite::Operation { operation: size(input)?, why: invalid_operation(input)? },
         _ => return Err(CodecError::Malformed("what is wrong with its transaction is unknown")),
     })
 }

@@ -92,14 +92,10 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         EXISTS_DENIED => ReserveOutcome::ExistsDenied(denial(input)?),
         EXISTS_INSUFFICIENT_CREDIT => ReserveOutcome::ExistsInsufficientCredit(credit_denial(input)?),
         LEASE_EXPIRED => ReserveOutcome::LeaseExpired,
-        LEASE_TOO_OLD => {
-            ReserveOutcome::LeaseTooOld { lease_time: time(input)?, forgotten_before: time(input)? }
-        }
+        LEASE_TOO_OLD => ReserveOutcome::LeaseTooOld { lease_time: time(input)?, forgotten_before: time(input)? },
         LEASE_IN_FUTURE => ReserveOutcome::LeaseInFuture { lease_time: time(input)?, wall: time(input)? },
         UNKNOWN_LIMIT => ReserveOutcome::UnknownLimit { requirement: size(input)? },
-        LIMIT_DECREASING => {
-            ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? }
-        }
+        LIMIT_DECREASING => ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? },
         ACCOUNT_NOT_FOUND => {
             ReserveOutcome::AccountNotFound { limit: LimitId(input.u32()?), retry_after_ms: input.u64()? }
         }

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::book::{
-    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts,
-    InvalidWrite, KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow,
-    OverageTaken, Receipt, ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
+    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts, InvalidWrite,
+    KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
+    ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
 use crate::id::Actor;
@@ -233,13 +233,8 @@ fn settlements(n: &mut Numbers) -> Vec<Settlement> {
         n.restart();
         let ignored = n.list(Numbers::size);
         let overages = vec![OverageTaken { limit: n.limit(), amount: n.u64(), how }];
-        let charges = n.list(|n| Charge {
-            limit: n.limit(),
-            cost: n.u64(),
-            paid: n.u64(),
-            debt: n.u64(),
-            uncollected: n.u64(),
-        });
+        let charges =
+            n.list(|n| Charge { limit: n.limit(), cost: n.u64(), paid: n.u64(), debt: n.u64(), uncollected: n.u64() });
         Settlement { ignored, overages, charges }
     })
 }

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tonic::Response;
 
 use super::message::{
-    batch_write, complete, definition, of_audit, of_balances, of_complete, of_entries, of_info, of_lease,
-    of_reserve, of_status, of_usage, of_write, reserve, write,
+    batch_write, complete, definition, of_audit, of_balances, of_complete, of_entries, of_info, of_lease, of_reserve,
+    of_status, of_usage, of_write, reserve, write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;

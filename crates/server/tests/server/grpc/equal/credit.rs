@@ -71,8 +71,7 @@ fn malformed() -> Vec<Ask> {
         json[field] = value.into();
         Ask::Put(json)
     };
-    let slots =
-        json!({"key": "b", "kind": "concurrency", "capacity": 1, "timeout_seconds": 60, "asset": "usd"});
+    let slots = json!({"key": "b", "kind": "concurrency", "capacity": 1, "timeout_seconds": 60, "asset": "usd"});
     vec![
         Ask::Put(credit("b", "acme", &json!({"capacity": 5}))),
         Ask::Put(credit("b", "acme", &json!({"capacity": 0}))),
@@ -117,11 +116,7 @@ fn life(lease: &[String]) -> Vec<Ask> {
         Ask::Reserve(take(4, &[("gone", 1)])),
         Ask::Reserve(take(5, &[("unpaid", 1)])),
         Ask::Reserve(take(6, &[("usd", 61), ("rpm", 1)])),
-        Ask::ReserveBatch(vec![
-            take(7, &[("usd", 20)]),
-            take(8, &[("strict", 41)]),
-            take(9, &[("strict", 40)]),
-        ]),
+        Ask::ReserveBatch(vec![take(7, &[("usd", 20)]), take(8, &[("strict", 41)]), take(9, &[("strict", 40)])]),
         Ask::Lease(lease[0].clone()),
         Ask::Lease(lease[1].clone()),
         Ask::Complete(pay(0, &[("usd", 25), ("rpm", 1)])),
@@ -169,8 +164,7 @@ fn reads() -> Vec<Ask> {
 
 /// Batches of both scopes.
 fn batches() -> Vec<Ask> {
-    let transfer =
-        json!({"transfer": {"from": "acme", "to": "bob", "asset": "usd", "amount": "1", "memo": "rent"}});
+    let transfer = json!({"transfer": {"from": "acme", "to": "bob", "asset": "usd", "amount": "1", "memo": "rent"}});
     let put = |definition: Value| json!({"put_limit": {"definition": definition}});
     let eu = json!({"open_vault": {"vault": "eu"}});
     let many = json!(vec![issue("acme", "1"); 128]);

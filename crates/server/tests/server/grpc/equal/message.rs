@@ -128,9 +128,7 @@ pub(super) fn batch_write(json: &Value) -> v1::BatchWriteRequest {
         vault: optional_text(&json["vault"]),
         client_id: text(&json["client_id"]),
         sequence: json["sequence"].as_u64().unwrap(),
-        writes: items(&json["writes"], |part| v1::WritePart {
-            operations: items(&part["operations"], operation),
-        }),
+        writes: items(&json["writes"], |part| v1::WritePart { operations: items(&part["operations"], operation) }),
     }
 }
 
@@ -142,15 +140,8 @@ fn unless<T: PartialEq + Into<Value>>(json: &mut Value, name: &str, value: T, ab
 }
 
 pub(super) fn of_reserve(response: v1::ReserveResponse) -> Value {
-    let v1::ReserveResponse {
-        allowed,
-        retry_after_ms,
-        reserved_at_unix_ms,
-        error,
-        message,
-        limited_by,
-        never,
-    } = response;
+    let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, message, limited_by, never } =
+        response;
     let mut json = json!({"allowed": allowed, "retry_after_ms": retry_after_ms,
                           "reserved_at_unix_ms": reserved_at_unix_ms, "error": error});
     unless(&mut json, "message", message, &None);
@@ -273,7 +264,8 @@ fn of_entry(entry: v1::Entry) -> Value {
 }
 
 pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {
-    let totals = |it: &v1::AssetTotals| json!({"asset": it.asset, "issued": it.issued, "retired": it.retired, "live": it.live});
+    let totals =
+        |it: &v1::AssetTotals| json!({"asset": it.asset, "issued": it.issued, "retired": it.retired, "live": it.live});
     let assets: Vec<Value> = response.assets.iter().map(totals).collect();
     let mut json = json!({"balanced": response.balanced, "assets": assets});
     unless(&mut json, "message", response.message, &None);

@@ -18,13 +18,11 @@ async fn writes_are_the_same_over_http_and_grpc() {
     let open = |account: &str| json!({"open_account": {"account": account, "overdraft": "deny"}});
     let issue = |account: &str, amount: &str| json!({"issue": {"account": account, "asset": "usd", "amount": amount}});
     let transfer = |from: &str, to: &str, amount: &str| json!({"transfer": {"from": from, "to": to, "asset": "usd", "amount": amount, "memo": "rent"}});
-    let put = |revision: u64| json!({"put_limit": {"definition": limit("rpm", &json!({})), "expected_revision": revision}});
+    let put =
+        |revision: u64| json!({"put_limit": {"definition": limit("rpm", &json!({})), "expected_revision": revision}});
     for request in [
         main(1, json!([open("acme"), open("bob"), issue("acme", "10")])),
-        main(
-            2,
-            json!([transfer("acme", "bob", "4"), {"retire": {"account": "bob", "asset": "usd", "amount": "1"}}]),
-        ),
+        main(2, json!([transfer("acme", "bob", "4"), {"retire": {"account": "bob", "asset": "usd", "amount": "1"}}])),
         main(1, json!([])),
         main(4, json!([])),
         main(0, json!([])),
@@ -38,10 +36,7 @@ async fn writes_are_the_same_over_http_and_grpc() {
         main(3, json!([{}])),
         main(3, json!([open("a b")])),
         main(3, json!([issue("acme", "1"), {"issue": {"account": "acme", "asset": "USD", "amount": "1"}}])),
-        main(
-            3,
-            json!([{"issue": {"account": "acme", "asset": "usd", "amount": "1", "memo": "m".repeat(257)}}]),
-        ),
+        main(3, json!([{"issue": {"account": "acme", "asset": "usd", "amount": "1", "memo": "m".repeat(257)}}])),
         main(3, json!([{"open_account": {"account": "late"}}])),
         main(3, json!(vec![issue("acme", "1"); 257])),
         main(3, json!(vec![issue("acme", "1"); 256])),
