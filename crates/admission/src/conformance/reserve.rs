@@ -153,7 +153,7 @@ pub async fn a_lease_from_the_past_or_the_future_is_refused(harness: &impl Harne
         let answer = driver.reserve(lease, &[("rpm", 1)]).await;
         assert!(
             matches!(&answer, ReserveAnswer::Refused(Refusal::InvalidRequest { message })
-                if message.contains(&made_at.to_string())),
+                if message.contains("60 min")),
             "{answer:?}"
         );
     }

@@ -30,7 +30,7 @@ async fn limits_are_put_read_listed_and_deleted() {
     client.put_limit(rolling("a", 1)).await.unwrap();
     let usage = v1::GetUsageRequest { key: "a".into(), namespace: None };
     let usage = client.get_usage(usage).await.unwrap().into_inner();
-    assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt.as_str()), (5, 4, 1, "0"));
+    assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt.as_str()), (5, 4, 0, "0"));
     assert_eq!((usage.status(), usage.pending_decrease_to), (v1::LimitStatus::Decreasing, Some(1)));
 
     let delete = |key: &str| v1::DeleteLimitRequest { key: key.into(), namespace: None };

@@ -85,7 +85,7 @@ async fn the_usage_of_a_credit_limit_is_what_its_account_has_holds_and_owes() {
     write(&server, 4, json!([{"issue": {"account": "acme", "asset": "usd", "amount": "99999999999999999999"}}])).await;
     assert_eq!(usage().await, [u64::MAX, 0, u64::MAX, 0]);
     let mut unknown = limit();
-    (unknown["key"], unknown["vault"]) = (json!("u"), json!("nowhere"));
+    (unknown["key"], unknown["account"]) = (json!("u"), json!("nobody"));
     server.ok("PUT", "/v1/admin/limits", &unknown).await;
     assert_eq!(server.usage("u").await["available"], 0);
 }
