@@ -128,7 +128,7 @@ fn a_lease_that_could_never_fit_is_told_so_again() {
     let mut test = TestBook::new();
     let rpm = test.put_active(rolling("rpm", 5, 60));
     let (lease, denial) = test.denied(&[("rpm", 6)]);
-    let never = Denial { retry_after_ms: 0, limited_by: vec![rpm], never: true };
+    let never = Denial { retry_after_ms: 60_000, limited_by: vec![rpm], never: true };
     assert_eq!(denial, never);
     // A larger capacity does not change the decision.
     test.put_active(rolling("rpm", 50, 60));

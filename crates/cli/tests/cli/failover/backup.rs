@@ -14,9 +14,6 @@ use tempfile::TempDir;
 use super::load::{Load, amount, read};
 use super::nodes::Nodes;
 
-/// Header length of a journal segment: magic, format, cluster id, position, checksum.
-const JOURNAL_HEADER_BYTES: usize = 8 + 4 + 16 + 20 + 4;
-
 fn earmark(words: &[&str]) -> (Option<i32>, Value, String) {
     let ran = Command::new(env!("CARGO_BIN_EXE_earmark")).args(words).arg("--json").output().unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
@@ -49,11 +46,8 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         for entry in fs::read_dir(folder.join(inner)).unwrap() {
             let path = entry.unwrap().path();
             let mut bytes = fs::read(&path).unwrap();
-            let header = match path.extension().and_then(|name| name.to_str()) {
-                // Magic, format and length of the remaining header, four bytes each; then its checksum.
-                Some("snapshot") => u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize + 16,
-                _ => JOURNAL_HEADER_BYTES,
-            };
+            // Magic, format, cluster and body length; then the body and a checksum.
+            let header = u32::from_le_bytes(bytes[24..28].try_into().unwrap()) as usize + 32;
             bytes.drain(..header);
             found.insert(path.strip_prefix(folder).unwrap().to_owned(), bytes);
         }
