@@ -271,7 +271,7 @@ async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
         let answer = bench.reserve(lease, &[("rpm", 1)]).await;
         assert!(
             matches!(&answer, ReserveAnswer::Refused(Refusal::InvalidRequest { message })
-                if message.contains(&made_at.to_string())),
+                if message.contains(&earmark_admission::utc(earmark_core::UnixMs::new(made_at)))),
             "{answer:?}"
         );
         assert!(!bench.complete(lease, &[("rpm", 1)]).await.reconciled);

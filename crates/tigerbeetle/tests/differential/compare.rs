@@ -31,7 +31,7 @@ pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool, too
             ReserveAnswer::Denied { limited_by: by, never: is_never, retry_after_ms },
         ) => {
             let is_named = !by.is_empty() && by.iter().all(|key| limited_by.contains(key));
-            let has_hint = (*retry_after_ms == 0) == *is_never;
+            let has_hint = if *is_never { *retry_after_ms == 60_000 } else { *retry_after_ms > 0 };
             match (is_first, is_named && never == is_never && has_hint) {
                 (true, false) => Err(differ(book, ledger)),
                 (true, true) if *never => Ok("never"),
