@@ -138,7 +138,7 @@ pub enum SequenceConflict {
     /// The server has sequence numbers that this writer never used.
     #[error(
         "the server has committed sequence {server} of this client, but its file ends at {file}: another writer uses the \
-         same client_id, or the file is an old copy. Stop the other writer; if there is none, remove the file, and \
+         same client_id, or the file is an old copy. Stop the other writer; without another writer, remove the file, and \
          check what the sequences in between did before writing them again"
     )]
     ServerAhead {

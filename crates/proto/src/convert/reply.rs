@@ -1,6 +1,6 @@
 //! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
-use earmark_core::{BalanceInfo, Definition, LeaseState, LimitStatus, Operation, Overdraft, Usage};
+use earmark_core::{BalanceInfo, Definition, LimitStatus, Operation, Overdraft, Usage};
 
 use super::invalid::Invalid;
 use super::limit::{definition, definition_of, not_among};
@@ -45,22 +45,6 @@ pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
         debt: number("debt", &message.debt)?,
         status: status_in(message.status, message.pending_decrease_to)?,
     })
-}
-
-/// Decodes the state of a lease.
-///
-/// # Errors
-/// When the state is unknown.
-pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
-    match v1::LeaseState::try_from(state) {
-        Ok(v1::LeaseState::Live) => Ok(LeaseState::Live),
-        Ok(v1::LeaseState::Expired) => Ok(LeaseState::Expired),
-        Ok(v1::LeaseState::Completed) => Ok(LeaseState::Completed),
-        Ok(v1::LeaseState::Denied) => Ok(LeaseState::Denied),
-        Ok(v1::LeaseState::Unspecified) | Err(_) => {
-            Err(not_among("state", state, "live, expired, completed and denied"))
-        }
-    }
 }
 
 /// Decodes the balance of an account in one asset.
