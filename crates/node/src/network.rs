@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_core::UnixMs;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, Place, SnapshotPart, SnapshotStart,
+    AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, LogEntryId, SnapshotPart, SnapshotStart,
     VoteRequest as WireVote, append_reply, snapshot_part,
 };
 use openraft::error::{
@@ -181,15 +181,15 @@ impl RaftNetwork<Types> for Link {
         let entries = rpc.entries.iter().map(|entry| {
             let mut payload = Vec::new();
             put_payload(&entry.payload, &mut payload);
-            WireEntry { place: Some(place(entry.log_id)), payload: Bytes::from(payload) }
+            WireEntry { id: Some(entry_id(entry.log_id)), payload: Bytes::from(payload) }
         });
         let last = self.applied_state.lock().book.time();
         let request = AppendRequest {
             route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
-            before: rpc.prev_log_id.map(place),
+            before: rpc.prev_log_id.map(entry_id),
             entries: entries.collect(),
-            committed: rpc.leader_commit.map(place),
+            committed: rpc.leader_commit.map(entry_id),
             log_time_unix_ms: self.clock.now(last).map(|now| now.log.get()),
         };
         let (asked, is_asking) = (Instant::now(), request.log_time_unix_ms.is_none());
@@ -206,7 +206,7 @@ impl RaftNetwork<Types> for Link {
         match reply.result {
             Some(append_reply::Result::Success(_)) => Ok(AppendEntriesResponse::Success),
             Some(append_reply::Result::Partial(partial)) => {
-                Ok(AppendEntriesResponse::PartialSuccess(partial.place.map(log_id)))
+                Ok(AppendEntriesResponse::PartialSuccess(partial.id.map(log_id)))
             }
             Some(append_reply::Result::Conflict(_)) => Ok(AppendEntriesResponse::Conflict),
             Some(append_reply::Result::HigherVote(vote)) => {
@@ -220,7 +220,7 @@ impl RaftNetwork<Types> for Link {
         let request = WireVote {
             route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
-            last: rpc.last_log_id.map(place),
+            last: rpc.last_log_id.map(entry_id),
         };
         let address = &self.target.address;
         let mut client = self.peers.client(&self.target);
@@ -276,10 +276,10 @@ fn no_answer() -> RpcError {
     RPCError::Network(NetworkError::new(&AnyError::error(NO_ANSWER)))
 }
 
-pub(crate) fn place(id: LogId) -> Place {
-    Place { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }
+pub(crate) fn entry_id(id: LogId) -> LogEntryId {
+    LogEntryId { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }
 }
 
-pub(crate) fn log_id(place: Place) -> LogId {
-    LogId::new(CommittedLeaderId::new(place.term, place.node), place.index)
+pub(crate) fn log_id(id: LogEntryId) -> LogId {
+    LogId::new(CommittedLeaderId::new(id.term, id.node), id.index)
 }

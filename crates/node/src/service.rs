@@ -7,7 +7,7 @@ use bytes::Bytes;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
     AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
-    JournalStateRequest, MaybePlace, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest, RemoveRequest, Route,
+    JournalStateRequest, LastOnDisk, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest, RemoveRequest, Route,
     SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest, append_reply, members_reply,
     read_index_reply, snapshot_part, submit_reply,
 };
@@ -20,7 +20,7 @@ use crate::entry::take_payload;
 use crate::fault::Fault;
 use crate::members::{Members, MembersError};
 use crate::net::PeerIdentity;
-use crate::network::{ballot, log_id, place, vote_of};
+use crate::network::{ballot, entry_id, log_id, vote_of};
 use crate::node::Timing;
 use crate::peers::{REMOVED, encode_outcomes};
 use crate::proposer::{ProposeError, Proposer};
@@ -266,9 +266,9 @@ impl PeerService for Service {
         let vote = own_vote(from, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
-            let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
+            let id = entry.id.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
             let payload = take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
-            entries.push(Entry { log_id: log_id(place), payload });
+            entries.push(Entry { log_id: log_id(id), payload });
         }
         let prev_log_id = request.before.map(log_id);
         check_entries(vote, prev_log_id, &entries)?;
@@ -277,7 +277,7 @@ impl PeerService for Service {
         let result = match appended.map_err(|error| Status::unavailable(error.to_string()))? {
             AppendEntriesResponse::Success => append_reply::Result::Success(Empty {}),
             AppendEntriesResponse::PartialSuccess(upto) => {
-                append_reply::Result::Partial(MaybePlace { place: upto.map(place) })
+                append_reply::Result::Partial(LastOnDisk { id: upto.map(entry_id) })
             }
             AppendEntriesResponse::Conflict => append_reply::Result::Conflict(Empty {}),
             AppendEntriesResponse::HigherVote(vote) => append_reply::Result::HigherVote(ballot(vote)),
@@ -314,7 +314,7 @@ impl PeerService for Service {
         Ok(Response::new(VoteReply {
             vote: Some(ballot(reply.vote)),
             granted: reply.vote_granted,
-            last: reply.last_log_id.map(place),
+            last: reply.last_log_id.map(entry_id),
         }))
     }
 

@@ -6,8 +6,8 @@ use earmark_core::{Command, CreateKey, Principal, Role, put_principal};
 use earmark_node::{Node, NodeOptions};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, SubmitRequest, VoteRequest, members_reply,
-    submit_reply,
+    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, LogEntryId, Route, SubmitRequest, VoteRequest,
+    members_reply, submit_reply,
 };
 use tonic::transport::Channel;
 
@@ -46,27 +46,27 @@ impl Victim {
     }
 }
 
-fn place(term: u64, index: u64) -> Place {
-    Place { term, node: 9, index }
+fn entry_id(term: u64, index: u64) -> LogEntryId {
+    LogEntryId { term, node: 9, index }
 }
 
 /// openraft assumes contiguous entries. It panicked or stopped on anything else.
 #[tokio::test]
 async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() {
     let mut victim = Victim::on(&SimDisk::new()).await;
-    let first = Some(Place { term: 0, node: 0, index: 0 });
+    let first = Some(LogEntryId { term: 0, node: 0, index: 0 });
     let cases = [
-        (None, vec![place(5, 7)]),
-        (first, vec![place(5, 7)]),
-        (first, vec![place(5, u64::MAX)]),
-        (first, vec![place(5, 1), place(5, 3)]),
-        (first, vec![place(5, 1), place(5, 1)]),
-        (first, vec![place(5, 1), place(4, 2)]),
-        (first, vec![place(6, 1)]),
-        (Some(place(5, u64::MAX)), vec![place(5, 0)]),
+        (None, vec![entry_id(5, 7)]),
+        (first, vec![entry_id(5, 7)]),
+        (first, vec![entry_id(5, u64::MAX)]),
+        (first, vec![entry_id(5, 1), entry_id(5, 3)]),
+        (first, vec![entry_id(5, 1), entry_id(5, 1)]),
+        (first, vec![entry_id(5, 1), entry_id(4, 2)]),
+        (first, vec![entry_id(6, 1)]),
+        (Some(entry_id(5, u64::MAX)), vec![entry_id(5, 0)]),
     ];
     for (before, places) in cases {
-        let entry = |place: &Place| Entry { place: Some(*place), payload: Bytes::from_static(BLANK) };
+        let entry = |id: &LogEntryId| Entry { id: Some(*id), payload: Bytes::from_static(BLANK) };
         let request = AppendRequest {
             route: Some(victim.route.clone()),
             vote: Some(LEADER),
@@ -122,7 +122,7 @@ async fn a_term_that_nothing_can_come_after_is_refused() {
     let route = Some(victim.route.clone());
     let append = AppendRequest { route: route.clone(), vote, ..AppendRequest::default() };
     assert_eq!(victim.client.append(append).await.unwrap_err().code(), tonic::Code::InvalidArgument);
-    let ask = VoteRequest { route, vote, last: Some(place(5, u64::MAX)) };
+    let ask = VoteRequest { route, vote, last: Some(entry_id(5, u64::MAX)) };
     assert_eq!(victim.client.vote(ask).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     victim.leads_on().await;
 }
