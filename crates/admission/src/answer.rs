@@ -12,7 +12,7 @@ use crate::backend::{
 };
 use crate::callers::KeyError;
 use crate::clock::{utc, utc_from};
-use crate::registry::KeepError;
+use crate::registry::PlacementError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
 
@@ -78,7 +78,7 @@ pub(crate) fn reserve(
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms })),
             None => Err(BackendError::Failed("a limit was refused that does not exist".into())),
         },
-        ReserveOutcome::LimitsExternal => Err(KeepError::LimitsExternal.into()),
+        ReserveOutcome::LimitsExternal => Err(PlacementError::LimitsExternal.into()),
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
     }
 }

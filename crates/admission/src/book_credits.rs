@@ -12,12 +12,12 @@ use crate::backend::{
     ReserveRequest,
 };
 use crate::book_host::{BookBackend, BookHost};
-use crate::book_limits::GONE;
+use crate::book_limits::DELETED_USAGE;
 use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, CreditCursor, Keys};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
-/// The credit of a Book that does not enforce limits; see [`BookBackend::keep`]. In this Book a lease covers credit
+/// The credit of a Book that does not enforce limits; see [`BookBackend::record_placement`]. In this Book a lease covers credit
 /// only: a hold is a reserve, and a settlement is a complete.
 pub struct BookCredits<H>(BookBackend<H>);
 
@@ -49,7 +49,7 @@ impl<H: BookHost> BookCredits<H> {
     }
 
     fn is_forgotten(&self, lease: LeaseId) -> bool {
-        self.0.0.host.look(|book| lease.time() < book.forgotten_before())
+        self.0.0.host.with_book(|book| lease.time() < book.forgotten_before())
     }
 
     /// The actuals of a settlement. In a release, keys without an actual cost nothing.
@@ -162,7 +162,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         let key = limit.key.clone();
-        Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(GONE)) })
+        Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(DELETED_USAGE)) })
     }
 
     fn entries(

@@ -17,7 +17,7 @@ use crate::backend::{
 use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
 use crate::callers::{ChangePage, Keys};
 use crate::names::Names;
-use crate::registry::{Copies, Duty};
+use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
@@ -33,13 +33,13 @@ pub trait BookHost: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<Answered<R>>> + Send;
 
     /// A read barrier: waits until everything acknowledged so far can be read, and returns the time of the read.
-    fn fresh(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
+    fn read_barrier(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
 
     /// The local time, without a read barrier. Good enough to reject a caller early.
     fn now(&self) -> UnixMs;
 
     /// Reads the Book.
-    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T;
+    fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T;
 
     /// A page of an account's history after entry `after`.
     fn entries(
@@ -69,11 +69,11 @@ pub trait BookHost: Send + Sync + 'static {
 
     /// See [`Book::limits_version`]. Called for every lease when limits are enforced elsewhere, so it must not wait.
     fn limits_version(&self) -> u64 {
-        self.look(Book::limits_version)
+        self.with_book(Book::limits_version)
     }
 
     /// Whether this process runs background maintenance. One process of a cluster does.
-    fn is_in_charge(&self) -> bool {
+    fn runs_maintenance(&self) -> bool {
         true
     }
 
@@ -91,7 +91,7 @@ pub trait BookHost: Send + Sync + 'static {
 }
 
 /// A backend on a Book. Clones share the Book.
-pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<Duty>>);
+pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<ProcessPlacement>>);
 
 impl<H> Clone for BookBackend<H> {
     fn clone(&self) -> BookBackend<H> {
@@ -102,7 +102,7 @@ impl<H> Clone for BookBackend<H> {
 pub(crate) struct Inner<H> {
     pub(crate) host: Arc<H>,
     names: Names,
-    pub(crate) copies: Copies,
+    pub(crate) cache: LimitCache,
     /// Serializes changes of limits, so that the limits file gets them in order.
     changing: tokio::sync::Mutex<()>,
 }
@@ -110,8 +110,12 @@ pub(crate) struct Inner<H> {
 impl<H: BookHost> BookBackend<H> {
     /// A backend on this host's Book.
     pub fn new(host: Arc<H>) -> BookBackend<H> {
-        let inner =
-            Inner { host, names: Names::default(), copies: Copies::default(), changing: tokio::sync::Mutex::new(()) };
+        let inner = Inner {
+            host,
+            names: Names::default(),
+            cache: LimitCache::default(),
+            changing: tokio::sync::Mutex::new(()),
+        };
         BookBackend(Arc::new(inner), None)
     }
 
@@ -135,8 +139,8 @@ impl<H: BookHost> BookBackend<H> {
         namespace: impl Fn(&Q) -> &NamespaceName + Send,
         resolve: impl Fn(&Inner<H>, Q) -> R + Send,
     ) -> Vec<Result<R::Answer, BackendError>> {
-        let may_decide = match self.agree() {
-            Ok(()) => self.0.know(requests.iter().map(namespace)).await,
+        let may_decide = match self.check_placement() {
+            Ok(()) => self.0.find_namespaces(requests.iter().map(namespace)).await,
             Err(error) => Err(error.into()),
         };
         match may_decide {
@@ -150,17 +154,17 @@ impl<H: BookHost> BookBackend<H> {
 
     /// Reads the Book after a read barrier.
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
-        let now = self.0.host.fresh().await?;
-        Ok(self.0.host.look(|book| read(book, now)))
+        let now = self.0.host.read_barrier().await?;
+        Ok(self.0.host.with_book(|book| read(book, now)))
     }
 
     /// Reads an account after a read barrier.
-    async fn of_account<T>(
+    async fn read_account<T>(
         &self,
         path: &AccountPath,
         read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
     ) -> Result<T, CreditReadError> {
-        self.agree().map_err(BackendError::from)?;
+        self.check_placement().map_err(BackendError::from)?;
         self.read(|book, now| {
             let vault = vault(book, &path.namespace, &path.vault)?;
             let account = book.account(vault, &path.account).ok_or(CreditReadError::AccountNotFound)?;
@@ -173,14 +177,17 @@ impl<H: BookHost> BookBackend<H> {
 impl<H: BookHost> Inner<H> {
     /// The id of a namespace, if it exists.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
-        self.names.namespace(name).or_else(|| self.host.look(|book| book.namespace(name)))
+        self.names.namespace(name).or_else(|| self.host.with_book(|book| book.namespace(name)))
     }
 
     /// Runs a read barrier if a namespace is unknown here: another node may just have created it.
-    pub(crate) async fn know<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) -> Result<(), BackendError> {
+    pub(crate) async fn find_namespaces<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NamespaceName>,
+    ) -> Result<(), BackendError> {
         let mut unknown = names.filter(|name| self.namespace(name).is_none());
         match unknown.next() {
-            Some(_) => self.host.fresh().await.map(|_| ()),
+            Some(_) => self.host.read_barrier().await.map(|_| ()),
             None => Ok(()),
         }
     }
@@ -203,7 +210,7 @@ impl<H: BookHost> Inner<H> {
     }
 
     fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
-        self.host.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
+        self.host.with_book(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
     }
 
     pub(crate) async fn submit_one<R: BookRequest>(&self, by: Principal, request: R) -> Answered<R> {
@@ -227,7 +234,7 @@ impl<H: BookHost> Inner<H> {
         name: &NamespaceName,
         opens: bool,
     ) -> Result<Option<NamespaceId>, BackendError> {
-        self.know([name].into_iter()).await?;
+        self.find_namespaces([name].into_iter()).await?;
         if !opens {
             return Ok(self.namespace(name));
         }
@@ -248,7 +255,7 @@ impl<H: BookHost> Inner<H> {
         let namespace = match &change {
             LimitCommand::Put(..) => self.open(by.clone(), &name).await?,
             LimitCommand::Delete(..) | LimitCommand::Drop(..) => {
-                self.know([&name].into_iter()).await?;
+                self.find_namespaces([&name].into_iter()).await?;
                 self.namespace(&name).ok_or(LimitError::NotFound)?
             }
         };
@@ -366,7 +373,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(async move {
-            self.agree()?;
+            self.check_placement()?;
             self.read(move |book, now| {
                 let limit = book.resolve(book.namespace(&namespace)?, &key)?;
                 book.usage(now, limit)
@@ -384,7 +391,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
             Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })
         };
         Box::pin(async move {
-            self.agree()?;
+            self.check_placement()?;
             self.read(view).await
         })
     }
@@ -393,7 +400,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let (inner, keys) = (Arc::clone(&self.0), self.clone());
         // Definitions of limits live here even when another system enforces them.
-        let agreed = if vault.is_some() { self.agree() } else { Ok(()) };
+        let agreed = if vault.is_some() { self.check_placement() } else { Ok(()) };
         // In its own task, for the same reason as a change of a limit.
         let task = tokio::spawn(async move {
             agreed?;
@@ -427,7 +434,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        Box::pin(async move { self.of_account(&account, |book, now, id| book.balances(now, id)).await })
+        Box::pin(async move { self.read_account(&account, |book, now, id| book.balances(now, id)).await })
     }
 
     fn entries(
@@ -438,7 +445,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
     ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         let page_size = page_size.clamp(1, PAGE_MAX);
         Box::pin(async move {
-            let id = self.of_account(&account, |_, _, id| id).await?;
+            let id = self.read_account(&account, |_, _, id| id).await?;
             Ok(self.0.host.entries((id, account.account), after, page_size).await?)
         })
     }
@@ -460,7 +467,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn ready(&self) -> Result<(), String> {
         self.0.host.ready()?;
-        self.agree().map_err(|error| error.to_string())
+        self.check_placement().map_err(|error| error.to_string())
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {

@@ -9,9 +9,9 @@ use crate::backend::{
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
-use crate::limits::{LimitStanding, Limits, LimitsComplete, LimitsReserve};
+use crate::limits::{EnforcedStatus, Limits, LimitsComplete, LimitsReserve};
 
-/// The limits of a Book that does not keep credit; see [`BookBackend::keep`].
+/// The limits of a Book that does not keep credit; see [`BookBackend::record_placement`].
 pub struct BookLimits<H>(BookBackend<H>);
 
 impl<H: BookHost> BookLimits<H> {
@@ -21,11 +21,11 @@ impl<H: BookHost> BookLimits<H> {
     }
 }
 
-fn standing(limit: Option<LimitInfo>) -> LimitStanding {
+fn enforced_status(limit: Option<LimitInfo>) -> EnforcedStatus {
     match limit.map(|limit| limit.status) {
-        Some(LimitStatus::Active) => LimitStanding::InForce,
-        Some(LimitStatus::Decreasing { .. }) => LimitStanding::Decreasing,
-        Some(LimitStatus::Deleted) | None => LimitStanding::Gone,
+        Some(LimitStatus::Active) => EnforcedStatus::InForce,
+        Some(LimitStatus::Decreasing { .. }) => EnforcedStatus::Decreasing,
+        Some(LimitStatus::Deleted) | None => EnforcedStatus::Absent,
     }
 }
 
@@ -50,26 +50,30 @@ impl<H: BookHost> Limits for BookLimits<H> {
         Box::pin(async move { self.0.release(&namespace, lease).await.map(drop) })
     }
 
-    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
-        Box::pin(async move { Ok(standing(self.0.limit(namespace, key).await?)) })
+    fn apply_definition(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<EnforcedStatus, BackendError>> {
+        Box::pin(async move { Ok(enforced_status(self.0.limit(namespace, key).await?)) })
     }
 
-    fn standing(
+    fn enforced_status(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
+    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>> {
         let read = self.0.read(move |book, now| {
             let find =
                 |limit: &LimitInfo| book.limit(now, book.resolve(book.namespace(&namespace)?, &limit.definition.key)?);
-            limits.iter().map(|limit| standing(find(limit))).collect()
+            limits.iter().map(|limit| enforced_status(find(limit))).collect()
         });
         Box::pin(read)
     }
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         let key = limit.definition.key.clone();
-        Box::pin(async move { Ok(self.0.usage(namespace, key).await?.unwrap_or(GONE)) })
+        Box::pin(async move { Ok(self.0.usage(namespace, key).await?.unwrap_or(DELETED_USAGE)) })
     }
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
@@ -90,7 +94,8 @@ impl<H: BookHost> Limits for BookLimits<H> {
 }
 
 /// The usage of a limit that was deleted during the request.
-pub(crate) const GONE: Usage = Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
+pub(crate) const DELETED_USAGE: Usage =
+    Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
 
 impl<H: BookHost> BookBackend<H> {
     /// Returns everything that a lease reserved.
@@ -99,7 +104,7 @@ impl<H: BookHost> BookBackend<H> {
         namespace: &NamespaceName,
         lease: LeaseId,
     ) -> Result<CompleteAnswer, BackendError> {
-        self.0.know([namespace].into_iter()).await?;
+        self.0.find_namespaces([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
         let release = BookComplete { namespace, lease, parts: None, actuals: Vec::new() };
         self.0.submit_one(Principal::System, release).await

@@ -31,13 +31,13 @@ use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::Credits;
 use crate::limits::Limits;
-use crate::registry::KeepError;
+use crate::registry::PlacementError;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
 use known_accounts::KnownAccounts;
 
 /// Interval of the sweep for deleted limits. Nothing waits for it.
-const TEND: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A backend composed of parts.
 pub struct Composed<H>(Arc<Parts<H>>);
@@ -46,9 +46,9 @@ struct Parts<H> {
     registry: BookBackend<H>,
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
-    keep: ExternalSetup,
+    setup: ExternalSetup,
     /// Whether the registry has recorded which parts are kept elsewhere.
-    is_kept: AtomicBool,
+    is_recorded: AtomicBool,
     is_stopped: AtomicBool,
     creditless: Creditless,
     accounts: KnownAccounts,
@@ -62,18 +62,18 @@ impl<H: BookHost> Composed<H> {
         credits: Arc<dyn Credits>,
         external: ExternalParts,
     ) -> Composed<H> {
-        let keep = ExternalSetup { parts: external, ledger: limits.ledger() };
+        let setup = ExternalSetup { parts: external, ledger: limits.ledger() };
         let parts = Arc::new(Parts {
-            registry: registry.leaving(keep),
+            registry: registry.with_placement(setup),
             limits,
             credits,
-            keep,
-            is_kept: AtomicBool::new(false),
+            setup,
+            is_recorded: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             creditless: Creditless::default(),
             accounts: KnownAccounts::default(),
         });
-        tokio::spawn(tend(Arc::downgrade(&parts)));
+        tokio::spawn(sweep_deleted_limits(Arc::downgrade(&parts)));
         Composed(parts)
     }
 
@@ -81,8 +81,8 @@ impl<H: BookHost> Composed<H> {
     ///
     /// # Errors
     /// When the registry cannot record it, or has another placement.
-    pub async fn start(&self) -> Result<(), KeepError> {
-        self.0.kept().await
+    pub async fn start(&self) -> Result<(), PlacementError> {
+        self.0.ensure_placement().await
     }
 
     /// Runs the steps in their own task, so that they finish even when the caller disconnects.
@@ -92,15 +92,15 @@ impl<H: BookHost> Composed<H> {
 }
 
 /// Sweeps deleted limits until the backend is dropped or shut down.
-async fn tend<H: BookHost>(parts: Weak<Parts<H>>) {
+async fn sweep_deleted_limits<H: BookHost>(parts: Weak<Parts<H>>) {
     let mut seen = None;
     loop {
-        tokio::time::sleep(TEND).await;
+        tokio::time::sleep(SWEEP_INTERVAL).await;
         let Some(parts) = parts.upgrade().filter(|parts| !parts.is_stopped.load(Ordering::Relaxed)) else {
             return;
         };
-        if parts.kept().await.is_ok() && parts.keep.parts.limits {
-            seen = parts.drop_what_is_gone(seen).await;
+        if parts.ensure_placement().await.is_ok() && parts.setup.parts.limits {
+            seen = parts.forget_absent_limits(seen).await;
         }
     }
 }
@@ -124,22 +124,22 @@ async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
 
 impl<H: BookHost> Parts<H> {
     /// Makes sure that the registry has recorded the placement, and that nobody has changed it since.
-    async fn kept(&self) -> Result<(), KeepError> {
-        if !self.is_kept.load(Ordering::Acquire) {
-            self.registry.keep(self.keep).await?;
-            self.is_kept.store(true, Ordering::Release);
+    async fn ensure_placement(&self) -> Result<(), PlacementError> {
+        if !self.is_recorded.load(Ordering::Acquire) {
+            self.registry.record_placement(self.setup).await?;
+            self.is_recorded.store(true, Ordering::Release);
         }
-        self.registry.agree()
+        self.registry.check_placement()
     }
 
     /// Authorizes the caller and returns the actor, because limits and credit stores do not check keys.
-    async fn admit(&self, by: Principal) -> Result<Option<Actor>, BackendError> {
+    async fn authorize(&self, by: Principal) -> Result<Option<Actor>, BackendError> {
         self.registry.check_right(by.clone()).await?;
         match by {
             Principal::System => Ok(None),
             Principal::Actor(actor) => Ok(Some(actor)),
             Principal::Anonymous | Principal::Key(_) => {
-                let actor = self.registry.0.host.look(|book| book.actor(&by));
+                let actor = self.registry.0.host.with_book(|book| book.actor(&by));
                 // A new key may have taken the slot of a revoked one in between.
                 actor.map(Some).ok_or(BackendError::Unauthenticated)
             }
@@ -149,22 +149,22 @@ impl<H: BookHost> Parts<H> {
     /// Applies a transaction of a namespace and enforces the limits that it changed. A retry does so too, in case the
     /// first attempt failed in between.
     async fn write_namespace(&self, by: Principal, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
-        self.kept().await?;
+        self.ensure_placement().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
         for key in &keys {
-            self.make_room(&namespace, key).await?;
+            self.clear_deleted(&namespace, key).await?;
         }
         let answer = self.registry.write(by, request).await?;
         if matches!(answer, WriteAnswer::Committed(_)) {
             for key in keys {
-                self.bring_in_line(&namespace, &key).await?;
+                self.enforce_definition(&namespace, &key).await?;
             }
         }
         Ok(answer)
     }
 
     async fn write_vault(&self, request: WriteRequest, vault: &VaultName) -> Result<WriteAnswer, BackendError> {
-        self.kept().await?;
+        self.ensure_placement().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
             Ok(()) => self.credits.write(request).await,
             Err(CreditReadError::NamespaceNotFound) => {
@@ -190,7 +190,7 @@ impl<H: BookHost> Backend for Composed<H> {
     ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let count = requests.len();
         Box::pin(async move {
-            let actor = match self.0.admit(by).await {
+            let actor = match self.0.authorize(by).await {
                 Ok(actor) => actor,
                 Err(error) => return vec![Err(error); count],
             };
@@ -219,7 +219,7 @@ impl<H: BookHost> Backend for Composed<H> {
         let count = requests.len();
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
-            let actor = match parts.admit(by).await {
+            let actor = match parts.authorize(by).await {
                 Ok(actor) => actor,
                 Err(error) => return vec![Err(error); count],
             };
@@ -254,7 +254,7 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         Box::pin(async move {
-            self.0.registry.agree()?;
+            self.0.registry.check_placement()?;
             self.0.limits.lease(namespace, lease).await
         })
     }
@@ -336,7 +336,7 @@ impl<H: BookHost> Backend for Composed<H> {
         say("the registry", self.0.registry.ready());
         say("limits", self.0.limits.ready());
         say("credit", self.0.credits.ready());
-        if reasons.is_empty() && !self.0.is_kept.load(Ordering::Acquire) {
+        if reasons.is_empty() && !self.0.is_recorded.load(Ordering::Acquire) {
             reasons.push("the registry: the placement of limits and credit is not recorded yet".into());
         }
         if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }

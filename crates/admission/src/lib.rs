@@ -42,6 +42,6 @@ pub use history::{ChangePager, Sums, entry_view, summary};
 pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
-pub use registry::KeepError;
+pub use registry::PlacementError;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};
 pub use writes::*;

@@ -24,14 +24,18 @@ pub trait Limits: Send + Sync + 'static {
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>>;
 
     /// Applies the registry's current definition of a limit, or its deletion, and returns the enforced status.
-    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>>;
+    fn apply_definition(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<EnforcedStatus, BackendError>>;
 
     /// The enforced status of each limit, in order.
-    fn standing(
+    fn enforced_status(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>>;
+    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>>;
 
     /// Capacity, reserved amount and debt of a limit.
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>>;
@@ -74,7 +78,7 @@ pub trait Registry: Send + Sync + 'static {
     fn version(&self) -> u64;
 
     /// Whether this process runs background maintenance. One process of a cluster does.
-    fn is_in_charge(&self) -> bool;
+    fn runs_maintenance(&self) -> bool;
 }
 
 /// Reserves the requirements on limits and registers all requirements.
@@ -101,11 +105,11 @@ pub struct LimitsComplete {
 
 /// The status of a limit at its enforcer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitStanding {
+pub enum EnforcedStatus {
     /// The registry's definition is in force.
     InForce,
     /// The limit is decreasing to the registry's capacity, or to 0. Reserves are refused until then.
     Decreasing,
-    /// The limit no longer exists.
-    Gone,
+    /// The enforcer has no such limit.
+    Absent,
 }

@@ -152,7 +152,7 @@ impl BookHost for Local {
         Submission::run(by, requests, |item| self.submitter.enqueue(item, events, direction)).await
     }
 
-    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+    async fn read_barrier(&self) -> Result<UnixMs, BackendError> {
         Ok(self.clock.now().log)
     }
 
@@ -160,8 +160,8 @@ impl BookHost for Local {
         self.clock.now().log
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
-        look(&lock(&self.state).book)
+    fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T {
+        read(&lock(&self.state).book)
     }
 
     async fn entries(

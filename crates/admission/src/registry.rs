@@ -19,7 +19,7 @@ use crate::writes::CreditReadError;
 /// Why the Book and the `--ledger` and `--credits` options of a process contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeepError {
+pub enum PlacementError {
     /// TigerBeetle enforces the limits.
     #[error("TigerBeetle enforces the limits of this server: name its cluster with --ledger")]
     LimitsExternal,
@@ -28,7 +28,7 @@ pub enum KeepError {
     CreditExternal,
     /// The Book has credit, which would be missing in SQL.
     #[error("this server already has credit, which --credits would leave behind: use --credits with new data only")]
-    CreditHere,
+    CreditInBook,
     /// Another TigerBeetle cluster enforces the limits.
     #[error(
         "TigerBeetle cluster {found} enforces the limits of this server, but --ledger names cluster {named}: name cluster \
@@ -45,37 +45,37 @@ pub enum KeepError {
     Backend(#[from] BackendError),
 }
 
-impl From<KeepError> for BackendError {
-    fn from(error: KeepError) -> BackendError {
+impl From<PlacementError> for BackendError {
+    fn from(error: PlacementError) -> BackendError {
         match error {
-            KeepError::Backend(error) => error,
-            KeepError::LimitsExternal
-            | KeepError::CreditExternal
-            | KeepError::CreditHere
-            | KeepError::OtherLedger { .. } => BackendError::Failed(error.to_string()),
+            PlacementError::Backend(error) => error,
+            PlacementError::LimitsExternal
+            | PlacementError::CreditExternal
+            | PlacementError::CreditInBook
+            | PlacementError::OtherLedger { .. } => BackendError::Failed(error.to_string()),
         }
     }
 }
 
 /// The placement that a process was started with. Another process may change the Book's placement later; from then on
 /// this process must not decide anything.
-pub(crate) struct Duty {
-    keep: ExternalSetup,
+pub(crate) struct ProcessPlacement {
+    setup: ExternalSetup,
     /// The limits version of the last successful comparison, plus 1; 0 before the first.
-    agreed: AtomicU64,
+    checked_version: AtomicU64,
 }
 
-impl Duty {
+impl ProcessPlacement {
     /// The contradiction between a process's placement and the Book's, if any.
-    fn contradiction(keep: ExternalSetup, found: ExternalSetup) -> Option<KeepError> {
-        if found.parts.limits && !keep.parts.limits {
-            return Some(KeepError::LimitsExternal);
+    fn contradiction(own: ExternalSetup, found: ExternalSetup) -> Option<PlacementError> {
+        if found.parts.limits && !own.parts.limits {
+            return Some(PlacementError::LimitsExternal);
         }
-        if found.parts.credit && !keep.parts.credit {
-            return Some(KeepError::CreditExternal);
+        if found.parts.credit && !own.parts.credit {
+            return Some(PlacementError::CreditExternal);
         }
-        match (found.ledger, keep.ledger) {
-            (Some(found), Some(named)) if found != named => Some(KeepError::OtherLedger { found, named }),
+        match (found.ledger, own.ledger) {
+            (Some(found), Some(named)) if found != named => Some(PlacementError::OtherLedger { found, named }),
             (Some(_), Some(_)) | (None, _) | (_, None) => None,
         }
     }
@@ -83,15 +83,15 @@ impl Duty {
 
 /// A cache of limits for the lock-free path. It holds one version of the limits.
 #[derive(Default)]
-pub(crate) struct Copies(RwLock<Known>);
+pub(crate) struct LimitCache(RwLock<CachedLimits>);
 
 #[derive(Default)]
-struct Known {
+struct CachedLimits {
     version: u64,
     limits: HashMap<NamespaceName, HashMap<LimitKey, Arc<LimitInfo>>>,
 }
 
-impl Copies {
+impl LimitCache {
     fn get(&self, version: u64, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let limits = known.limits.get(namespace).filter(|_| known.version == version);
@@ -99,10 +99,10 @@ impl Copies {
     }
 
     /// Caches a limit as of a version.
-    fn keep(&self, version: u64, namespace: &NamespaceName, limit: &Arc<LimitInfo>) {
+    fn insert(&self, version: u64, namespace: &NamespaceName, limit: &Arc<LimitInfo>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if known.version != version {
-            *known = Known { version, limits: HashMap::new() };
+            *known = CachedLimits { version, limits: HashMap::new() };
         }
         let limits = known.limits.entry(namespace.clone()).or_default();
         limits.insert(limit.definition.key.clone(), Arc::clone(limit));
@@ -127,31 +127,31 @@ fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitI
 impl<H: BookHost> Registry for BookBackend<H> {
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         let host = &self.0.host;
-        if let Some(limit) = self.0.copies.get(host.limits_version(), namespace, key) {
+        if let Some(limit) = self.0.cache.get(host.limits_version(), namespace, key) {
             return Some(limit);
         }
-        let (version, limit) = host.look(|book| (book.limits_version(), find(book, namespace, key)));
+        let (version, limit) = host.with_book(|book| (book.limits_version(), find(book, namespace, key)));
         let limit = Arc::new(limit?);
-        self.0.copies.keep(version, namespace, &limit);
+        self.0.cache.insert(version, namespace, &limit);
         Some(limit)
     }
 
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>> {
-        Box::pin(async { self.0.host.fresh().await.map(drop) })
+        Box::pin(async { self.0.host.read_barrier().await.map(drop) })
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        self.0
-            .host
-            .look(|book| all_limits(book, book.time()).map(|(name, limit)| (name.clone(), Arc::new(limit))).collect())
+        self.0.host.with_book(|book| {
+            all_limits(book, book.time()).map(|(name, limit)| (name.clone(), Arc::new(limit))).collect()
+        })
     }
 
     fn version(&self) -> u64 {
         self.0.host.limits_version()
     }
 
-    fn is_in_charge(&self) -> bool {
-        self.0.host.is_in_charge()
+    fn runs_maintenance(&self) -> bool {
+        self.0.host.runs_maintenance()
     }
 }
 
@@ -159,31 +159,32 @@ impl<H: BookHost> BookBackend<H> {
     /// The parts that are kept outside the Book, as this process knows them.
     #[must_use]
     pub fn external(&self) -> ExternalParts {
-        self.0.host.look(Book::external_parts)
+        self.0.host.with_book(Book::external_parts)
     }
 
     /// The same Book, for a process with this placement. It refuses requests once the Book has another placement.
     #[must_use]
-    pub fn leaving(&self, keep: impl Into<ExternalSetup>) -> BookBackend<H> {
-        let duty = Duty { keep: keep.into(), agreed: AtomicU64::new(0) };
-        BookBackend(Arc::clone(&self.0), Some(Arc::new(duty)))
+    pub fn with_placement(&self, setup: impl Into<ExternalSetup>) -> BookBackend<H> {
+        let placement = ProcessPlacement { setup: setup.into(), checked_version: AtomicU64::new(0) };
+        BookBackend(Arc::clone(&self.0), Some(Arc::new(placement)))
     }
 
     /// Checks that the Book's placement is that of this process, without a read barrier.
     ///
     /// # Errors
     /// When they contradict each other.
-    pub(crate) fn agree(&self) -> Result<(), KeepError> {
-        let Some(duty) = &self.1 else { return Ok(()) };
+    pub(crate) fn check_placement(&self) -> Result<(), PlacementError> {
+        let Some(placement) = &self.1 else { return Ok(()) };
         let version = self.0.host.limits_version().wrapping_add(1);
-        if duty.agreed.load(Ordering::Relaxed) == version {
+        if placement.checked_version.load(Ordering::Relaxed) == version {
             return Ok(());
         }
-        let (version, found) = self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.external_setup()));
-        match Duty::contradiction(duty.keep, found) {
+        let (version, found) =
+            self.0.host.with_book(|book| (book.limits_version().wrapping_add(1), book.external_setup()));
+        match ProcessPlacement::contradiction(placement.setup, found) {
             Some(error) => Err(error),
             None => {
-                duty.agreed.store(version, Ordering::Relaxed);
+                placement.checked_version.store(version, Ordering::Relaxed);
                 Ok(())
             }
         }
@@ -193,22 +194,22 @@ impl<H: BookHost> BookBackend<H> {
     ///
     /// # Errors
     /// When the Book cannot record it, or when limits or credit would become unreachable.
-    pub async fn keep(&self, keep: impl Into<ExternalSetup>) -> Result<(), KeepError> {
-        let keep = keep.into();
+    pub async fn record_placement(&self, setup: impl Into<ExternalSetup>) -> Result<(), PlacementError> {
+        let setup = setup.into();
         let (found, has_credit) = self.read(|book, _| (book.external_setup(), book.has_credit())).await?;
-        if let Some(error) = Duty::contradiction(keep, found) {
+        if let Some(error) = ProcessPlacement::contradiction(setup, found) {
             return Err(error);
         }
-        if found.parts == keep.parts && (found.ledger == keep.ledger || keep.ledger.is_none()) {
+        if found.parts == setup.parts && (found.ledger == setup.ledger || setup.ledger.is_none()) {
             return Ok(());
         }
-        if has_credit && keep.parts.credit && !found.parts.credit {
-            return Err(KeepError::CreditHere);
+        if has_credit && setup.parts.credit && !found.parts.credit {
+            return Err(PlacementError::CreditInBook);
         }
-        self.0.submit_one(Principal::System, keep).await?;
+        self.0.submit_one(Principal::System, setup).await?;
         // Another process may have recorded another cluster first.
         let found = self.read(|book, _| book.external_setup()).await?;
-        Duty::contradiction(keep, found).map_or(Ok(()), Err)
+        ProcessPlacement::contradiction(setup, found).map_or(Ok(()), Err)
     }
 
     /// Forgets a deleted limit that the enforcer no longer has, unless it was created again.
@@ -224,7 +225,7 @@ impl<H: BookHost> BookBackend<H> {
 
     /// Checks that a vault exists. Vaults are never deleted, so a local hit needs no read barrier.
     pub(crate) async fn check_vault(&self, namespace: &NamespaceName, name: &VaultName) -> Result<(), CreditReadError> {
-        if self.0.host.look(|book| vault(book, namespace, name)).is_ok() {
+        if self.0.host.with_book(|book| vault(book, namespace, name)).is_ok() {
             return Ok(());
         }
         self.read(|book, _: UnixMs| vault(book, namespace, name).map(drop)).await?

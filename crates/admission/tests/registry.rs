@@ -39,7 +39,7 @@ fn find(book: &LocalBook, name: &str) -> Option<Arc<LimitInfo>> {
 
 async fn open() -> LocalBook {
     let book = LocalBook::open(LocalOptions::default()).await.unwrap();
-    book.keep(ExternalParts { limits: true, credit: false }).await.unwrap();
+    book.record_placement(ExternalParts { limits: true, credit: false }).await.unwrap();
     book
 }
 
@@ -83,5 +83,5 @@ async fn limits_of_the_same_name_in_two_namespaces_are_two() {
         .collect();
     assert_eq!(all, [("default".to_owned(), 5), ("team".to_owned(), 7)]);
     Registry::refresh(&book).await.unwrap();
-    assert!(Registry::is_in_charge(&book));
+    assert!(Registry::runs_maintenance(&book));
 }

@@ -151,7 +151,7 @@ impl ServerUrl {
         match failure {
             Client::Unreachable { why, kind, .. } => self.unreachable(why, kind),
             Client::NoAnswer { why, .. } => Failure::NoAnswer { url, what: why },
-            Client::Unexpected { what, .. } => Failure::StrangeAnswer { url, what },
+            Client::Unexpected { what, .. } => Failure::UnexpectedAnswer { url, what },
             other => Failure::Usage(other.to_string()),
         }
     }
@@ -210,7 +210,7 @@ impl Client {
             return Err(self.refusal(&response));
         }
         serde_json::from_slice(&response.body)
-            .map_err(|error| self.strange(format!("{error}: {}", excerpt(&response.body))))
+            .map_err(|error| self.unexpected(format!("{error}: {}", excerpt(&response.body))))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<String>) -> Result<HttpResponse, Failure> {
@@ -233,12 +233,12 @@ impl Client {
                 let message = output::visible(message);
                 Failure::Refused { status, error, message }
             }
-            Err(_) => self.strange(format!("status {status}: {}", excerpt(&response.body))),
+            Err(_) => self.unexpected(format!("status {status}: {}", excerpt(&response.body))),
         }
     }
 
-    fn strange(&self, what: String) -> Failure {
-        Failure::StrangeAnswer { url: self.url.to_string(), what }
+    fn unexpected(&self, what: String) -> Failure {
+        Failure::UnexpectedAnswer { url: self.url.to_string(), what }
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum Failure {
     Refused { status: u16, error: String, message: String },
     /// The answer is not one of an Earmark server of this version.
     #[error("unexpected answer from {url}: {what}")]
-    StrangeAnswer { url: String, what: String },
+    UnexpectedAnswer { url: String, what: String },
     /// The server may or may not have applied the request.
     #[error("{source}; the outcome is unknown, repeat the command with --lease {lease}")]
     OutcomeUnknown { lease: LeaseId, source: Box<Failure> },
@@ -94,7 +94,7 @@ impl Failure {
             Failure::Unreachable { .. }
             | Failure::NoAnswer { .. }
             | Failure::Refused { .. }
-            | Failure::StrangeAnswer { .. }
+            | Failure::UnexpectedAnswer { .. }
             | Failure::OutcomeUnknown { .. }
             | Failure::Server(_)
             | Failure::Node(_)
@@ -107,7 +107,7 @@ impl Failure {
     /// Adds the lease to a failure after which the outcome is unknown, so that the user can repeat the request.
     pub(crate) fn of_lease(self, lease: LeaseId) -> Failure {
         let is_unknown = match &self {
-            Failure::NoAnswer { .. } | Failure::StrangeAnswer { .. } => true,
+            Failure::NoAnswer { .. } | Failure::UnexpectedAnswer { .. } => true,
             Failure::Refused { status, .. } => *status >= 500,
             _ => false,
         };
@@ -132,7 +132,7 @@ impl Failure {
             Failure::Unreachable { .. } => "unreachable",
             Failure::NoAnswer { .. } => "no_answer",
             Failure::Refused { error, .. } => error,
-            Failure::StrangeAnswer { .. } => "strange_answer",
+            Failure::UnexpectedAnswer { .. } => "unexpected_answer",
             Failure::OutcomeUnknown { source, .. } => source.word(),
             Failure::Server(_)
             | Failure::Node(_)

@@ -105,12 +105,14 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
         client.post_any("/v1/write", &body).await
     })
     .inspect_err(|failure| {
-        if matches!(failure, Failure::NoAnswer { .. } | Failure::StrangeAnswer { .. }) {
+        if matches!(failure, Failure::NoAnswer { .. } | Failure::UnexpectedAnswer { .. }) {
             eprintln!("{OUTCOME_UNKNOWN}");
         }
     })?;
-    let answer = Answer::deserialize(&document)
-        .map_err(|error| Failure::StrangeAnswer { url: args.connection.server.to_string(), what: error.to_string() })?;
+    let answer = Answer::deserialize(&document).map_err(|error| Failure::UnexpectedAnswer {
+        url: args.connection.server.to_string(),
+        what: error.to_string(),
+    })?;
     if args.connection.json {
         output::print_json(&document)?;
     } else if let Some(success) = &answer.success {

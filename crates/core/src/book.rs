@@ -100,8 +100,8 @@ impl Book {
             Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
             Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
-            Command::SetExternal(keep) => {
-                self.limits.set_external(keep);
+            Command::SetExternal(setup) => {
+                self.limits.set_external(setup);
                 Outcome::ExternalSet
             }
             Command::Write(write) => Outcome::Write(self.write(at, write)),

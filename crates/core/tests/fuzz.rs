@@ -72,11 +72,11 @@ fn small_composed_book() -> Book {
     let mut test = TestBook::new();
     test.book = small_book();
     test.advance(10_000);
-    test.keep(ExternalParts { limits: false, credit: true });
+    test.set_external(ExternalParts { limits: false, credit: true });
     test.put_active(rolling("leaving", 5, 60));
     test.take(&[("slots", 1), ("usd", 7_000)]);
     let released = test.take(&[("leaving", 2), ("usd", 1)]);
-    test.keep(ExternalSetup { parts: ExternalParts { limits: true, credit: true }, ledger: Some(7) });
+    test.set_external(ExternalSetup { parts: ExternalParts { limits: true, credit: true }, ledger: Some(7) });
     assert!(matches!(test.release(released), CompleteOutcome::Completed(_)));
     test.delete("leaving");
     test.book

@@ -75,8 +75,8 @@ impl BookHost for NodeBookHost {
         .await
     }
 
-    async fn fresh(&self) -> Result<UnixMs, BackendError> {
-        self.reads.fresh().await.map_err(BackendError::Failed)
+    async fn read_barrier(&self) -> Result<UnixMs, BackendError> {
+        self.reads.barrier().await.map_err(BackendError::Failed)
     }
 
     fn now(&self) -> UnixMs {
@@ -84,8 +84,8 @@ impl BookHost for NodeBookHost {
         self.proposer.clock.now(last).map_or(last, |now| now.log)
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
-        look(&self.proposer.applied_state.lock().book)
+    fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T {
+        read(&self.proposer.applied_state.lock().book)
     }
 
     async fn entries(
@@ -158,7 +158,7 @@ impl BookHost for NodeBookHost {
         self.proposer.applied_state.limits_version()
     }
 
-    fn is_in_charge(&self) -> bool {
+    fn runs_maintenance(&self) -> bool {
         self.proposer.is_leader()
     }
 

@@ -30,7 +30,7 @@ impl Bootstrap {
         let disk = Arc::clone(&options.disk);
         let expected = Expected { cluster: None, node: options.id };
         let disk_handle = Arc::clone(&disk);
-        let found = disk.run(move || Folder::look(&*disk_handle, expected)).await?;
+        let found = disk.run(move || Folder::inspect(&*disk_handle, expected)).await?;
         if options.peer_listen.is_none() && !options.join.is_empty() {
             let message = "--join needs --peer-listen, so that the other nodes can reach this one";
             return Err(NodeError::Invalid(message.into()));

@@ -66,7 +66,7 @@ impl Folder {
     ///
     /// # Errors
     /// If it belongs to another node, is damaged, or has a newer format.
-    pub(crate) fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
+    pub(crate) fn inspect(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
         let names = disk.list_folder("")?;
         let has = |wanted: &str| names.iter().any(|name| name == wanted);
         if has(IDENTITY) {
@@ -80,13 +80,13 @@ impl Folder {
             return Err(Fault::Missing { path: disk.show(IDENTITY) });
         }
         // A crash right after `forming` was created may lose its text; no other file exists at that point.
-        let strange = names.iter().find(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()));
-        let strange = match strange {
+        let foreign = names.iter().find(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()));
+        let foreign = match foreign {
             Some(name) => Some(name.clone()),
             None if has(FORMING) && !is_rest_of_forming(&read(disk, FORMING)?) => Some(FORMING.to_owned()),
             None => None,
         };
-        strange.map_or(Ok(Folder::New), |found| Err(Fault::NotEmpty { path: disk.show(""), found }))
+        foreign.map_or(Ok(Folder::New), |found| Err(Fault::NotEmpty { path: disk.show(""), found }))
     }
 
     /// Locks a folder for this process and returns its state.
@@ -95,10 +95,10 @@ impl Folder {
     /// If it belongs to another node, is damaged, has a newer format, or is in use. Nothing is written then.
     pub fn take(disk: &dyn Disk, expected: Expected) -> Result<(Folder, FolderLock), Fault> {
         // The lock creates a file, so the folder is checked first: a foreign folder must stay unchanged.
-        Folder::look(disk, expected)?;
+        Folder::inspect(disk, expected)?;
         let held = disk.check(Operation::Lock, LOCK, disk.lock(LOCK))?;
         let held = held.ok_or_else(|| Fault::InUse { path: disk.show("") })?;
-        let folder = Folder::look(disk, expected)?;
+        let folder = Folder::inspect(disk, expected)?;
         if matches!(folder, Folder::Made(_)) && disk.list_folder("")?.iter().any(|name| name == FORMING) {
             disk.remove_file(FORMING)?;
             disk.sync_folder("")?;

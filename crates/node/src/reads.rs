@@ -60,7 +60,7 @@ impl Reads {
     }
 
     /// Waits until this node has applied everything acknowledged, and returns the log time to read at.
-    pub(crate) async fn fresh(&self) -> Result<UnixMs, String> {
+    pub(crate) async fn barrier(&self) -> Result<UnixMs, String> {
         let node = &self.proposer;
         let deadline = Instant::now() + node.deadline;
         loop {

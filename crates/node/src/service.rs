@@ -125,7 +125,7 @@ impl Service {
     /// Why a new node cannot use an id, as far as this node can tell quickly. Asked before the node creates its
     /// folder; a join is checked again.
     async fn id_refusal(&self, wanted: u64) -> Option<String> {
-        tokio::time::timeout(ID_CHECK_TIMEOUT, self.reads.fresh()).await.ok()?.ok()?;
+        tokio::time::timeout(ID_CHECK_TIMEOUT, self.reads.barrier()).await.ok()?.ok()?;
         self.members.refusal(wanted)
     }
 

@@ -4,7 +4,7 @@
 //! id. Concurrent changes of one limit therefore use the same id, and only one succeeds. A change computed from an
 //! outdated capacity is applied once or never, however late it arrives.
 
-use earmark_admission::LimitStanding;
+use earmark_admission::EnforcedStatus;
 use earmark_core::Label;
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer};
 
@@ -49,13 +49,13 @@ pub(crate) fn step(totals: &LimitTotals, target: u64) -> Step {
     }
 }
 
-pub(crate) fn standing(totals: &LimitTotals, target: u64) -> LimitStanding {
+pub(crate) fn enforced_status(totals: &LimitTotals, target: u64) -> EnforcedStatus {
     if totals.in_force > target {
-        LimitStanding::Decreasing
+        EnforcedStatus::Decreasing
     } else if target == 0 {
-        LimitStanding::Gone
+        EnforcedStatus::Absent
     } else {
-        LimitStanding::InForce
+        EnforcedStatus::InForce
     }
 }
 
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn a_limit_stands_by_what_is_in_force() {
-        assert_eq!(standing(&totals(10, 0, 0), 10), LimitStanding::InForce);
-        assert_eq!(standing(&totals(10, 10, 0), 4), LimitStanding::Decreasing);
-        assert_eq!(standing(&totals(1, 1, 0), 0), LimitStanding::Decreasing);
-        assert_eq!(standing(&totals(0, 0, 0), 0), LimitStanding::Gone);
+        assert_eq!(enforced_status(&totals(10, 0, 0), 10), EnforcedStatus::InForce);
+        assert_eq!(enforced_status(&totals(10, 10, 0), 4), EnforcedStatus::Decreasing);
+        assert_eq!(enforced_status(&totals(1, 1, 0), 0), EnforcedStatus::Decreasing);
+        assert_eq!(enforced_status(&totals(0, 0, 0), 0), EnforcedStatus::Absent);
         assert_eq!(as_if_done(totals(10, 4, 0), 4).in_force, 4);
         assert_eq!(as_if_done(totals(10, 5, 0), 4).in_force, 10);
         assert_eq!(as_if_done(totals(10, 5, 0), 40).in_force, 10);

@@ -3,43 +3,47 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Answer, BackendError, CompleteAnswer, LeaseView, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, LeaseView, Limits, LimitsComplete, LimitsReserve,
     ReserveAnswer, Stats,
 };
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
 use crate::backend::{Inner, TigerBeetleLimits};
-use crate::capacity::{Step, as_if_done, standing, step};
+use crate::capacity::{Step, as_if_done, enforced_status, step};
 use crate::lease_cache::CachedLease;
 use crate::limit_table::{LimitTotals, TrackedLimit, target};
 use crate::schema::{Ending, LeaseName, Origin};
 
 impl Inner {
-    async fn changed(self: Arc<Inner>, namespace: NamespaceName, key: LimitKey) -> Result<LimitStanding, BackendError> {
+    async fn apply_definition(
+        self: Arc<Inner>,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Result<EnforcedStatus, BackendError> {
         let info = self.registry.limit(&namespace, &key);
         if info.is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
-            return Ok(LimitStanding::InForce);
+            return Ok(EnforcedStatus::InForce);
         }
         self.reconcile(&self.table.limit(&namespace, &key)).await
     }
 
-    async fn standings(
+    async fn enforced_statuses(
         self: Arc<Inner>,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Result<Vec<LimitStanding>, BackendError> {
+    ) -> Result<Vec<EnforcedStatus>, BackendError> {
         let tracked_limits: Vec<Arc<TrackedLimit>> =
             limits.iter().map(|info| self.table.limit(&namespace, &info.definition.key)).collect();
         let tracked_limits: Vec<&TrackedLimit> = tracked_limits.iter().map(Arc::as_ref).collect();
         let totals = self.read_limits(&tracked_limits).await?;
-        let mut standings = Vec::with_capacity(limits.len());
+        let mut enforced_statuses = Vec::with_capacity(limits.len());
         for ((info, tracked), totals) in limits.iter().zip(tracked_limits).zip(totals) {
             let totals = totals.unwrap_or_default();
             // Finish a deletion that is possible now, so that a put of the same key creates a new limit.
             let can_go = target(Some(info)) == 0 && matches!(step(&totals, 0), Step::Down { .. });
-            standings.push(if can_go { self.reconcile(tracked).await? } else { stands(info, totals) });
+            enforced_statuses.push(if can_go { self.reconcile(tracked).await? } else { stands(info, totals) });
         }
-        Ok(standings)
+        Ok(enforced_statuses)
     }
 
     async fn usage(self: Arc<Inner>, namespace: NamespaceName, info: Arc<LimitInfo>) -> Result<Usage, BackendError> {
@@ -72,21 +76,21 @@ impl Inner {
     }
 }
 
-fn stands(info: &LimitInfo, totals: LimitTotals) -> LimitStanding {
+fn stands(info: &LimitInfo, totals: LimitTotals) -> EnforcedStatus {
     if matches!(info.definition.kind, Kind::Credit(_)) {
-        return LimitStanding::InForce;
+        return EnforcedStatus::InForce;
     }
     let target = target(Some(info));
-    standing(&as_if_done(totals, target), target)
+    enforced_status(&as_if_done(totals, target), target)
 }
 
 fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
     let target = target(Some(info));
     let totals = as_if_done(totals, target);
-    let status = match standing(&totals, target) {
-        LimitStanding::InForce => LimitStatus::Active,
-        LimitStanding::Decreasing => LimitStatus::Decreasing { to: target },
-        LimitStanding::Gone => LimitStatus::Deleted,
+    let status = match enforced_status(&totals, target) {
+        EnforcedStatus::InForce => LimitStatus::Active,
+        EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: target },
+        EnforcedStatus::Absent => LimitStatus::Deleted,
     };
     Usage {
         capacity: totals.in_force,
@@ -123,17 +127,21 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
-    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
-        let work = Arc::clone(&self.inner).changed(namespace, key);
+    fn apply_definition(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<EnforcedStatus, BackendError>> {
+        let work = Arc::clone(&self.inner).apply_definition(namespace, key);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
-    fn standing(
+    fn enforced_status(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
-        let work = Arc::clone(&self.inner).standings(namespace, limits);
+    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>> {
+        let work = Arc::clone(&self.inner).enforced_statuses(namespace, limits);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 

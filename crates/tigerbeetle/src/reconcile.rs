@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{BackendError, Direction, LimitStanding};
+use earmark_admission::{BackendError, Direction, EnforcedStatus};
 use earmark_core::Kind;
 use tigerbeetle::{Account, CreateAccountResult};
 
@@ -62,7 +62,7 @@ fn setup_after(established: Result<(), SetupError>) -> Option<Setup> {
 
 impl Inner {
     /// Reconciles a limit as far as possible now. Concurrent callers wait and share the result.
-    pub(crate) async fn reconcile(&self, tracked: &TrackedLimit) -> Result<LimitStanding, BackendError> {
+    pub(crate) async fn reconcile(&self, tracked: &TrackedLimit) -> Result<EnforcedStatus, BackendError> {
         let arrived = Instant::now();
         self.wait_for_setup().await?;
         // The holder of the lock may wait for a silent cluster, and waiters here have no bounded queue.
@@ -73,15 +73,15 @@ impl Inner {
             && let Some(totals) = tracked.totals()
         {
             let info = self.registry.limit(&tracked.namespace, &tracked.key);
-            return Ok(capacity::standing(&totals, target(info.as_deref())));
+            return Ok(capacity::enforced_status(&totals, target(info.as_deref())));
         }
         let began = Instant::now();
-        let standing = self.reconcile_now(tracked).await;
-        *reconciled = standing.is_ok().then_some(began);
-        standing
+        let enforced = self.reconcile_now(tracked).await;
+        *reconciled = enforced.is_ok().then_some(began);
+        enforced
     }
 
-    async fn reconcile_now(&self, tracked: &TrackedLimit) -> Result<LimitStanding, BackendError> {
+    async fn reconcile_now(&self, tracked: &TrackedLimit) -> Result<EnforcedStatus, BackendError> {
         if tracked.totals().is_none() {
             self.create_accounts(std::slice::from_ref(&tracked)).await?;
         }
@@ -95,7 +95,7 @@ impl Inner {
             let totals = self.read_limit(tracked).await?;
             let step = capacity::step(&totals, target);
             if matches!(step, Step::Nothing | Step::Wait) {
-                return Ok(capacity::standing(&totals, target));
+                return Ok(capacity::enforced_status(&totals, target));
             }
             match self.change(tracked, step, change).await? {
                 ChangeResult::Done => {
@@ -105,9 +105,9 @@ impl Inner {
                         revision,
                         Some(LimitTotals { in_force: target, debt, ..totals }),
                     );
-                    return Ok(capacity::standing(&LimitTotals { in_force: target, ..totals }, target));
+                    return Ok(capacity::enforced_status(&LimitTotals { in_force: target, ..totals }, target));
                 }
-                ChangeResult::Exceeded => return Ok(capacity::standing(&totals, target)),
+                ChangeResult::Exceeded => return Ok(capacity::enforced_status(&totals, target)),
                 ChangeResult::Raced | ChangeResult::Spent => {}
                 ChangeResult::Failed(message) => return Err(BackendError::Failed(message)),
             }
@@ -263,7 +263,7 @@ impl Inner {
             tracked_limits.iter().filter(|tracked| self.differs_from_registry(tracked)).collect();
         let decreasing = differing.iter().filter(|tracked| self.is_decreasing(tracked)).count();
         self.decreasing.store(decreasing, Ordering::Relaxed);
-        if !self.registry.is_in_charge() {
+        if !self.registry.runs_maintenance() {
             return Ok(());
         }
         for tracked_limits in differing.chunks(LIMITS_AT_ONCE) {

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{BackendError, LimitStanding, Limits, LimitsComplete, LimitsReserve, ReserveAnswer};
+use earmark_admission::{BackendError, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, ReserveAnswer};
 use earmark_core::{CreditTerms, Kind, Label, LeaseId};
 use earmark_tigerbeetle::{OpenError, TigerBeetleLimits, TigerBeetleOptions};
 use support::random::Random;
@@ -176,7 +176,7 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
     let limits = open(&server, registry.clone()).await;
     for (name, field) in [("tps", "flags"), ("rpm", "flags")] {
         registry.put(&namespace(), definition(name, HOUR, 10));
-        let error = limits.changed(namespace(), key(name)).await.unwrap_err().to_string();
+        let error = limits.apply_definition(namespace(), key(name)).await.unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(field), "{error}");
         for _ in 0..2 {
             let requirements = amounts(&[(name, 1)]);
@@ -204,7 +204,7 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
     let limits = open(&server, registry.clone()).await;
     let parts = [("tpm", 1), ("a", 1), ("b", 1), ("c", 1)];
     for (name, _) in parts {
-        assert_eq!(limits.changed(namespace(), key(name)).await.unwrap(), LimitStanding::InForce);
+        assert_eq!(limits.apply_definition(namespace(), key(name)).await.unwrap(), EnforcedStatus::InForce);
     }
     for _ in 0..2 {
         let requests: Vec<_> = (0..256)
@@ -245,19 +245,19 @@ async fn many_drivers_bring_a_limit_to_one_capacity() {
         for driver in drivers.iter().chain(&drivers) {
             let driver = Arc::clone(driver);
             registry.put(&namespace(), definition("tpm", HOUR, random.between(1, 5_000)));
-            tasks.push(tokio::spawn(async move { driver.changed(namespace(), key("tpm")).await }));
+            tasks.push(tokio::spawn(async move { driver.apply_definition(namespace(), key("tpm")).await }));
         }
         for task in tasks {
             task.await.unwrap().unwrap();
         }
         let info = registry.get(&namespace(), &key("tpm")).unwrap();
-        let standing = drivers[0].changed(namespace(), key("tpm")).await.unwrap();
+        let enforced = drivers[0].apply_definition(namespace(), key("tpm")).await.unwrap();
         let usage = drivers[1].usage(namespace(), info.clone()).await.unwrap();
         let wanted = info.definition.capacity;
         if wanted >= 500 {
-            assert_eq!((standing, usage.capacity), (LimitStanding::InForce, wanted), "round {round}");
+            assert_eq!((enforced, usage.capacity), (EnforcedStatus::InForce, wanted), "round {round}");
         } else {
-            assert_eq!(standing, LimitStanding::Decreasing, "round {round}");
+            assert_eq!(enforced, EnforcedStatus::Decreasing, "round {round}");
             assert!(usage.capacity >= 500, "round {round}: {usage:?}");
         }
     }

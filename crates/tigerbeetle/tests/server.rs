@@ -7,7 +7,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{CompleteAnswer, LimitStanding, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer};
+use earmark_admission::{
+    CompleteAnswer, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
+};
 use earmark_core::{Kind, LeaseId, LeaseState, Usage};
 use earmark_tigerbeetle::TigerBeetleLimits;
 use support::registry::TestRegistry;
@@ -33,14 +35,14 @@ impl TestLimits {
         TestLimits { limits, registry }
     }
 
-    async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitStanding {
+    async fn put(&self, name: &str, kind: Kind, capacity: u64) -> EnforcedStatus {
         self.registry.put(&namespace(), definition(name, kind, capacity));
-        self.limits.changed(namespace(), key(name)).await.unwrap()
+        self.limits.apply_definition(namespace(), key(name)).await.unwrap()
     }
 
-    async fn delete(&self, name: &str) -> LimitStanding {
+    async fn delete(&self, name: &str) -> EnforcedStatus {
         self.registry.delete(&namespace(), &key(name));
-        self.limits.changed(namespace(), key(name)).await.unwrap()
+        self.limits.apply_definition(namespace(), key(name)).await.unwrap()
     }
 
     async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
@@ -73,8 +75,8 @@ impl TestLimits {
 async fn a_call_is_admitted_settled_and_remembered() {
     let Some(server) = Server::start() else { return };
     let bench = TestLimits::on(&server).await;
-    assert_eq!(bench.put("tpm", MINUTE, 100).await, LimitStanding::InForce);
-    assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::InForce);
+    assert_eq!(bench.put("tpm", MINUTE, 100).await, EnforcedStatus::InForce);
+    assert_eq!(bench.put("slots", SLOTS, 1).await, EnforcedStatus::InForce);
     let lease = bench.admit(&[("tpm", 60), ("slots", 1)]).await;
     let denied = support::lease();
     let answer = bench.reserve(denied, &[("tpm", 1), ("slots", 1)]).await;
@@ -158,7 +160,7 @@ async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named()
     let (denied, fresh) = (lease(), lease());
     let parts = [("slots", 1), ("tpm", 1)];
     assert!(matches!(first.reserve(denied, &parts).await, ReserveAnswer::Denied { .. }));
-    assert_eq!(first.put("tpm", MINUTE, 5).await, LimitStanding::Decreasing);
+    assert_eq!(first.put("tpm", MINUTE, 5).await, EnforcedStatus::Decreasing);
 
     let second = TestLimits::with(&server, first.registry.clone()).await;
     let answer = second.reserve(denied, &parts).await;
@@ -180,7 +182,7 @@ async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
     let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 3).await;
     let leases = [bench.admit(&[("slots", 1)]).await, bench.admit(&[("slots", 1)]).await];
-    assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::Decreasing);
+    assert_eq!(bench.put("slots", SLOTS, 1).await, EnforcedStatus::Decreasing);
     let waiting = lease();
     let answer = bench.reserve(waiting, &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { .. })), "{answer:?}");
@@ -196,12 +198,12 @@ async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
     bench.complete(leases[1], &[]).await;
     let answer = bench.reserve(waiting, &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
-    assert_eq!(bench.put("slots", SLOTS, 5).await, LimitStanding::InForce);
+    assert_eq!(bench.put("slots", SLOTS, 5).await, EnforcedStatus::InForce);
     assert_eq!(bench.usage("slots").await.capacity, 5);
-    assert_eq!(bench.delete("slots").await, LimitStanding::Decreasing);
+    assert_eq!(bench.delete("slots").await, EnforcedStatus::Decreasing);
     bench.complete(waiting, &[]).await;
-    assert_eq!(bench.delete("slots").await, LimitStanding::Gone);
-    assert_eq!(bench.put("slots", SLOTS, 2).await, LimitStanding::InForce);
+    assert_eq!(bench.delete("slots").await, EnforcedStatus::Absent);
+    assert_eq!(bench.put("slots", SLOTS, 2).await, EnforcedStatus::InForce);
     assert_eq!(bench.usage("slots").await.capacity, 2);
 }
 
@@ -215,7 +217,7 @@ async fn a_limit_that_comes_back_owes_nothing() {
     assert_eq!(bench.usage("tps").await.debt, 7);
     bench.delete("tps").await;
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    assert_eq!(bench.delete("tps").await, LimitStanding::Gone);
+    assert_eq!(bench.delete("tps").await, EnforcedStatus::Absent);
     bench.put("tps", MINUTE, 5).await;
     let usage = bench.usage("tps").await;
     assert_eq!((usage.capacity, usage.debt), (5, 0));

@@ -13,17 +13,17 @@ use crate::writes::PAGE_MAX;
 
 impl<H: BookHost> Keys for BookBackend<H> {
     fn has_keys(&self) -> bool {
-        self.0.host.look(earmark_core::Book::has_keys)
+        self.0.host.with_book(earmark_core::Book::has_keys)
     }
 
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>> {
         let now = self.0.host.now();
-        self.0.host.look(|book| book.authenticate(now, id, secret).cloned())
+        self.0.host.with_book(|book| book.authenticate(now, id, secret).cloned())
     }
 
     fn permits(&self, by: &Principal) -> bool {
         let now = self.0.host.now();
-        self.0.host.look(|book| book.permits(now, by))
+        self.0.host.with_book(|book| book.permits(now, by))
     }
 
     fn check(&self, by: Principal) -> Answer<'_, Result<(), BackendError>> {
@@ -57,7 +57,7 @@ impl<H: BookHost> Keys for BookBackend<H> {
         page_size: usize,
     ) -> Answer<'_, Result<ChangePage, BackendError>> {
         Box::pin(async move {
-            self.0.host.fresh().await?;
+            self.0.host.read_barrier().await?;
             self.0.host.log(namespace, after.book, page_size.clamp(1, PAGE_MAX)).await
         })
     }

@@ -48,7 +48,7 @@ impl<H: BookHost> Keys for Composed<H> {
     ) -> Answer<'_, Result<ChangePage, BackendError>> {
         let page_size = page_size.clamp(1, PAGE_MAX);
         let book = self.0.registry.log(namespace.clone(), after, page_size);
-        if !self.0.keep.parts.credit {
+        if !self.0.setup.parts.credit {
             return book;
         }
         Box::pin(async move {

@@ -14,7 +14,7 @@ impl<H: BookHost> Parts<H> {
         actor: Option<Actor>,
         requests: Vec<CompleteRequest>,
     ) -> Vec<Result<CompleteAnswer, BackendError>> {
-        if let Err(error) = self.kept().await {
+        if let Err(error) = self.ensure_placement().await {
             return vec![Err(error.into()); requests.len()];
         }
         if requests.iter().any(|request| self.has_unknown(&request.namespace, &request.actuals)) {

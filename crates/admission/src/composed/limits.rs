@@ -7,25 +7,25 @@ use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, U
 use super::Parts;
 use crate::backend::{Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest};
 use crate::book_host::BookHost;
-use crate::limits::{LimitStanding, Registry};
+use crate::limits::{EnforcedStatus, Registry};
 use crate::registry::is_deleting;
 
 /// The registry version of the last sweep that found nothing left to delete.
-pub(super) type Seen = Option<u64>;
+pub(super) type SweptVersion = Option<u64>;
 
 fn is_credit(limit: &LimitInfo) -> bool {
     limit.definition.kind.terms().is_some()
 }
 
 /// The status of a limit from its definition and its enforced status; `None` if it is gone.
-fn status(limit: &LimitInfo, standing: LimitStanding) -> Option<LimitStatus> {
-    match standing {
-        LimitStanding::Gone if is_deleting(limit) => None,
-        LimitStanding::Decreasing | LimitStanding::InForce if is_deleting(limit) => {
+fn status(limit: &LimitInfo, enforced: EnforcedStatus) -> Option<LimitStatus> {
+    match enforced {
+        EnforcedStatus::Absent if is_deleting(limit) => None,
+        EnforcedStatus::Decreasing | EnforcedStatus::InForce if is_deleting(limit) => {
             Some(LimitStatus::Decreasing { to: 0 })
         }
-        LimitStanding::Decreasing => Some(LimitStatus::Decreasing { to: limit.definition.capacity }),
-        LimitStanding::InForce | LimitStanding::Gone => Some(LimitStatus::Active),
+        EnforcedStatus::Decreasing => Some(LimitStatus::Decreasing { to: limit.definition.capacity }),
+        EnforcedStatus::InForce | EnforcedStatus::Absent => Some(LimitStatus::Active),
     }
 }
 
@@ -48,14 +48,14 @@ impl<H: BookHost> Parts<H> {
 
     pub(super) async fn put_limit(&self, by: Principal, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
         self.registry.check_right(by.clone()).await?;
-        self.kept().await.map_err(BackendError::from)?;
+        self.ensure_placement().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
-        self.make_room(&namespace, &key).await?;
+        self.clear_deleted(&namespace, &key).await?;
         let change = self.registry.put_limit(by, request).await?;
-        let status = match self.bring_in_line(&namespace, &key).await? {
-            LimitStanding::Decreasing => LimitStatus::Decreasing { to: capacity },
-            LimitStanding::InForce | LimitStanding::Gone => LimitStatus::Active,
+        let status = match self.enforce_definition(&namespace, &key).await? {
+            EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: capacity },
+            EnforcedStatus::InForce | EnforcedStatus::Absent => LimitStatus::Active,
         };
         Ok(LimitChange { status, ..change })
     }
@@ -66,89 +66,89 @@ impl<H: BookHost> Parts<H> {
         request: DeleteLimitRequest,
     ) -> Result<LimitChange, LimitError> {
         self.registry.check_right(by.clone()).await?;
-        self.kept().await.map_err(BackendError::from)?;
+        self.ensure_placement().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
-        self.make_room(&namespace, &key).await?;
+        self.clear_deleted(&namespace, &key).await?;
         let change = self.registry.delete_limit(by, request).await?;
-        let status = match self.bring_in_line(&namespace, &key).await? {
-            LimitStanding::Gone => LimitStatus::Deleted,
-            LimitStanding::Decreasing | LimitStanding::InForce => LimitStatus::Decreasing { to: 0 },
+        let status = match self.enforce_definition(&namespace, &key).await? {
+            EnforcedStatus::Absent => LimitStatus::Deleted,
+            EnforcedStatus::Decreasing | EnforcedStatus::InForce => LimitStatus::Decreasing { to: 0 },
         };
         Ok(LimitChange { status, ..change })
     }
 
     /// Forgets a limit that was deleted and is gone, so that the same key starts anew.
-    pub(super) async fn make_room(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
+    pub(super) async fn clear_deleted(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
         match self.known(namespace, key) {
-            Some(limit) if is_deleting(&limit) => self.standing_of(namespace, &limit).await.map(drop),
+            Some(limit) if is_deleting(&limit) => self.enforced_status_of(namespace, &limit).await.map(drop),
             Some(_) | None => Ok(()),
         }
     }
 
     /// Has the enforcer apply the registry's definition. A limit that is gone there is forgotten here.
-    pub(super) async fn bring_in_line(
+    pub(super) async fn enforce_definition(
         &self,
         namespace: &NamespaceName,
         key: &LimitKey,
-    ) -> Result<LimitStanding, BackendError> {
-        let standing = self.limits.changed(namespace.clone(), key.clone()).await?;
-        if standing == LimitStanding::Gone
+    ) -> Result<EnforcedStatus, BackendError> {
+        let enforced = self.limits.apply_definition(namespace.clone(), key.clone()).await?;
+        if enforced == EnforcedStatus::Absent
             && let Some(limit) = self.known(namespace, key)
         {
             self.forget(namespace, &limit).await?;
         }
-        Ok(standing)
+        Ok(enforced)
     }
 
     /// Tells the registry that a deleted limit is gone.
     async fn forget(&self, namespace: &NamespaceName, limit: &LimitInfo) -> Result<(), BackendError> {
-        if self.keep.parts.limits && is_deleting(limit) {
+        if self.setup.parts.limits && is_deleting(limit) {
             self.registry.drop_limit(namespace, limit).await?;
         }
         Ok(())
     }
 
-    async fn standing_of(
+    async fn enforced_status_of(
         &self,
         namespace: &NamespaceName,
         limit: &Arc<LimitInfo>,
-    ) -> Result<LimitStanding, BackendError> {
-        let standing = self.limits.standing(namespace.clone(), vec![Arc::clone(limit)]).await?;
-        let standing = standing.first().copied().unwrap_or(LimitStanding::InForce);
-        if standing == LimitStanding::Gone {
+    ) -> Result<EnforcedStatus, BackendError> {
+        let enforced = self.limits.enforced_status(namespace.clone(), vec![Arc::clone(limit)]).await?;
+        let enforced = enforced.first().copied().unwrap_or(EnforcedStatus::InForce);
+        if enforced == EnforcedStatus::Absent {
             self.forget(namespace, limit).await?;
         }
-        Ok(standing)
+        Ok(enforced)
     }
 
     /// The enforced status of limits, in order; `None` while the system that enforces them does not answer. The
     /// definitions are in the registry and can be read without it.
-    async fn known_standings(
+    async fn enforced_statuses(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Option<Vec<LimitStanding>> {
+    ) -> Option<Vec<EnforcedStatus>> {
         self.limits.ready().ok()?;
-        self.limits.standing(namespace, limits).await.ok()
+        self.limits.enforced_status(namespace, limits).await.ok()
     }
 
     pub(super) async fn limits(&self, namespace: NamespaceName) -> Result<Vec<LimitInfo>, BackendError> {
         let found: Vec<Arc<LimitInfo>> =
             Backend::limits(&self.registry, namespace.clone()).await?.into_iter().map(Arc::new).collect();
         let enforced: Vec<_> = found.iter().filter(|limit| !is_credit(limit)).cloned().collect();
-        let mut standings = self.known_standings(namespace.clone(), enforced).await.map(Vec::into_iter);
+        let mut enforced = self.enforced_statuses(namespace.clone(), enforced).await.map(Vec::into_iter);
         let mut seen = Vec::with_capacity(found.len());
         for limit in found {
             if is_credit(&limit) {
                 seen.push(Arc::unwrap_or_clone(limit));
                 continue;
             }
-            let Some(standings) = &mut standings else {
+            let Some(enforced) = &mut enforced else {
                 seen.push(Arc::unwrap_or_clone(limit));
                 continue;
             };
-            let standing = standings.next().unwrap_or(LimitStanding::InForce);
-            if let Some(status) = status(&limit, standing) {
+            let enforced = enforced.next().unwrap_or(EnforcedStatus::InForce);
+            if let Some(status) = status(&limit, enforced) {
                 seen.push(self.with_status(namespace.clone(), limit, status).await?);
             }
         }
@@ -167,14 +167,14 @@ impl<H: BookHost> Parts<H> {
             return Ok(Some(limit));
         }
         let limit = Arc::new(limit);
-        let standings = self.known_standings(namespace.clone(), vec![Arc::clone(&limit)]).await;
-        let Some(standing) = standings.and_then(|standings| standings.first().copied()) else {
+        let enforced = self.enforced_statuses(namespace.clone(), vec![Arc::clone(&limit)]).await;
+        let Some(enforced) = enforced.and_then(|enforced| enforced.first().copied()) else {
             return Ok(Some(Arc::unwrap_or_clone(limit)));
         };
-        if standing == LimitStanding::Gone {
+        if enforced == EnforcedStatus::Absent {
             self.forget(&namespace, &limit).await?;
         }
-        match status(&limit, standing) {
+        match status(&limit, enforced) {
             Some(status) => self.with_status(namespace, limit, status).await.map(Some),
             None => Ok(None),
         }
@@ -195,7 +195,7 @@ impl<H: BookHost> Parts<H> {
     }
 
     pub(super) async fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Result<Option<Usage>, BackendError> {
-        self.registry.agree()?;
+        self.registry.check_placement()?;
         let Some(limit) = Backend::limit(&self.registry, namespace.clone(), key).await? else {
             return Ok(None);
         };
@@ -203,7 +203,7 @@ impl<H: BookHost> Parts<H> {
             return self.credits.usage(namespace, Arc::new(limit.definition)).await.map(Some);
         }
         let limit = Arc::new(limit);
-        if is_deleting(&limit) && self.standing_of(&namespace, &limit).await? == LimitStanding::Gone {
+        if is_deleting(&limit) && self.enforced_status_of(&namespace, &limit).await? == EnforcedStatus::Absent {
             return Ok(None);
         }
         self.limits.usage(namespace, limit).await.map(Some)
@@ -211,16 +211,16 @@ impl<H: BookHost> Parts<H> {
 
     /// Forgets deleted limits that are gone, if this process runs maintenance. Returns the version that was swept, so
     /// that an unchanged registry is not scanned again.
-    pub(super) async fn drop_what_is_gone(&self, seen: Seen) -> Seen {
+    pub(super) async fn forget_absent_limits(&self, seen: SweptVersion) -> SweptVersion {
         let version = self.registry.0.host.limits_version();
-        if seen == Some(version) || !self.registry.is_in_charge() {
+        if seen == Some(version) || !self.registry.runs_maintenance() {
             return seen;
         }
         let mut is_done = true;
         for (namespace, limit) in Registry::limits(&self.registry) {
             if is_deleting(&limit) {
-                let standing = self.standing_of(&namespace, &limit).await;
-                is_done &= standing == Ok(LimitStanding::Gone);
+                let enforced = self.enforced_status_of(&namespace, &limit).await;
+                is_done &= enforced == Ok(EnforcedStatus::Absent);
             }
         }
         is_done.then_some(version)

@@ -15,8 +15,8 @@ use crate::writes::CreditReadError;
 const CREDIT_RETRY_MS: u64 = 10_000;
 
 /// The credit part of a request.
-enum Besides {
-    Nothing,
+enum CreditNeed {
+    None,
     /// Credit to hold, ordered by key.
     Credit(Vec<HoldPart>),
     /// A key without a limit. It may have been a credit limit when the lease was allowed.
@@ -24,25 +24,25 @@ enum Besides {
 }
 
 /// The step after the limits have answered.
-enum Rest {
-    Nothing,
+enum NextStep {
+    Answer,
     /// Hold credit. The index is that of the hold in the batch.
     Hold(usize),
     /// Look up the credit of the lease: the lease has ended, or this limit was deleted.
-    Ask(Option<LimitKey>),
+    LookUpHold(Option<LimitKey>),
 }
 
 impl<H: BookHost> Parts<H> {
     /// Whether a request needs limits only, as this process knows.
     pub(super) fn has_only_limits(&self, request: &ReserveRequest) -> bool {
-        matches!(self.besides(request), Besides::Nothing)
+        matches!(self.credit_need(request), CreditNeed::None)
     }
 
-    fn besides(&self, request: &ReserveRequest) -> Besides {
+    fn credit_need(&self, request: &ReserveRequest) -> CreditNeed {
         let mut parts = Vec::new();
         for requirement in &request.requirements {
             let Some(limit) = self.known(&request.namespace, &requirement.key) else {
-                return Besides::Unknown(requirement.key.clone());
+                return CreditNeed::Unknown(requirement.key.clone());
             };
             if limit.definition.kind.terms().is_some() {
                 let limit = Arc::new(limit.definition.clone());
@@ -50,7 +50,7 @@ impl<H: BookHost> Parts<H> {
             }
         }
         parts.sort_unstable_by(|a, b| a.limit.key.cmp(&b.limit.key));
-        if parts.is_empty() { Besides::Nothing } else { Besides::Credit(parts) }
+        if parts.is_empty() { CreditNeed::None } else { CreditNeed::Credit(parts) }
     }
 
     pub(super) async fn reserve(
@@ -58,7 +58,7 @@ impl<H: BookHost> Parts<H> {
         actor: Option<Actor>,
         requests: Vec<ReserveRequest>,
     ) -> Vec<Result<ReserveAnswer, BackendError>> {
-        if let Err(error) = self.kept().await {
+        if let Err(error) = self.ensure_placement().await {
             return vec![Err(error.into()); requests.len()];
         }
         let mut missing = Vec::with_capacity(requests.len());
@@ -78,7 +78,7 @@ impl<H: BookHost> Parts<H> {
     /// The first credit limit, by key, whose vault or account does not exist. It is looked up before the limits reserve
     /// anything, so that the same lease can try again. If the credit store does not answer, the hold decides.
     async fn missing_account(&self, request: &ReserveRequest) -> Option<LimitKey> {
-        let Besides::Credit(parts) = self.besides(request) else { return None };
+        let CreditNeed::Credit(parts) = self.credit_need(request) else { return None };
         for part in parts {
             let Some(terms) = part.limit.kind.terms() else { continue };
             for account in [&terms.account, &terms.revenue] {
@@ -109,25 +109,25 @@ impl<H: BookHost> Parts<H> {
         });
         let taken = self.limits.reserve(asked.collect()).await;
         let mut holds = Vec::new();
-        let rests: Vec<Rest> = (requests.iter().zip(&taken))
+        let steps: Vec<NextStep> = (requests.iter().zip(&taken))
             .map(|(request, answer)| match answer {
-                Ok(answer) => self.rest(request, answer, &mut holds),
-                Err(_) => Rest::Nothing,
+                Ok(answer) => self.next_step(request, answer, &mut holds),
+                Err(_) => NextStep::Answer,
             })
             .collect();
         let held = if holds.is_empty() { Vec::new() } else { self.credits.hold(actor.clone(), holds).await };
-        let answers = requests.iter().zip(taken).zip(rests).map(|((request, taken), rest)| {
-            let held = match rest {
-                Rest::Hold(place) => held.get(place).cloned(),
-                Rest::Nothing | Rest::Ask(_) => None,
+        let answers = requests.iter().zip(taken).zip(steps).map(|((request, taken), step)| {
+            let held = match step {
+                NextStep::Hold(place) => held.get(place).cloned(),
+                NextStep::Answer | NextStep::LookUpHold(_) => None,
             };
             let actor = actor.clone();
             let answer: Answer<'_, _> = Box::pin(async move {
                 let taken = taken?;
-                match rest {
-                    Rest::Nothing => Ok(taken),
-                    Rest::Hold(_) => self.after_hold(request, taken, held).await,
-                    Rest::Ask(gone) => self.after_asking(actor, request, taken, gone).await,
+                match step {
+                    NextStep::Answer => Ok(taken),
+                    NextStep::Hold(_) => self.after_hold(request, taken, held).await,
+                    NextStep::LookUpHold(gone) => self.after_lookup(actor, request, taken, gone).await,
                 }
             });
             answer
@@ -135,7 +135,7 @@ impl<H: BookHost> Parts<H> {
         all(answers.collect()).await
     }
 
-    fn rest(&self, request: &ReserveRequest, answer: &ReserveAnswer, holds: &mut Vec<HoldRequest>) -> Rest {
+    fn next_step(&self, request: &ReserveRequest, answer: &ReserveAnswer, holds: &mut Vec<HoldRequest>) -> NextStep {
         let has_ended = match answer {
             ReserveAnswer::Allowed { .. } => false,
             ReserveAnswer::Refused(Refusal::LeaseExpired) => true,
@@ -146,21 +146,21 @@ impl<H: BookHost> Parts<H> {
                 | Refusal::LimitDecreasing { .. }
                 | Refusal::AccountNotFound { .. }
                 | Refusal::InsufficientCredit { .. },
-            ) => return Rest::Nothing,
+            ) => return NextStep::Answer,
         };
-        match self.besides(request) {
-            Besides::Nothing if has_ended => Rest::Nothing,
-            Besides::Nothing => {
+        match self.credit_need(request) {
+            CreditNeed::None if has_ended => NextStep::Answer,
+            CreditNeed::None => {
                 self.creditless.add(&request.namespace, request.lease);
-                Rest::Nothing
+                NextStep::Answer
             }
             // Credit may have been refused to a lease that has ended. Repeat that answer.
-            Besides::Credit(_) | Besides::Unknown(_) if has_ended => Rest::Ask(None),
-            Besides::Unknown(key) => Rest::Ask(Some(key)),
-            Besides::Credit(parts) => {
+            CreditNeed::Credit(_) | CreditNeed::Unknown(_) if has_ended => NextStep::LookUpHold(None),
+            CreditNeed::Unknown(key) => NextStep::LookUpHold(Some(key)),
+            CreditNeed::Credit(parts) => {
                 let (namespace, lease) = (request.namespace.clone(), request.lease);
                 holds.push(HoldRequest { namespace, lease, holds: parts });
-                Rest::Hold(holds.len().saturating_sub(1))
+                NextStep::Hold(holds.len().saturating_sub(1))
             }
         }
     }
@@ -192,7 +192,7 @@ impl<H: BookHost> Parts<H> {
         Ok(short(key, why))
     }
 
-    async fn after_asking(
+    async fn after_lookup(
         &self,
         actor: Option<Actor>,
         request: &ReserveRequest,

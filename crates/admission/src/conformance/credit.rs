@@ -166,7 +166,7 @@ pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl H
     assert_eq!(driver.sums().await, (-15, 0, 25));
 }
 
-/// Concurrent copies of a reserve hold once.
+/// Concurrent cache of a reserve hold once.
 pub async fn copies_of_a_reserve_at_once_hold_once(harness: &impl Harness) {
     let driver = Driver(harness);
     fill(&driver, 100, Overage::Debt, 60).await;

@@ -24,7 +24,7 @@ pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness:
     assert_eq!((driver.usd_of("main", "acme").await, driver.last(MAIN).await), (101, 2));
 }
 
-/// Concurrent copies of a write are applied once.
+/// Concurrent cache of a write are applied once.
 pub async fn copies_of_a_write_at_once_are_one_write(harness: &impl Harness) {
     let driver = Driver(harness);
     driver.commit(MAIN, 1, vec![open("acme")]).await;

@@ -38,7 +38,7 @@ impl ChangePager {
         self.pass(ChangeCursor::of_book(number));
         let is_meant = |entry: &ChangeEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
         if let Some(entry) = entry(book, number, record).filter(is_meant) {
-            self.keep(entry);
+            self.push(entry);
         }
         true
     }
@@ -50,7 +50,7 @@ impl ChangePager {
             return false;
         }
         self.pass(entry.place);
-        self.keep(entry);
+        self.push(entry);
         true
     }
 
@@ -66,7 +66,7 @@ impl ChangePager {
         self.page.entries.len() >= self.page_size || self.looked_at >= RECORDS_MAX || self.bytes >= SUMMARY_BYTES
     }
 
-    fn keep(&mut self, entry: ChangeEntry) {
+    fn push(&mut self, entry: ChangeEntry) {
         self.bytes = self.bytes.saturating_add(entry.bytes());
         self.page.entries.push(entry);
     }

@@ -34,7 +34,7 @@ impl BookHost for Follower {
         requests.into_iter().map(apply).collect()
     }
 
-    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+    async fn read_barrier(&self) -> Result<UnixMs, BackendError> {
         self.is_behind.store(false, Ordering::SeqCst);
         Ok(self.clock.now().log)
     }
@@ -43,10 +43,10 @@ impl BookHost for Follower {
         self.clock.now().log
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+    fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T {
         match self.is_behind.load(Ordering::SeqCst) {
-            true => look(&self.empty),
-            false => look(&self.leader.lock().unwrap()),
+            true => read(&self.empty),
+            false => read(&self.leader.lock().unwrap()),
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits, LimitsReserve,
-    LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
+    Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, Limits, LimitsReserve, LocalBook,
+    LocalOptions, PlacementError, PutLimitRequest, ReserveRequest, SystemClock,
 };
 use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage, Principal};
 
@@ -53,8 +53,8 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
         let credits = Arc::new(BookCredits::new(registry.clone()));
         Composed::new(registry.clone(), limits, credits, external)
     };
-    let alone = registry.leaving(ExternalParts::default());
-    alone.keep(ExternalParts::default()).await.unwrap();
+    let alone = registry.with_placement(ExternalParts::default());
+    alone.record_placement(ExternalParts::default()).await.unwrap();
     let (of, definition) = (namespace(), slots());
     let request = PutLimitRequest { namespace: of, definition, expected_revision: None };
     alone.put_limit(Principal::System, request).await.unwrap();
@@ -83,7 +83,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let (namespace, requirements) = (namespace(), one_slot());
     let request = LimitsReserve { namespace, lease: lease(5), requirements };
     let answer = unaware.reserve(vec![request]).await.remove(0);
-    assert_eq!(answer, Err(KeepError::LimitsExternal.into()));
+    assert_eq!(answer, Err(PlacementError::LimitsExternal.into()));
 }
 
 #[tokio::test]
@@ -91,19 +91,19 @@ async fn who_names_another_ledger_than_the_first_is_refused_and_told_which_it_is
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
     let on = |ledger| ExternalSetup { parts: ExternalParts { limits: true, credit: false }, ledger };
     // A process without a cluster id leaves it open.
-    registry.keep(on(None)).await.unwrap();
+    registry.record_placement(on(None)).await.unwrap();
     for _ in 0..2 {
-        registry.keep(on(Some(7))).await.unwrap();
-        registry.keep(on(None)).await.unwrap();
+        registry.record_placement(on(Some(7))).await.unwrap();
+        registry.record_placement(on(None)).await.unwrap();
     }
-    let error = KeepError::OtherLedger { found: 7, named: 8 };
-    assert_eq!(registry.keep(on(Some(8))).await, Err(error));
-    let other = registry.leaving(on(Some(8)));
+    let error = PlacementError::OtherLedger { found: 7, named: 8 };
+    assert_eq!(registry.record_placement(on(Some(8))).await, Err(error));
+    let other = registry.with_placement(on(Some(8)));
     for answer in asked(&other, lease(1)).await {
         assert!(
             answer.contains("cluster 7 enforces the limits of this server, but --ledger names cluster 8"),
             "{answer}"
         );
     }
-    assert_eq!(registry.leaving(on(Some(7))).ready(), Ok(()));
+    assert_eq!(registry.with_placement(on(Some(7))).ready(), Ok(()));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, KeepError, LocalBook, LocalOptions,
+    Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, LocalBook, LocalOptions, PlacementError,
     ReserveAnswer, ReserveRequest,
 };
 use earmark_core::{ExternalParts, Kind, LimitStatus, Principal};
@@ -139,8 +139,8 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
         assert!(error.contains(flag), "{error}");
     }
     assert_eq!(registry.external(), ExternalParts { limits: true, credit: true });
-    let error = registry.keep(ExternalParts::default()).await.unwrap_err();
-    assert_eq!(error, KeepError::LimitsExternal);
+    let error = registry.record_placement(ExternalParts::default()).await.unwrap_err();
+    assert_eq!(error, PlacementError::LimitsExternal);
 }
 
 /// Moving credit to SQL must fail while the Book has credit, which would be lost.
@@ -148,6 +148,6 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
 async fn a_book_that_has_credit_does_not_leave_it_to_others() {
     let pair = limits_elsewhere().await;
     pair.furnish().await;
-    let error = pair.registry().keep(ExternalParts { limits: true, credit: true }).await.unwrap_err();
-    assert_eq!(error, KeepError::CreditHere);
+    let error = pair.registry().record_placement(ExternalParts { limits: true, credit: true }).await.unwrap_err();
+    assert_eq!(error, PlacementError::CreditInBook);
 }

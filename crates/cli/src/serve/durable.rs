@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, NamespacedLimits,
+    Backend, Cluster, ClusterStatus, Keys as _, LimitError, LimitsFileError, NamespacedLimits, PlacementError,
     PutLimitRequest, read_limits,
 };
 use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal};
@@ -194,7 +194,7 @@ async fn prepare(
     loop {
         match service.start().await {
             Ok(()) => break,
-            Err(KeepError::Backend(why)) => {
+            Err(PlacementError::Backend(why)) => {
                 tracing::debug!(%why, "cannot check the storage settings of the data folder yet")
             }
             Err(error) => return Err(Failure::Usage(format!("--data: {error}"))),

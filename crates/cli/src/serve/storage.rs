@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use earmark_admission::{
-    Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, KeepError, Limits,
+    Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, Limits, PlacementError,
 };
 use earmark_core::{Config, ExternalParts};
 
@@ -75,7 +75,7 @@ impl Storage {
     ) -> Result<Service<K>, Failure> {
         let external = self.external();
         if external == ExternalParts::default() {
-            return Ok(Service::Book(Arc::new(book.leaving(external))));
+            return Ok(Service::Book(Arc::new(book.with_placement(external))));
         }
         let limits: Arc<dyn Limits> = match &self.ledger {
             Some(url) => tigerbeetle::open(url, engine, Arc::new(book.clone())).await?,
@@ -105,9 +105,9 @@ impl<K: BookHost> Service<K> {
     }
 
     /// Checks that the data folder matches these storage settings, and records them.
-    pub(super) async fn start(&self) -> Result<(), KeepError> {
+    pub(super) async fn start(&self) -> Result<(), PlacementError> {
         match self {
-            Service::Book(book) => book.keep(ExternalParts::default()).await,
+            Service::Book(book) => book.record_placement(ExternalParts::default()).await,
             Service::Parts(parts) => parts.start().await,
         }
     }

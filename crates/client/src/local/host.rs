@@ -69,7 +69,7 @@ impl BookHost for LocalHost {
         state.execute(self.clock.now(), &by, requests)
     }
 
-    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+    async fn read_barrier(&self) -> Result<UnixMs, BackendError> {
         Ok(self.clock.now().log)
     }
 
@@ -77,8 +77,8 @@ impl BookHost for LocalHost {
         self.clock.now().log
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
-        look(&self.lock().book)
+    fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T {
+        read(&self.lock().book)
     }
 
     async fn entries(&self, _: (AccountId, AccountName), _: u64, _: usize) -> Result<EntryPage, BackendError> {

@@ -32,7 +32,7 @@ const TICK: u8 = 6;
 const WRITE: u8 = 7;
 const RELEASE: u8 = 8;
 const DROP_LIMIT: u8 = 9;
-const KEEP: u8 = 10;
+const SET_EXTERNAL: u8 = 10;
 const ADVANCE_TIME: u8 = 11;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
@@ -108,9 +108,9 @@ impl Command<'_> {
                 out.put_u64(command.revision);
                 out.put_text(command.key.as_str());
             }
-            Command::SetExternal(keep) => {
-                out.put_u8(KEEP);
-                put_keep(out, *keep);
+            Command::SetExternal(setup) => {
+                out.put_u8(SET_EXTERNAL);
+                put_external(out, *setup);
             }
             Command::Write(command) => {
                 out.put_u8(WRITE);
@@ -197,7 +197,7 @@ impl CommandBuffer {
                 let key = self.key.insert(LimitKey::new(input.text()?)?);
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
-            KEEP => Command::SetExternal(keep(&mut input)?),
+            SET_EXTERNAL => Command::SetExternal(external(&mut input)?),
             WRITE => {
                 let mut write = write::write(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
@@ -217,8 +217,8 @@ const LIMITS_HERE: u8 = 0;
 const LIMITS_ELSEWHERE: u8 = 1;
 const LIMITS_ON_LEDGER: u8 = 2;
 
-pub(crate) fn put_keep(out: &mut Vec<u8>, keep: ExternalSetup) {
-    let ExternalSetup { parts: ExternalParts { limits, credit }, ledger } = keep;
+pub(crate) fn put_external(out: &mut Vec<u8>, setup: ExternalSetup) {
+    let ExternalSetup { parts: ExternalParts { limits, credit }, ledger } = setup;
     let ledger = ledger.filter(|_| limits);
     out.put_u8(match (limits, ledger) {
         (false, _) => LIMITS_HERE,
@@ -231,7 +231,7 @@ pub(crate) fn put_keep(out: &mut Vec<u8>, keep: ExternalSetup) {
     }
 }
 
-pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<ExternalSetup, Malformed> {
+pub(crate) fn external(input: &mut Bytes<'_>) -> Result<ExternalSetup, Malformed> {
     let limits = input.u8()?;
     let credit = input.bool()?;
     let ledger = match limits {

@@ -127,7 +127,7 @@ impl Credits {
             amount: hold.amount,
             actor: self.actor.clone(),
         }));
-        let slot = self.keep(now, Hold { sibling: NONE, ..hold });
+        let slot = self.insert_hold(now, Hold { sibling: NONE, ..hold });
         if let Some(last) = last {
             self.state.holds.get_mut(last).sibling = slot;
         }
@@ -135,7 +135,7 @@ impl Credits {
     }
 
     /// Adds a hold to the release queue, and to the held sum of its balance until it expires.
-    pub(crate) fn keep(&mut self, now: UnixMs, mut hold: Hold) -> u32 {
+    pub(crate) fn insert_hold(&mut self, now: UnixMs, mut hold: Hold) -> u32 {
         let state = &mut self.state;
         if hold.ends_at > now {
             let balance = state.balances.get_mut(hold.balance);

@@ -191,7 +191,7 @@ fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), M
         return Err(Malformed("a hold is doubled"));
     }
     let now = book.limits.state.now();
-    let slot = book.credits.keep(now, Hold { sibling: after, ..hold });
+    let slot = book.credits.insert_hold(now, Hold { sibling: after, ..hold });
     match before {
         Some(before) => book.credits.state.holds.get_mut(before).sibling = slot,
         None => book.limits.state.leases.set_holds(lease, slot),

@@ -43,7 +43,7 @@ impl BookRecord {
             out.put_u8(self.external.is_some().into());
         }
         if let Some(external) = self.external {
-            codec::put_keep(out, external);
+            codec::put_external(out, external);
         }
     }
 
@@ -77,7 +77,7 @@ impl BookRecord {
             VERSION_ELSEWHERE => true,
             _ => input.bool()?,
         };
-        let external = if is_composed { Some(codec::keep(input)?) } else { None };
+        let external = if is_composed { Some(codec::external(input)?) } else { None };
         Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external })
     }
 }

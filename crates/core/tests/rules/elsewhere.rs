@@ -14,7 +14,7 @@ const LIMITS: ExternalParts = ExternalParts { limits: true, credit: false };
 
 fn with_credit_elsewhere() -> TestBook {
     let mut test = TestBook::new();
-    test.keep(CREDIT);
+    test.set_external(CREDIT);
     test.put_active(rolling("rpm", 10, 60));
     test.put_active(concurrency("slots", 2, 60));
     test.put_active(credit("usd", "acme", 30, Overage::Debt));
@@ -94,7 +94,7 @@ fn a_hold_from_before_is_released_with_its_lease() {
     bank.commit(vec![open("acme"), issue("acme", "usd", 90)]);
     bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
     let lease = bank.test.take(&[("usd", 40)]);
-    bank.test.keep(CREDIT);
+    bank.test.set_external(CREDIT);
     assert!(matches!(bank.test.release(lease), CompleteOutcome::Completed(_)));
     let usage = bank.test.usage("usd");
     assert_eq!((usage.available, usage.reserved), (90, 0));
@@ -103,7 +103,7 @@ fn a_hold_from_before_is_released_with_its_lease() {
 #[test]
 fn a_limit_that_is_enforced_elsewhere_stays_until_it_is_dropped() {
     let mut test = TestBook::new();
-    test.keep(LIMITS);
+    test.set_external(LIMITS);
     let rpm = test.put_active(rolling("rpm", 10, 60));
     let going = LimitStatus::Decreasing { to: 0 };
     assert_eq!(test.delete("rpm"), changed(rpm, 2, going));
@@ -124,7 +124,7 @@ fn a_limit_that_is_enforced_elsewhere_stays_until_it_is_dropped() {
 #[test]
 fn a_limit_that_was_put_again_is_not_dropped() {
     let mut test = TestBook::new();
-    test.keep(LIMITS);
+    test.set_external(LIMITS);
     let rpm = test.put_active(rolling("rpm", 10, 60));
     test.delete("rpm");
     assert_eq!(test.put(rolling("rpm", 10, 60)), changed(rpm, 3, LimitStatus::Active));
@@ -136,7 +136,7 @@ fn a_limit_that_was_put_again_is_not_dropped() {
 #[test]
 fn credit_goes_at_once_and_holds_as_before_when_only_limits_are_elsewhere() {
     let mut bank = Bank::new();
-    bank.test.keep(LIMITS);
+    bank.test.set_external(LIMITS);
     bank.commit(vec![open("acme"), issue("acme", "usd", 90)]);
     let usd = bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
     let lease = bank.test.take(&[("usd", 40)]);
@@ -154,7 +154,7 @@ fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
     bank.test.put_active(rolling("rpm", 10, 60));
     bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
     let before = bank.test.take(&[("rpm", 4)]);
-    bank.test.keep(LIMITS);
+    bank.test.set_external(LIMITS);
     let lease = bank.test.lease();
     for parts in [&[("rpm", 1)][..], &[("rpm", 1), ("usd", 1)], &[("rpm", 11)]] {
         assert_eq!(bank.test.reserve(lease, parts), ReserveOutcome::LimitsExternal, "{parts:?}");
@@ -165,7 +165,7 @@ fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
     // Earlier leases keep their answers; refused ones leave no trace.
     assert!(matches!(bank.test.reserve(before, &[("rpm", 4)]), ReserveOutcome::Exists { .. }));
     assert_eq!(bank.test.info(lease), None);
-    bank.test.keep(ExternalParts::default());
+    bank.test.set_external(ExternalParts::default());
     assert!(matches!(bank.test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { .. }));
 }
 
@@ -173,18 +173,18 @@ fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
 fn the_ledger_that_was_named_first_is_the_one_for_as_long_as_limits_are_elsewhere() {
     let mut test = TestBook::new();
     let named = |external, ledger| ExternalSetup { parts: external, ledger };
-    test.keep(LIMITS);
+    test.set_external(LIMITS);
     assert_eq!(test.book.external_setup(), named(LIMITS, None));
     for number in [7, 8] {
-        test.keep(named(LIMITS, Some(number)));
+        test.set_external(named(LIMITS, Some(number)));
         assert_eq!(test.book.external_setup(), named(LIMITS, Some(7)));
     }
     let both = ExternalParts { limits: true, credit: true };
-    test.keep(both);
+    test.set_external(both);
     let bytes = snapshot(&mut test.book);
     test.book = restore(&bytes, bytes.len(), 1).unwrap();
     assert_eq!(test.book.external_setup(), named(both, Some(7)));
-    test.keep(named(CREDIT, Some(9)));
+    test.set_external(named(CREDIT, Some(9)));
     assert_eq!(test.book.external_setup(), named(CREDIT, None));
 }
 
@@ -192,19 +192,19 @@ fn the_ledger_that_was_named_first_is_the_one_for_as_long_as_limits_are_elsewher
 fn what_was_never_composed_is_written_in_the_first_version_and_the_rest_in_the_second() {
     let version = |test: &mut TestBook| snapshot(&mut test.book)[8];
     let mut test = TestBook::new();
-    test.keep(ExternalParts::default());
+    test.set_external(ExternalParts::default());
     assert_eq!(version(&mut test), 1);
-    test.keep(CREDIT);
+    test.set_external(CREDIT);
     assert_eq!(version(&mut test), 2);
     // Leases may still hold credit elsewhere.
-    test.keep(ExternalParts::default());
+    test.set_external(ExternalParts::default());
     assert_eq!(version(&mut test), 2);
 }
 
 #[test]
 fn every_change_of_a_limit_shows_in_the_version_of_the_limits() {
     let mut test = TestBook::new();
-    test.keep(LIMITS);
+    test.set_external(LIMITS);
     let mut last = test.book.limits_version();
     let mut grows = |test: &TestBook, what: &str| {
         assert!(test.book.limits_version() > last, "{what}");
@@ -218,7 +218,7 @@ fn every_change_of_a_limit_shows_in_the_version_of_the_limits() {
     grows(&test, "deleted");
     test.drop_limit("rpm", 3);
     grows(&test, "dropped");
-    test.keep(CREDIT);
+    test.set_external(CREDIT);
     grows(&test, "kept elsewhere");
     let bytes = snapshot(&mut test.book);
     test.book = restore(&bytes, bytes.len(), 1).unwrap();

@@ -93,8 +93,8 @@ impl Model {
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
             Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),
-            Command::SetExternal(keep) => {
-                self.external = keep.parts;
+            Command::SetExternal(setup) => {
+                self.external = setup.parts;
                 Outcome::ExternalSet
             }
             Command::Write(write) => Outcome::Write(self.write(write)),

@@ -150,7 +150,7 @@ impl Script {
     /// Commands that only composed backends send.
     fn composed_step(&mut self) -> Step {
         match self.random.below(100) {
-            0..15 => self.keep(),
+            0..15 => self.set_external(),
             15..50 => self.drop_limit(),
             _ => {
                 let known = if self.random.chance(90) { self.used_lease() } else { None };
@@ -162,7 +162,7 @@ impl Script {
     }
 
     /// Limits are kept elsewhere only sometimes, because the Book then enforces none.
-    fn keep(&mut self) -> Step {
+    fn set_external(&mut self) -> Step {
         let external = ExternalParts { limits: self.random.chance(40), credit: self.random.chance(60) };
         let is_named = external.limits && self.random.chance(50);
         let ledger = is_named.then(|| self.random.below(3).into());

@@ -39,7 +39,7 @@ impl Step {
             }
             Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
             Step::Drop { namespace, ref key, revision } => Command::DropLimit(DropLimit { namespace, key, revision }),
-            Step::SetExternal(keep) => Command::SetExternal(keep),
+            Step::SetExternal(setup) => Command::SetExternal(setup),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
             Step::AdvanceTime(to) => Command::AdvanceTime(to),

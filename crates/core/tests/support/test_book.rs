@@ -178,8 +178,8 @@ impl TestBook {
         }
     }
 
-    pub fn keep(&mut self, keep: impl Into<ExternalSetup>) {
-        assert_eq!(self.apply(&Step::SetExternal(keep.into())), Outcome::ExternalSet);
+    pub fn set_external(&mut self, setup: impl Into<ExternalSetup>) {
+        assert_eq!(self.apply(&Step::SetExternal(setup.into())), Outcome::ExternalSet);
     }
 
     pub fn drop_limit(&mut self, name: &str, revision: u64) -> LimitOutcome {

@@ -19,7 +19,7 @@ impl Node {
     /// # Errors
     /// If the folder is in use or cannot be written, or the acknowledged state cannot be confirmed.
     pub async fn backup(&self, target: Arc<dyn Disk>) -> Result<Backup, NodeError> {
-        self.host.reads.fresh().await.map_err(NodeError::Invalid)?;
+        self.host.reads.barrier().await.map_err(NodeError::Invalid)?;
         Ok(self.write_backup(target).await?)
     }
 
@@ -43,7 +43,7 @@ impl Node {
         let Ok(_one_at_a_time) = self.backing_up.try_lock() else {
             return Err(ClusterError::Unavailable("this node is writing another backup".into()));
         };
-        self.host.reads.fresh().await.map_err(ClusterError::Unavailable)?;
+        self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
         let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.clock.wall()));
         let path = backups.join(name.as_str());
         let shown = path.display().to_string();

@@ -1,6 +1,6 @@
 //! Compares an answer of the Book with one of TigerBeetle.
 
-use earmark_admission::{CompleteAnswer, LeaseView, LimitStanding, Refusal, ReserveAnswer};
+use earmark_admission::{CompleteAnswer, EnforcedStatus, LeaseView, Refusal, ReserveAnswer};
 use earmark_core::{LimitStatus, UnixMs, Usage};
 
 /// The common result, or a description of the difference.
@@ -60,12 +60,12 @@ pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> 
     if same { Ok(()) } else { Err(differ(book, ledger)) }
 }
 
-pub fn put(book: LimitStatus, ledger: LimitStanding) -> Compared<&'static str> {
+pub fn put(book: LimitStatus, ledger: EnforcedStatus) -> Compared<&'static str> {
     match (book, ledger) {
-        (LimitStatus::Active, LimitStanding::InForce) => Ok("put, active"),
-        (LimitStatus::Decreasing { to: 1.. }, LimitStanding::Decreasing) => Ok("put, decreasing"),
-        (LimitStatus::Decreasing { to: 0 }, LimitStanding::Decreasing) => Ok("deleting"),
-        (LimitStatus::Deleted, LimitStanding::Gone) => Ok("deleted"),
+        (LimitStatus::Active, EnforcedStatus::InForce) => Ok("put, active"),
+        (LimitStatus::Decreasing { to: 1.. }, EnforcedStatus::Decreasing) => Ok("put, decreasing"),
+        (LimitStatus::Decreasing { to: 0 }, EnforcedStatus::Decreasing) => Ok("deleting"),
+        (LimitStatus::Deleted, EnforcedStatus::Absent) => Ok("deleted"),
         _ => Err(differ(&book, &ledger)),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Amount, Backend, CompleteRequest, DeleteLimitRequest, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    Amount, Backend, CompleteRequest, DeleteLimitRequest, EnforcedStatus, Limits, LimitsComplete, LimitsReserve,
     LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
 use earmark_core::{
@@ -469,9 +469,9 @@ impl Stream {
         let book = self.book.put_limit(Principal::System, request).await.unwrap();
         let before = self.registry.get(&namespace, &key).map(|info| info.definition.clone());
         self.registry.put(&namespace, definition);
-        let ledger = self.node().changed(namespace, key.clone()).await.unwrap();
+        let ledger = self.node().apply_definition(namespace, key.clone()).await.unwrap();
         let is_more = before.is_none_or(|before| before.capacity <= capacity && before.overage == overage);
-        if ledger != LimitStanding::InForce || !is_more {
+        if ledger != EnforcedStatus::InForce || !is_more {
             self.lagging.catch_up();
         }
         self.limits[place].is_put = true;
@@ -493,8 +493,8 @@ impl Stream {
             return Ok(false);
         };
         self.registry.delete(&namespace, &key);
-        let ledger = self.node().changed(namespace.clone(), key.clone()).await.unwrap();
-        if ledger == LimitStanding::Gone {
+        let ledger = self.node().apply_definition(namespace.clone(), key.clone()).await.unwrap();
+        if ledger == EnforcedStatus::Absent {
             self.registry.drop_limit(&namespace, &key);
             self.limits[place].is_put = false;
         }
@@ -565,7 +565,7 @@ async fn usage(
 ) -> Option<Usage> {
     let info = registry.get(&namespace, &key)?;
     if info.status == (LimitStatus::Decreasing { to: 0 })
-        && node.changed(namespace.clone(), key.clone()).await.unwrap() == LimitStanding::Gone
+        && node.apply_definition(namespace.clone(), key.clone()).await.unwrap() == EnforcedStatus::Absent
     {
         registry.drop_limit(&namespace, &key);
         return None;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use earmark_admission::{
-    Answer, BackendError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
+    Answer, BackendError, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
 };
 use earmark_core::{Definition, Kind, LeaseId, Overage};
 use earmark_tigerbeetle::TigerBeetleLimits;
@@ -211,8 +211,8 @@ impl Caller {
 pub async fn check(limits: &TigerBeetleLimits, registry: &TestRegistry, totals: &AnswerTotals) {
     assert!(totals.allowed > 3 * CALLERS, "too little happened: {totals:?}");
     for name in ["slots", "tokens"] {
-        let standing = limits.changed(namespace(), key(name)).await.unwrap();
-        assert_eq!(standing, LimitStanding::InForce);
+        let enforced = limits.apply_definition(namespace(), key(name)).await.unwrap();
+        assert_eq!(enforced, EnforcedStatus::InForce);
     }
     let usage = async |name: &str| {
         let info = registry.get(&namespace(), &key(name)).unwrap();

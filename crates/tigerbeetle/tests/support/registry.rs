@@ -75,7 +75,7 @@ impl Registry for TestRegistry {
         self.limits.lock().unwrap().values().map(|(revision, _)| revision).sum()
     }
 
-    fn is_in_charge(&self) -> bool {
+    fn runs_maintenance(&self) -> bool {
         !self.is_idle.load(Ordering::SeqCst)
     }
 }
@@ -124,7 +124,7 @@ impl Registry for Lagging {
         self.known.lock().unwrap().values().map(|(revision, _)| revision).sum()
     }
 
-    fn is_in_charge(&self) -> bool {
+    fn runs_maintenance(&self) -> bool {
         false
     }
 }

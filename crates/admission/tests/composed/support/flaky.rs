@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError, Credits,
-    EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    EnforcedStatus, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsReserve,
     ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
@@ -140,16 +140,20 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Release, self.0.release(namespace, lease), Err))
     }
 
-    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
-        self.0.changed(namespace, key)
+    fn apply_definition(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<EnforcedStatus, BackendError>> {
+        self.0.apply_definition(namespace, key)
     }
 
-    fn standing(
+    fn enforced_status(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
-        Box::pin(self.1.around(Step::Standing, self.0.standing(namespace, limits), Err))
+    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>> {
+        Box::pin(self.1.around(Step::Standing, self.0.enforced_status(namespace, limits), Err))
     }
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {

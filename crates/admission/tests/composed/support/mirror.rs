@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, CompleteAnswer,
-    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState,
-    LeaseView, LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
+    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, HoldAnswer, HoldRequest,
+    HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
     Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
@@ -40,7 +40,11 @@ impl Limits for MirroredLimits {
         self.limits.release(namespace, lease)
     }
 
-    fn changed(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<LimitStanding, BackendError>> {
+    fn apply_definition(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<EnforcedStatus, BackendError>> {
         Box::pin(async move {
             let wanted = Registry::limit(&self.registry, &namespace, &key);
             let wanted = wanted.filter(|limit| limit.status != LimitStatus::Decreasing { to: 0 });
@@ -57,18 +61,18 @@ impl Limits for MirroredLimits {
                 }
             };
             match changed {
-                Ok(()) | Err(LimitError::NotFound) => self.limits.changed(namespace, key).await,
+                Ok(()) | Err(LimitError::NotFound) => self.limits.apply_definition(namespace, key).await,
                 Err(error) => Err(BackendError::Failed(error.to_string())),
             }
         })
     }
 
-    fn standing(
+    fn enforced_status(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
-        self.limits.standing(namespace, limits)
+    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>> {
+        self.limits.enforced_status(namespace, limits)
     }
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {

@@ -75,7 +75,7 @@ async fn book(clock: &Arc<ManualClock>) -> LocalBook {
 pub(crate) async fn limits_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
-    other.keep(ExternalParts { limits: false, credit: true }).await.unwrap();
+    other.record_placement(ExternalParts { limits: false, credit: true }).await.unwrap();
     let limits = Arc::new(MirroredLimits::new(registry.clone(), other));
     let credits = Arc::new(BookCredits::new(registry.clone()));
     Pair::new(clock, registry, limits, credits, ExternalParts { limits: true, credit: false })
