@@ -40,7 +40,7 @@ pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ExternalParts, ExternalSetup, LimitId, NamespaceId};
+use crate::book::{Command, ExternalSetup, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
@@ -73,8 +73,6 @@ pub(crate) struct State {
     pub(crate) forgotten_before: UnixMs,
     /// Which parts of the state other systems keep.
     pub(crate) external: ExternalSetup,
-    /// Whether another system ever kept limits or credit. Leases and limits may then still refer to it.
-    pub(crate) was_composed: bool,
     pub(crate) namespaces: Vec<NamespaceName>,
     pub(crate) texts: Vec<Arc<Text>>,
     pub(crate) limits: Table<Limit>,
@@ -105,7 +103,6 @@ impl State {
             time: None,
             forgotten_before: UnixMs::default(),
             external: ExternalSetup::default(),
-            was_composed: false,
             namespaces: Vec::new(),
             texts: Vec::new(),
             limits: Table::default(),
@@ -181,7 +178,6 @@ impl Limits {
         let ExternalSetup { parts, ledger } = setup;
         let ledger = self.state.external.ledger.or(ledger).filter(|_| parts.limits);
         self.state.external = ExternalSetup { parts, ledger };
-        self.state.was_composed |= parts != ExternalParts::default();
         self.version = self.version.wrapping_add(1);
     }
 

@@ -15,14 +15,8 @@ mod records;
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};
 
-/// The newest version of the format that is read. A Book is written in the oldest that has room for what it holds.
-pub const SNAPSHOT_VERSION: u32 = VERSION_KEYS;
-/// The version before anything could be kept elsewhere.
-const VERSION_ALL_HERE: u32 = 1;
-/// The version of a Book that had something kept elsewhere, and never had keys.
-const VERSION_ELSEWHERE: u32 = 2;
-/// The version of a Book that has keys, whatever is kept elsewhere.
-const VERSION_KEYS: u32 = 3;
+/// The version of the format.
+pub const SNAPSHOT_VERSION: u32 = 1;
 
 /// Why a snapshot cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,9 +25,9 @@ pub enum SnapshotError {
     /// The signature is missing.
     #[error("this is not a snapshot of a Book: it does not start with its signature")]
     NotASnapshot,
-    /// A newer version of Earmark wrote it.
-    #[error("this snapshot has format {found}, this version reads up to {SNAPSHOT_VERSION}: use a newer one")]
-    NewerVersion {
+    /// Another version of Earmark wrote it.
+    #[error("this snapshot has format {found}, this version reads {SNAPSHOT_VERSION}: use the Earmark that wrote it")]
+    OtherVersion {
         /// The format version found.
         found: u32,
     },

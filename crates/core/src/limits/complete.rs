@@ -32,7 +32,6 @@ impl Limits {
 
     pub(crate) fn release(&mut self, at: Moment, command: &Release, credits: &mut Credits) -> CompleteOutcome {
         let Release { namespace, lease } = *command;
-        self.state.was_composed = true;
         match self.check_namespace(namespace) {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
             Ok(()) => self.end_lease(at, (namespace, lease), None, credits),

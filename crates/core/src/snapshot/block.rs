@@ -1,6 +1,6 @@
 //! Blocks: the frames around the records of a snapshot.
 
-use super::SnapshotError;
+use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::wire::Put;
 
 pub(super) const SIGNATURE: &[u8; 8] = b"EARMARK\n";
@@ -12,8 +12,8 @@ pub(super) const BLOCK_BYTES: usize = 256 * 1024;
 /// The maximum block size. The longest record, a vault with all its assets, fits into the last 32 KiB.
 pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 32 * 1024;
 
-/// The kind of records in a block. Blocks are ordered by rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kind of records in a block, in the order of the blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 #[repr(u8)]
 pub(super) enum Kind {
     Book = 1,
@@ -27,9 +27,8 @@ pub(super) enum Kind {
     Tombstones = 9,
     Clients = 10,
     Results = 11,
-    End = 12,
-    /// Since version 3.
-    Keys = 13,
+    Keys = 12,
+    End = 13,
 }
 
 impl Kind {
@@ -46,33 +45,20 @@ impl Kind {
             9 => Kind::Tombstones,
             10 => Kind::Clients,
             11 => Kind::Results,
-            12 => Kind::End,
-            13 => Kind::Keys,
+            12 => Kind::Keys,
+            13 => Kind::End,
             _ => return None,
         })
     }
 
-    /// The position in the order.
-    pub(super) fn rank(self) -> u8 {
-        match self {
-            Kind::End => u8::MAX,
-            other => other as u8,
-        }
-    }
-
     pub(super) fn next(self) -> Option<Kind> {
-        match self {
-            Kind::Results => Some(Kind::Keys),
-            Kind::Keys => Some(Kind::End),
-            Kind::End => None,
-            other => Kind::of((other as u8).saturating_add(1)),
-        }
+        Kind::of((self as u8).saturating_add(1))
     }
 }
 
-pub(super) fn header(version: u32) -> Vec<u8> {
+pub(super) fn header() -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
-    header.put_u32(version);
+    header.put_u32(SNAPSHOT_VERSION);
     header
 }
 

@@ -5,7 +5,7 @@ use super::clients::{read_recent, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
-use super::{SNAPSHOT_VERSION, SnapshotError, VERSION_ALL_HERE, VERSION_KEYS};
+use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
 use crate::limits::{
@@ -14,17 +14,12 @@ use crate::limits::{
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
 
-const NOT_YET: &str = "something is kept elsewhere, which its version does not know";
-
 /// Restores a Book from a snapshot, piece by piece. An accepted snapshot encodes to the same bytes again.
 pub struct Restore {
     table_seed: u64,
     failure: Option<SnapshotError>,
     buffer: Vec<u8>,
-    /// From the header.
-    version: Option<u32>,
-    /// Nothing in it can be kept elsewhere.
-    is_all_here: bool,
+    has_header: bool,
     kind: Kind,
     blocks: u64,
     before: u32,
@@ -46,8 +41,7 @@ impl Restore {
             table_seed,
             failure: None,
             buffer: Vec::new(),
-            version: None,
-            is_all_here: true,
+            has_header: false,
             kind: Kind::Book,
             blocks: 0,
             before: 0,
@@ -76,12 +70,13 @@ impl Restore {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(bytes);
         let mut rest = buffer.as_slice();
-        if self.version.is_none() {
+        if !self.has_header {
             let Some((header, blocks)) = rest.split_first_chunk::<HEADER_BYTES>() else {
                 self.buffer = buffer;
                 return Ok(());
             };
-            self.version = Some(version(header)?);
+            check_header(header)?;
+            self.has_header = true;
             rest = blocks;
         }
         while let Some(frame) = Frame::read(rest, self.blocks)? {
@@ -107,7 +102,7 @@ impl Restore {
             return Err(failure);
         }
         let damaged = |what| SnapshotError::Damaged { block: self.blocks, what };
-        if self.version.is_none() && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())]) {
+        if !self.has_header && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())]) {
             return Err(SnapshotError::NotASnapshot);
         }
         if self.kind != Kind::End {
@@ -129,7 +124,7 @@ impl Restore {
             return Err(damaged("its checksum does not match"));
         }
         let is_first = self.book.is_none();
-        let goes_on = frame.kind.rank() > self.kind.rank() || frame.kind == self.kind && self.was_full;
+        let goes_on = frame.kind > self.kind || frame.kind == self.kind && self.was_full;
         if self.kind == Kind::End || !goes_on || (frame.kind == Kind::Book) != is_first {
             return Err(damaged("it is out of order"));
         }
@@ -149,7 +144,7 @@ impl Restore {
             let Some(mut book) = self.book.take() else { return Err(Malformed("it has no beginning")) };
             let result = match kind {
                 Kind::End if self.holds.count != self.credit_parts => Err(Malformed("holds of credit are missing")),
-                Kind::End => end(&book, input).and_then(|()| self.end_of_keys(&mut book, input)),
+                Kind::End => end(&mut book, input),
                 _ => self.records_of(kind, &mut book, input),
             };
             self.book = Some(book);
@@ -184,9 +179,6 @@ impl Restore {
                 Kind::Tombstones => self.tombstone(&mut book.limits, input)?,
                 Kind::Clients => read_stream(book, input)?,
                 Kind::Results => read_recent(book, input)?,
-                Kind::Keys if !self.has_keys() => {
-                    return Err(Malformed("its version has no keys"));
-                }
                 Kind::Keys => read_key(book, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
@@ -195,32 +187,12 @@ impl Restore {
     }
 
     fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-        let record = BookRecord::read(input, self.version.unwrap_or(VERSION_ALL_HERE))?;
-        self.is_all_here = record.external.is_none();
+        let record = BookRecord::read(input)?;
         let mut state = State::new(record.config);
-        state.was_composed = record.external.is_some();
-        state.external = record.external.unwrap_or_default();
+        state.external = record.external;
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
-        Ok(())
-    }
-
-    fn has_keys(&self) -> bool {
-        self.version == Some(VERSION_KEYS)
-    }
-
-    /// A version that has room for keys was only written because there are some.
-    fn end_of_keys(&self, book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-        if !self.has_keys() {
-            return Ok(());
-        }
-        let (count, created) = (input.u64()?, input.u32()?);
-        let last = book.keys.all.keys().next_back().ok_or(Malformed("it has no keys"))?;
-        if count != book.keys.all.len() as u64 || created <= last.0 {
-            return Err(Malformed("keys are missing"));
-        }
-        book.keys.created = created;
         Ok(())
     }
 
@@ -250,12 +222,9 @@ impl Restore {
             let ends_at = reserved_at.plus_ms(part.hold_ms());
             let limit = limits.state.limit(namespace, part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
-            if part.is_external() {
-                if self.is_all_here {
-                    return Err(Malformed(NOT_YET));
-                }
-            } else if part.is_credit() {
-                self.credit_parts = self.credit_parts.saturating_add(1);
+            if part.is_credit() {
+                let is_held_here = u64::from(!part.is_external());
+                self.credit_parts = self.credit_parts.saturating_add(is_held_here);
             } else if ends_at > now {
                 // A limit with reservations keeps its kind, since it cannot be deleted before they end.
                 if limit.is_rolling != part.is_rolling() || limit.is_credit {
@@ -272,9 +241,6 @@ impl Restore {
 
     fn tombstone(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let tombstone = read_tombstone(input)?;
-        if self.is_all_here && tombstone.ending == Ending::Released {
-            return Err(Malformed(NOT_YET));
-        }
         if tombstone.resolved_at > limits.state.now() {
             return Err(Malformed("a lease was resolved in the future"));
         }
@@ -288,12 +254,12 @@ impl Restore {
     }
 }
 
-fn version(header: &[u8; HEADER_BYTES]) -> Result<u32, SnapshotError> {
+fn check_header(header: &[u8; HEADER_BYTES]) -> Result<(), SnapshotError> {
     let mut input = Bytes(header.strip_prefix(SIGNATURE).ok_or(SnapshotError::NotASnapshot)?);
     match input.u32() {
-        Ok(found @ VERSION_ALL_HERE..=SNAPSHOT_VERSION) => Ok(found),
-        Ok(found) if found > SNAPSHOT_VERSION => Err(SnapshotError::NewerVersion { found }),
-        Ok(_) | Err(_) => Err(SnapshotError::NotASnapshot),
+        Ok(SNAPSHOT_VERSION) => Ok(()),
+        Ok(found) => Err(SnapshotError::OtherVersion { found }),
+        Err(_) => Err(SnapshotError::NotASnapshot),
     }
 }
 
@@ -310,9 +276,6 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
     if is_known || !limits.has_namespace(limit.namespace) || limits.state.limits.len() >= LIMITS_MAX {
         return Err(Malformed("limits are doubled, too many, or in no namespace"));
-    }
-    if limit.phase == Phase::AwaitingDrop && !limits.state.was_composed {
-        return Err(Malformed(NOT_YET));
     }
     limits.add_limit(limit, Text::of(&definition));
     Ok(())
@@ -352,7 +315,7 @@ fn room(limits: &Limits) -> Result<(), Malformed> {
 }
 
 /// Checks the counts, and that no limit waits for something that has happened.
-fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let state = &book.limits.state;
     if input.u64()? != u64::from(state.leases.len()) || input.u64()? != state.tombstones.len() as u64 {
         return Err(Malformed("leases are missing"));
@@ -374,5 +337,11 @@ fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if state.limits.iter().any(waits_in_vain) {
         return Err(Malformed("a limit waits for what has happened"));
     }
+    let (keys, created) = (input.u64()?, input.u32()?);
+    let last = book.keys.all.keys().next_back();
+    if keys != book.keys.all.len() as u64 || last.map_or(created != 0, |last| created <= last.0) {
+        return Err(Malformed("keys are missing"));
+    }
+    book.keys.created = created;
     Ok(())
 }

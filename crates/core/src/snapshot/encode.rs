@@ -7,7 +7,6 @@ use super::clients::{put_recent, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
-use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE, VERSION_KEYS};
 use crate::book::{LimitId, Receipt};
 use crate::credits::{self, Hold};
 use crate::keys::{Key, Keys};
@@ -32,14 +31,6 @@ impl Frozen {
         keys: Keys,
     ) -> Frozen {
         Frozen { state, credits, streams, keys }
-    }
-
-    fn version(&self) -> u32 {
-        match (self.keys.created, self.state.was_composed) {
-            (0, false) => VERSION_ALL_HERE,
-            (0, true) => VERSION_ELSEWHERE,
-            (_, _) => VERSION_KEYS,
-        }
     }
 
     /// The time of the last command in it.
@@ -104,7 +95,7 @@ impl Iterator for Encoded<'_> {
         }
         let Some(mut kind) = self.kind else {
             self.kind = Some(Kind::Book);
-            return Some(block::header(self.frozen.version()));
+            return Some(block::header());
         };
         loop {
             let mut block = block::open();
@@ -125,7 +116,7 @@ impl Iterator for Encoded<'_> {
 impl Encoded<'_> {
     fn fill(&mut self, kind: Kind, block: &mut Vec<u8>) {
         match kind {
-            Kind::Book => self.book().put(block, self.frozen.version()),
+            Kind::Book => self.book().put(block),
             Kind::Namespaces => self.fill_namespaces(block),
             Kind::Limits => self.fill_limits(block),
             Kind::Cells => self.fill_cells(block),
@@ -158,17 +149,15 @@ impl Encoded<'_> {
                 block.put_u64(u64::from(self.frozen.streams.len()));
                 block.put_u64(self.frozen.credits.vaults.len() as u64);
                 block.put_u64(u64::from(self.frozen.credits.accounts.used()));
-                if self.frozen.version() == VERSION_KEYS {
-                    block.put_u64(self.frozen.keys.all.len() as u64);
-                    block.put_u32(self.frozen.keys.created);
-                }
+                block.put_u64(self.frozen.keys.all.len() as u64);
+                block.put_u32(self.frozen.keys.created);
             }
         }
     }
 
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, external, was_composed, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, external: was_composed.then_some(external) }
+        let State { config, time, forgotten_before, external, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, external }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

@@ -1,6 +1,5 @@
 //! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
-use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE};
 use crate::book::{ExternalSetup, LimitId, NamespaceId, codec};
 use crate::id::LeaseId;
 use crate::limits::{
@@ -14,12 +13,11 @@ pub(super) struct BookRecord {
     pub(super) config: Config,
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
-    /// Never in the first version, always in the second, and from then on if anything ever was.
-    pub(super) external: Option<ExternalSetup>,
+    pub(super) external: ExternalSetup,
 }
 
 impl BookRecord {
-    pub(super) fn put(&self, out: &mut Vec<u8>, version: u32) {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.put_u8(self.time.is_some().into());
         out.put_u64(self.time.unwrap_or_default().get());
         out.put_u64(self.forgotten_before.get());
@@ -39,15 +37,10 @@ impl BookRecord {
         ] {
             out.put_u64(value);
         }
-        if version > VERSION_ELSEWHERE {
-            out.put_u8(self.external.is_some().into());
-        }
-        if let Some(external) = self.external {
-            codec::put_external(out, external);
-        }
+        codec::put_external(out, self.external);
     }
 
-    pub(super) fn read(input: &mut Bytes<'_>, version: u32) -> Result<BookRecord, Malformed> {
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
         let has_time = input.bool()?;
         let time = time(input)?;
         let forgotten_before = self::time(input)?;
@@ -72,12 +65,7 @@ impl BookRecord {
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
-        let is_composed = match version {
-            VERSION_ALL_HERE => false,
-            VERSION_ELSEWHERE => true,
-            _ => input.bool()?,
-        };
-        let external = if is_composed { Some(codec::external(input)?) } else { None };
+        let external = codec::external(input)?;
         Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external })
     }
 }

@@ -189,19 +189,6 @@ fn the_ledger_that_was_named_first_is_the_one_for_as_long_as_limits_are_elsewher
 }
 
 #[test]
-fn what_was_never_composed_is_written_in_the_first_version_and_the_rest_in_the_second() {
-    let version = |test: &mut TestBook| snapshot(&mut test.book)[8];
-    let mut test = TestBook::new();
-    test.set_external(ExternalParts::default());
-    assert_eq!(version(&mut test), 1);
-    test.set_external(CREDIT);
-    assert_eq!(version(&mut test), 2);
-    // Leases may still hold credit elsewhere.
-    test.set_external(ExternalParts::default());
-    assert_eq!(version(&mut test), 2);
-}
-
-#[test]
 fn every_change_of_a_limit_shows_in_the_version_of_the_limits() {
     let mut test = TestBook::new();
     test.set_external(LIMITS);
