@@ -162,10 +162,14 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback without TLS; only safe behind a proxy that encrypts
     #[arg(long)]
     insecure_plaintext: bool,
-    /// Open client connections; more are closed
+    /// Open client connections; beyond it the oldest one without valid credentials is closed, else the new one
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     connections_max: u32,
+    /// Open client connections of one address, or of one IPv6 /64 network; raise it for clients behind one proxy
+    #[arg(long, value_name = "N", default_value_t = 2_500)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    connections_per_address: u32,
     /// Format of the log, which goes to standard error
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     log_format: LogFormat,
@@ -247,6 +251,7 @@ impl ServeArgs {
         Ok(ServerOptions {
             listen: self.listen,
             connections_max: self.connections_max as usize,
+            connections_per_address: self.connections_per_address as usize,
             issuer: self.issuer()?,
             tls: self.tls()?,
             requests_per_second: Some(self.key_requests_per_second).filter(|limit| *limit > 0),
@@ -374,6 +379,7 @@ mod tests {
         assert_eq!(local.queue_max, LocalOptions::default().queue_max);
         assert_eq!(server.listen, ServerOptions::default().listen);
         assert_eq!(server.connections_max, ServerOptions::default().connections_max);
+        assert_eq!(server.connections_per_address, ServerOptions::default().connections_per_address);
     }
 
     #[test]

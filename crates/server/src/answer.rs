@@ -8,6 +8,7 @@ use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer, de
 use earmark_core::{CreditShortage, LimitKey};
 use serde::{Serialize, Serializer};
 
+use crate::budget::NoRoom;
 use crate::metrics::{Completed, Reason, Reserved};
 
 /// Retry hint after `overloaded` or `backend_error`, with the same lease.
@@ -26,9 +27,17 @@ pub(crate) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
 pub(crate) const ACCOUNT_NOT_FOUND: &str = "account_not_found";
 pub(crate) const EXCEEDS_CAPACITY: &str = "exceeds_capacity";
 
-/// The message when the memory for large responses is used up.
-pub(crate) const RESPONSE_BUFFER_FULL: &str =
-    "response: too many large responses wait to be read; the request was executed, retry it later";
+/// The message to a change whose answer has no room.
+pub(crate) fn no_room_for_change(who: NoRoom) -> String {
+    format!(
+        "response: too many large responses of {who} wait to be read; nothing happened, retry the same request later"
+    )
+}
+
+/// The message to a read whose answer has no room.
+pub(crate) fn no_room_for_read(who: NoRoom) -> String {
+    format!("response: too many large responses of {who} wait to be read; retry later")
+}
 
 /// Write code: no answer in time.
 pub(crate) const UNAVAILABLE: &str = "UNAVAILABLE";

@@ -11,15 +11,16 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::auth::{Auth, AuthOptions};
-use crate::budget::Budget;
+use crate::body::BodyBounds;
+use crate::budget::{Budget, Purpose};
+use crate::execute::RequestContext;
 use crate::http::{RequestIds, document};
+use crate::log_rate::LogRate;
 use crate::metrics::Metrics;
+use crate::server::ServerOptions;
 
 /// Readiness message of a server that drains.
 pub(crate) const SHUTTING_DOWN: &str = "shutting down";
-
-/// Memory of all large responses that clients have not read yet, in bytes. Slow readers cannot exhaust memory.
-const RESPONSES_BYTES_MAX: usize = 256 << 20;
 
 pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
@@ -29,32 +30,32 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
+    /// Timeout between two pieces of a body.
+    pub(crate) stall_timeout: Duration,
+    pub(crate) log_rate: LogRate,
     pub(crate) openapi: Bytes,
     /// Memory for request bodies that arrive in pieces.
     pub(crate) bodies: Arc<Budget>,
-    /// Memory for large responses.
+    /// Memory for large answers that clients have not read.
     pub(crate) responses: Arc<Budget>,
     is_draining: watch::Sender<bool>,
 }
 
 impl App {
-    pub(crate) fn new(
-        backend: Arc<dyn Backend>,
-        request_timeout: Duration,
-        bodies_bytes_max: usize,
-        auth: AuthOptions,
-    ) -> Result<App, NameError> {
+    pub(crate) fn new(backend: Arc<dyn Backend>, options: &ServerOptions, auth: AuthOptions) -> Result<App, NameError> {
         let metrics = Metrics::new();
         Ok(App {
             backend,
             cluster: OnceLock::new(),
             auth: Auth::new(auth, metrics.auth())?,
+            log_rate: LogRate::new(metrics.dropped_lines()),
             metrics,
             request_ids: RequestIds::new(),
-            request_timeout,
+            request_timeout: options.request_timeout,
+            stall_timeout: options.header_timeout,
             openapi: Bytes::from(document().to_string()),
-            bodies: Budget::new(bodies_bytes_max),
-            responses: Budget::new(RESPONSES_BYTES_MAX),
+            bodies: Budget::new(Purpose::Bodies, options.bodies_bytes_max),
+            responses: Budget::new(Purpose::Answers, options.answers_bytes_max),
             is_draining: watch::Sender::new(false),
         })
     }
@@ -79,6 +80,16 @@ impl App {
             return Err(SHUTTING_DOWN.into());
         }
         self.backend.ready()
+    }
+
+    /// The bounds of a request's body.
+    pub(crate) fn body_bounds<'a>(&'a self, context: &'a RequestContext) -> BodyBounds<'a> {
+        BodyBounds {
+            deadline: context.deadline,
+            stall_timeout: self.stall_timeout,
+            budget: &self.bodies,
+            holders: context.holders(),
+        }
     }
 
     /// Waits for the backend until the deadline. A submitted request is executed even if its wait ends.

@@ -8,7 +8,6 @@ mod issuer;
 mod origin;
 mod request_rate;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,10 +15,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{Extensions, HeaderMap, Uri};
 use earmark_admission::{Backend, Token};
-use earmark_core::{Actor, KeyInfo, NameError, NamespaceName};
+use earmark_core::{Actor, KeyInfo, LimitKey, NameError, NamespaceName};
 use metrics::Counter;
 
+use crate::budget::BytesUsed;
 use crate::caller::{Access, AuthError, Caller};
+use crate::client_network::ClientNetwork;
+use crate::places::ConnectionState;
+use crate::shared_map::SharedMap;
 use credential_cache::CredentialCache;
 pub(crate) use failed_logins::{Connection, FailedLogins};
 use fair_queue::FairQueues;
@@ -41,7 +44,8 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 /// The client at the other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    pub(crate) address: IpAddr,
+    pub(crate) network: ClientNetwork,
+    pub(crate) connection: Arc<ConnectionState>,
     /// Reports a hangup on HTTP/1; HTTP/2 cancels the request itself.
     pub(crate) hangup: Option<Arc<Hangup>>,
 }
@@ -92,6 +96,7 @@ pub(crate) struct Auth {
     cache: CredentialCache,
     rate: Option<RequestRate>,
     queues: Option<FairQueues>,
+    used: SharedMap<LimitKey, BytesUsed>,
     failed_logins: FailedLogins,
     /// Credentials are required. Never reset: the last admin key cannot be revoked.
     is_closed: AtomicBool,
@@ -105,10 +110,11 @@ impl Auth {
         let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
         let local = Caller::local(Actor::new("system:local")?, namespace.clone());
         let actor = Actor::new("system:anonymous")?;
-        let anonymous = Caller::from_session(actor, earmark_core::Role::Reader, namespace);
+        let anonymous = Caller::anonymous(actor, namespace);
         Ok(Auth {
             rate: options.requests_per_second.map(RequestRate::new),
             queues: options.queue.map(|limits| FairQueues::new(limits, metrics.queue)),
+            used: SharedMap::default(),
             failed_logins: FailedLogins::new(options.failed_waiting_max),
             is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
             options,
@@ -142,6 +148,9 @@ impl Auth {
                 }
             }
         };
+        if let Some(peer) = head.extensions.get::<Peer>() {
+            peer.connection.set_known();
+        }
         // Forbidden requests count towards the rate too: they cost the server as much as others.
         let is_within_rate = match (&self.rate, &caller.rate_key) {
             (Some(rate), Some(key)) => rate.take(key, 1),
@@ -212,6 +221,7 @@ impl Auth {
             (Some(queues), Some(key)) => Some(queues.get(key)),
             (None, _) | (_, None) => None,
         };
+        caller.used = caller.rate_key.as_ref().map(|key| self.used.get(key, BytesUsed::default));
         let caller = Arc::new(caller);
         self.cache.insert(digest, Arc::clone(&caller), until);
         Some(caller)
@@ -221,7 +231,7 @@ impl Auth {
     async fn record_failure(&self, extensions: &Extensions) -> Connection {
         self.failed.increment(1);
         match extensions.get() {
-            Some(Peer { address, .. }) => self.failed_logins.record(*address).await,
+            Some(Peer { network, .. }) => self.failed_logins.record(*network).await,
             None => Connection::Stays,
         }
     }

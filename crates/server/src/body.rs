@@ -1,12 +1,13 @@
 //! Reads request bodies within limits of size, memory and time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Holders, LARGE_BYTES, NoRoom};
 
 /// Largest request body, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -26,7 +27,7 @@ pub(crate) struct BodyError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BodyErrorKind {
     TooLarge,
-    NoMemory,
+    NoMemory(NoRoom),
     TooSlow,
     Incomplete(String),
 }
@@ -37,8 +38,8 @@ impl BodyError {
             BodyErrorKind::TooLarge => {
                 format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}")
             }
-            BodyErrorKind::NoMemory => {
-                "body: the server receives too many large bodies at once; nothing happened, retry later".into()
+            BodyErrorKind::NoMemory(who) => {
+                format!("body: too many large bodies of {who} arrive at once; nothing happened, retry later")
             }
             BodyErrorKind::TooSlow => "body: it did not arrive in time; send it at once".into(),
             BodyErrorKind::Incomplete(error) => format!("body: it ended early ({error}); send it whole"),
@@ -46,48 +47,77 @@ impl BodyError {
     }
 }
 
+/// The bounds of one body.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyBounds<'a> {
+    /// When the whole body must have arrived.
+    pub(crate) deadline: Instant,
+    /// Timeout between two pieces.
+    pub(crate) stall_timeout: Duration,
+    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) holders: Holders<'a>,
+}
+
 /// Reads a whole body.
-pub(crate) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout_at(deadline, collect(body, budget)).await {
+pub(crate) async fn read(body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout_at(bounds.deadline, collect(body, bounds)).await {
         Ok(read) => read,
-        Err(_) => Err(BodyError { kind: BodyErrorKind::TooSlow, is_drained: false }),
+        Err(_) => Err(TOO_SLOW),
     }
 }
+
+const TOO_SLOW: BodyError = BodyError { kind: BodyErrorKind::TooSlow, is_drained: false };
 
 /// Discards a body that the route does not use. Returns whether all of it was read in time.
 pub(crate) async fn discard(body: Body, deadline: Instant) -> bool {
-    body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body)).await.unwrap_or(false)
+    body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body, Duration::MAX)).await.unwrap_or(false)
 }
 
-async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, BodyError> {
-    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(drained(BodyErrorKind::TooLarge, body).await);
+async fn collect(mut body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > BODY_BYTES_MAX {
+        return Err(drained(BodyErrorKind::TooLarge, body, bounds.stall_timeout).await);
     }
-    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
-    // Nearly every body arrives in one piece. It is not copied, and not charged: the backend's queue bounds it.
+    let mut share = None;
+    if announced >= LARGE_BYTES {
+        // The memory is taken before the body is read, so that unfinished bodies cannot take that of others.
+        let mut whole = bounds.budget.empty_share(bounds.holders);
+        if let Err(who) = whole.grow_to(announced) {
+            return Err(drained(BodyErrorKind::NoMemory(who), body, bounds.stall_timeout).await);
+        }
+        share = Some(whole);
+    }
+    let Some(first) = next(&mut body, bounds.stall_timeout).await? else { return Ok(Bytes::new()) };
+    // Nearly every body is small and arrives in one piece. It is not copied, and not charged: the backend's queue bounds
+    // it.
     if body.is_end_stream() && first.len() <= BODY_BYTES_MAX {
-        return Ok(first);
+        return Ok(match share {
+            None => first,
+            Some(share) => share.attach(first),
+        });
     }
-    let mut share = budget.empty_share();
-    let mut whole = Vec::from(first);
+    let mut share = share.unwrap_or_else(|| bounds.budget.empty_share(bounds.holders));
+    let mut whole = Vec::with_capacity(announced.max(first.len()));
+    whole.extend_from_slice(&first);
+    drop(first);
     loop {
         if whole.len() > BODY_BYTES_MAX {
             drop((whole, share));
-            return Err(drained(BodyErrorKind::TooLarge, body).await);
+            return Err(drained(BodyErrorKind::TooLarge, body, bounds.stall_timeout).await);
         }
-        if !share.grow_to(whole.capacity()) {
+        if let Err(who) = share.grow_to(whole.capacity()) {
             drop((whole, share));
-            return Err(drained(BodyErrorKind::NoMemory, body).await);
+            return Err(drained(BodyErrorKind::NoMemory(who), body, bounds.stall_timeout).await);
         }
-        let Some(piece) = next(&mut body).await? else { return Ok(share.attach(whole)) };
+        let Some(piece) = next(&mut body, bounds.stall_timeout).await? else { return Ok(share.attach(whole)) };
         whole.extend_from_slice(&piece);
     }
 }
 
 /// The next piece of data; `None` at the end. Trailers are ignored.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
+async fn next(body: &mut Body, stall_timeout: Duration) -> Result<Option<Bytes>, BodyError> {
     loop {
-        match body.frame().await {
+        match tokio::time::timeout(stall_timeout, body.frame()).await.map_err(|_| TOO_SLOW)? {
             None => return Ok(None),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
@@ -102,17 +132,17 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
 }
 
 /// Drains the body first, so that the client reads the error.
-async fn drained(kind: BodyErrorKind, body: Body) -> BodyError {
-    BodyError { kind, is_drained: drain(body).await }
+async fn drained(kind: BodyErrorKind, body: Body, stall_timeout: Duration) -> BodyError {
+    BodyError { kind, is_drained: drain(body, stall_timeout).await }
 }
 
-async fn drain(mut body: Body) -> bool {
+async fn drain(mut body: Body, stall_timeout: Duration) -> bool {
     let mut left = DISCARD_BYTES_MAX;
     if body.size_hint().lower() > left {
         return false;
     }
     loop {
-        match next(&mut body).await {
+        match next(&mut body, stall_timeout).await {
             Ok(None) => return true,
             Ok(Some(piece)) if piece.len() as u64 <= left => left -= piece.len() as u64,
             Ok(Some(_)) | Err(_) => return false,
@@ -122,16 +152,15 @@ async fn drain(mut body: Body) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::HttpBody;
+    use hyper::body::Frame;
     use std::collections::VecDeque;
     use std::convert::Infallible;
     use std::pin::Pin;
     use std::task::{Context, Poll};
-    use std::time::Duration;
-
-    use axum::body::HttpBody;
-    use hyper::body::Frame;
 
     use super::*;
+    use crate::budget::{BytesUsed, Purpose};
 
     const PIECE: usize = 1 << 16;
 
@@ -159,30 +188,77 @@ mod tests {
         Body::new(Pieces { left, stalls })
     }
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(20)
+    /// Bounds of a client that is not in a hurry.
+    fn bounds<'a>(budget: &'a Arc<Budget>, holders: Holders<'a>) -> BodyBounds<'a> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        BodyBounds { deadline, stall_timeout: Duration::from_secs(5), budget, holders }
+    }
+
+    fn bodies(bytes: usize) -> Arc<Budget> {
+        Budget::new(Purpose::Bodies, bytes)
     }
 
     #[tokio::test]
     async fn bodies_in_transit_share_one_budget_and_return_it() {
-        let budget = Budget::new(10 * PIECE);
+        let (budget, none) = (bodies(10 * PIECE), Holders::default());
         let stalled = tokio::spawn({
             let budget = Arc::clone(&budget);
-            async move { read(body(6, true), soon(), &budget).await.map(|_| ()).is_ok() }
+            async move { read(body(6, true), bounds(&budget, none)).await.map(|_| ()).is_ok() }
         });
         tokio::task::yield_now().await;
-        let refused = read(body(6, false), soon(), &budget).await.err().unwrap();
-        assert_eq!(refused.kind, BodyErrorKind::NoMemory);
+        let refused = read(body(6, false), bounds(&budget, none)).await.err().unwrap();
+        assert_eq!(refused.kind, BodyErrorKind::NoMemory(NoRoom::Server));
         assert!(refused.is_drained, "what was left of it was read");
-        // A body in one piece is not charged.
-        assert!(read(Body::from(vec![b' '; PIECE]), soon(), &Budget::new(0)).await.is_ok());
 
         stalled.abort();
         assert!(stalled.await.unwrap_err().is_cancelled());
-        let whole = read(body(6, false), soon(), &budget).await.ok().unwrap();
+        let whole = read(body(6, false), bounds(&budget, none)).await.ok().unwrap();
         assert_eq!(whole.len(), 6 * PIECE);
-        assert!(read(body(6, false), soon(), &budget).await.is_err(), "it is held while it is handled");
+        assert!(read(body(6, false), bounds(&budget, none)).await.is_err(), "it is held while it is handled");
         drop(whole);
-        assert!(read(body(6, false), soon(), &budget).await.is_ok());
+        assert!(read(body(6, false), bounds(&budget, none)).await.is_ok());
+    }
+
+    /// A body was charged as its pieces came. So many clients began one each, and all of them failed half way.
+    #[tokio::test]
+    async fn the_memory_of_an_announced_body_is_taken_before_it_is_read() {
+        let (budget, none) = (bodies(10 * PIECE), Holders::default());
+        let announced = |pieces: usize| Body::from(vec![b' '; pieces * PIECE]);
+        let first = read(announced(6), bounds(&budget, none)).await.unwrap();
+        let refused = read(announced(6), bounds(&budget, none)).await.err().unwrap();
+        assert_eq!(refused.kind, BodyErrorKind::NoMemory(NoRoom::Server));
+        drop(first);
+        assert!(read(announced(6), bounds(&budget, none)).await.is_ok());
+        // A small body is not charged.
+        assert!(read(Body::from("{}"), bounds(&bodies(0), none)).await.is_ok());
+    }
+
+    /// The unfinished bodies of one caller used up the memory of all others.
+    #[tokio::test]
+    async fn the_unfinished_bodies_of_one_caller_leave_room_for_those_of_others() {
+        let budget = bodies(256 * PIECE);
+        let (noisy, quiet) = (Arc::<BytesUsed>::default(), Arc::<BytesUsed>::default());
+        let mut unfinished = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let (budget, noisy) = (Arc::clone(&budget), Arc::clone(&noisy));
+            unfinished.spawn(async move {
+                let holders = Holders { connection: None, caller: Some(&noisy) };
+                read(body(4, true), bounds(&budget, holders)).await.map(|_| ())
+            });
+        }
+        tokio::task::yield_now().await;
+        let holders = Holders { connection: None, caller: Some(&noisy) };
+        let refused = read(body(4, false), bounds(&budget, holders)).await.err().unwrap();
+        assert_eq!(refused.kind, BodyErrorKind::NoMemory(NoRoom::Caller));
+        let holders = Holders { connection: None, caller: Some(&quiet) };
+        assert!(read(body(4, false), bounds(&budget, holders)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stalls_is_given_up_long_before_its_deadline() {
+        let start = Instant::now();
+        let stalled = read(body(2, true), bounds(&bodies(10 * PIECE), Holders::default())).await.err().unwrap();
+        assert_eq!(stalled.kind, BodyErrorKind::TooSlow);
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
     }
 }

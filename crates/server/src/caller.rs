@@ -6,6 +6,7 @@ use std::sync::Arc;
 use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Principal, Role};
 
 use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
+use crate::budget::BytesUsed;
 
 /// The permission that a route or gRPC method needs. Every row of both tables names one, so none can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,10 @@ pub(crate) struct Caller {
     pub(crate) rate_key: Option<LimitKey>,
     /// Its queue, if concurrent requests per caller are limited.
     pub(crate) queue: Option<Arc<CallerQueue>>,
+    /// Its use of the memory budgets.
+    pub(crate) used: Option<Arc<BytesUsed>>,
+    /// It sent no credentials, for a route that needs none.
+    pub(crate) is_anonymous: bool,
 }
 
 impl Caller {
@@ -122,6 +127,8 @@ impl Caller {
             is_local: false,
             rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
             queue: None,
+            used: None,
+            is_anonymous: false,
         })
     }
 
@@ -131,7 +138,23 @@ impl Caller {
         // Namespace and actor together may exceed the length of a key; the actor alone never does.
         let rate_key = LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
         let rate_key = rate_key.ok();
-        Caller { actor, namespace, role, client: None, by, is_local: false, rate_key, queue: None }
+        Caller {
+            actor,
+            namespace,
+            role,
+            client: None,
+            by,
+            is_local: false,
+            rate_key,
+            queue: None,
+            used: None,
+            is_anonymous: false,
+        }
+    }
+
+    /// The sender of a request that needs no credentials.
+    pub(crate) fn anonymous(actor: Actor, namespace: NamespaceName) -> Caller {
+        Caller { is_anonymous: true, ..Caller::from_session(actor, Role::Reader, namespace) }
     }
 
     /// Any program on this machine.
@@ -145,6 +168,8 @@ impl Caller {
             is_local: true,
             rate_key: None,
             queue: None,
+            used: None,
+            is_anonymous: false,
         }
     }
 

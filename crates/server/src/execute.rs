@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
 use crate::app::App;
-use crate::auth::{Hangup, WaitBounds, WorkPermit};
+use crate::auth::{Peer, WaitBounds, WorkPermit};
+use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
@@ -34,8 +35,8 @@ pub(crate) struct RequestContext {
     pub(crate) id: HeaderValue,
     pub(crate) deadline: Instant,
     pub(crate) caller: Arc<Caller>,
-    /// Reports a hangup on HTTP/1; HTTP/2 cancels the request itself.
-    pub(crate) hangup: Option<Arc<Hangup>>,
+    /// The client at the other end of the connection.
+    pub(crate) peer: Option<Peer>,
 }
 
 impl RequestContext {
@@ -45,7 +46,13 @@ impl RequestContext {
     }
 
     pub(crate) fn wait_bounds(&self) -> WaitBounds<'_> {
-        WaitBounds { deadline: self.deadline, hangup: self.hangup.as_deref() }
+        let hangup = self.peer.as_ref().and_then(|peer| peer.hangup.as_deref());
+        WaitBounds { deadline: self.deadline, hangup }
+    }
+
+    /// The holders that its memory is charged to.
+    pub(crate) fn holders(&self) -> Holders<'_> {
+        Holders { connection: self.peer.as_ref().map(|peer| &peer.connection), caller: self.caller.used.as_ref() }
     }
 
     /// The request id as text.

@@ -32,6 +32,7 @@ use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
 use crate::body::BODY_BYTES_MAX;
 use crate::execute::RequestContext;
 use crate::http::REQUEST_ID;
+use crate::log_rate::LineKind;
 use answer::{Answer, BoundedStream};
 use health::Healthy;
 use method::{Form, Method, Services};
@@ -69,24 +70,26 @@ impl Grpc {
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
         let path = Token::redact(request.uri().path()).into_owned();
-        let (mut actor, mut closes) = (None, false);
+        let (mut actor, mut closes, mut is_anonymous) = (None, false, true);
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
                 let head =
                     RequestHead { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
                 let answer = match app.auth.admit(&*app.backend, head, method.access).await {
                     Ok(caller) => {
+                        is_anonymous = caller.is_anonymous;
                         actor = Some(caller.actor.clone());
                         let context = RequestContext {
                             id: id.clone(),
                             deadline: start + app.request_timeout,
                             caller,
-                            hangup: None,
+                            peer: request.extensions().get().cloned(),
                         };
                         self.call(method, &context, start, request).await
                     }
                     Err(Rejection { error, caller, connection }) => {
                         closes = connection == Connection::Closes;
+                        is_anonymous = caller.is_none();
                         actor = caller.map(|caller| caller.actor.clone());
                         Answer::of(status::rejected(error))
                     }
@@ -104,8 +107,11 @@ impl Grpc {
         let request_id = id.to_str().unwrap_or_default();
         app.metrics.called(method_index, code, took);
         if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
-            let answer = answer.message();
-            tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
+            let kind = if is_anonymous { LineKind::AnonymousGrpc } else { LineKind::CallerGrpc };
+            if app.log_rate.allows(kind) {
+                let answer = answer.message();
+                tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
+            }
         } else {
             tracing::debug!(request_id, actor, path, ?code, ?took, "answered");
         }
@@ -130,7 +136,7 @@ impl Grpc {
         let serve = method.service.of(&self.services);
         match method.form {
             Form::Unary => {
-                let answer = unary::call(&self.app, context, method.queue_cost, serve, request);
+                let answer = unary::call(&self.app, context, method, serve, request);
                 // A client timeout beyond the server's own has no effect.
                 match client_timeout.filter(|timeout| *timeout < self.app.request_timeout) {
                     None => answer.await,

@@ -26,16 +26,22 @@ mod auth;
 mod body;
 mod budget;
 mod caller;
+mod client_network;
 mod execute;
 mod grpc;
 mod http;
+mod log_rate;
 mod metrics;
+mod places;
 mod server;
+mod shared_map;
 mod tls;
 
 pub use auth::{Issuer, IssuerError, IssuerOptions};
 pub use metrics::install_metrics;
-pub use server::{BoundAddress, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions};
+pub use server::{
+    BoundAddress, CONNECTIONS_PER_ADDRESS, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions,
+};
 pub use tls::{Tls, TlsError};
 
 pub use body::BODY_BYTES_MAX;

@@ -21,6 +21,7 @@ use tonic::Code;
 use crate::answer::WRITE_CODES;
 use crate::auth::{AuthMetrics, QueueMetrics};
 use crate::http::ROUTES;
+use crate::log_rate::LINE_KINDS;
 use calls::Calls;
 use denials::Denials;
 
@@ -95,7 +96,7 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 18] = [
+const DESCRIPTIONS: [(&str, &str); 20] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
@@ -117,7 +118,9 @@ const DESCRIPTIONS: [(&str, &str); 18] = [
     ),
     ("earmark_http_request_seconds", "Time from the request head to the response, by route."),
     ("earmark_connections", "Open connections."),
-    ("earmark_connections_refused_total", "Connections closed because too many were open."),
+    ("earmark_connections_refused_total", "Connections closed at once because too many were open."),
+    ("earmark_connections_evicted_total", "Connections without valid credentials that were closed to make room."),
+    ("earmark_log_lines_dropped_total", "Log lines about failed requests that were counted instead, by kind."),
     ("earmark_queue_depth", "Requests queued for the backend."),
     ("earmark_live_leases", "Leases that hold capacity, or timed out without a complete."),
     ("earmark_remembered_leases", "Leases in memory, completed ones included."),
@@ -149,6 +152,7 @@ pub(crate) struct Metrics {
     gauges: Gauges,
     connections: AtomicUsize,
     refused: Counter,
+    evicted: Counter,
 }
 
 struct Served {
@@ -201,6 +205,7 @@ impl Metrics {
             },
             connections: AtomicUsize::new(0),
             refused: recorder.register_counter(&Key::from_static_name("earmark_connections_refused_total"), &METADATA),
+            evicted: recorder.register_counter(&Key::from_static_name("earmark_connections_evicted_total"), &METADATA),
             recorder,
         }
     }
@@ -210,6 +215,11 @@ impl Metrics {
         let waiting = self.recorder.register_gauge(&Key::from_static_name(WAITING), &METADATA);
         let queue = QueueMetrics { waiting, waited: counter(WAITED) };
         AuthMetrics { failed_logins: counter(FAILED_LOGINS), queue }
+    }
+
+    /// Counters of log lines that were not written.
+    pub(crate) fn dropped_lines(&self) -> [Counter; LINE_KINDS.len()] {
+        LINE_KINDS.map(|(_, kind, _)| counter(&self.recorder, "earmark_log_lines_dropped_total", "kind", kind))
     }
 
     pub(crate) fn reserved(&self, outcome: Reserved) {
@@ -285,6 +295,10 @@ impl Metrics {
 
     pub(crate) fn connection_refused(&self) {
         self.refused.increment(1);
+    }
+
+    pub(crate) fn connections_evicted(&self, count: u64) {
+        self.evicted.increment(count);
     }
 
     /// All metrics in the Prometheus text format.

@@ -16,14 +16,16 @@ use std::time::Duration;
 
 use earmark_admission::{Backend, Cluster};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::auth::{AuthOptions, Issuer, QueueLimits};
+use crate::auth::{AuthOptions, Issuer, Peer, QueueLimits};
+use crate::client_network::ClientNetwork;
 use crate::grpc::Grpc;
 use crate::http::router;
 use crate::metrics::install_metrics;
+use crate::places::{Claimed, Place, Places};
 use crate::tls::Tls;
 use connection::{NotServed, Services, ShutdownSignal, Timeouts, refuse};
 
@@ -38,6 +40,8 @@ const REFUSALS_MAX: usize = 64;
 
 /// Default of [`ServerOptions::requests_waiting_max`].
 pub const REQUESTS_WAITING_MAX: usize = 4_096;
+/// Default of [`ServerOptions::connections_per_address`]: a quarter of the connections of a server.
+pub const CONNECTIONS_PER_ADDRESS: usize = 2_500;
 /// Recommended [`ServerOptions::requests_at_once`].
 pub const REQUESTS_AT_ONCE: u32 = 256;
 
@@ -46,13 +50,19 @@ pub const REQUESTS_AT_ONCE: u32 = 256;
 pub struct ServerOptions {
     /// Listen address. Port 0 takes any free port.
     pub listen: SocketAddr,
-    /// Concurrent connections. More get 503 and are closed.
+    /// Concurrent connections. Beyond it, connections without valid credentials make room, the oldest first. If there
+    /// are none, new ones get 503 and are closed.
     pub connections_max: usize,
+    /// Concurrent connections of one address, or of one IPv6 network of 64 bits. Beyond it the same happens within that
+    /// address.
+    pub connections_per_address: usize,
     /// Memory of all request bodies that arrive in pieces, in bytes. Beyond it requests get 503.
     pub bodies_bytes_max: usize,
+    /// Memory of all large answers that clients have not read, in bytes. Beyond it requests with large answers get 503.
+    pub answers_bytes_max: usize,
     /// Timeout of a request, its body included.
     pub request_timeout: Duration,
-    /// Timeout of a request head, and of a TLS handshake.
+    /// Timeout of a request head, of a TLS handshake, and between two pieces of a body.
     pub header_timeout: Duration,
     /// Time that requests in flight have to finish at shutdown.
     pub shutdown_timeout: Duration,
@@ -77,7 +87,9 @@ impl Default for ServerOptions {
         ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 7878)),
             connections_max: 10_000,
+            connections_per_address: CONNECTIONS_PER_ADDRESS,
             bodies_bytes_max: 256 << 20,
+            answers_bytes_max: 256 << 20,
             request_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
@@ -192,7 +204,7 @@ impl BoundAddress {
                 .requests_at_once
                 .map(|concurrent| QueueLimits { concurrent, waiting_max: options.requests_waiting_max }),
         };
-        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max, auth)?);
+        let app = Arc::new(App::new(backend, &options, auth)?);
         let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
         Ok(Server { options, listener, local_addr, app, services })
     }
@@ -244,7 +256,7 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => connections.add(stream),
+                    Ok((stream, address)) => connections.add(stream, address),
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -253,6 +265,7 @@ impl Server {
                 Some(_) = connections.tasks.join_next() => {}
                 _ = upkeep.tick() => {
                     app.metrics.upkeep();
+                    app.log_rate.next_second();
                     if let Some(tls) = &options.tls {
                         tls.refresh();
                     }
@@ -276,7 +289,7 @@ struct Connections {
     services: Services,
     tls: Option<Arc<Tls>>,
     timeouts: Timeouts,
-    permits: Arc<Semaphore>,
+    places: Places,
     refusal_permits: Arc<Semaphore>,
     shutdown: (watch::Sender<bool>, ShutdownSignal),
     tasks: JoinSet<()>,
@@ -290,29 +303,27 @@ impl Connections {
             services,
             tls: options.tls.clone(),
             timeouts: Timeouts::new(options.header_timeout, options.request_timeout),
-            permits: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
+            places: Places::new(options.connections_max, options.connections_per_address),
             refusal_permits: Arc::new(Semaphore::new(REFUSALS_MAX)),
             shutdown: (sender, ShutdownSignal(receiver)),
             tasks: JoinSet::new(),
         }
     }
 
-    fn add(&mut self, stream: TcpStream) {
+    fn add(&mut self, stream: TcpStream, address: SocketAddr) {
         // A response is one small packet, which Nagle's algorithm would only delay.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection closed before it was served");
             return;
         }
-        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
-            let open = OpenConnection::new(Arc::clone(&self.app), permit);
-            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
-            let serving = connection::serve(stream, tls, self.services.clone(), self.timeouts, self.shutdown.1.clone());
-            self.tasks.spawn(async move {
-                serving.await;
-                drop(open);
-            });
-            return;
-        }
+        let why = match self.places.claim(address.ip()) {
+            Claimed::Place { place, evicted } => {
+                self.app.metrics.connections_evicted(evicted);
+                return self.serve(stream, address, place);
+            }
+            Claimed::NetworkFull => NotServed::TooManyOfAddress,
+            Claimed::ServerFull => NotServed::TooManyConnections,
+        };
         self.app.metrics.connection_refused();
         // Before a TLS handshake no response can be sent.
         if self.tls.is_some() {
@@ -320,10 +331,26 @@ impl Connections {
         }
         if let Ok(permit) = Arc::clone(&self.refusal_permits).try_acquire_owned() {
             self.tasks.spawn(async move {
-                refuse(stream, NotServed::TooManyConnections).await;
+                refuse(stream, why).await;
                 drop(permit);
             });
         }
+    }
+
+    fn serve(&mut self, stream: TcpStream, address: SocketAddr, place: Arc<Place>) {
+        let connection = Arc::clone(&place.connection);
+        let peer = Peer { network: ClientNetwork::of(address.ip()), connection: Arc::clone(&connection), hangup: None };
+        let open = OpenConnection::new(Arc::clone(&self.app), place);
+        let tls = self.tls.as_ref().map(|tls| tls.acceptor());
+        let (services, shutdown) = (self.services.clone(), self.shutdown.1.clone());
+        let serving = connection::serve((stream, peer), tls, services, self.timeouts, shutdown);
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = serving => {}
+                () = connection.evicted() => {}
+            }
+            drop(open);
+        });
     }
 
     /// Lets every connection finish its current request, and refuses new connections.
@@ -360,13 +387,13 @@ impl Connections {
 /// Counts an open connection until it is dropped.
 struct OpenConnection {
     app: Arc<App>,
-    _permit: OwnedSemaphorePermit,
+    _place: Arc<Place>,
 }
 
 impl OpenConnection {
-    fn new(app: Arc<App>, permit: OwnedSemaphorePermit) -> OpenConnection {
+    fn new(app: Arc<App>, place: Arc<Place>) -> OpenConnection {
         app.metrics.connection_opened();
-        OpenConnection { app, _permit: permit }
+        OpenConnection { app, _place: place }
     }
 }
 

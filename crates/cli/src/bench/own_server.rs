@@ -89,6 +89,7 @@ async fn serve(
     let options = ServerOptions {
         listen,
         connections_max,
+        connections_per_address: connections_max,
         requests_per_second: Some(u64::from(u32::MAX)),
         requests_at_once: Some(NonZeroU32::MAX),
         ..ServerOptions::default()

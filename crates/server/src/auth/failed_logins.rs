@@ -1,13 +1,13 @@
 //! Failed logins by client address. Responses to an address that fails often are delayed.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+use crate::client_network::ClientNetwork;
 
 /// Tracked addresses. Beyond this the one that failed longest ago is forgotten, which bounds memory.
 const ADDRESSES_MAX: usize = 4_096;
@@ -21,8 +21,6 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 const QUIET: Duration = Duration::from_secs(60);
 /// Shortest interval between log lines about one address.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Prefix length of an IPv6 network, in bits: one customer usually has a whole /64.
-const NETWORK_BITS: u32 = 64;
 
 /// Whether the connection of a rejected request stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,31 +28,6 @@ pub(crate) enum Connection {
     Stays,
     /// It closes after the response.
     Closes,
-}
-
-/// An IPv4 address or an IPv6 network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ClientNetwork(IpAddr);
-
-impl ClientNetwork {
-    fn of(address: IpAddr) -> ClientNetwork {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let network = u128::from(address) >> (128 - NETWORK_BITS) << (128 - NETWORK_BITS);
-                ClientNetwork(Ipv6Addr::from(network).into())
-            }
-            address @ IpAddr::V4(_) => ClientNetwork(address),
-        }
-    }
-}
-
-impl fmt::Display for ClientNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            IpAddr::V4(address) => write!(f, "{address}"),
-            IpAddr::V6(address) => write!(f, "{address}/{NETWORK_BITS}"),
-        }
-    }
 }
 
 /// Counts failed logins by client network.
@@ -106,8 +79,7 @@ impl FailedLogins {
     }
 
     /// Counts a failure, and waits for the delay it has earned.
-    pub(crate) async fn record(&self, address: IpAddr) -> Connection {
-        let network = ClientNetwork::of(address);
+    pub(crate) async fn record(&self, network: ClientNetwork) -> Connection {
         let Counted { count, to_log } = self.count(network, Instant::now());
         if let Some(failures) = to_log {
             tracing::warn!(address = %network, failures, "repeated failed logins; responses are delayed");
@@ -136,12 +108,14 @@ impl FailedLogins {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     const WAITING_MAX: usize = 100;
 
-    fn address(number: u32) -> IpAddr {
-        IpAddr::from(number.to_be_bytes())
+    fn address(number: u32) -> ClientNetwork {
+        ClientNetwork::of(IpAddr::from(number.to_be_bytes()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,17 +152,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_of_a_network_of_ipv6_is_one_address_and_ipv4_is_the_same_in_either_form() {
-        let network = |text: &str| ClientNetwork::of(text.parse().unwrap());
-        assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff:ffff:ffff:ffff"));
-        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
-        assert_eq!(network("2001:db8:1:2::1").to_string(), "2001:db8:1:2::/64");
-        assert_eq!(network("::ffff:192.0.2.7"), network("192.0.2.7"));
-        assert_ne!(network("192.0.2.7"), network("192.0.2.8"));
+    async fn a_network_of_ipv6_fails_together() {
         let failures = FailedLogins::new(WAITING_MAX);
         let start = Instant::now();
         for number in 0..=FREE {
-            failures.record(format!("2001:db8::{number:x}").parse().unwrap()).await;
+            failures.record(ClientNetwork::of(format!("2001:db8::{number:x}").parse().unwrap())).await;
         }
         assert_eq!(start.elapsed(), DELAY_STEP);
     }
@@ -228,13 +196,13 @@ mod tests {
         // One failure each second, for ten minutes.
         for second in 0..600 {
             let now = start + Duration::from_secs(second);
-            logged.extend(failures.count(ClientNetwork(address(1)), now).to_log.map(|count| (second, count)));
+            logged.extend(failures.count(address(1), now).to_log.map(|count| (second, count)));
         }
         assert_eq!(logged[..3], [(5, 6), (65, 60), (125, 60)]);
         assert_eq!(logged.len(), 10);
         // After a quiet time the count starts again.
         let later = start + Duration::from_secs(900);
-        assert!((0..FREE).all(|_| failures.count(ClientNetwork(address(1)), later).to_log.is_none()));
-        assert_eq!(failures.count(ClientNetwork(address(1)), later).to_log, Some(FREE + 1));
+        assert!((0..FREE).all(|_| failures.count(address(1), later).to_log.is_none()));
+        assert_eq!(failures.count(address(1), later).to_log, Some(FREE + 1));
     }
 }

@@ -1,10 +1,9 @@
 //! A fair queue per caller: each caller has a number of concurrent requests, and its further requests wait behind its
 //! own in order of arrival. One busy caller does not delay the others.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use earmark_core::LimitKey;
 use metrics::{Counter, Gauge};
@@ -13,13 +12,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::hangup::Hangup;
 use crate::caller::AuthError;
+use crate::shared_map::SharedMap;
 
 /// Retry hint for a request that finds the queue full.
 const RETRY_AFTER_MS: u64 = 1_000;
 /// Shortest interval between log lines about one queue.
 const LOG_INTERVAL_SECONDS: u64 = 60;
-/// Fewest queues at which unused ones are swept. Later sweeps come when the number in use has doubled.
-const SWEEP_MIN: usize = 1_024;
 /// Items of a batch that share one permit: together they cost about as much as one request.
 const ITEMS_PER_PERMIT: usize = 8;
 
@@ -44,34 +42,18 @@ pub(crate) struct QueueMetrics {
 pub(super) struct FairQueues {
     limits: QueueLimits,
     metrics: QueueMetrics,
-    queues: Mutex<QueueMap>,
-}
-
-#[derive(Default)]
-struct QueueMap {
     /// A queue lives as long as a [`Caller`](crate::caller::Caller) refers to it.
-    by_caller: HashMap<LimitKey, Weak<CallerQueue>>,
-    in_use: usize,
+    queues: SharedMap<LimitKey, CallerQueue>,
 }
 
 impl FairQueues {
     pub(super) fn new(limits: QueueLimits, metrics: QueueMetrics) -> FairQueues {
-        FairQueues { limits, metrics, queues: Mutex::default() }
+        FairQueues { limits, metrics, queues: SharedMap::default() }
     }
 
     /// The queue of a caller, shared by all its credentials.
     pub(super) fn get(&self, caller: &LimitKey) -> Arc<CallerQueue> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.by_caller.get(caller).and_then(Weak::upgrade) {
-            return queue;
-        }
-        if queues.by_caller.len() >= SWEEP_MIN.max(queues.in_use.saturating_mul(2)) {
-            queues.by_caller.retain(|_, queue| queue.strong_count() > 0);
-            queues.in_use = queues.by_caller.len();
-        }
-        let queue = Arc::new(CallerQueue::new(self.limits, self.metrics.clone()));
-        queues.by_caller.insert(caller.clone(), Arc::downgrade(&queue));
-        queue
+        self.queues.get(caller, || CallerQueue::new(self.limits, self.metrics.clone()))
     }
 }
 

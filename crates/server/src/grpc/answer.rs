@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -13,8 +12,8 @@ use hyper::body::Frame;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 
-use crate::answer::RESPONSE_BUFFER_FULL;
-use crate::budget::{Budget, LARGE_BYTES};
+use crate::answer::no_room_for_read;
+use crate::budget::NoRoom;
 
 /// Response extension: a stream, which may last long although its client reads it.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +34,10 @@ impl Answer {
     }
 
     /// A unary response. It becomes `UNAVAILABLE` if the memory for large responses is used up.
-    pub(super) async fn whole(response: Response<tonic::body::Body>, budget: &Arc<Budget>) -> Answer {
+    pub(super) async fn whole(
+        response: Response<tonic::body::Body>,
+        charge: impl FnOnce(Bytes) -> Result<Bytes, NoRoom>,
+    ) -> Answer {
         let (head, body) = response.into_parts();
         if let Some(status) = Status::from_header_map(&head.headers) {
             return Answer::Status(status);
@@ -45,15 +47,10 @@ impl Answer {
             Err(status) => return Answer::Status(status),
         };
         let trailers = collected.trailers().cloned().unwrap_or_default();
-        let message = collected.to_bytes();
-        if message.len() < LARGE_BYTES {
-            return Answer::Whole { head, message, trailers };
+        match charge(collected.to_bytes()) {
+            Ok(message) => Answer::Whole { head, message, trailers },
+            Err(who) => Answer::Status(Status::unavailable(no_room_for_read(who))),
         }
-        let mut share = budget.empty_share();
-        if share.grow_to(message.len()) {
-            return Answer::Whole { head, message: share.attach(message), trailers };
-        }
-        Answer::Status(Status::unavailable(RESPONSE_BUFFER_FULL))
     }
 
     /// A streaming response.

@@ -66,7 +66,7 @@ pub(super) fn body_error(error: &BodyError) -> Status {
     match error.kind {
         // As other gRPC servers do.
         BodyErrorKind::TooLarge => Status::resource_exhausted(message),
-        BodyErrorKind::NoMemory => Status::unavailable(message),
+        BodyErrorKind::NoMemory(_) => Status::unavailable(message),
         BodyErrorKind::TooSlow => Status::deadline_exceeded(message),
         BodyErrorKind::Incomplete(_) => Status::invalid_argument(message),
     }

@@ -40,5 +40,5 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
 }
 
 pub(super) fn openapi(app: &App) -> Reply {
-    Reply::of(StatusCode::OK, JSON, app.openapi.clone())
+    Reply { is_shared: true, ..Reply::of(StatusCode::OK, JSON, app.openapi.clone()) }
 }

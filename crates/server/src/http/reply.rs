@@ -25,6 +25,8 @@ pub(crate) struct Reply {
     pub(super) retry_after_seconds: Option<u64>,
     /// The body has a secret, which caches must not store.
     pub(super) is_secret: bool,
+    /// All replies share the memory of the body, so it is not charged to a budget.
+    pub(super) is_shared: bool,
 }
 
 /// The error body of every route.
@@ -45,7 +47,15 @@ pub(super) struct Results<T> {
 
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-        Reply { status, content_type, body, closes: false, retry_after_seconds: None, is_secret: false }
+        Reply {
+            status,
+            content_type,
+            body,
+            closes: false,
+            retry_after_seconds: None,
+            is_secret: false,
+            is_shared: false,
+        }
     }
 
     /// The reply to a rejected request.
@@ -113,7 +123,7 @@ impl Reply {
         let message = error.message();
         let reply = match error.kind {
             BodyErrorKind::TooLarge => Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message),
-            BodyErrorKind::NoMemory => Reply::overloaded(&message),
+            BodyErrorKind::NoMemory(_) => Reply::overloaded(&message),
             BodyErrorKind::TooSlow => Reply::too_slow(&message),
             BodyErrorKind::Incomplete(_) => Reply::invalid(&message),
         };

@@ -19,15 +19,16 @@ use super::parse::Object;
 use super::query;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
-use super::route::{ROUTES, Route, UNMATCHED};
+use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
-use crate::answer::RESPONSE_BUFFER_FULL;
+use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
-use crate::auth::{CloseAfterReply, Connection, Peer, Rejection, RequestHead};
+use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
 use crate::body;
-use crate::budget::{Budget, LARGE_BYTES};
+use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Caller, QueueCost};
 use crate::execute::RequestContext;
+use crate::log_rate::LineKind;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -119,27 +120,43 @@ async fn serve(app: Arc<App>, index: usize, route: &'static Route, request: Requ
             return response;
         }
     };
+    let peer = parts.extensions.get().cloned();
+    let context = RequestContext { id: id.clone(), deadline, caller: Arc::clone(&caller), peer };
     let mut is_read = true;
     let read = if route.body.is_some() {
-        body::read(body, deadline, &app.bodies).await.map_err(|error| Reply::body_error(&error))
+        body::read(body, app.body_bounds(&context)).await.map_err(|error| Reply::body_error(&error))
     } else {
         is_read = body::discard(body, deadline).await;
         Ok(Bytes::new())
     };
-    let hangup = parts.extensions.get().and_then(|peer: &Peer| peer.hangup.clone());
-    let context = RequestContext { id: id.clone(), deadline, caller: Arc::clone(&caller), hangup };
     let reply = match call(route, &mut parts, read, context).await {
-        Ok(call) => match route.queue_cost {
-            QueueCost::One => match caller.acquire(1, call.context.wait_bounds()).await {
-                Ok(_permit) => (route.handler)(&app, call).await,
-                Err(error) => Reply::rejected(&error),
-            },
-            QueueCost::PerItem => (route.handler)(&app, call).await,
-        },
+        Ok(call) => execute(&app, route, &caller, call).await,
         Err(reply) => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
     finish(&app, index, &parts, id, start, reply, Some(&caller))
+}
+
+/// Executes a request in its turn, once there is room for its answer.
+async fn execute(app: &App, route: &'static Route, caller: &Caller, call: Call) -> Reply {
+    let connection = call.context.peer.as_ref().map(|peer| Arc::clone(&peer.connection));
+    let holders = Holders { connection: connection.as_ref(), caller: caller.used.as_ref() };
+    let _permit = match route.queue_cost {
+        QueueCost::One => match caller.acquire(1, call.context.wait_bounds()).await {
+            Ok(permit) => Some(permit),
+            Err(error) => return Reply::rejected(&error),
+        },
+        // The batch handler takes its permits.
+        QueueCost::PerItem => None,
+    };
+    let room = match route.verb {
+        Verb::Get => Ok(AnswerRoom::of_read()),
+        Verb::Post | Verb::Put | Verb::Delete => AnswerRoom::of_change(&app.responses, holders, call.body.len()),
+    };
+    match room {
+        Ok(room) => within(&app.responses, holders, room, (route.handler)(app, call).await),
+        Err(who) => Reply::overloaded(&no_room_for_change(who)),
+    }
 }
 
 async fn call(
@@ -179,16 +196,15 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
     finish(&app, UNMATCHED, &parts, id, start, reply, None)
 }
 
-/// Charges a large reply to the budget until its client has read it. Without budget left it becomes 503.
-fn within(budget: &Arc<Budget>, reply: Reply) -> Reply {
-    if reply.body.len() < LARGE_BYTES {
+/// Charges a large reply to the budget until its client has read it. Without room a read becomes 503.
+fn within(budget: &Arc<Budget>, holders: Holders<'_>, room: AnswerRoom, reply: Reply) -> Reply {
+    if reply.is_shared {
         return reply;
     }
-    let mut share = budget.empty_share();
-    if share.grow_to(reply.body.len()) {
-        return Reply { body: share.attach(reply.body), ..reply };
+    match room.charge(budget, holders, reply.body) {
+        Ok(body) => Reply { body, ..reply },
+        Err(who) => Reply { closes: reply.closes, ..Reply::overloaded(&no_room_for_read(who)) },
     }
-    Reply { closes: reply.closes, ..Reply::overloaded(RESPONSE_BUFFER_FULL) }
 }
 
 fn finish(
@@ -201,14 +217,17 @@ fn finish(
     caller: Option<&Caller>,
 ) -> Response {
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret } = within(&app.responses, reply);
+    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret, .. } = reply;
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
     let path = || Token::redact(path);
     if status.is_server_error() {
-        let answer = String::from_utf8_lossy(&body);
-        tracing::warn!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, %answer, "answered");
+        let is_anonymous = caller.is_none_or(|caller| caller.is_anonymous);
+        if app.log_rate.allows(if is_anonymous { LineKind::AnonymousHttp } else { LineKind::CallerHttp }) {
+            let answer = String::from_utf8_lossy(&body);
+            tracing::warn!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, %answer, "answered");
+        }
     } else {
         tracing::debug!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
     }
@@ -235,18 +254,21 @@ fn finish(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{LARGE_BYTES, Purpose};
 
     #[test]
-    fn large_unread_replies_share_one_budget() {
-        let budget = Budget::new(LARGE_BYTES);
+    fn large_unread_replies_share_one_budget_and_public_ones_do_not_count() {
+        let budget = Budget::new(Purpose::Answers, LARGE_BYTES);
+        let within = |reply| within(&budget, Holders::default(), AnswerRoom::of_read(), reply);
         let large = || Reply { body: Bytes::from(vec![b' '; LARGE_BYTES]), ..Reply::not_found("") };
-        let first = within(&budget, large());
+        let first = within(large());
         assert_eq!((first.status, first.body.len()), (StatusCode::NOT_FOUND, LARGE_BYTES));
-        let second = within(&budget, large());
+        let second = within(large());
         assert_eq!(second.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(second.body.starts_with(br#"{"error":"overloaded","message":"response: "#));
-        assert_eq!(within(&budget, Reply::not_found("")).status, StatusCode::NOT_FOUND);
+        assert_eq!(within(Reply::not_found("")).status, StatusCode::NOT_FOUND);
+        assert_eq!(within(Reply { is_shared: true, ..large() }).status, StatusCode::NOT_FOUND);
         drop(first);
-        assert_eq!(within(&budget, large()).status, StatusCode::NOT_FOUND);
+        assert_eq!(within(large()).status, StatusCode::NOT_FOUND);
     }
 }

@@ -102,13 +102,12 @@ impl ShutdownSignal {
 
 /// Serves one connection until it ends.
 pub(super) async fn serve(
-    tcp: TcpStream,
+    (tcp, peer): (TcpStream, Peer),
     tls: Option<TlsAcceptor>,
     services: Services,
     timeouts: Timeouts,
     mut shutdown: ShutdownSignal,
 ) {
-    let peer = tcp.peer_addr().map(|address| Peer { address: address.ip(), hangup: None }).ok();
     let negotiated = async {
         match tls {
             Some(tls) => tls_handshake(tcp, tls, timeouts).await,
@@ -126,7 +125,7 @@ pub(super) async fn serve(
     } else {
         // HTTP/2 drops the request of a client that has gone; HTTP/1 has to look for it while a request is queued.
         let hangup = Arc::new(Hangup::default());
-        let peer = peer.map(|peer| Peer { hangup: Some(Arc::clone(&hangup)), ..peer });
+        let peer = Peer { hangup: Some(Arc::clone(&hangup)), ..peer };
         let stream = |activity| Stream::new(transport, preamble, activity, Inbound::Hangup(hangup));
         http_1(stream, peer, services.router, timeouts, shutdown).await;
     }
@@ -173,7 +172,7 @@ async fn tls_handshake(tcp: TcpStream, tls: TlsAcceptor, timeouts: Timeouts) -> 
 
 async fn http_1(
     stream: impl FnOnce(Arc<Activity>) -> Stream,
-    peer: Option<Peer>,
+    peer: Peer,
     router: Router,
     timeouts: Timeouts,
     shutdown: ShutdownSignal,
@@ -204,7 +203,7 @@ async fn http_1(
 
 async fn http_2(
     stream: impl FnOnce(Arc<Activity>) -> Stream,
-    peer: Option<Peer>,
+    peer: Peer,
     services: Services,
     timeouts: Timeouts,
     shutdown: ShutdownSignal,
@@ -239,7 +238,7 @@ async fn http_2(
 /// The services of an HTTP/2 connection, which track requests and unread responses.
 fn http2_service(
     services: Services,
-    peer: Option<Peer>,
+    peer: Peer,
     streams: Arc<Streams>,
 ) -> impl Service<
     Request<Incoming>,
@@ -250,7 +249,7 @@ fn http2_service(
     let Services { router, grpc } = services;
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        peer.clone().map(|peer| request.extensions_mut().insert(peer));
+        request.extensions_mut().insert(peer.clone());
         let (request_guard, router, grpc) = (streams.begin_request(), router.clone(), grpc.clone());
         async move {
             let response =
@@ -267,13 +266,13 @@ fn http2_service(
 /// The router of an HTTP/1 connection, which records where a request begins and ends.
 fn http1_service(
     router: Router,
-    peer: Option<Peer>,
+    peer: Peer,
     activity: Arc<Activity>,
 ) -> impl Service<Request<Incoming>, Response = Response<axum::body::Body>, Error = std::convert::Infallible, Future: Send>
 + Unpin {
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        peer.clone().map(|peer| request.extensions_mut().insert(peer));
+        request.extensions_mut().insert(peer.clone());
         activity.enter(Phase::Handling);
         let (handling, activity) = (router.call(request), Arc::clone(&activity));
         async move {
@@ -358,6 +357,7 @@ fn too_slow() -> Reply {
 #[derive(Clone, Copy)]
 pub(super) enum NotServed {
     TooManyConnections,
+    TooManyOfAddress,
     ShuttingDown,
 }
 
@@ -365,6 +365,9 @@ impl NotServed {
     fn reply(self, head: &[u8]) -> Reply {
         match self {
             NotServed::TooManyConnections => Reply::overloaded("too many connections; close some, or retry later"),
+            NotServed::TooManyOfAddress => Reply::overloaded(
+                "too many connections of this address (--connections-per-address); close some, or retry later",
+            ),
             NotServed::ShuttingDown if head.starts_with(b"GET /readyz ") => Reply::not_ready(SHUTTING_DOWN),
             NotServed::ShuttingDown => Reply::overloaded("shutting down; nothing happened, retry later"),
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use earmark_admission::{BackendError, ManualClock};
 use serde_json::Value;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::support::{Broken, KeyedServer, Nodes, START_MS, TestServer, Wire, reserve, session};
@@ -37,9 +38,12 @@ static LINES: OnceLock<Lines> = OnceLock::new();
 impl Lines {
     /// Captures all log lines from now on.
     fn listen() -> &'static Lines {
+        Lines::listen_at(LevelFilter::TRACE)
+    }
+
+    fn listen_at(level: LevelFilter) -> &'static Lines {
         LINES.get_or_init(|| {
             let lines = Lines::default();
-            let level = tracing_subscriber::filter::LevelFilter::TRACE;
             tracing_subscriber::fmt().json().with_max_level(level).with_writer(lines.clone()).init();
             lines
         })
@@ -240,6 +244,35 @@ async fn called(keyed: &KeyedServer, key: &str, path: &str) -> Result<(), tonic:
     request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
     let codec: tonic_prost::ProstCodec<(), ()> = tonic_prost::ProstCodec::default();
     client.unary(request, path.parse().unwrap(), codec).await.map(drop)
+}
+
+/// Each malformed call of a public method wrote a line, so that a client without credentials could fill the disk.
+#[tokio::test]
+async fn malformed_calls_without_credentials_write_a_few_lines_and_a_count() {
+    let (lines, start) = (Lines::listen_at(LevelFilter::WARN), std::time::Instant::now());
+    let keyed = KeyedServer::open().await;
+    let url = format!("http://{}", keyed.server.address);
+    let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = tonic::client::Grpc::new(channel);
+    let path: axum::http::uri::PathAndQuery = "/grpc.health.v1.Health/Check".parse().unwrap();
+    for _ in 0..200 {
+        client.ready().await.unwrap();
+        // A number where the message has a text.
+        let codec: tonic_prost::ProstCodec<u64, ()> = tonic_prost::ProstCodec::default();
+        let status = client.unary(tonic::Request::new(7), path.clone(), codec).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Internal);
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let warnings = |text: &str| {
+        let lines = logged.lines().filter(|line| line.contains(r#""level":"WARN""#) && line.contains(text));
+        lines.count()
+    };
+    let most = 10 * (start.elapsed().as_secs() as usize + 2);
+    assert!((1..most.min(200)).contains(&warnings("Health/Check")), "{} of {most}", warnings("Health/Check"));
+    assert!(warnings("more failed requests in the last second") > 0, "{logged}");
+    let metrics = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+    assert!(!metrics.contains("earmark_log_lines_dropped_total{kind=\"anonymous_grpc\"} 0\n"), "{metrics}");
 }
 
 /// `Debug` output and errors of values that hold a secret.

@@ -1,3 +1,4 @@
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -138,15 +139,4 @@ async fn waiting_requests_are_logged_once_a_minute() {
         assert!(queue.acquire(1, bounds(), || logged += 1).await.is_err());
     }
     assert_eq!(logged, 3);
-}
-
-#[test]
-fn unused_queues_are_dropped() {
-    let queues = queues();
-    let kept = queues.get(&caller("kept"));
-    for number in 0..10 * SWEEP_MIN {
-        drop(queues.get(&caller(&format!("key:{number}"))));
-    }
-    assert!(queues.queues.lock().unwrap().by_caller.len() <= SWEEP_MIN + 1);
-    assert!(Arc::ptr_eq(&kept, &queues.get(&caller("kept"))));
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{LocalBook, LocalOptions, ManualClock};
+use earmark_core::Role;
 use earmark_server::{Server, ServerError, ServerOptions};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::support::{Gate, START_MS, TestServer, Wire, request, reserve};
+use crate::support::{Gate, KeyedServer, START_MS, TestServer, Wire, request, reserve};
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
@@ -169,7 +170,7 @@ async fn connections_beyond_the_allowed_are_told_so_and_room_that_is_free_again_
     let server = TestServer::with(|_, options| options.connections_max = 2).await;
     let (mut first, mut second) = (Wire::to(server.address).await, Wire::to(server.address).await);
     for wire in [&mut first, &mut second] {
-        assert_eq!(wire.ask("GET", "/healthz", "").await.status, 200);
+        assert_eq!(wire.ask("GET", "/v1/admin/limits", "").await.status, 200);
     }
     let mut third = Wire::to(server.address).await;
     let message = third.ask("GET", "/healthz", "").await.problem(503, "overloaded");
@@ -186,6 +187,73 @@ async fn connections_beyond_the_allowed_are_told_so_and_room_that_is_free_again_
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the place of a closed connection was not given to another");
+}
+
+/// 10,000 silent connections of one address locked everybody out for as long as they stayed.
+#[tokio::test]
+async fn silent_connections_make_room_and_those_with_credentials_stay() {
+    for (connections_max, connections_per_address) in [(4, 100), (100, 4)] {
+        let keyed = KeyedServer::with(|options| {
+            options.connections_max = connections_max;
+            options.connections_per_address = connections_per_address;
+        })
+        .await;
+        let mut known = Wire::to(keyed.server.address).await;
+        let ask = format!("GET /v1/admin/limits HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n", keyed.root);
+        known.send(&ask).await;
+        assert_eq!(known.answer().await.status, 200);
+        let mut silent = Vec::new();
+        for _ in 0..50 {
+            silent.push(Wire::to(keyed.server.address).await);
+        }
+        // A new client is served, and so is the one that was there.
+        let limit = json!({"key": "a", "kind": "rolling", "capacity": 1, "window_seconds": 60}).to_string();
+        assert_eq!(keyed.ask(Some(&keyed.root), "PUT", "/v1/admin/limits", &limit).await.status, 200);
+        known.send(&ask).await;
+        assert_eq!(known.answer().await.status, 200);
+        assert!(silent[0].is_closed().await);
+        let metrics = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+        assert!(!metrics.contains("\nearmark_connections_evicted_total 0\n"), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_at_its_bound_is_told_so_and_another_is_served() {
+    let server = TestServer::with(|_, options| options.connections_per_address = 2).await;
+    let (mut first, mut second) = (Wire::to(server.address).await, Wire::to(server.address).await);
+    for wire in [&mut first, &mut second] {
+        assert_eq!(wire.ask("GET", "/v1/admin/limits", "").await.status, 200);
+    }
+    let message = server.ask("GET", "/healthz", "").await.problem(503, "overloaded");
+    assert!(message.contains("--connections-per-address"), "{message}");
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = Wire::of(socket.connect(server.address).await.unwrap());
+    assert_eq!(other.ask("GET", "/healthz", "").await.status, 200);
+}
+
+/// The unfinished bodies of one caller used up the memory for the bodies of all.
+#[tokio::test]
+async fn the_unfinished_bodies_of_one_caller_do_not_refuse_those_of_another() {
+    const LENGTH: usize = 200 << 10;
+    let keyed = KeyedServer::with(|options| options.bodies_bytes_max = 8 << 20).await;
+    let (noisy, quiet) = (keyed.key(Role::Caller, "noisy").await, keyed.key(Role::Caller, "quiet").await);
+    let mut unfinished = Vec::new();
+    for _ in 0..40 {
+        let mut wire = Wire::to(keyed.server.address).await;
+        let head = format!(
+            "POST /v1/reserve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {noisy}\r\ncontent-length: {LENGTH}\r\n\r\n{{"
+        );
+        wire.send(&head).await;
+        unfinished.push(wire);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let body = reserve(&keyed.server.lease(), &[("a", 1)]).to_string();
+    let body = format!("{body}{}", " ".repeat(LENGTH - body.len()));
+    let refused = keyed.ask(Some(&noisy), "POST", "/v1/reserve", &body).await;
+    assert!(refused.problem(503, "overloaded").contains("bodies of this caller"), "{refused:?}");
+    let answer = keyed.ask(Some(&quiet), "POST", "/v1/reserve", &body).await;
+    assert_eq!((answer.status, &answer.json()["error"]), (200, &json!("unknown_limit_key:a")));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use hyper::body::Body as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -89,6 +89,60 @@ async fn a_client_that_opens_no_window_for_its_answers_is_let_go() {
         assert!(start.elapsed() >= Duration::from_millis(250), "{window}: {:?}", start.elapsed());
         server.until("earmark_connections", 1.0).await;
     }
+}
+
+/// 22 clients without credentials that read nothing used up the memory for the large answers of all, for half a minute.
+/// The batches behind them were executed, and answered with `overloaded`.
+#[tokio::test]
+async fn clients_that_read_no_public_answer_take_no_room_from_others() {
+    let server = TestServer::with(|_, options| options.answers_bytes_max = 1 << 20).await;
+    server.put_rolling("a", 1_000, 60).await;
+    let mut strangers = Vec::new();
+    for _ in 0..22 {
+        let mut tcp = connect(&server, 0).await;
+        for number in 0..100 {
+            let ask = frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, &head("GET", "/openapi.json"));
+            tcp.write_all(&ask).await.unwrap();
+        }
+        strangers.push(tcp);
+    }
+    server.until("earmark_http_requests_total{route=\"openapi\",status=\"200\"}", 2_200.0).await;
+    let requests: Vec<Value> = (0..200).map(|_| reserve(&server.lease(), &[("a", 1)])).collect();
+    let results = server.ok("POST", "/v1/reserve/batch", &json!({"requests": requests})).await;
+    assert!(results["results"].as_array().unwrap().iter().all(|result| result["allowed"] == true));
+    drop(strangers);
+}
+
+/// A batch was executed before its answer found no room, so that its client took the reserves for not made.
+#[tokio::test]
+async fn a_batch_whose_answer_has_no_room_is_refused_before_it_is_executed() {
+    let server = TestServer::with(|_, options| options.answers_bytes_max = 24 << 10).await;
+    for number in 0..30 {
+        server.put_rolling(&format!("a{number}"), 1_000, 60).await;
+    }
+    // An answer that is never read. It is the only one of its address, so it may be larger than the share.
+    let mut tcp = connect(&server, 0).await;
+    tcp.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &head("GET", "/v1/admin/limits"))).await.unwrap();
+    while server.ask("GET", "/v1/admin/limits", "").await.status == 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let batch = |lease: String| json!({"requests": [reserve(&lease, &[("a0", 1)])]}).to_string() + &" ".repeat(3_000);
+    let answer = server.ask("POST", "/v1/reserve/batch", &batch(server.lease())).await;
+    let message = answer.problem(503, "overloaded");
+    assert!(
+        message.ends_with("of this address wait to be read; nothing happened, retry the same request later"),
+        "{message}"
+    );
+    assert_eq!(server.reserved("a0").await, 0);
+    drop(tcp);
+    for _ in 0..200 {
+        if server.ask("POST", "/v1/reserve/batch", &batch(server.lease())).await.status == 200 {
+            assert_eq!(server.reserved("a0").await, 1);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the room of a closed connection was not given back");
 }
 
 #[tokio::test]

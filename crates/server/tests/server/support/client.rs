@@ -53,7 +53,10 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) async fn to(address: SocketAddr) -> Wire {
-        let tcp = TcpStream::connect(address).await.unwrap();
+        Wire::of(TcpStream::connect(address).await.unwrap())
+    }
+
+    pub(crate) fn of(tcp: TcpStream) -> Wire {
         tcp.set_nodelay(true).unwrap();
         Wire { tcp, read: Vec::new() }
     }
