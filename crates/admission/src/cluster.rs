@@ -1,6 +1,6 @@
 //! Cluster administration: members, status and backups.
 
-use earmark_core::{NameError, UnixMs};
+use earmark_core::{Config, NameError, UnixMs};
 
 use crate::backend::Answer;
 use crate::clock::utc;
@@ -122,6 +122,8 @@ pub struct ClusterStatus {
     pub quorum_ack_ms: Option<u64>,
     /// The members, ordered by id.
     pub members: Vec<MemberStatus>,
+    /// The settings in force, as far as this node knows.
+    pub settings: Config,
 }
 
 /// One member of a cluster.

@@ -24,6 +24,7 @@ mod limits_file;
 mod local;
 mod names;
 mod registry;
+mod settings;
 mod submitter;
 mod writes;
 
@@ -43,5 +44,6 @@ pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
 pub use registry::PlacementError;
+pub use settings::SettingEdit;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};
 pub use writes::*;

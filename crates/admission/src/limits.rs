@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use earmark_core::{Config, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
 
 use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, ReserveAnswer, Stats};
 
@@ -76,6 +76,10 @@ pub trait Registry: Send + Sync + 'static {
     /// A version that grows with every change of [`limits`](Registry::limits), so that callers can skip an unchanged
     /// list.
     fn version(&self) -> u64;
+
+    /// The settings in force, as this process knows them. [`version`](Registry::version) grows with every change of
+    /// them.
+    fn config(&self) -> Config;
 
     /// Whether this process runs background maintenance. One process of a cluster does.
     fn runs_maintenance(&self) -> bool;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, Principal,
-    UnixMs, VaultName,
+    Book, Config, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName,
+    Principal, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError, LimitError};
@@ -148,6 +148,10 @@ impl<H: BookHost> Registry for BookBackend<H> {
 
     fn version(&self) -> u64 {
         self.0.host.limits_version()
+    }
+
+    fn config(&self) -> Config {
+        self.0.host.with_book(|book| *book.config())
     }
 
     fn runs_maintenance(&self) -> bool {

@@ -1,5 +1,6 @@
 //! `earmark cluster`: status, membership and backups.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
@@ -120,6 +121,7 @@ struct Status {
     snapshot_index: Option<u64>,
     quorum_ack_ms: Option<u64>,
     members: Vec<Member>,
+    settings: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -192,13 +194,19 @@ impl Status {
             let lag = lag.map_or_else(|| "-".to_owned(), |lag| thousands(lag.into()));
             [member.node_id.to_string(), address, member.role.clone(), lag]
         }));
+        let settings: Vec<String> = self
+            .settings
+            .iter()
+            .map(|(name, value)| format!("{} {}", output::visible(name), thousands((*value).into())))
+            .collect();
         let applied = thousands(self.applied_index.unwrap_or(0).into());
         format!(
-            "cluster {}, seen from node {}: {leader}, term {}, {applied} entries applied\n{}",
+            "cluster {}, seen from node {}: {leader}, term {}, {applied} entries applied\n{}settings: {}\n",
             output::visible(&self.cluster_id),
             self.node_id,
             self.term,
-            table(&rows)
+            table(&rows),
+            settings.join(", ")
         )
     }
 }
@@ -225,6 +233,7 @@ mod tests {
             snapshot_index: None,
             quorum_ack_ms: Some(4),
             members: vec![member(1, "leader", None), member(2, "voter", Some(1_200)), member(3, "learner", None)],
+            settings: [("leases_max".to_owned(), 7), ("retention_ms".to_owned(), 900_000)].into(),
         };
         assert_eq!(
             status.text(),
@@ -233,7 +242,8 @@ mod tests {
                  ID  ADDRESS         ROLE     LAG\n\
                  1   127.0.0.1:7101  leader   0\n\
                  2   127.0.0.1:7102  voter    1,200\n\
-                 3   127.0.0.1:7103  learner  -\n",
+                 3   127.0.0.1:7103  learner  -\n\
+                 settings: leases_max 7, retention_ms 900,000\n",
                 status.cluster_id
             )
         );

@@ -3,6 +3,7 @@
 mod callers;
 mod credits;
 mod durable;
+mod settings;
 mod storage;
 mod tigerbeetle;
 
@@ -21,7 +22,8 @@ use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::quantity;
 pub(crate) use callers::create_first_key;
-use storage::{EngineConfig, Storage, StorageArgs};
+use settings::SettingsArgs;
+use storage::{Storage, StorageArgs};
 pub(crate) use tigerbeetle::{LedgerUrl, parse as parse_ledger_url};
 
 pub(crate) const HELP: &str = "\
@@ -40,12 +42,9 @@ Three nodes on one machine, each in a shell of its own:
   earmark serve --data n2 --listen 127.0.0.1:7879 --node-id 2 --peer-listen 127.0.0.1:7102 --join 127.0.0.1:7101
   earmark serve --data n3 --listen 127.0.0.1:7880 --node-id 3 --peer-listen 127.0.0.1:7103 --join 127.0.0.1:7101";
 
-/// Highest `--leases-max`. The Book numbers leases with 30 bits.
-const LEASES_MAX: i64 = 1 << 30;
 /// Lowest `--queue-max`: one batch must fit into the queue.
 const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
 const QUEUE_MAX: i64 = 1 << 24;
-const RETENTION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 const CONNECTIONS_MAX: i64 = 1_000_000;
 const SESSION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 const ELECTION_MS_MIN: i64 = 100;
@@ -94,15 +93,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
     queue_max: u32,
-    /// How long a completed, denied or expired lease is remembered, such as 900 or 15m; only with --in-memory
-    // `requires` alone does not apply when `--data` conflicts with the required flag.
-    #[arg(long, value_name = "DURATION", default_value = "15m", requires = "in_memory", conflicts_with = "data")]
-    #[arg(value_parser = quantity::seconds(RETENTION_SECONDS_MAX))]
-    retention: u32,
-    /// Remembered leases, including ended ones; more are refused as overloaded; only with --in-memory
-    #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory", conflicts_with = "data")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
-    leases_max: u32,
+    #[command(flatten)]
+    settings: SettingsArgs,
     /// Create the first admin key and print it; for the first start of a new data folder
     #[arg(long)]
     bootstrap_key: bool,
@@ -186,6 +178,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     // Check the flags before the first side effect.
     args.check_callers()?;
     let storage = args.storage.parse()?;
+    args.settings.check(&storage)?;
     logging::start(args.log_format, &args.log_level);
     runtime()?.block_on(serve(args, &storage))?;
     Ok(Done::Ok)
@@ -210,7 +203,7 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
         return durable::serve(args, storage, signals).await;
     }
     let book = LocalBook::open(args.local_options()).await?;
-    let service = storage.open(&book, args.engine_config()).await?;
+    let service = storage.open(&book, args.queue_max as usize).await?;
     service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
     let known = service.backend().stats().limits;
     let options = args.server_options()?;
@@ -227,18 +220,9 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
 
 impl ServeArgs {
     fn local_options(&self) -> LocalOptions {
-        let config = Config {
-            retention_ms: u64::from(self.retention) * 1_000,
-            leases_max: self.leases_max,
-            ..Config::default()
-        };
+        let config = Config::default().with(&self.settings.changes());
         let queue_max = self.queue_max as usize;
         LocalOptions { config, limits_file: self.limits.clone(), queue_max, ..LocalOptions::default() }
-    }
-
-    fn engine_config(&self) -> EngineConfig {
-        let LocalOptions { config, queue_max, .. } = self.local_options();
-        EngineConfig { config, queue_max }
     }
 
     fn endpoint(&self, address: SocketAddr, has_keys: bool) -> Endpoint {
@@ -386,8 +370,8 @@ mod tests {
     fn flags_are_checked_against_their_bounds() {
         for (line, message) in [
             ("--queue-max 255", "255 is not in 256..=16777216"),
-            ("--in-memory --retention 0", "found \"0\", allowed are 1 s to 366 d"),
-            ("--in-memory --leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
+            ("--retention 0", "found \"0\", allowed are 1 s to 366 d"),
+            ("--leases-max 1073741825", "found \"1073741825\", allowed are whole numbers from 1 to 1073741824"),
             ("--connections-max 0", "0 is not in 1..=1000000"),
             ("--election-ms 99", "99 is not in 100..=60000"),
             ("--listen localhost", "found \"localhost\", allowed is IP:PORT"),
@@ -413,8 +397,6 @@ mod tests {
             ("--in-memory --node-id 1", "'--in-memory' cannot be used with '--node-id <N>'"),
             ("--in-memory --election-ms 300", "cannot be used with '--election-ms <MS>'"),
             ("--in-memory --peer-listen 127.0.0.1:1", "cannot be used with '--peer-listen <ADDR>'"),
-            ("--retention 1", "--in-memory"),
-            ("--leases-max 1", "--in-memory"),
             ("--node-id 0", "0 is not in 1.."),
             ("--peer-advertise 127.0.0.1:1", "--peer-listen <ADDR>"),
             ("--join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),

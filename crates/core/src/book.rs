@@ -20,8 +20,8 @@ pub use journal::{
 };
 pub use key::KeyOutcome;
 pub use outcome::{
-    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome, LimitStatus,
-    NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement,
+    Charge, CompleteOutcome, ConfigureOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome,
+    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
@@ -104,6 +104,7 @@ impl Book {
                 self.limits.set_external(setup);
                 Outcome::ExternalSet
             }
+            Command::Configure(changes) => Outcome::Configure(self.limits.configure(changes)),
             Command::Write(write) => Outcome::Write(self.write(at, write)),
             Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
             Command::RevokeKey(command) => Outcome::Key(self.revoke_key(at, command)),

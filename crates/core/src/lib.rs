@@ -58,8 +58,8 @@ pub use keys::{
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,
-    LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, TIME_MAX, Totals,
-    UNIT_BYTES_MAX, Usage,
+    LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, Setting, SettingChange,
+    TIME_MAX, Totals, UNIT_BYTES_MAX, Usage,
 };
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};

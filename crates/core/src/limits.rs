@@ -25,7 +25,7 @@ mod undo;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use config::{Config, Hints};
+pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
     CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, Overage,
     UNIT_BYTES_MAX,
@@ -34,13 +34,13 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
-pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
+pub(crate) use lease::{Lease, Leases, Reservation, end_second, ends};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ExternalSetup, LimitId, NamespaceId};
+use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
@@ -181,6 +181,17 @@ impl Limits {
         self.version = self.version.wrapping_add(1);
     }
 
+    /// Changes settings: all of them, or none if a value is not allowed. Records that are due by the new retention are
+    /// deleted a few per command, as always.
+    pub(crate) fn configure(&mut self, changes: &[SettingChange]) -> ConfigureOutcome {
+        if let Some(change) = changes.iter().find(|change| !change.is_allowed()) {
+            return ConfigureOutcome::Invalid(*change);
+        }
+        self.state.config = self.state.config.with(changes);
+        self.version = self.version.wrapping_add(1);
+        ConfigureOutcome::Configured
+    }
+
     pub(crate) fn has_namespace(&self, id: NamespaceId) -> bool {
         usize::from(id.0) < self.state.namespaces.len()
     }
@@ -257,8 +268,7 @@ impl Limits {
         reserved_at: UnixMs,
         parts: &[Reservation],
     ) -> u32 {
-        let retention_ms = self.state.config.retention_ms;
-        let slot = self.state.leases.insert(namespace, lease, reserved_at, parts, retention_ms);
+        let slot = self.state.leases.insert(namespace, lease, reserved_at, parts);
         self.index.insert(hash, Reference::record(slot));
         slot
     }

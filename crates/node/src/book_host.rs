@@ -52,6 +52,7 @@ fn events(command: &Command<'_>) -> usize {
         | Command::DeleteLimit(_)
         | Command::DropLimit(_)
         | Command::SetExternal(_)
+        | Command::Configure(_)
         | Command::CreateKey(_)
         | Command::RevokeKey(_)
         | Command::Tick

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use earmark_admission::{BackendError, BatchTarget, Direction, Registry, Stats, Submitter};
-use earmark_core::LimitKey;
+use earmark_core::{Config, LimitKey};
 use tigerbeetle::{CreateAccountStatus, Transfer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) common: CommonAccounts,
     pub(crate) table: LimitTable,
     pub(crate) leases: Arc<LeaseCache>,
+    /// The registry's settings, and its version when they were read.
+    config: Mutex<(u64, Config)>,
     pub(crate) shared: Arc<Shared>,
     writes: Vec<Submitter<Writes>>,
     reads: Submitter<Reads>,
@@ -131,13 +133,14 @@ impl Inner {
         let writes = (0..sessions).map(|number| Submitter::start(Writes::new(session(number)), queue_max)).collect();
         let reads = Submitter::start(Reads::new(session(sessions)), queue_max);
         let (sender, receiver) = mpsc::channel(1);
-        let retention = Duration::from_millis(options.config.retention_ms);
+        let (version, config) = (registry.version(), registry.config());
         Arc::new(Inner {
             options,
             registry,
             common: CommonAccounts::new(),
             table: LimitTable::default(),
-            leases: Arc::new(LeaseCache::new(retention)),
+            leases: Arc::new(LeaseCache::new(config.retention_ms)),
+            config: Mutex::new((version, config)),
             shared,
             writes,
             reads,
@@ -148,6 +151,17 @@ impl Inner {
             number: Mutex::default(),
             loaded_version: std::sync::atomic::AtomicU64::new(0),
         })
+    }
+
+    /// The settings in force, as this process knows them. Reads the registry only when its version has changed.
+    pub(crate) fn config(&self) -> Config {
+        let version = self.registry.version();
+        let mut cached = lock(&self.config);
+        if cached.0 != version {
+            *cached = (version, self.registry.config());
+            self.leases.set_retention(cached.1.retention_ms);
+        }
+        cached.1
     }
 
     /// Runs `work` to its end even if the caller goes away, and answers within the deadline.

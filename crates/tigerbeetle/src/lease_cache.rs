@@ -1,6 +1,7 @@
 //! Cache of leases. The transfers are the record.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(crate) struct Denied {
 pub(crate) struct LeaseCache {
     generations: Mutex<Generations>,
     in_flight: Mutex<HashMap<u128, Flight>>,
-    retention: Duration,
+    retention_ms: AtomicU64,
 }
 
 struct Generations {
@@ -52,9 +53,17 @@ struct Flight {
 }
 
 impl LeaseCache {
-    pub(crate) fn new(retention: Duration) -> LeaseCache {
+    pub(crate) fn new(retention_ms: u64) -> LeaseCache {
         let generations = Generations { young: HashMap::new(), old: HashMap::new(), since: Instant::now() };
-        LeaseCache { generations: Mutex::new(generations), in_flight: Mutex::default(), retention }
+        LeaseCache {
+            generations: Mutex::new(generations),
+            in_flight: Mutex::default(),
+            retention_ms: AtomicU64::new(retention_ms),
+        }
+    }
+
+    pub(crate) fn set_retention(&self, retention_ms: u64) {
+        self.retention_ms.store(retention_ms, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self, lease: u128) -> Option<CachedLease> {
@@ -64,7 +73,8 @@ impl LeaseCache {
 
     pub(crate) fn put(&self, lease: u128, memory: CachedLease) {
         let mut generations = lock(&self.generations);
-        if generations.young.len() >= GENERATION_MAX || generations.since.elapsed() >= self.retention {
+        let retention = Duration::from_millis(self.retention_ms.load(Ordering::Relaxed));
+        if generations.young.len() >= GENERATION_MAX || generations.since.elapsed() >= retention {
             generations.old = std::mem::take(&mut generations.young);
             generations.since = Instant::now();
         }
@@ -141,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_was_put_is_remembered_until_two_generations_have_passed() {
-        let leases = LeaseCache::new(Duration::ZERO);
+        let leases = LeaseCache::new(0);
         leases.put(1, denied(1));
         leases.put(2, denied(2));
         assert!(leases.get(1).is_some());
@@ -156,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_for_a_reserve_goes_on_when_the_last_of_them_has_landed() {
-        let leases = Arc::new(LeaseCache::new(Duration::from_secs(60)));
+        let leases = Arc::new(LeaseCache::new(60_000));
         leases.landed(7).await;
         let (first, second) = (leases.begin(7), leases.begin(7));
         let waiting = tokio::spawn({

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Clock, SystemClock};
-use earmark_core::Config;
 
 const SCHEME: &str = "tigerbeetle://";
 /// Maximum replicas of a cluster, standbys included.
@@ -107,8 +106,6 @@ pub struct TigerBeetleOptions {
     /// Maximum queued transfers over all sessions; each session has room for at least one full batch. Completes may use
     /// a quarter more.
     pub queue_max: usize,
-    /// Retention, lease age and hints, as in a Book.
-    pub config: Config,
     /// Wall clock that judges the age of leases.
     pub clock: Arc<dyn Clock>,
 }
@@ -122,7 +119,6 @@ impl TigerBeetleOptions {
             sessions: 2,
             deadline: Duration::from_secs(5),
             queue_max: 131_072,
-            config: Config::default(),
             clock: Arc::new(SystemClock::new()),
         }
     }

@@ -251,7 +251,7 @@ impl Inner {
         self.read(ReadRequest::Time).await?;
         self.load_limits();
         // A cached lease may still name a deleted limit, so keep it in the table for the retention.
-        let retention = Duration::from_millis(self.options.config.retention_ms);
+        let retention = Duration::from_millis(self.config().retention_ms);
         self.table.forget(|tracked| tracked.gone_for(self.is_gone(tracked)) >= retention);
         let tracked_limits = self.table.all();
         let start = if *rotation < tracked_limits.len() { *rotation } else { 0 };

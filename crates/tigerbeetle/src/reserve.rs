@@ -148,7 +148,7 @@ impl Inner {
 
     /// The refusal of an unknown lease by the time in its id.
     pub(crate) fn age(&self, name: &LeaseName) -> Option<String> {
-        let config = &self.options.config;
+        let config = self.config();
         let wall = self.options.clock.now().wall;
         answer::age(name.lease, wall, config.retention_ms, config.lease_ahead_ms)
     }
@@ -228,7 +228,7 @@ impl Inner {
     fn denied_elsewhere(&self, checked: &Checked, part: &Amount) -> ReserveAnswer {
         let info = self.registry.limit(&checked.name.namespace, &part.key);
         let never = info.is_some_and(|info| part.amount > info.definition.capacity);
-        let retry_after_ms = if never { NEVER_RETRY_MS } else { self.options.config.hints.decreasing_ms };
+        let retry_after_ms = if never { NEVER_RETRY_MS } else { self.config().hints.decreasing_ms };
         ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
     }
 
@@ -256,7 +256,7 @@ impl Inner {
                 return unknown();
             }
             if in_force > target {
-                let retry_after_ms = self.options.config.hints.decreasing_ms;
+                let retry_after_ms = self.config().hints.decreasing_ms;
                 return Ok(Some(Refusal::LimitDecreasing { key: key.clone(), retry_after_ms }));
             }
         }
@@ -346,7 +346,7 @@ impl Inner {
     fn wait_ms(&self, checked: &Checked, taken: &Taken, tracked: &TrackedLimit) -> u64 {
         let hold_ms = u64::from(taken.hold_seconds).saturating_mul(1_000);
         let is_rolling = taken.holding == Holding::Rolling;
-        let hints = &self.options.config.hints;
+        let hints = self.config().hints;
         hints.backoff_ms(is_rolling, hold_ms, tracked.count_denial(), checked.name.lease).min(hold_ms)
     }
 

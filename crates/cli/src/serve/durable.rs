@@ -15,6 +15,7 @@ use earmark_server::BoundAddress;
 use tokio::time::{sleep, timeout};
 
 use super::callers::bootstrap;
+use super::settings::configure;
 use super::storage::{Service, Storage};
 use super::{ServeArgs, Signals, banner, credit_line};
 use crate::failure::Failure;
@@ -28,7 +29,7 @@ const OPEN_PEERS: &str = "any process on this machine can connect there as a nod
      certificates with --peer-cert, --peer-key and --peer-ca, or confirm with --insecure-peers that only nodes can connect";
 const POLL: Duration = Duration::from_millis(10);
 /// Pause before limits are put again after the backend was unavailable.
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals) -> Result<(), Failure> {
     let definitions = args.limits.as_deref().map(read_limits).transpose()?;
@@ -61,7 +62,7 @@ async fn run(
     if !callers(args, node).await? {
         return Ok(());
     }
-    let service = storage.open(&node.backend(), args.engine_config()).await?;
+    let service = storage.open(&node.backend(), args.queue_max as usize).await?;
     let server = address.serve(service.backend())?;
     let address = server.local_addr();
     let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
@@ -86,6 +87,7 @@ async fn run(
     let endpoint = args.endpoint(address, node.backend().has_keys());
     output::print(&banner(&endpoint, &banner_lines(args, storage, node, put)))?;
     tracing::info!(%address, node = node.identity().node, "listening");
+    let (book, wanted) = (node.backend(), args.settings.changes());
     let mut refused = Ok(());
     let put_later = async {
         match put {
@@ -104,6 +106,7 @@ async fn run(
             tokio::select! {
                 () = stop => {}
                 () = put_later => {}
+                () = configure(&book, node.identity().node, &wanted) => {}
             }
         })
         .await?;

@@ -7,7 +7,7 @@ use clap::Args;
 use earmark_admission::{
     Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, Limits, PlacementError,
 };
-use earmark_core::{Config, ExternalParts};
+use earmark_core::ExternalParts;
 
 use super::credits::{self, CreditsUrl};
 use super::tigerbeetle::{self, LedgerUrl};
@@ -37,13 +37,6 @@ pub(super) struct Storage {
     credits: Option<CreditsUrl>,
 }
 
-/// Settings that a TigerBeetle engine shares with the Book.
-#[cfg_attr(not(feature = "tigerbeetle"), expect(dead_code, reason = "only TigerBeetle reads it"))]
-pub(super) struct EngineConfig {
-    pub(super) config: Config,
-    pub(super) queue_max: usize,
-}
-
 impl StorageArgs {
     pub(super) fn parse(&self) -> Result<Storage, Failure> {
         let ledger = self.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
@@ -71,14 +64,14 @@ impl Storage {
     pub(super) async fn open<K: BookHost>(
         &self,
         book: &BookBackend<K>,
-        engine: EngineConfig,
+        queue_max: usize,
     ) -> Result<Service<K>, Failure> {
         let external = self.external();
         if external == ExternalParts::default() {
             return Ok(Service::Book(Arc::new(book.with_placement(external))));
         }
         let limits: Arc<dyn Limits> = match &self.ledger {
-            Some(url) => tigerbeetle::open(url, engine, Arc::new(book.clone())).await?,
+            Some(url) => tigerbeetle::open(url, queue_max, Arc::new(book.clone())).await?,
             None => Arc::new(BookLimits::new(book.clone())),
         };
         let credits: Arc<dyn Credits> = match &self.credits {
@@ -117,9 +110,14 @@ impl<K: BookHost> Service<K> {
 mod tests {
     use super::*;
 
+    impl StorageArgs {
+        pub(in crate::serve) fn of(ledger: Option<&str>, credits: Option<&str>) -> StorageArgs {
+            StorageArgs { ledger: ledger.map(Into::into), credits: credits.map(Into::into) }
+        }
+    }
+
     fn storage(ledger: Option<&str>, credits: Option<&str>) -> Result<Storage, String> {
-        let args = StorageArgs { ledger: ledger.map(Into::into), credits: credits.map(Into::into) };
-        args.parse().map_err(|error| error.to_string())
+        StorageArgs::of(ledger, credits).parse().map_err(|error| error.to_string())
     }
 
     #[test]

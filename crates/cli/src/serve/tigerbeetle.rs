@@ -8,7 +8,6 @@ pub(crate) use earmark_tigerbeetle::LedgerUrl;
 #[cfg(feature = "tigerbeetle")]
 use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions};
 
-use super::storage::EngineConfig;
 use crate::failure::Failure;
 
 /// A build without the TigerBeetle client has no URL type.
@@ -28,19 +27,15 @@ pub(crate) fn parse(_: &str) -> Result<LedgerUrl, String> {
 #[cfg(feature = "tigerbeetle")]
 pub(super) async fn open(
     url: &LedgerUrl,
-    engine: EngineConfig,
+    queue_max: usize,
     registry: Arc<dyn Registry>,
 ) -> Result<Arc<dyn Limits>, Failure> {
-    let options = TigerBeetleOptions {
-        config: engine.config,
-        queue_max: engine.queue_max,
-        ..TigerBeetleOptions::new(url.clone())
-    };
+    let options = TigerBeetleOptions { queue_max, ..TigerBeetleOptions::new(url.clone()) };
     let limits = TigerBeetleLimits::open(options, registry).await;
     Ok(Arc::new(limits.map_err(|error| Failure::Usage(format!("--ledger: {error}")))?))
 }
 
 #[cfg(not(feature = "tigerbeetle"))]
-pub(super) async fn open(url: &LedgerUrl, _: EngineConfig, _: Arc<dyn Registry>) -> Result<Arc<dyn Limits>, Failure> {
+pub(super) async fn open(url: &LedgerUrl, _: usize, _: Arc<dyn Registry>) -> Result<Arc<dyn Limits>, Failure> {
     match *url {}
 }

@@ -69,6 +69,32 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     server.line("reserve --key a=3").ends(3);
 }
 
+/// The flags were refused on a durable server.
+#[test]
+fn a_flag_changes_the_setting_of_the_data_folder_and_a_start_without_it_keeps_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = |server: &Server| server.line("cluster status --json").ends(0).json()["settings"].clone();
+    let is_set = |server: &Server, wanted: u64| wait("the setting", || settings(server)["leases_max"] == wanted);
+    let server = Server::on(&data, &["--leases-max", "1", "--retention", "1m"]);
+    is_set(&server, 1);
+    assert_eq!(settings(&server)["retention_ms"], 60_000);
+    server.line(PUT).ends(0);
+    server.line("reserve --key a=1").ends(0);
+    let refused = server.line("reserve --key a=1").ends(1);
+    assert!(refused.stderr.contains("overloaded"), "{}", refused.stderr);
+    server.stop();
+
+    let server = Server::on(&data, &[]);
+    is_set(&server, 1);
+    assert!(server.line("cluster status").ends(0).stdout.contains("leases_max 1, retention_ms 60,000"));
+    server.stop();
+
+    let server = Server::on(&data, &["--leases-max", "9"]);
+    is_set(&server, 9);
+    server.line("reserve --key a=1").ends(0);
+}
+
 #[test]
 fn a_refused_start_leaves_no_trace() {
     let folder = tempfile::tempdir().unwrap();

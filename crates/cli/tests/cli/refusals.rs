@@ -16,10 +16,7 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("serve --peer-listen 0.0.0.0:1", "Other addresses need certificates"),
         ("serve --peer-listen 127.0.0.1:0", "allowed are ports from 1"),
         ("serve --data no-such-folder --listen 0.0.0.0:0", "--bootstrap-key"),
-        ("serve --retention 5", "--in-memory"),
-        // clap once ignored these, because it skips `requires` for a flag that another flag conflicts with.
-        ("serve --data dir --retention 5", "'--data <DIR>' cannot be used with '--retention <DURATION>'"),
-        ("serve --data dir --leases-max 5", "'--data <DIR>' cannot be used with '--leases-max <N>'"),
+        ("serve --hint-jitter-percent 101", "found \"101\", allowed are whole numbers from 0 to 100"),
         ("serve --in-memory --peer-advertise 127.0.0.1:1", "cannot be used with"),
         ("serve --in-memory --insecure-peers", "cannot be used with"),
         ("serve --in-memory --peer-cert a --peer-key b --peer-ca c", "cannot be used with"),

@@ -19,7 +19,7 @@ use super::command::{
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::{CreditTerms, Definition, Kind, Overage};
+use crate::limits::{CreditTerms, Definition, Kind, Overage, Setting, SettingChange};
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -34,6 +34,7 @@ const RELEASE: u8 = 8;
 const DROP_LIMIT: u8 = 9;
 const SET_EXTERNAL: u8 = 10;
 const ADVANCE_TIME: u8 = 11;
+const CONFIGURE: u8 = 12;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 /// Before the tag of a command that comes from anyone.
@@ -112,6 +113,11 @@ impl Command<'_> {
                 out.put_u8(SET_EXTERNAL);
                 put_external(out, *setup);
             }
+            Command::Configure(changes) => {
+                out.put_u8(CONFIGURE);
+                out.put_len(changes.len());
+                changes.iter().for_each(|change| put_setting(out, *change));
+            }
             Command::Write(command) => {
                 out.put_u8(WRITE);
                 write::put_write(out, command);
@@ -138,6 +144,7 @@ impl Command<'_> {
 pub struct CommandBuffer {
     parts: Vec<Part>,
     definition: Option<Definition>,
+    settings: Vec<SettingChange>,
     key: Option<LimitKey>,
     namespace: Option<NamespaceName>,
     write: Option<Write>,
@@ -198,6 +205,7 @@ impl CommandBuffer {
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
             SET_EXTERNAL => Command::SetExternal(external(&mut input)?),
+            CONFIGURE => Command::Configure(settings(&mut input, &mut self.settings)?),
             WRITE => {
                 let mut write = write::write(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
@@ -240,6 +248,24 @@ pub(crate) fn external(input: &mut Bytes<'_>) -> Result<ExternalSetup, Malformed
         _ => return Err(Malformed("where limits are kept is unknown")),
     };
     Ok(ExternalSetup { parts: ExternalParts { limits: limits != LIMITS_HERE, credit }, ledger })
+}
+
+fn put_setting(out: &mut Vec<u8>, change: SettingChange) {
+    out.put_u8(change.setting as u8);
+    out.put_u64(change.value);
+}
+
+fn setting(input: &mut Bytes<'_>) -> Result<SettingChange, CodecError> {
+    let setting = Setting::of(input.u8()?).ok_or(CodecError::Malformed("its setting is unknown"))?;
+    Ok(SettingChange { setting, value: input.u64()? })
+}
+
+fn settings<'a>(input: &mut Bytes<'_>, changes: &'a mut Vec<SettingChange>) -> Result<&'a [SettingChange], CodecError> {
+    changes.clear();
+    for _ in 0..input.u32()? {
+        changes.push(setting(input)?);
+    }
+    Ok(changes)
 }
 
 fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId) {

@@ -3,7 +3,7 @@
 use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::Definition;
+use crate::limits::{Definition, SettingChange};
 use crate::time::UnixMs;
 
 /// The maximum number of requirements of a reserve, and of actuals of a complete.
@@ -71,6 +71,8 @@ pub enum Command<'a> {
     DropLimit(DropLimit<'a>),
     /// Sets which parts of the state other systems keep.
     SetExternal(ExternalSetup),
+    /// Changes settings.
+    Configure(&'a [SettingChange]),
     /// Applies a transaction exactly once.
     Write(&'a Write),
     /// Creates an API key.

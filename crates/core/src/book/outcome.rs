@@ -3,7 +3,7 @@
 use super::command::{LimitId, NamespaceId};
 use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
-use crate::limits::DefinitionError;
+use crate::limits::{DefinitionError, SettingChange};
 use crate::time::UnixMs;
 
 /// The outcome of a command.
@@ -19,6 +19,8 @@ pub enum Outcome {
     Complete(CompleteOutcome),
     /// Of `SetExternal`.
     ExternalSet,
+    /// Of `Configure`.
+    Configure(ConfigureOutcome),
     /// Of `Write`.
     Write(WriteOutcome),
     /// Of `CreateKey` and `RevokeKey`.
@@ -38,6 +40,15 @@ pub enum NamespaceOutcome {
     Exists(NamespaceId),
     /// The maximum number of namespaces is reached.
     TooMany,
+}
+
+/// The outcome of `Configure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigureOutcome {
+    /// This value is not allowed. Nothing changed.
+    Invalid(SettingChange),
+    /// The settings have the new values.
+    Configured,
 }
 
 /// The outcome of `PutLimit`, `DeleteLimit` and `DropLimit`, in order of precedence.

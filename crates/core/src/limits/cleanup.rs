@@ -37,20 +37,21 @@ impl Limits {
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         let retention_ms = self.state.config.retention_ms;
         let is_over = |tombstone: &Tombstone| tombstone.resolved_at.plus_ms(retention_ms) <= now;
-        self.state.leases.first_due(now).is_some()
+        self.state.leases.first_due(retention_ms, now).is_some()
             || self.state.tombstones.first().is_some_and(|(_, tombstone)| is_over(tombstone))
     }
 
     fn forget_leases(&mut self, now: UnixMs, credits: &mut Credits) {
         for _ in 0..CLEAN_RECORDS {
-            let Some(slot) = self.state.leases.first_due(now) else { return };
+            let retention_ms = self.state.config.retention_ms;
+            let Some(slot) = self.state.leases.first_due(retention_ms, now) else { return };
             let lease = *self.state.leases.get(slot);
             let mut parts = std::mem::take(&mut self.parts);
             self.state.leases.parts(&lease, &mut parts);
             let (_, ends_at) = ends(lease.reserved_at, &parts);
             credits.forget_holds(now, lease.holds);
             self.parts = parts;
-            self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
+            self.state.leases.remove(slot, ends_at);
             self.forget(lease.namespace, lease.id, Reference::record(slot));
         }
     }

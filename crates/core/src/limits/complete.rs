@@ -68,7 +68,7 @@ impl Limits {
                     settlement.charges = credits.settle(now, holds, actual);
                 }
                 let (_, ends_at) = ends(reserved_at, &parts);
-                self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
+                self.state.leases.remove(slot, ends_at);
                 let number = self.state.tombstones.push(Tombstone {
                     fingerprint: fingerprint(parts.iter().map(|part| (part.limit, part.amount))),
                     at: reserved_at,

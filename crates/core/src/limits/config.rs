@@ -1,9 +1,15 @@
 //! The settings of a Book.
 
+use std::ops::RangeInclusive;
+
 use super::index::REFERENCES_MAX;
 
 /// The longest retention: 366 days.
 const RETENTION_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
+/// The longest hint that can be configured: 1 hour. A client that trusts a longer one seems to hang.
+const HINT_MS_MAX: u64 = 60 * 60 * 1_000;
+/// The highest divisor of a window that can be configured: a millionth of a window.
+const WINDOW_PART_MAX: u64 = 1_000_000;
 
 /// The settings of a Book. They are part of the replicated state, so that every replica decides alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,5 +86,139 @@ impl Config {
             clients_max: self.clients_max.min(REFERENCES_MAX),
             hints,
         }
+    }
+}
+
+/// A setting that [`Command::Configure`](crate::Command::Configure) can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Setting {
+    /// [`Config::retention_ms`].
+    RetentionMs = 1,
+    /// [`Config::leases_max`].
+    LeasesMax = 2,
+    /// [`Hints::concurrency_base_ms`].
+    HintConcurrencyBaseMs = 3,
+    /// [`Hints::concurrency_max_ms`].
+    HintConcurrencyMaxMs = 4,
+    /// [`Hints::rolling_base_ms`].
+    HintRollingBaseMs = 5,
+    /// [`Hints::rolling_window_part`].
+    HintRollingWindowPart = 6,
+    /// [`Hints::rolling_max_ms`].
+    HintRollingMaxMs = 7,
+    /// [`Hints::jitter_percent`].
+    HintJitterPercent = 8,
+    /// [`Hints::decreasing_ms`].
+    HintDecreasingMs = 9,
+}
+
+impl Setting {
+    /// All settings, in the order of their codes.
+    pub const ALL: [Setting; 9] = [
+        Setting::RetentionMs,
+        Setting::LeasesMax,
+        Setting::HintConcurrencyBaseMs,
+        Setting::HintConcurrencyMaxMs,
+        Setting::HintRollingBaseMs,
+        Setting::HintRollingWindowPart,
+        Setting::HintRollingMaxMs,
+        Setting::HintJitterPercent,
+        Setting::HintDecreasingMs,
+    ];
+
+    /// The setting with this code.
+    pub(crate) fn of(code: u8) -> Option<Setting> {
+        Setting::ALL.into_iter().find(|setting| *setting as u8 == code)
+    }
+
+    /// The name in answers and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Setting::RetentionMs => "retention_ms",
+            Setting::LeasesMax => "leases_max",
+            Setting::HintConcurrencyBaseMs => "hint_concurrency_base_ms",
+            Setting::HintConcurrencyMaxMs => "hint_concurrency_max_ms",
+            Setting::HintRollingBaseMs => "hint_rolling_base_ms",
+            Setting::HintRollingWindowPart => "hint_rolling_window_part",
+            Setting::HintRollingMaxMs => "hint_rolling_max_ms",
+            Setting::HintJitterPercent => "hint_jitter_percent",
+            Setting::HintDecreasingMs => "hint_decreasing_ms",
+        }
+    }
+
+    /// The values that can be configured.
+    #[must_use]
+    pub fn allowed(self) -> RangeInclusive<u64> {
+        match self {
+            Setting::RetentionMs => 0..=RETENTION_MS_MAX,
+            Setting::LeasesMax => 1..=REFERENCES_MAX as u64,
+            Setting::HintRollingWindowPart => 1..=WINDOW_PART_MAX,
+            Setting::HintJitterPercent => 0..=100,
+            Setting::HintConcurrencyBaseMs
+            | Setting::HintConcurrencyMaxMs
+            | Setting::HintRollingBaseMs
+            | Setting::HintRollingMaxMs
+            | Setting::HintDecreasingMs => 1..=HINT_MS_MAX,
+        }
+    }
+}
+
+/// A new value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettingChange {
+    /// The setting.
+    pub setting: Setting,
+    /// Its new value.
+    pub value: u64,
+}
+
+impl SettingChange {
+    /// Whether the value is in the allowed range.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.setting.allowed().contains(&self.value)
+    }
+}
+
+impl Config {
+    /// The value of a setting.
+    #[must_use]
+    pub fn get(&self, setting: Setting) -> u64 {
+        match setting {
+            Setting::RetentionMs => self.retention_ms,
+            Setting::LeasesMax => self.leases_max.into(),
+            Setting::HintConcurrencyBaseMs => self.hints.concurrency_base_ms,
+            Setting::HintConcurrencyMaxMs => self.hints.concurrency_max_ms,
+            Setting::HintRollingBaseMs => self.hints.rolling_base_ms,
+            Setting::HintRollingWindowPart => self.hints.rolling_window_part,
+            Setting::HintRollingMaxMs => self.hints.rolling_max_ms,
+            Setting::HintJitterPercent => self.hints.jitter_percent,
+            Setting::HintDecreasingMs => self.hints.decreasing_ms,
+        }
+    }
+
+    /// The settings after these changes.
+    #[must_use]
+    pub fn with(mut self, changes: &[SettingChange]) -> Config {
+        for SettingChange { setting, value } in changes {
+            let field = match setting {
+                Setting::RetentionMs => &mut self.retention_ms,
+                Setting::LeasesMax => {
+                    self.leases_max = u32::try_from(*value).unwrap_or(u32::MAX);
+                    continue;
+                }
+                Setting::HintConcurrencyBaseMs => &mut self.hints.concurrency_base_ms,
+                Setting::HintConcurrencyMaxMs => &mut self.hints.concurrency_max_ms,
+                Setting::HintRollingBaseMs => &mut self.hints.rolling_base_ms,
+                Setting::HintRollingWindowPart => &mut self.hints.rolling_window_part,
+                Setting::HintRollingMaxMs => &mut self.hints.rolling_max_ms,
+                Setting::HintJitterPercent => &mut self.hints.jitter_percent,
+                Setting::HintDecreasingMs => &mut self.hints.decreasing_ms,
+            };
+            *field = *value;
+        }
+        self.bounded()
     }
 }

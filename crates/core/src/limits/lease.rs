@@ -105,9 +105,14 @@ pub(crate) struct Leases {
     len: u32,
 }
 
-/// The second in which the record of an uncompleted lease is deleted.
-pub(crate) fn forget_second(lease: LeaseId, ends_at: UnixMs, retention_ms: u64) -> u64 {
-    lease.time().max(ends_at).get().saturating_add(retention_ms).div_ceil(1_000)
+/// The second after the end of an uncompleted lease. Its record is deleted one retention later. The retention is not
+/// part of it, so that a change of the retention moves no record.
+pub(crate) fn end_second(lease: LeaseId, ends_at: UnixMs) -> u64 {
+    lease.time().max(ends_at).get().div_ceil(1_000)
+}
+
+fn is_due(end_second: u64, retention_ms: u64, now: UnixMs) -> bool {
+    end_second.saturating_mul(1_000).saturating_add(retention_ms) <= now.get()
 }
 
 impl Leases {
@@ -126,7 +131,6 @@ impl Leases {
         lease: LeaseId,
         reserved_at: UnixMs,
         parts: &[Reservation],
-        retention_ms: u64,
     ) -> u32 {
         let mut record = Lease {
             id: lease,
@@ -147,7 +151,7 @@ impl Leases {
             record.more = self.more.insert(more);
         }
         let hold_ms = parts.iter().map(Reservation::hold_ms).max().unwrap_or(0);
-        let second = forget_second(lease, reserved_at.plus_ms(hold_ms), retention_ms);
+        let second = end_second(lease, reserved_at.plus_ms(hold_ms));
         self.len = self.len.saturating_add(1);
         self.link(second, record)
     }
@@ -170,7 +174,7 @@ impl Leases {
     }
 
     /// Removes a lease. `ends_at` is when the last of its reservations expires.
-    pub(crate) fn remove(&mut self, slot: u32, ends_at: UnixMs, retention_ms: u64) {
+    pub(crate) fn remove(&mut self, slot: u32, ends_at: UnixMs) {
         let &Lease { id, prev, next, mut more, .. } = self.leases.get(slot);
         if prev != NONE {
             self.leases.get_mut(prev).next = next;
@@ -179,7 +183,7 @@ impl Leases {
             self.leases.get_mut(next).prev = prev;
         }
         if prev == NONE || next == NONE {
-            self.move_ends(forget_second(id, ends_at, retention_ms), prev, next);
+            self.move_ends(end_second(id, ends_at), prev, next);
         }
         while more != NONE {
             let next = self.more.get(more).next;
@@ -222,9 +226,9 @@ impl Leases {
     }
 
     /// The slot of the first lease that is due for deletion.
-    pub(crate) fn first_due(&self, now: UnixMs) -> Option<u32> {
+    pub(crate) fn first_due(&self, retention_ms: u64, now: UnixMs) -> Option<u32> {
         let (second, bucket) = self.buckets.first()?;
-        (second.saturating_mul(1_000) <= now.get()).then_some(bucket.first)
+        is_due(second, retention_ms, now).then_some(bucket.first)
     }
 
     /// A copy for a snapshot.
@@ -254,5 +258,5 @@ pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixM
 
 /// Whether the record of an uncompleted lease is due for deletion.
 pub(crate) fn is_forgotten(lease: LeaseId, ends_at: UnixMs, retention_ms: u64, now: UnixMs) -> bool {
-    forget_second(lease, ends_at, retention_ms).saturating_mul(1_000) <= now.get()
+    is_due(end_second(lease, ends_at), retention_ms, now)
 }

@@ -8,8 +8,9 @@ use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombs
 use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
+use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, Limits, Phase, Reservation, State, Sums, Text, Tombstone, ends, forget_second,
+    Ending, LIMITS_MAX, Limit, Limits, Phase, Reservation, State, Sums, Text, Tombstone, end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -213,7 +214,7 @@ impl Restore {
             return Err(Malformed("a lease holds nothing, too much, or comes from the future"));
         }
         let (_, ends_at) = ends(reserved_at, &self.parts);
-        let second = forget_second(lease, ends_at, limits.state.config.retention_ms);
+        let second = end_second(lease, ends_at);
         if second < self.last_second || limits.is_remembered(namespace, lease) {
             return Err(Malformed("leases are doubled or out of order"));
         }
@@ -308,10 +309,11 @@ fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed
 }
 
 fn room(limits: &Limits) -> Result<(), Malformed> {
-    if limits.state.remembered() < limits.state.config.leases_max as usize {
+    // Not the maximum of its settings, which may have been lowered below the leases that it had.
+    if limits.state.remembered() < REFERENCES_MAX as usize {
         return Ok(());
     }
-    Err(Malformed("there are more leases than its settings allow"))
+    Err(Malformed("there are more leases than a Book can have"))
 }
 
 /// Checks the counts, and that no limit waits for something that has happened.

@@ -17,4 +17,5 @@ mod leases;
 mod memory;
 mod reserve;
 mod scopes;
+mod settings;
 mod writes;

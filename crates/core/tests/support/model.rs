@@ -13,8 +13,9 @@ mod reserve;
 mod write;
 
 use earmark_core::{
-    Command, Config, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey,
-    LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo,
+    LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, SettingChange, TIME_MAX, UnixMs, Usage,
+    VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -97,6 +98,7 @@ impl Model {
                 self.external = setup.parts;
                 Outcome::ExternalSet
             }
+            Command::Configure(changes) => Outcome::Configure(self.configure(changes)),
             Command::Write(write) => Outcome::Write(self.write(write)),
             // Scripts have no API keys; the rules in `keys.rs` test them.
             Command::CreateKey(_) | Command::RevokeKey(_) => Outcome::Unauthenticated,
@@ -105,6 +107,14 @@ impl Model {
         };
         self.finish_decreases();
         outcome
+    }
+
+    fn configure(&mut self, changes: &[SettingChange]) -> ConfigureOutcome {
+        if let Some(change) = changes.iter().find(|change| !change.setting.allowed().contains(&change.value)) {
+            return ConfigureOutcome::Invalid(*change);
+        }
+        self.config = self.config.with(changes);
+        ConfigureOutcome::Configured
     }
 
     fn advance_time(&mut self, to: UnixMs) -> Outcome {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     Book, Config, Definition, ExternalParts, ExternalSetup, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
-    Overage, Part, UnixMs, Write,
+    Overage, Part, Setting, SettingChange, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -143,8 +143,21 @@ impl Script {
                 Step::OpenNamespace(NamespaceName::new(name).unwrap())
             }
             96..98 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
+            98 => self.configure(),
             _ => Step::Tick,
         }
+    }
+
+    /// Mostly the setting of another profile; sometimes a value that is not allowed.
+    fn configure(&mut self) -> Step {
+        let other = Profile::new(&mut self.random).config;
+        let changes = Setting::ALL.into_iter().filter_map(|setting| {
+            let (least, most) = setting.allowed().into_inner();
+            let value = if self.random.chance(2) { u64::MAX } else { other.get(setting).clamp(least, most) };
+            let is_picked = self.random.chance(30);
+            is_picked.then_some(SettingChange { setting, value })
+        });
+        Step::Configure(changes.collect())
     }
 
     /// Commands that only composed backends send.

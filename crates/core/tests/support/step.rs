@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, LeaseId, LimitId, LimitKey, LimitRef, Moment,
-    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
+    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SettingChange, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -16,6 +16,7 @@ pub enum Step {
     Release { namespace: NamespaceId, lease: LeaseId },
     Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
     SetExternal(ExternalSetup),
+    Configure(Vec<SettingChange>),
     Write(Box<Write>),
     Tick,
     AdvanceTime(UnixMs),
@@ -40,6 +41,7 @@ impl Step {
             Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
             Step::Drop { namespace, ref key, revision } => Command::DropLimit(DropLimit { namespace, key, revision }),
             Step::SetExternal(setup) => Command::SetExternal(setup),
+            Step::Configure(ref changes) => Command::Configure(changes),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
             Step::AdvanceTime(to) => Command::AdvanceTime(to),
@@ -57,6 +59,7 @@ impl Step {
             | Step::Delete { .. }
             | Step::Drop { .. }
             | Step::SetExternal(_)
+            | Step::Configure(_)
             | Step::Write(_)
             | Step::Tick
             | Step::AdvanceTime(_) => None,

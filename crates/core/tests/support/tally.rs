@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite, LimitOutcome, LimitStatus,
-    NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
+    Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite,
+    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -78,6 +78,8 @@ pub const ALL: &[&str] = &[
     "CONFLICT",
     "INSUFFICIENT_CREDIT",
     "kept elsewhere",
+    "configured",
+    "configured, not allowed",
     "ticked",
 ];
 
@@ -136,6 +138,8 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Complete(outcome) => complete(outcome),
         Outcome::Write(outcome) => write(outcome),
         Outcome::ExternalSet => "kept elsewhere",
+        Outcome::Configure(ConfigureOutcome::Configured) => "configured",
+        Outcome::Configure(ConfigureOutcome::Invalid(_)) => "configured, not allowed",
         Outcome::Key(_) => "key",
         Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",

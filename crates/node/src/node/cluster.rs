@@ -31,6 +31,7 @@ impl Cluster for Node {
             snapshot_index: metrics.snapshot.map(|id| id.index),
             quorum_ack_ms: metrics.millis_since_quorum_ack,
             members: members.collect(),
+            settings: *self.proposer.applied_state.lock().book.config(),
         }
     }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 use earmark_admission::{
     Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
 };
-use earmark_core::{ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, UnixMs, WriteError};
+use earmark_core::{
+    ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, Setting, SettingChange, UnixMs, WriteError,
+};
 use earmark_node::{Node, NodeBackend};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -375,9 +377,26 @@ impl Caller {
                     self.context.oracle.borrow_mut().saw_flex(asked, revision);
                 }
             }
+            if self.random.chance(10) {
+                self.change_settings().await;
+            }
             let pause = self.ms(0, 150);
             sleep(pause).await;
         }
+    }
+
+    /// Changes settings that no answer depends on: the snapshots of all nodes must be the same afterwards.
+    async fn change_settings(&mut self) {
+        let node = self.any();
+        let text = self.say(node, "configure");
+        self.context.oracle.borrow_mut().ask(&text);
+        let changes = [
+            (Setting::RetentionMs, self.random.between(900_000, 1_800_000)),
+            (Setting::LeasesMax, self.random.between(100_000, 200_000)),
+            (Setting::HintJitterPercent, self.random.between(0, 100)),
+        ];
+        let changes = changes.map(|(setting, value)| SettingChange { setting, value });
+        self.ask(node, async move |backend| backend.configure(Principal::System, &changes).await.map(drop)).await;
     }
 
     fn check_flex(

@@ -10,6 +10,7 @@ mod keys;
 mod members;
 mod partition;
 mod restart;
+mod settings;
 mod sizes;
 mod slow_link;
 mod time;

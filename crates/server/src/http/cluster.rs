@@ -1,9 +1,11 @@
 //! `/v1/admin/cluster`: cluster administration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use earmark_admission::{BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_core::Setting;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -187,6 +189,7 @@ struct StatusWire<'a> {
     snapshot_index: Option<u64>,
     quorum_ack_ms: Option<u64>,
     members: Vec<MemberWire<'a>>,
+    settings: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -219,6 +222,7 @@ impl<'a> StatusWire<'a> {
             snapshot_index: status.snapshot_index,
             quorum_ack_ms: status.quorum_ack_ms,
             members: status.members.iter().map(member).collect(),
+            settings: Setting::ALL.into_iter().map(|setting| (setting.name(), status.settings.get(setting))).collect(),
         }
     }
 }
@@ -234,6 +238,11 @@ pub(super) fn schemas() -> [(&'static str, Value); 3] {
         "role": {"enum": ["leader", "voter", "learner"]},
         "lag": known("Entries that it is behind; only the leader knows it."),
     }));
+    let settings = Setting::ALL.map(|setting| {
+        let (least, most) = setting.allowed().into_inner();
+        (setting.name().to_owned(), json!({"type": "integer", "minimum": least, "maximum": most}))
+    });
+    let settings = exactly(Value::Object(settings.into_iter().collect()));
     let status = exactly(json!({
         "cluster_id": {"type": "string", "description": "32 hexadecimal digits."},
         "node_id": NODE_ID.schema(),
@@ -244,6 +253,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 3] {
         "snapshot_index": known("Index of the last entry in its newest snapshot."),
         "quorum_ack_ms": known("Milliseconds since a quorum last answered; only the leader knows it."),
         "members": {"type": "array", "items": member},
+        "settings": settings,
     }));
     let backup = exactly(json!({
         "name": {"type": "string", "description": "Its name."},

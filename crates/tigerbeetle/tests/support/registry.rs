@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{Answer, BackendError, Registry};
-use earmark_core::{Definition, LimitId, LimitInfo, LimitKey, LimitStatus, NamespaceName};
+use earmark_core::{Config, Definition, LimitId, LimitInfo, LimitKey, LimitStatus, NamespaceName};
 
 type Name = (NamespaceName, LimitKey);
 /// Number of changes, and the current definition.
@@ -14,6 +14,7 @@ type Entry = (u64, Option<Arc<LimitInfo>>);
 #[derive(Default)]
 pub struct TestRegistry {
     limits: Mutex<BTreeMap<Name, Entry>>,
+    config: Mutex<Config>,
     pub is_idle: AtomicBool,
 }
 
@@ -52,6 +53,12 @@ impl TestRegistry {
         *limit = change(*revision, limit.as_deref().cloned()).map(Arc::new);
     }
 
+    /// Changes the settings, and a limit that nobody uses, so that the version grows.
+    pub fn configure(&self, config: Config) {
+        *self.config.lock().unwrap() = config;
+        self.drop_limit(&"default".parse().unwrap(), &"unused".parse().unwrap());
+    }
+
     pub fn get(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         self.limits.lock().unwrap().get(&(namespace.clone(), key.clone())).and_then(|(_, limit)| limit.clone())
     }
@@ -73,6 +80,10 @@ impl Registry for TestRegistry {
 
     fn version(&self) -> u64 {
         self.limits.lock().unwrap().values().map(|(revision, _)| revision).sum()
+    }
+
+    fn config(&self) -> Config {
+        *self.config.lock().unwrap()
     }
 
     fn runs_maintenance(&self) -> bool {
@@ -122,6 +133,10 @@ impl Registry for Lagging {
 
     fn version(&self) -> u64 {
         self.known.lock().unwrap().values().map(|(revision, _)| revision).sum()
+    }
+
+    fn config(&self) -> Config {
+        self.leader.config()
     }
 
     fn runs_maintenance(&self) -> bool {

@@ -8,8 +8,8 @@ mod reserve;
 mod write;
 
 use super::result::{changed, put_changed};
-use super::{CodecError, time};
-use crate::book::{LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
+use super::{CodecError, put_setting, setting, time};
+use crate::book::{ConfigureOutcome, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
 use crate::wire::{Bytes, Put};
 
 type Result<T> = std::result::Result<T, CodecError>;
@@ -21,6 +21,7 @@ const COMPLETE: u8 = 4;
 const WRITE: u8 = 5;
 const TICKED: u8 = 6;
 const KEPT: u8 = 7;
+const CONFIGURE: u8 = 8;
 const KEY: u8 = 32;
 const UNAUTHENTICATED: u8 = 33;
 
@@ -68,6 +69,10 @@ impl Outcome {
             Outcome::Unauthenticated => out.put_u8(UNAUTHENTICATED),
             Outcome::Ticked => out.put_u8(TICKED),
             Outcome::ExternalSet => out.put_u8(KEPT),
+            Outcome::Configure(outcome) => {
+                out.put_u8(CONFIGURE);
+                put_configure(out, *outcome);
+            }
         }
     }
 
@@ -87,6 +92,7 @@ impl Outcome {
             UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,
             KEPT => Outcome::ExternalSet,
+            CONFIGURE => Outcome::Configure(configure(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         Ok((outcome, bytes.len().saturating_sub(input.0.len())))
@@ -114,6 +120,20 @@ fn namespace(input: &mut Bytes<'_>) -> Result<NamespaceOutcome> {
         NAMESPACE_TOO_MANY => NamespaceOutcome::TooMany,
         _ => return Err(CodecError::Malformed("what became of its namespace is unknown")),
     })
+}
+
+fn put_configure(out: &mut Vec<u8>, outcome: ConfigureOutcome) {
+    match outcome {
+        ConfigureOutcome::Invalid(change) => {
+            out.put_u8(0);
+            put_setting(out, change);
+        }
+        ConfigureOutcome::Configured => out.put_u8(1),
+    }
+}
+
+fn configure(input: &mut Bytes<'_>) -> Result<ConfigureOutcome> {
+    Ok(if input.bool()? { ConfigureOutcome::Configured } else { ConfigureOutcome::Invalid(setting(input)?) })
 }
 
 fn put_limit(out: &mut Vec<u8>, outcome: &LimitOutcome) {

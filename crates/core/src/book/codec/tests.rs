@@ -32,6 +32,10 @@ fn the_bytes_of_a_command_never_change() {
             Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),
             "09020109000000000000000300000072706d".to_owned(),
         ),
+        (
+            Command::Configure(&[SettingChange { setting: Setting::LeasesMax, value: 7 }]),
+            "0c01000000020700000000000000".to_owned(),
+        ),
         (Command::SetExternal(external.into()), "0a0100".to_owned()),
         (
             Command::SetExternal(ExternalSetup { parts: external, ledger: Some(7) }),

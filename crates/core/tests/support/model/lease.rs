@@ -39,7 +39,10 @@ impl Model {
 
     pub fn is_due(&self, now: UnixMs, lease: &Lease) -> bool {
         match lease.fate {
-            Fate::Held { ref parts, .. } => self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get(),
+            Fate::Held { ref parts, .. } => {
+                let end_ms = end_second(lease.id, parts).saturating_mul(1_000);
+                end_ms.saturating_add(self.config.retention_ms) <= now.get()
+            }
             Fate::Completed { .. }
             | Fate::Denied { .. }
             | Fate::NoCredit { .. }
@@ -51,19 +54,13 @@ impl Model {
         }
     }
 
-    /// The second at whose start an incomplete lease is forgotten.
-    fn forget_second(&self, lease: LeaseId, parts: &[Held]) -> u64 {
-        let last_end = parts.iter().map(|p| p.end).max().unwrap();
-        lease.time().max(last_end).get().saturating_add(self.config.retention_ms).div_ceil(1_000)
-    }
-
     pub fn forget(&mut self) {
         let now = self.time();
         for _ in 0..FORGOTTEN_PER_COMMAND {
             let due = (0..self.leases.len()).filter_map(|place| {
                 let lease = &self.leases[place];
                 let Fate::Held { ref parts, .. } = lease.fate else { return None };
-                self.is_due(now, lease).then(|| (self.forget_second(lease.id, parts), place))
+                self.is_due(now, lease).then(|| (end_second(lease.id, parts), place))
             });
             let Some((_, first)) = due.min() else { break };
             self.forget_at(first);
@@ -117,6 +114,12 @@ impl Lease {
             Fate::Marked { .. } => None,
         }
     }
+}
+
+/// The second after the end of an incomplete lease, which is forgotten one retention later.
+fn end_second(lease: LeaseId, parts: &[Held]) -> u64 {
+    let last_end = parts.iter().map(|p| p.end).max().unwrap();
+    lease.time().max(last_end).get().div_ceil(1_000)
 }
 
 pub fn requirements(parts: &[Held]) -> Vec<(LimitId, u64)> {

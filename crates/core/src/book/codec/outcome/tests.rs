@@ -12,7 +12,7 @@ use crate::book::{
 use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::keys::KeyNumber;
-use crate::limits::{DefinitionError, HoldField};
+use crate::limits::{DefinitionError, HoldField, Setting, SettingChange};
 use crate::time::{Moment, UnixMs};
 
 /// Examples of each variant of an enum. A variant without an example does not compile.
@@ -98,6 +98,17 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::ExternalSet => [Outcome::ExternalSet],
         Outcome::Key(_) => of_each(keys(n), Outcome::Key),
         Outcome::Unauthenticated => [Outcome::Unauthenticated],
+        Outcome::Configure(_) => of_each(configures(n), Outcome::Configure),
+    ]
+}
+
+fn configures(n: &mut Numbers) -> Vec<ConfigureOutcome> {
+    every![n:
+        ConfigureOutcome::Configured => [ConfigureOutcome::Configured],
+        ConfigureOutcome::Invalid(_) => of_each(
+            Setting::ALL.map(|setting| SettingChange { setting, value: n.u64() }).into(),
+            ConfigureOutcome::Invalid,
+        ),
     ]
 }
 
@@ -478,7 +489,8 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
     for (bytes, why) in [
         (&[][..], "it ends too early"),
         (&[0], "its tag is unknown"),
-        (&[8], "its tag is unknown"),
+        (&[8, 0, 10], "its setting is unknown"),
+        (&[9], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
         (&[2, 9], "what became of its limit is unknown"),
         (&[2, 1, 6], "what is wrong with its definition is unknown"),
