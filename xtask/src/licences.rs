@@ -24,7 +24,9 @@ const ALLOWED: [&str; 10] = [
 pub(crate) fn check() -> Result<(), Failure> {
     let mut tree = run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked --offline");
     tree.args(["-f", "{p}|{l}"]);
-    let listed = run::output(&mut tree).ok_or_else(|| Failure::Missing(vec!["the dependencies".into()]))?;
+    let listed = run::output(&mut tree).ok_or_else(|| {
+        Failure::Missing(vec!["`cargo tree`, which lists the licences; run `cargo fetch --locked` first".into()])
+    })?;
     let refused = refused(&listed);
     refused.iter().for_each(|line| println!("{line}"));
     if !refused.is_empty() {

@@ -13,11 +13,13 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
 /// Test binaries that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: name, file, and number of tests. The
 /// tests run one after another and share the time.
-const TESTS: [(&str, &str, u64); 6] = [
+const TESTS: [(&str, &str, u64); 7] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
     ("fuzz", "core/tests/fuzz.rs", 5),
     ("sim", "node/tests/sim/main.rs", 2),
+    // Its other tests try all their cases in a soak, whatever its duration.
+    ("suite", "node/tests/suite/storage/crash.rs", 1),
     ("differential", "tigerbeetle/tests/differential/main.rs", 1),
     ("sdk", "cli/tests/sdk/main.rs", 2),
 ];
@@ -74,10 +76,10 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(16)),
+            run::line(&command(17)),
             "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
              -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test sim \
-             --test differential --test sdk -- --nocapture --test-threads=1"
+             --test suite --test differential --test sdk -- --nocapture --test-threads=1"
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::backend::{
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
 use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, CreditCursor, Keys};
-use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
+use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, Writer};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// The credit of a Book that does not enforce limits; see [`BookBackend::record_placement`]. In this Book a lease covers credit
@@ -143,8 +143,8 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Box::pin(read)
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        Backend::write(&self.0, Principal::System, request)
+    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        Backend::write(&self.0, writer.by, request)
     }
 
     fn client_state(

@@ -19,8 +19,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceName, Principal, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
+    LimitKey, NamespaceName, Principal, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -29,7 +29,7 @@ use crate::backend::{
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
-use crate::credits::Credits;
+use crate::credits::{Credits, Writer};
 use crate::limits::Limits;
 use crate::registry::PlacementError;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
@@ -137,7 +137,7 @@ impl<H: BookHost> Parts<H> {
         self.registry.check_right(by.clone()).await?;
         match by {
             Principal::System => Ok(None),
-            Principal::Actor(actor) => Ok(Some(actor)),
+            Principal::Actor(actor) | Principal::Session { actor, .. } => Ok(Some(actor)),
             Principal::Anonymous | Principal::Key(_) => {
                 let actor = self.registry.0.host.with_book(|book| book.actor(&by));
                 // A new key may have taken the slot of a revoked one in between.
@@ -163,10 +163,26 @@ impl<H: BookHost> Parts<H> {
         Ok(answer)
     }
 
-    async fn write_vault(&self, request: WriteRequest, vault: &VaultName) -> Result<WriteAnswer, BackendError> {
+    /// The caller of a write, with its claim to the client id.
+    fn writer(&self, by: Principal, client: &ClientId) -> Writer {
+        let host = Arc::clone(&self.registry.0.host);
+        let claim = host.with_book(|book| book.client_claim(&by, client));
+        let is_owner_valid = move |owner: &ClientOwner| {
+            let now = host.now();
+            host.with_book(|book| book.is_owner_valid(now, owner))
+        };
+        Writer { by, claim, is_owner_valid: Arc::new(is_owner_valid) }
+    }
+
+    async fn write_vault(
+        &self,
+        by: Principal,
+        request: WriteRequest,
+        vault: &VaultName,
+    ) -> Result<WriteAnswer, BackendError> {
         self.ensure_placement().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
-            Ok(()) => self.credits.write(request).await,
+            Ok(()) => self.credits.write(self.writer(by, &request.client), request).await,
             Err(CreditReadError::NamespaceNotFound) => {
                 Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
             }
@@ -265,7 +281,7 @@ impl<H: BookHost> Backend for Composed<H> {
             parts.registry.check_right(by.clone()).await?;
             match request.vault.clone() {
                 None => parts.write_namespace(by, request).await,
-                Some(vault) => parts.write_vault(request, &vault).await,
+                Some(vault) => parts.write_vault(by, request, &vault).await,
             }
         };
         Box::pin(async move { Composed::<H>::finish(write).await? })

@@ -130,6 +130,7 @@ macro_rules! conformance_of_credit {
             a_lease_denied_for_want_of_credit_stays_denied,
             credit_keys_of_one_account_are_planned_together,
             an_account_that_cannot_pay_is_told_apart,
+            a_missing_account_is_named_before_a_full_limit,
             an_account_with_an_overdraft_holds_what_it_has_not,
             copies_of_a_reserve_at_once_hold_once,
             settling_pays_what_it_cost_and_returns_the_rest,
@@ -146,6 +147,7 @@ macro_rules! conformance_of_credit {
             what_a_lease_holds_and_pays_names_who_had_it_done,
             a_key_opens_the_door_until_it_is_revoked,
             nothing_is_changed_by_a_revoked_key,
+            a_client_id_belongs_to_its_first_writer,
             changes_are_logged_with_who_made_them,
         );
     };

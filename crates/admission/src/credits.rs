@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, InvalidWrite, LeaseId,
+    LimitKey, NamespaceName, Principal, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
@@ -35,8 +36,8 @@ pub trait Credits: Send + Sync + 'static {
     /// The state of the credit holds of a lease.
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>>;
 
-    /// Applies a transaction of a vault exactly once.
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
+    /// Applies a transaction of a vault exactly once. `writer` is authorized; here it claims its client id.
+    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
 
     /// The last sequence number that a client committed in a vault; 0 before the first.
     fn client_state(
@@ -80,6 +81,38 @@ pub trait Credits: Send + Sync + 'static {
 
     /// Finishes pending requests and refuses new ones.
     fn shut_down(&self) -> Answer<'_, ()>;
+}
+
+/// The caller of a write to a vault.
+#[derive(Clone)]
+pub struct Writer {
+    /// Its right. The registry's Book judges by it who owns a client id.
+    pub by: Principal,
+    /// Its claim to the client id, for credit outside of the registry's Book. `None` if it may write with any client id
+    /// and owns none.
+    pub claim: Option<ClientClaim>,
+    /// Whether an owner of a client id still counts, by the keys in the registry.
+    pub is_owner_valid: Arc<dyn Fn(&ClientOwner) -> bool + Send + Sync>,
+}
+
+impl Writer {
+    /// Earmark itself, which owns no client id.
+    #[must_use]
+    pub fn system() -> Writer {
+        Writer { by: Principal::System, claim: None, is_owner_valid: Arc::new(|_| true) }
+    }
+
+    /// The owner of the client id once the write is committed, if the writer claims it.
+    ///
+    /// # Errors
+    /// When the client id belongs to somebody else.
+    pub fn claim(&self, client: &ClientId, current: Option<&ClientOwner>) -> Result<Option<ClientOwner>, WriteError> {
+        let Some(claim) = &self.claim else { return Ok(None) };
+        if claim.is_taken(current, |owner| (self.is_owner_valid)(owner)) {
+            return Err(WriteError::Invalid(InvalidWrite::ClientClaimed { client: client.clone() }));
+        }
+        Ok(Some(claim.owner.clone()))
+    }
 }
 
 /// Holds credit for a lease.

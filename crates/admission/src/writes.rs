@@ -238,7 +238,7 @@ fn describe_invalid(invalid: &InvalidWrite) -> String {
         }
         InvalidWrite::ClientClaimed { client } => {
             format!(
-                "client_id: {client} belongs to another key; use a client id of your own, or a key bound to {client}"
+                "client_id: {client} belongs to another key or user; use a client id of your own, or a key bound to {client}"
             )
         }
         InvalidWrite::Operation { operation, why } => {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
-use crate::keys::{KeyNumber, Keys, Principal};
+use crate::keys::{ClientClaim, Keys, Principal};
 use crate::limits::{Config, Definition, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
@@ -46,8 +46,8 @@ pub struct Book {
     pub(crate) credits: Credits,
     pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
     pub(crate) keys: Keys,
-    /// The key of the command being applied.
-    writer: Option<KeyNumber>,
+    /// The claim to its client id of the write being applied.
+    client_claim: Option<ClientClaim>,
     scratch: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl Book {
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
         let keys = Keys::default();
-        Book { limits, credits: Credits::empty(table_seed), sequences, keys, writer: None, scratch: Vec::new() }
+        Book { limits, credits: Credits::empty(table_seed), sequences, keys, client_claim: None, scratch: Vec::new() }
     }
 
     /// Applies one command. A log time before that of the last command counts as that time.

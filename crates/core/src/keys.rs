@@ -1,5 +1,6 @@
 //! API keys: roles, expiry and revocation. Only the hash of a secret is kept.
 
+mod client_owner;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use client_owner::{ClientClaim, ClientOwner};
 pub use secret::SecretHash;
 
 use crate::book::{KeyChange, KeyEntry, KeyOutcome};
@@ -92,8 +94,15 @@ pub enum Principal {
     Anonymous,
     /// The holder of a key. Allowed while the key is valid.
     Key(KeyNumber),
-    /// An authenticated user or a component of Earmark, already checked; only its name is recorded.
+    /// A component of Earmark, already checked; only its name is recorded.
     Actor(Actor),
+    /// The user of a session token, already checked.
+    Session {
+        /// The user.
+        actor: Actor,
+        /// The role that the token grants.
+        role: Role,
+    },
 }
 
 /// A key without its secret.
@@ -273,7 +282,7 @@ impl Keys {
     /// Whether a command with this right may be applied.
     pub(crate) fn permit(&self, now: UnixMs, by: &Principal) -> bool {
         match by {
-            Principal::System | Principal::Actor(_) => true,
+            Principal::System | Principal::Actor(_) | Principal::Session { .. } => true,
             Principal::Anonymous => self.is_empty(),
             Principal::Key(number) => self.get(*number).is_some_and(|info| info.is_valid(now)),
         }
@@ -285,7 +294,7 @@ impl Keys {
             Principal::System => None,
             Principal::Anonymous => self.local.clone(),
             Principal::Key(number) => self.all.get(number).and_then(|key| key.actor.clone()),
-            Principal::Actor(actor) => Some(actor.clone()),
+            Principal::Actor(actor) | Principal::Session { actor, .. } => Some(actor.clone()),
         }
     }
 

@@ -53,8 +53,8 @@ pub use credits::{
 };
 pub use id::*;
 pub use keys::{
-    CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, Principal, RevokeKey, Role,
-    RoleError, SecretHash,
+    ClientClaim, ClientOwner, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber,
+    Principal, RevokeKey, Role, RoleError, SecretHash,
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,

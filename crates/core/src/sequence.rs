@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::book::{NamespaceId, VaultId};
 use crate::id::ClientId;
-use crate::keys::KeyNumber;
+use crate::keys::ClientOwner;
 use crate::limits::index::{Found, Hash, Index, Reference};
 use crate::limits::slab::{NONE, Record, Slab};
 use crate::time::UnixMs;
@@ -86,8 +86,8 @@ pub(crate) struct Stream<R> {
     pub(crate) scope: Scope,
     pub(crate) client: Option<ClientId>,
     pub(crate) last: u64,
-    /// The key that claimed the client id by its first write.
-    pub(crate) owner: Option<KeyNumber>,
+    /// The owner, if one has claimed the client id.
+    pub(crate) owner: Option<ClientOwner>,
     pub(crate) kept: Kept<R>,
     pub(crate) link: u32,
 }
@@ -227,14 +227,14 @@ impl<R: Clone + Default> Sequences<R> {
         (!recent.is_over(now)).then_some(&recent.kept)
     }
 
-    /// The key that claimed a client id.
-    pub(crate) fn owner(&self, scope: Scope, client: &ClientId) -> Option<KeyNumber> {
+    /// The owner of a client id.
+    pub(crate) fn owner(&self, scope: Scope, client: &ClientId) -> Option<&ClientOwner> {
         let hash = self.index.hash_name(scope.bits(), client.as_str());
-        self.state.streams.get(self.find(hash, scope, client)?).owner
+        self.state.streams.get(self.find(hash, scope, client)?).owner.as_ref()
     }
 
-    /// Gives a client id that has committed to a key.
-    pub(crate) fn claim(&mut self, scope: Scope, client: &ClientId, owner: KeyNumber) {
+    /// Gives a client id that has committed to an owner.
+    pub(crate) fn claim(&mut self, scope: Scope, client: &ClientId, owner: ClientOwner) {
         let hash = self.index.hash_name(scope.bits(), client.as_str());
         if let Some(stream) = self.find(hash, scope, client) {
             self.state.streams.get_mut(stream).owner = Some(owner);

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use earmark_admission::{Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer};
+use earmark_admission::{
+    Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer, Writer,
+};
 use earmark_core::{AccountName, Definition, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server;
 use earmark_credits::{
@@ -119,7 +121,7 @@ impl Bench {
                 Operation::Issue { account, asset: usd(), amount: 1 << 60, memo: String::new() },
             ];
             let request = write(name, 1, operations);
-            let answer = self.credits.write(request).await.expect("a store that answers");
+            let answer = self.credits.write(Writer::system(), request).await.expect("a store that answers");
             assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
         }
     }

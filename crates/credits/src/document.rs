@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Operation, Overdraft, TxId, UnixMs,
-    VaultName,
+    AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Moment, Operation, Overdraft, TxId,
+    UnixMs, VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -117,6 +117,28 @@ pub(crate) mod unix_ms {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UnixMs, D::Error> {
         u64::deserialize(deserializer).map(UnixMs::new)
+    }
+}
+
+/// A moment as two times in milliseconds.
+pub(crate) mod moment {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Times {
+        #[serde(with = "unix_ms")]
+        log_time_unix_ms: UnixMs,
+        #[serde(with = "unix_ms")]
+        wall_time_unix_ms: UnixMs,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(at: &Moment, serializer: S) -> Result<S::Ok, S::Error> {
+        Times { log_time_unix_ms: at.log, wall_time_unix_ms: at.wall }.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Moment, D::Error> {
+        let times = Times::deserialize(deserializer)?;
+        Ok(Moment { log: times.log_time_unix_ms, wall: times.wall_time_unix_ms })
     }
 }
 

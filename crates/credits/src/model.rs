@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, ClientId, CreditShortage, LeaseId, LimitKey, NamespaceName,
-    Operation, Overdraft, TxId, UnixMs, VaultName,
+    AccountName, AccountStatus, Actor, AssetName, ClientId, ClientOwner, CreditShortage, LeaseId, LimitKey, Moment,
+    NamespaceName, Operation, Overdraft, TxId, UnixMs, VaultName,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
-    OverdraftDocument, ShortageDocument, StatusDocument, operations, optional_text, text, tx_id, unix_ms,
+    OverdraftDocument, ShortageDocument, StatusDocument, moment, operations, optional_text, text, tx_id, unix_ms,
 };
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
@@ -181,9 +181,9 @@ pub struct Entry {
     /// Its vault.
     #[serde(flatten)]
     pub home: VaultKey,
-    /// Its time.
-    #[serde(rename = "at_unix_ms", with = "unix_ms")]
-    pub at: UnixMs,
+    /// Its time: log time decides its order within a commit, wall time is shown.
+    #[serde(flatten, with = "moment")]
+    pub at: Moment,
     /// Its content.
     #[serde(flatten)]
     pub body: EntryBody,
@@ -353,6 +353,18 @@ pub struct SequenceClaim {
     pub client: ClientKey,
     /// The number: the client's last sequence plus one.
     pub sequence: u64,
+    /// The new owner of the client id; `None` leaves the owner as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
+    pub owner: Option<ClientOwner>,
+}
+
+/// A stored client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// The last sequence that it committed.
+    pub last_sequence: u64,
+    /// The owner of the client id, if one has claimed it.
+    pub owner: Option<ClientOwner>,
 }
 
 /// An addition to the issued and retired totals of an asset. Both may be 0, to register the asset.

@@ -288,14 +288,14 @@ impl Database for PostgresDatabase {
     // rest of the cursor's commit, then later commits, including all entries of the last one: their order within it is
     // not in the index.
     const TRANSACTIONS: &'static str = "
-        select page.tx::text as commit_id, namespace, vault, number, at_ms,
+        select page.tx::text as commit_id, namespace, vault, number, wall_ms,
             case when $4::text is null or namespace = $4 then body::text end as body
         from (
-            (select tx, namespace, vault, number, at_ms, body from entries
+            (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
              where kind = 'transaction' and tx = $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
              order by at_ms, namespace, vault, number offset $2)
             union all
-            (select tx, namespace, vault, number, at_ms, body from entries
+            (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
              where kind = 'transaction' and tx > $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
              order by tx fetch first ($3) rows with ties)) page
         order by page.tx, page.at_ms, page.namespace, page.vault, page.number limit $3";

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits, EntryPage,
-    HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage, VaultName,
@@ -387,7 +387,7 @@ impl Credits for SagaCredits {
         })
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         Box::pin(async move {
             let found = request.operations.len();
             if found > OPERATIONS_MAX {
@@ -398,7 +398,7 @@ impl Credits for SagaCredits {
                 return Ok(WriteAnswer::Refused(WriteError::VaultNotFound { operation: None }));
             };
             let home = VaultKey { namespace: request.namespace.clone(), vault };
-            let work = self.spawn(Some(TransactionTask::new(home, request)))?;
+            let work = self.spawn(Some(TransactionTask::new(home, writer, request)))?;
             work.await.unwrap_or_else(|_| Err(stopped()))
         })
     }

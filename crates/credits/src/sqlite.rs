@@ -182,7 +182,7 @@ impl Database for SqliteDatabase {
 
     // One writer at a time commits, so every transaction has its own place.
     const TRANSACTIONS: &'static str = "
-        select cast(t.place as text) as commit_id, e.namespace, e.vault, e.number, e.at_ms,
+        select cast(t.place as text) as commit_id, e.namespace, e.vault, e.number, e.wall_ms,
             case when $4 is null or e.namespace = $4 then e.body end as body
         from (select * from transactions where place > cast($1 as integer) order by place limit $3) t
         join entries e using (namespace, vault, number) order by t.place";

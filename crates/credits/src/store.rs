@@ -7,8 +7,8 @@ use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState, Record,
-    SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
+    Account, AccountKey, AssetKey, Client, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState,
+    Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
 };
 
 /// Changes per [`Store::write`] call.
@@ -229,7 +229,7 @@ pub struct Survey {
     pub accounts: Vec<AccountKey>,
     /// Spendable postings.
     pub posting_sets: Vec<PostingQuery>,
-    /// The client whose last sequence is needed.
+    /// The client whose last sequence and owner are needed.
     pub client: Option<ClientKey>,
     /// Assets whose issued and retired totals are needed.
     pub assets: Vec<AssetKey>,
@@ -257,8 +257,8 @@ pub struct Surveyed {
     pub accounts: Vec<Option<Account>>,
     /// Postings that no lease holds.
     pub posting_sets: Vec<PostingSet>,
-    /// The last sequence that the client committed; `None` if it never did.
-    pub last_sequence: Option<u64>,
+    /// The client; `None` if it never committed.
+    pub client: Option<Client>,
     /// Issued and retired totals; `None` if the asset is unknown.
     pub assets: Vec<Option<AssetSums>>,
 }
@@ -303,7 +303,7 @@ pub struct LoggedTransaction {
     pub home: VaultKey,
     /// The number of its entry in the vault.
     pub number: u64,
-    /// Its time.
+    /// Its wall time.
     pub at: UnixMs,
     /// The transaction.
     pub transaction: Transaction,

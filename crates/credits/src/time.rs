@@ -1,10 +1,10 @@
 //! The clock that processes on the same store share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use earmark_admission::Clock;
-use earmark_core::UnixMs;
+use earmark_core::{Moment, UnixMs};
 
 /// How far the store's clock may jump back while this process waits for it to catch up, in milliseconds. After a larger
 /// jump this process follows it: standing still for longer would stop timeouts and recovery.
@@ -16,12 +16,15 @@ pub(crate) struct SharedTime {
     clock: Arc<dyn Clock>,
     /// Offset of the store's clock from this process's clock, in milliseconds.
     ahead_ms: AtomicI64,
+    /// Whether the store has a clock, which has been read.
+    is_learned: AtomicBool,
     latest_ms: AtomicU64,
 }
 
 impl SharedTime {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> SharedTime {
-        SharedTime { clock, ahead_ms: AtomicI64::new(0), latest_ms: AtomicU64::new(0) }
+        let (ahead_ms, is_learned) = (AtomicI64::new(0), AtomicBool::new(false));
+        SharedTime { clock, ahead_ms, is_learned, latest_ms: AtomicU64::new(0) }
     }
 
     pub(crate) fn now(&self) -> UnixMs {
@@ -36,11 +39,23 @@ impl SharedTime {
         UnixMs::new(now_ms)
     }
 
+    /// The time of a record. Its log time is [`now`](SharedTime::now). Its wall time is that of the store's clock, which
+    /// this process follows in both directions, or that of this process if the store has no clock.
+    pub(crate) fn moment(&self) -> Moment {
+        let own = self.clock.now();
+        let wall_ms = match self.is_learned.load(Ordering::Relaxed) {
+            true => own.log.get().saturating_add_signed(self.ahead_ms.load(Ordering::Relaxed)),
+            false => own.wall.get(),
+        };
+        Moment { log: self.now(), wall: UnixMs::new(wall_ms) }
+    }
+
     /// Sets the offset from a store time that was read between two local times.
     pub(crate) fn learn(&self, asked_at: UnixMs, store_time: UnixMs, answered_at: UnixMs) {
         let middle_ms = asked_at.get().midpoint(answered_at.get());
         let ahead_ms = i128::from(store_time.get()) - i128::from(middle_ms);
         self.ahead_ms.store(i64::try_from(ahead_ms).unwrap_or(0), Ordering::Relaxed);
+        self.is_learned.store(true, Ordering::Relaxed);
     }
 
     /// The time of this process alone.
@@ -73,6 +88,20 @@ mod tests {
         assert_eq!(time.now(), UnixMs::new(1_000_510));
         clock.advance_ms(2_000);
         assert_eq!(time.now(), UnixMs::new(1_001_000));
+    }
+
+    /// Entries had log time only, and a process that started with a wrong clock stamped them wrongly for months.
+    #[test]
+    fn wall_time_follows_the_clock_of_the_store_or_of_the_process() {
+        let clock = ManualClock::at(1_000_000);
+        let time = SharedTime::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        clock.set_wall(400_000);
+        let at = |log, wall| Moment { log: UnixMs::new(log), wall: UnixMs::new(wall) };
+        assert_eq!(time.moment(), at(1_000_000, 400_000), "without a clock in the store");
+        time.learn(time.own(), UnixMs::new(2_000_000), time.own());
+        assert_eq!(time.moment(), at(2_000_000, 2_000_000));
+        time.learn(time.own(), UnixMs::new(1_999_000), time.own());
+        assert_eq!(time.moment(), at(2_000_000, 1_999_000), "only log time waits");
     }
 
     #[test]

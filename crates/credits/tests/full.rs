@@ -8,7 +8,7 @@ mod support;
 use std::io::{BufRead, Write, stdin};
 use std::time::Duration;
 
-use earmark_admission::{Credits, WriteAnswer};
+use earmark_admission::{Credits, WriteAnswer, Writer};
 use earmark_core::Operation;
 use earmark_credits::Options;
 use process::report;
@@ -40,7 +40,7 @@ async fn writer() {
     // A write that changes fewer pages may still fit.
     while failures.len() < FAILURES {
         assert!(sequence < WRITES_MAX, "a disk that becomes full");
-        match credits.write(write("writer", sequence, transfer())).await {
+        match credits.write(Writer::system(), write("writer", sequence, transfer())).await {
             Ok(WriteAnswer::Committed(_)) => {
                 sequence += 1;
                 failures.clear();
@@ -51,13 +51,13 @@ async fn writer() {
     }
     report(&format!("full {}", failures[0]));
     stdin().lock().lines().next().expect("a word").expect("a word");
-    let mut written = credits.write(write("writer", sequence, transfer())).await;
+    let mut written = credits.write(Writer::system(), write("writer", sequence, transfer())).await;
     for _ in 0..10 {
         if written.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        written = credits.write(write("writer", sequence, transfer())).await;
+        written = credits.write(Writer::system(), write("writer", sequence, transfer())).await;
     }
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     credits.maintain().await.expect("a store that answers");

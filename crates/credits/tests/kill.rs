@@ -13,7 +13,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, WriteAnswer};
+use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, WriteAnswer, Writer};
 use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
@@ -49,7 +49,7 @@ async fn worker() {
                     amount: 3,
                     memo: String::new(),
                 }];
-                match credits.write(write(&client, sequence, operations)).await {
+                match credits.write(Writer::system(), write(&client, sequence, operations)).await {
                     Ok(WriteAnswer::Committed(_)) => report(&format!("write {client} {sequence}")),
                     other => panic!("{other:?}"),
                 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use earmark_admission::{BackendError, Credits, HoldAnswer, SystemClock, WriteAnswer};
+use earmark_admission::{BackendError, Credits, HoldAnswer, SystemClock, WriteAnswer, Writer};
 use earmark_core::{LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, PostgresOptions, PostgresStore, SagaCredits};
@@ -64,7 +64,8 @@ where
 async fn call(credits: Arc<SagaCredits>, caller: usize, rounds: u64) {
     let client = format!("caller-{caller}");
     for sequence in 1..=rounds {
-        let answer = retry(|| async { credits.write(write(&client, sequence, transfer(caller))).await }).await;
+        let answer =
+            retry(|| async { credits.write(Writer::system(), write(&client, sequence, transfer(caller))).await }).await;
         assert!(matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == sequence), "{answer:?}");
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
         let held = retry(|| async { credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
@@ -99,7 +100,7 @@ async fn a_database_that_was_gone_is_used_again_without_a_restart() {
     call(Arc::clone(&credits), 0, 2).await;
     server.stop().expect("a server that stops");
     let (asked, lease) = (Instant::now(), LeaseId::from_u128(ulid::Ulid::generate().0));
-    let failed = credits.write(write("caller-0", 3, transfer(0))).await;
+    let failed = credits.write(Writer::system(), write("caller-0", 3, transfer(0))).await;
     assert!(matches!(&failed, Err(BackendError::Failed(_) | BackendError::Overloaded(_))), "{failed:?}");
     assert!(credits.hold(None, vec![hold(lease, 0)]).await.remove(0).is_err());
     assert!(asked.elapsed() < Duration::from_secs(20), "callers are told in time: {:?}", asked.elapsed());
@@ -107,7 +108,7 @@ async fn a_database_that_was_gone_is_used_again_without_a_restart() {
     let why = credits.ready().expect_err("a database that is gone");
     assert!(why.contains("the store"), "{why}");
     server.restart().expect("a server that starts");
-    let answer = retry(|| async { credits.write(write("caller-0", 3, transfer(0))).await }).await;
+    let answer = retry(|| async { credits.write(Writer::system(), write("caller-0", 3, transfer(0))).await }).await;
     assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
     let held = retry(|| async { credits.hold(None, vec![hold(lease, 0)]).await.remove(0) }).await;
     assert_eq!(held, HoldAnswer::Held);

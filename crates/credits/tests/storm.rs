@@ -14,7 +14,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer};
+use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer, Writer};
 use earmark_core::{AccountName, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
@@ -51,7 +51,11 @@ async fn spend(credits: Arc<SagaCredits>, client: String, mut random: Random) ->
         if random.below(3) == 0 && from != to {
             let (from, to, memo) = (account(from), account(to), String::new());
             let transfer = Operation::Transfer { from, to, asset: usd(), amount: amount.into(), memo };
-            match credits.write(write(&client, sequence + 1, vec![transfer])).await.expect("an answer") {
+            match credits
+                .write(Writer::system(), write(&client, sequence + 1, vec![transfer]))
+                .await
+                .expect("an answer")
+            {
                 WriteAnswer::Committed(_) => sequence += 1,
                 WriteAnswer::Refused(error) => assert_eq!(error.code(), "INSUFFICIENT_CREDIT"),
             }
@@ -137,7 +141,7 @@ async fn storm(store: String) {
         Operation::Issue { account, asset, amount: DEPOSIT.into(), memo }
     };
     let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).collect();
-    let opened = credits.write(write("operator", 1, operations)).await;
+    let opened = credits.write(Writer::system(), write("operator", 1, operations)).await;
     assert!(matches!(opened, Ok(WriteAnswer::Committed(_))), "{opened:?}");
     let spending = tokio::task::spawn_blocking({
         let store = store.clone();

@@ -129,7 +129,10 @@ impl Peers {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
-        let malformed = || ProposeError::Unknown(format!("{} sent an empty reply", leader.address));
+        let malformed = || {
+            let address = &leader.address;
+            ProposeError::Unknown(format!("{address} sent a reply that cannot be read; it may run another version"))
+        };
         let reply = reply.map_err(|error| ProposeError::Unknown(error.to_string()))?;
         match reply.result.ok_or_else(malformed)? {
             submit_reply::Result::Outcomes(bytes) => Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?)),
@@ -147,7 +150,7 @@ impl Peers {
         match reply.map_err(|error| error.to_string())?.result {
             Some(read_index_reply::Result::Read(read)) => Ok((read.index, UnixMs::new(read.log_time_unix_ms))),
             Some(read_index_reply::Result::Unavailable(message)) => Err(message),
-            None => Err(format!("{} sent an empty reply", leader.address)),
+            None => Err(format!("{} sent a reply without a result; it may run another version", leader.address)),
         }
     }
 
@@ -193,7 +196,9 @@ fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersE
         Some(members_reply::Result::Done(_)) => Ok(()),
         Some(members_reply::Result::Refused(message)) => Err(MembersError::Refused(message)),
         Some(members_reply::Result::Unavailable(message)) => Err(MembersError::Unavailable(message)),
-        None => Err(MembersError::Unavailable("the leader sent an empty reply".into())),
+        None => Err(MembersError::Unavailable(
+            "the leader sent a reply without a result; it may run another version".into(),
+        )),
     }
 }
 

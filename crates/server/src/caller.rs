@@ -134,7 +134,7 @@ impl Caller {
 
     /// The user of a session token.
     pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
-        let by = Principal::Actor(actor.clone());
+        let by = Principal::Session { actor: actor.clone(), role };
         // Namespace and actor together may exceed the length of a key; the actor alone never does.
         let rate_key = LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
         let rate_key = rate_key.ok();

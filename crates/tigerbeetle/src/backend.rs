@@ -16,7 +16,8 @@ use crate::lease_cache::LeaseCache;
 use crate::lease_record::LeaseRecord;
 use crate::limit_table::{LimitTable, LookupNumber};
 use crate::options::TigerBeetleOptions;
-use crate::requests::{Created, ReadReply, ReadRequest, Reads, Writes};
+use crate::reads::{QueuedRead, Read, Reads, TransfersOfLease};
+use crate::requests::{Created, Writes};
 use crate::schema::{CommonAccounts, LeaseName};
 use crate::session::{Session, Shared};
 
@@ -224,22 +225,32 @@ impl Inner {
     /// Creates one chain of transfers.
     pub(crate) async fn create_one(&self, chain: Vec<Transfer>, direction: Direction) -> Created {
         let created = self.create(Chains::one(chain), direction).await?;
-        created.into_iter().next().unwrap_or_else(|| Err(unexpected_reply()))
+        created.into_iter().next().unwrap_or_else(|| Err(missing_result()))
     }
 
-    pub(crate) async fn read(&self, request: ReadRequest) -> Result<ReadReply, BackendError> {
-        self.reads.submit(request, 1, Direction::GivesBack).await?
+    /// Sends a read, which is queued before this function returns.
+    pub(crate) fn read<R: Read>(
+        &self,
+        request: R,
+    ) -> impl Future<Output = Result<R::Reply, BackendError>> + Send + use<R> {
+        let (read, reply) = QueuedRead::new(request);
+        let queued = self.reads.enqueue(read, 1, Direction::GivesBack);
+        async move {
+            queued?;
+            let stopped = |_| BackendError::Failed("the server stopped before it answered".into());
+            reply.await.map_err(stopped)?
+        }
     }
 
     /// Sends a read and returns its number. Of two reads, the one with the higher number was answered later.
-    pub(crate) async fn read_numbered(&self, request: ReadRequest) -> Result<(LookupNumber, ReadReply), BackendError> {
+    pub(crate) async fn read_numbered<R: Read>(&self, request: R) -> Result<(LookupNumber, R::Reply), BackendError> {
         let (number, reply) = {
             let mut number = lock(&self.number);
             *number = number.next();
-            // `submit` queues at once, so numbers follow the queue order.
-            (*number, self.reads.submit(request, 1, Direction::GivesBack))
+            // `read` queues at once, so numbers follow the queue order.
+            (*number, self.read(request))
         };
-        Ok((number, reply.await??))
+        Ok((number, reply.await?))
     }
 
     /// A number for state that is known without a lookup.
@@ -251,22 +262,18 @@ impl Inner {
 
     /// Reads a lease from the ledger.
     pub(crate) async fn read_lease(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
-        match self.read(ReadRequest::Lease(name.id)).await? {
-            ReadReply::Transfers(transfers) => {
-                let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
-                let record = read();
-                // Another process may have put a limit that this one has not loaded yet.
-                let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none());
-                if !is_unnamed {
-                    return Ok(record);
-                }
-                // If the refresh fails, use the limits that are loaded.
-                _ = self.registry.refresh().await;
-                self.load_limits();
-                Ok(read())
-            }
-            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => Err(unexpected_reply()),
+        let transfers = self.read(TransfersOfLease(name.id)).await?;
+        let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
+        let record = read();
+        // Another process may have put a limit that this one has not loaded yet.
+        let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none());
+        if !is_unnamed {
+            return Ok(record);
         }
+        // If the refresh fails, use the limits that are loaded.
+        _ = self.registry.refresh().await;
+        self.load_limits();
+        Ok(read())
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -328,8 +335,30 @@ pub(crate) fn describe_limit(key: &LimitKey) -> String {
     format!("the limit {key}")
 }
 
-pub(crate) fn unexpected_reply() -> BackendError {
-    BackendError::Failed("the TigerBeetle client returned a reply of another request".into())
+pub(crate) fn missing_result() -> BackendError {
+    BackendError::Failed("the TigerBeetle client returned too few results".into())
+}
+
+/// An answer, or the task that finds it.
+pub(crate) enum PendingAnswer<T> {
+    Ready(Result<T, BackendError>),
+    Task(JoinHandle<Result<T, BackendError>>),
+}
+
+impl<T> PendingAnswer<T> {
+    /// Waits for all answers. They are in order.
+    pub(crate) async fn wait(pending: Vec<PendingAnswer<T>>) -> Vec<Result<T, BackendError>> {
+        let mut answers = Vec::with_capacity(pending.len());
+        for answer in pending {
+            answers.push(match answer {
+                PendingAnswer::Ready(answer) => answer,
+                PendingAnswer::Task(task) => {
+                    task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
+                }
+            });
+        }
+        answers
+    }
 }
 
 #[cfg(test)]

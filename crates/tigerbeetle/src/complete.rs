@@ -5,10 +5,9 @@ use std::sync::Arc;
 use earmark_admission::{BackendError, CompleteAnswer, Direction, LimitsComplete};
 use earmark_core::{LeaseId, LimitKey, NamespaceName, Overage};
 use tigerbeetle::CreateTransferStatus;
-use tokio::task::JoinHandle;
 
 use crate::answer;
-use crate::backend::{Inner, unexpected_reply};
+use crate::backend::{Inner, PendingAnswer, missing_result};
 use crate::batch::Chains;
 use crate::lease_cache::CachedLease;
 use crate::lease_record::LeaseRecord;
@@ -28,10 +27,9 @@ type Answered = Result<CompleteAnswer, BackendError>;
 
 /// How a complete is processed.
 enum Dispatch {
-    Answer(Answered),
+    Pending(PendingAnswer<CompleteAnswer>),
     /// The lease is cached, so its chain can be sent at once.
     Send(LimitsComplete, Settling, SettleChain),
-    Wait(JoinHandle<Answered>),
 }
 
 /// Outcome of ending a lease.
@@ -59,51 +57,45 @@ impl Inner {
         for dispatch in dispatches {
             begun.push(match dispatch {
                 Dispatch::Send(request, settling, chain) => {
-                    let created = created.next().unwrap_or_else(|| Err(unexpected_reply()));
+                    let created = created.next().unwrap_or_else(|| Err(missing_result()));
                     if is_done(&created) {
-                        Dispatch::Answer(self.first_round(request, settling, &chain, created).await)
+                        PendingAnswer::Ready(self.first_round(request, settling, &chain, created).await)
                     } else {
                         // Sequential follow-ups of a batch could exceed the deadline.
                         let inner = Arc::clone(&self);
                         let rest = async move { inner.first_round(request, settling, &chain, created).await };
-                        Dispatch::Wait(tokio::spawn(rest))
+                        PendingAnswer::Task(tokio::spawn(rest))
                     }
                 }
-                Dispatch::Answer(_) | Dispatch::Wait(_) => dispatch,
+                Dispatch::Pending(pending) => pending,
             });
         }
-        let mut answers = Vec::with_capacity(begun.len());
-        for dispatch in begun {
-            answers.push(match dispatch {
-                Dispatch::Answer(answer) => answer,
-                Dispatch::Wait(task) => task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string()))),
-                Dispatch::Send(..) => Err(unexpected_reply()),
-            });
-        }
-        answers
+        PendingAnswer::wait(begun).await
     }
 
     fn dispatch_complete(self: &Arc<Inner>, request: LimitsComplete) -> Dispatch {
         if let Some(message) = answer::invalid_parts(&request.actuals, 0, "actuals") {
             let is_invalid = true;
-            return Dispatch::Answer(Ok(CompleteAnswer {
+            return Dispatch::Pending(PendingAnswer::Ready(Ok(CompleteAnswer {
                 message: Some(message),
                 is_invalid,
                 ..CompleteAnswer::default()
-            }));
+            })));
         }
         let name = LeaseName::new(request.namespace.clone(), request.lease);
         match self.leases.get(name.id).filter(|_| !self.leases.is_in_flight(name.id)) {
             Some(CachedLease::Allowed(record)) => {
                 let settling = Settling::complete(name, &record, &request.actuals);
                 if settling.growing().any(|key| self.is_changing(&request.namespace, key)) {
-                    return Dispatch::Wait(tokio::spawn(Arc::clone(self).complete_uncached(request)));
+                    return Dispatch::Pending(PendingAnswer::Task(tokio::spawn(
+                        Arc::clone(self).complete_uncached(request),
+                    )));
                 }
                 let chain = settling.chain(&self.common, self.shared.clock.now_ns());
                 Dispatch::Send(request, settling, chain)
             }
             Some(CachedLease::Denied(_)) | None => {
-                Dispatch::Wait(tokio::spawn(Arc::clone(self).complete_uncached(request)))
+                Dispatch::Pending(PendingAnswer::Task(tokio::spawn(Arc::clone(self).complete_uncached(request))))
             }
         }
     }
@@ -236,7 +228,7 @@ impl Inner {
             Some(CreateTransferStatus::Created) => Ok(true),
             Some(status) if exists(status) => Ok(false),
             Some(status) => Err(BackendError::Failed(crate::status::describe(status))),
-            None => Err(unexpected_reply()),
+            None => Err(missing_result()),
         }
     }
 

@@ -21,6 +21,7 @@ mod lease_record;
 mod limit_table;
 mod limits;
 mod options;
+mod reads;
 mod reconcile;
 mod requests;
 mod reserve;

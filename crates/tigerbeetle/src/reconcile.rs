@@ -8,10 +8,10 @@ use earmark_admission::{BackendError, Direction, EnforcedStatus};
 use earmark_core::Kind;
 use tigerbeetle::{Account, CreateAccountResult};
 
-use crate::backend::{Inner, Setup, check_account, describe_limit, unexpected_reply};
+use crate::backend::{Inner, Setup, check_account, describe_limit};
 use crate::capacity::{self, ChangeResult, Step};
 use crate::limit_table::{LimitTotals, TrackedLimit, target};
-use crate::requests::{ReadReply, ReadRequest};
+use crate::reads::{CreateAccounts, LastChange, LedgerTime, LookUpAccounts};
 
 /// Interval of the background reconciliation.
 const EVERY: Duration = Duration::from_secs(1);
@@ -130,10 +130,8 @@ impl Inner {
 
     /// Number of the last successful change.
     async fn last_change(&self, tracked: &TrackedLimit) -> Result<u64, BackendError> {
-        match self.read(ReadRequest::LastChange { account: tracked.accounts.limit }).await? {
-            ReadReply::Transfers(transfers) => Ok(transfers.first().map_or(0, |last| last.user_data_64)),
-            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => Err(unexpected_reply()),
-        }
+        let transfers = self.read(LastChange(tracked.accounts.limit)).await?;
+        Ok(transfers.first().map_or(0, |last| last.user_data_64))
     }
 
     /// Reads the accounts of a limit.
@@ -157,9 +155,7 @@ impl Inner {
             let revisions: Vec<u64> = tracked_limits.iter().map(|tracked| self.revision(tracked)).collect();
             let ids =
                 tracked_limits.iter().flat_map(|tracked| [tracked.accounts.limit, tracked.accounts.debt]).collect();
-            let (number, ReadReply::Accounts(found)) = self.read_numbered(ReadRequest::Accounts(ids)).await? else {
-                return Err(unexpected_reply());
-            };
+            let (number, found) = self.read_numbered(LookUpAccounts(ids)).await?;
             for (tracked, revision) in tracked_limits.iter().zip(revisions) {
                 let totals = LimitTotals::read(&tracked.accounts, &found);
                 tracked.store_totals(number, revision, totals);
@@ -189,12 +185,10 @@ impl Inner {
 
     async fn created(&self, accounts: Vec<Account>) -> Result<Vec<CreateAccountResult>, BackendError> {
         let expected = accounts.len();
-        match self.read(ReadRequest::CreateAccounts(accounts)).await? {
-            ReadReply::CreatedAccounts(results) if results.len() == expected => Ok(results),
-            ReadReply::CreatedAccounts(_)
-            | ReadReply::Accounts(_)
-            | ReadReply::Transfers(_)
-            | ReadReply::Refused(_) => Err(unexpected_reply()),
+        let results = self.read(CreateAccounts(accounts)).await?;
+        match results.len() {
+            found if found == expected => Ok(results),
+            found => Err(BackendError::Failed(format!("TigerBeetle gave {found} results for {expected} accounts"))),
         }
     }
 
@@ -221,7 +215,7 @@ impl Inner {
         for (result, what) in results.iter().zip(["the operator", "all leases"]) {
             check_account(result.status, what).map_err(SetupError::Foreign)?;
         }
-        self.read(ReadRequest::Time).await?;
+        self.read(LedgerTime).await?;
         let tracked_limits = self.registered_limits();
         let tracked_limits: Vec<&TrackedLimit> = tracked_limits.iter().map(Arc::as_ref).collect();
         self.create_accounts(&tracked_limits).await?;
@@ -248,7 +242,7 @@ impl Inner {
     /// Reads the ledger's time, so that a silent cluster is noticed; refreshes some limits; and, on the leader,
     /// reconciles limits that differ from the registry.
     async fn maintain(self: &Arc<Inner>, rotation: &mut usize) -> Result<(), BackendError> {
-        self.read(ReadRequest::Time).await?;
+        self.read(LedgerTime).await?;
         self.load_limits();
         // A cached lease may still name a deleted limit, so keep it in the table for the retention.
         let retention = Duration::from_millis(self.config().retention_ms);

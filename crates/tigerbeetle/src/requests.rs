@@ -1,21 +1,10 @@
-//! The consumers of the two queues: transfers in batches, and reads.
-
-use std::future::Future;
-use std::pin::Pin;
+//! Creates transfers in batches.
 
 use earmark_admission::{BackendError, BatchTarget, PendingItem};
-use tigerbeetle::{
-    Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult, CreateTransferResult,
-    CreateTransferStatus, Error, QueryFilter, Transfer,
-};
+use tigerbeetle::{Completion, CreateTransferResult, CreateTransferStatus, Transfer};
 
 use crate::batch::{BATCH_EVENTS_MAX, Chains, RequestSize, next_request};
-use crate::schema::{Code, LEDGER};
 use crate::session::{Session, SessionError};
-
-/// Maximum transfers of a lease: its anchor, its end, and for each of 32 limits a reservation, a void, a rereserve and
-/// a debt.
-const LEASE_TRANSFERS_MAX: u32 = 2 + 4 * 32;
 
 /// Results of one chain, in order.
 pub(crate) type Created = Result<Vec<CreateTransferResult>, BackendError>;
@@ -118,124 +107,6 @@ impl BatchTarget for Writes {
         let mut created = self.create(&transfers, &lens).await.into_iter();
         for (pending, count) in batch.into_iter().zip(counts) {
             pending.reply(created.by_ref().take(count).collect());
-        }
-    }
-
-    async fn idle(&mut self) {}
-}
-
-/// A request other than creating transfers.
-#[derive(Clone, Debug)]
-pub(crate) enum ReadRequest {
-    /// Creates accounts.
-    CreateAccounts(Vec<Account>),
-    /// Reads accounts. Missing ones are left out.
-    Accounts(Vec<u128>),
-    /// All transfers of a lease.
-    Lease(u128),
-    /// The last capacity change of a limit.
-    LastChange { account: u128 },
-    /// The ledger's time.
-    Time,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum ReadReply {
-    CreatedAccounts(Vec<CreateAccountResult>),
-    Accounts(Vec<Account>),
-    Transfers(Vec<Transfer>),
-    Refused(Vec<CreateTransferResult>),
-}
-
-type Awaited = Pin<Box<dyn Future<Output = Result<ReadReply, Error>> + Send>>;
-
-/// Sends reads concurrently. The client merges them into few requests.
-pub(crate) struct Reads {
-    session: Session,
-}
-
-impl Reads {
-    pub(crate) fn new(session: Session) -> Reads {
-        Reads { session }
-    }
-
-    fn observe_time(&self, replies: &[ReadReply]) {
-        let mut refused = replies.iter().filter_map(|reply| match reply {
-            ReadReply::Refused(results) => results.last(),
-            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Transfers(_) => None,
-        });
-        if let Some(refused) = refused.next_back() {
-            self.session.shared().clock.observe(refused.timestamp);
-        }
-    }
-}
-
-impl ReadRequest {
-    fn send(&self, client: &Client) -> Awaited {
-        fn reply<T: 'static>(
-            answer: impl Future<Output = Result<T, Error>> + Send + 'static,
-            wrap: fn(T) -> ReadReply,
-        ) -> Awaited {
-            Box::pin(async move { answer.await.map(wrap) })
-        }
-        match self {
-            ReadRequest::CreateAccounts(accounts) => {
-                reply(client.create_accounts(accounts), ReadReply::CreatedAccounts)
-            }
-            ReadRequest::Accounts(ids) => reply(client.lookup_accounts(ids), ReadReply::Accounts),
-            ReadRequest::Lease(lease) => reply(client.query_transfers(of_lease(*lease)), ReadReply::Transfers),
-            ReadRequest::LastChange { account } => {
-                reply(client.get_account_transfers(last_change(*account)), ReadReply::Transfers)
-            }
-            // A transfer without an id is refused without a trace, and the result carries the ledger's time.
-            ReadRequest::Time => reply(client.create_transfers(&[Transfer::default()]), ReadReply::Refused),
-        }
-    }
-}
-
-fn of_lease(lease: u128) -> QueryFilter {
-    QueryFilter { user_data_128: lease, ledger: LEDGER, limit: LEASE_TRANSFERS_MAX, ..QueryFilter::default() }
-}
-
-fn last_change(account: u128) -> AccountFilter {
-    AccountFilter {
-        account_id: account,
-        code: Code::Capacity as u16,
-        limit: 1,
-        flags: AccountFilterFlags::Debits | AccountFilterFlags::Credits | AccountFilterFlags::Reversed,
-        ..AccountFilter::default()
-    }
-}
-
-impl BatchTarget for Reads {
-    type Item = PendingItem<ReadRequest, Result<ReadReply, BackendError>>;
-
-    const BATCH_EVENTS_MAX: usize = 64;
-
-    async fn submit(&mut self, batch: Vec<PendingItem<ReadRequest, Result<ReadReply, BackendError>>>) {
-        loop {
-            let sent = self.session.request(|client| {
-                let sent: Vec<Awaited> = batch.iter().map(|pending| pending.item.send(client)).collect();
-                async {
-                    let mut replies = Vec::with_capacity(sent.len());
-                    for answer in sent {
-                        replies.push(answer.await?);
-                    }
-                    Ok(replies)
-                }
-            });
-            let error = match sent.await {
-                Ok(replies) => {
-                    self.observe_time(&replies);
-                    return batch.into_iter().zip(replies).for_each(|(pending, reply)| pending.reply(Ok(reply)));
-                }
-                Err(SessionError::ClientLost) => continue,
-                Err(SessionError::TooMuchData) => BackendError::Failed(
-                    "TigerBeetle refused a read as too large; start it with a larger --limit-request".into(),
-                ),
-                Err(SessionError::Stopped(error)) => error,
-            };
-            return batch.into_iter().for_each(|pending| pending.reply(Err(error.clone())));
         }
     }
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
 use earmark_core::{LimitInfo, LimitKey, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
-use tokio::task::JoinHandle;
 
 use crate::answer;
-use crate::backend::{Inner, Setup, unexpected_reply};
+use crate::backend::{Inner, PendingAnswer, Setup, missing_result};
 use crate::batch::Chains;
 use crate::lease_cache::{CachedLease, Denied, InFlight};
 use crate::lease_record::{LeaseRecord, Retry};
@@ -51,9 +50,8 @@ struct Sending {
 
 /// How a reserve is processed.
 enum Dispatch {
-    Answer(Answered),
+    Pending(PendingAnswer<ReserveAnswer>),
     Send(Box<Sending>),
-    Wait(JoinHandle<Answered>),
 }
 
 /// Whether the lease exists in the ledger and must be looked up.
@@ -71,34 +69,26 @@ impl Inner {
         for dispatch in dispatches {
             begun.push(match dispatch {
                 Dispatch::Send(sending) => {
-                    let created = created.next().unwrap_or_else(|| Err(unexpected_reply()));
+                    let created = created.next().unwrap_or_else(|| Err(missing_result()));
                     if is_known(&created) {
                         // Sequential lookups of a batch of retries could exceed the deadline.
                         let inner = Arc::clone(&self);
-                        Dispatch::Wait(tokio::spawn(async move { inner.answer(&sending, created).await }))
+                        PendingAnswer::Task(tokio::spawn(async move { inner.answer(&sending, created).await }))
                     } else {
-                        Dispatch::Answer(self.answer(&sending, created).await)
+                        PendingAnswer::Ready(self.answer(&sending, created).await)
                     }
                 }
-                Dispatch::Answer(_) | Dispatch::Wait(_) => dispatch,
+                Dispatch::Pending(pending) => pending,
             });
         }
-        let mut answers = Vec::with_capacity(begun.len());
-        for dispatch in begun {
-            answers.push(match dispatch {
-                Dispatch::Answer(answer) => answer,
-                Dispatch::Wait(task) => task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string()))),
-                Dispatch::Send(_) => Err(unexpected_reply()),
-            });
-        }
-        answers
+        PendingAnswer::wait(begun).await
     }
 
     /// Sends all prepared chains. Results are in order.
     async fn send_all(&self, dispatches: &[Dispatch]) -> Vec<Created> {
         let chains = dispatches.iter().filter_map(|dispatch| match dispatch {
             Dispatch::Send(sending) => Some(&sending.chain),
-            Dispatch::Answer(_) | Dispatch::Wait(_) => None,
+            Dispatch::Pending(_) => None,
         });
         let mut items = vec![Chains::default()];
         for chain in chains {
@@ -125,7 +115,9 @@ impl Inner {
 
     fn dispatch_reserve(self: &Arc<Inner>, request: LimitsReserve) -> Dispatch {
         if let Some(message) = answer::invalid_parts(&request.requirements, 1, "requirements") {
-            return Dispatch::Answer(Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message })));
+            return Dispatch::Pending(PendingAnswer::Ready(Ok(ReserveAnswer::Refused(Refusal::InvalidRequest {
+                message,
+            }))));
         }
         let mut requirements = request.requirements;
         requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -133,7 +125,7 @@ impl Inner {
         let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
         // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
         if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {
-            return Dispatch::Answer(Ok(self.denied_before(&denied, fingerprint)));
+            return Dispatch::Pending(PendingAnswer::Ready(Ok(self.denied_before(&denied, fingerprint))));
         }
         let in_flight = self.leases.begin(name.id);
         let checked = Checked { name, requirements, fingerprint, _in_flight: in_flight };
@@ -142,7 +134,7 @@ impl Inner {
                 let chain = prepared.plan.chain(&self.common);
                 Dispatch::Send(Box::new(Sending { checked, prepared, chain }))
             }
-            None => Dispatch::Wait(tokio::spawn(Arc::clone(self).reserve_uncached(checked))),
+            None => Dispatch::Pending(PendingAnswer::Task(tokio::spawn(Arc::clone(self).reserve_uncached(checked)))),
         }
     }
 
@@ -319,7 +311,7 @@ impl Inner {
     /// known from the registry.
     async fn denied(&self, checked: &Checked, prepared: &Prepared, index: usize) -> Answered {
         let (Some(taken), Some(limit)) = (prepared.plan.taken.get(index), prepared.limits.get(index)) else {
-            return Err(unexpected_reply());
+            return Err(missing_result());
         };
         let mut limited_by = self.too_large(checked, prepared);
         if !limited_by.is_empty() && self.registry.refresh().await.is_ok() {

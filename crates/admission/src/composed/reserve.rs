@@ -8,7 +8,7 @@ use super::{Parts, all};
 use crate::backend::{AccountPath, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
 use crate::book_host::BookHost;
 use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
-use crate::limits::LimitsReserve;
+use crate::limits::{EnforcedStatus, LimitsReserve};
 use crate::writes::CreditReadError;
 
 /// Milliseconds to wait after a credit shortage. Nobody knows when the account gets credit, so this is a guess.
@@ -90,11 +90,25 @@ impl<H: BookHost> Parts<H> {
                 match self.credits.balances(path.clone()).await {
                     Ok(_) => self.accounts.add(path),
                     Err(CreditReadError::Backend(_)) => {}
+                    Err(_) if self.limits_refuse(request).await => return None,
                     Err(_) => return Some(part.limit.key.clone()),
                 }
             }
         }
         None
+    }
+
+    /// Whether the limits refuse a request without a trace for a reason that comes before a missing account: its lease is
+    /// known, or a limit is decreasing.
+    async fn limits_refuse(&self, request: &ReserveRequest) -> bool {
+        let known = self.limits.lease(request.namespace.clone(), request.lease).await;
+        if matches!(known, Ok(Some(_))) {
+            return true;
+        }
+        let limits = request.requirements.iter().filter_map(|part| self.known(&request.namespace, &part.key));
+        let limits: Vec<_> = limits.filter(|limit| limit.definition.kind.terms().is_none()).collect();
+        let enforced = self.limits.enforced_status(request.namespace.clone(), limits).await;
+        enforced.is_ok_and(|enforced| enforced.contains(&EnforcedStatus::Decreasing))
     }
 
     async fn reserve_payable(

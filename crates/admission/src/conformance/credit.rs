@@ -154,6 +154,31 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
+/// A missing account is named before a limit that is full, and leaves no trace; a known lease, an unknown limit and a
+/// decreasing one come before it.
+pub async fn a_missing_account_is_named_before_a_full_limit(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.put("rpm", MINUTE, 2).await;
+    driver.put("slots", SLOTS, 2).await;
+    driver.has(credit("nobody", "main", "ghost", 60)).await;
+    let known = driver.admit(&[("rpm", 2), ("slots", 2)]).await;
+    let lease = driver.lease();
+    let missing = ReserveAnswer::Refused(Refusal::AccountNotFound { key: key("nobody"), retry_after_ms: 10_000 });
+    for amount in [1, 1, 9] {
+        assert_eq!(driver.reserve(lease, &[("rpm", amount), ("nobody", 1)]).await, missing, "{amount}");
+    }
+    let answer = driver.reserve(known, &[("rpm", 2), ("nobody", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })), "a known lease: {answer:?}");
+    let answer = driver.reserve(lease, &[("never", 1), ("nobody", 1)]).await;
+    assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("never"))));
+    driver.put("slots", SLOTS, 1).await;
+    let answer = driver.reserve(lease, &[("slots", 1), ("nobody", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { .. })), "{answer:?}");
+    driver.does(MAIN, vec![open("ghost"), issue("ghost", 5)]).await;
+    let answer = driver.reserve(lease, &[("rpm", 1), ("nobody", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Denied { .. }), "now the limit is in the way: {answer:?}");
+}
+
 /// An overdraft allows holds beyond the balance.
 pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl Harness) {
     let driver = Driver(harness);

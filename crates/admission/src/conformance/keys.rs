@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earmark_core::{CreateKey, KeyInfo, Operation, Principal, RevokeKey, Role, VaultName};
+use earmark_core::{CreateKey, InvalidWrite, KeyInfo, Operation, Principal, RevokeKey, Role, VaultName, WriteError};
 
 use super::Harness;
 use super::credit_driver::{MAIN, issue, open, open_vault, write_request};
@@ -103,6 +103,47 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     assert_eq!((usage.capacity, usage.reserved), (10, 4));
     let last = backend.client_state(namespace(), None, "billing".parse().expect("a client")).await;
     assert_eq!(last, Ok(1));
+}
+
+/// The first key or user that writes with a client id owns it, in a namespace and in a vault alike.
+pub async fn a_client_id_belongs_to_its_first_writer(harness: &impl Harness) {
+    let backend = harness.backend();
+    let Some(keys) = backend.keys() else { return };
+    let (_, root) = make(keys, Role::Admin).await;
+    let session = |user: &str, role| Principal::Session { actor: user.parse().expect("an actor"), role };
+    for (vault, client, owner) in [(MAIN, "billing", "vault"), (None, "payroll", "namespace")] {
+        let (token, first) = make(keys, Role::Writer).await;
+        let (_, second) = make(keys, Role::Writer).await;
+        let bound = Token::random().expect("random bits");
+        let bound = CreateKey { client: Some(client.parse().expect("a client")), ..command(&bound, Role::Writer) };
+        let bound = keys.create(Principal::System, bound).await.expect("a key that can be made");
+        let ann = session("user:ann", Role::Writer);
+        let write = async |by: &Principal, sequence| {
+            let request = write_request(vault, client, sequence, Vec::new());
+            match backend.write(by.clone(), request).await.expect("a backend that answers") {
+                WriteAnswer::Committed(_) => true,
+                WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::ClientClaimed { client: named })) => {
+                    assert_eq!(named.as_str(), client);
+                    false
+                }
+                WriteAnswer::Refused(other) => panic!("{owner}: {other:?}"),
+            }
+        };
+        assert!(write(&first, 1).await, "{owner}");
+        for other in [&second, &ann] {
+            assert!(!write(other, 2).await, "{owner}: another writer");
+            assert!(!write(other, 1).await, "{owner}: not even a receipt");
+        }
+        assert!(write(&root, 2).await && write(&session("user:eve", Role::Admin), 3).await, "{owner}: admins may");
+        assert!(write(&first, 4).await, "{owner}: admins claim nothing");
+        let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
+        keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
+        assert!(write(&ann, 5).await, "{owner}: a revoked key owns nothing");
+        assert!(!write(&second, 6).await && !write(&session("user:bob", Role::Writer), 6).await, "{owner}: a user");
+        assert!(write(&ann, 5).await, "{owner}: a retry");
+        assert!(write(&Principal::Key(bound.number), 6).await, "{owner}: a bound key takes over");
+        assert!(!write(&ann, 7).await, "{owner}: from the user");
+    }
 }
 
 /// The change log lists every change with its actor, in pages.

@@ -347,6 +347,37 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     assert!(!changes(our_key).contains("hers"), "{}", changes(our_key));
 }
 
+/// The first key that writes with a client id owns it, until it is revoked.
+fn client_ids_have_owners(server: &Server) {
+    let root = key(server);
+    let writer = |more: &str| {
+        let made = by(server, &root, &format!("key create --name writer --role writer --json{more}")).ends(0).json();
+        made["key"].as_str().unwrap().to_owned()
+    };
+    let (first, second, bound) = (writer(""), writer(""), writer(" --client-id billing"));
+    let write = |key: &str, sequence: u32| {
+        by(server, key, &format!("write --client billing --vault main --sequence {sequence}"))
+    };
+    write(&first, 1).ends(0);
+    for sequence in [1, 2] {
+        let refused = write(&second, sequence).ends(1);
+        assert!(refused.stderr.contains("(INVALID): client_id: billing belongs to another key"), "{refused:?}");
+    }
+    write(&root, 2).ends(0);
+    by(server, &root, &format!("key revoke {first}")).ends(0);
+    write(&second, 3).ends(0);
+    write(&bound, 4).ends(0);
+    write(&second, 5).ends(1);
+}
+
+#[test]
+fn a_client_id_belongs_to_its_first_writer_in_the_book_and_in_a_database() {
+    client_ids_have_owners(&Server::start(&["--bootstrap-key"]));
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credits.db").display());
+    client_ids_have_owners(&Server::start(&["--bootstrap-key", "--credits", &url]));
+}
+
 #[test]
 fn namespaces_are_apart_on_a_node() {
     let folder = tempfile::tempdir().unwrap();

@@ -42,7 +42,7 @@ impl Request for PutLimit<'_> {
     }
 
     fn read(&self, reader: Reader<'_>, message: v1::PutLimitResponse) -> Result<LimitStatus, Failure> {
-        reader.converted(convert::status_in(message.status, None))
+        reader.converted(convert::status_in(message.status, Some(self.0.capacity)))
     }
 
     #[cfg(feature = "local")]
@@ -67,7 +67,7 @@ impl Request for DeleteLimit<'_> {
     }
 
     fn read(&self, reader: Reader<'_>, message: v1::DeleteLimitResponse) -> Result<LimitStatus, Failure> {
-        reader.converted(convert::status_in(message.status, None))
+        reader.converted(convert::status_in(message.status, Some(0)))
     }
 
     #[cfg(feature = "local")]

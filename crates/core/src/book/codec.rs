@@ -43,6 +43,8 @@ const BY_ANYONE: u8 = 40;
 const BY_KEY: u8 = 41;
 /// Before the actor name and the tag of a command from a named actor.
 const BY_NAMED: u8 = 42;
+/// Before the role, the actor name and the tag of a command from the user of a session token.
+const BY_SESSION: u8 = 43;
 
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;

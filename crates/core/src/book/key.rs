@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{
     Book, Command, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome,
 };
-use crate::id::{Actor, KeyId, LimitKey};
-use crate::keys::{CreateKey, KeyInfo, KeyNumber, Principal, RevokeKey, SecretHash};
+use crate::id::{Actor, ClientId, KeyId, LimitKey};
+use crate::keys::{ClientClaim, ClientOwner, CreateKey, KeyInfo, KeyNumber, Principal, RevokeKey, SecretHash};
 use crate::time::{Moment, UnixMs};
 
 /// The answer to `CreateKey` and `RevokeKey`, in order of precedence.
@@ -52,9 +52,12 @@ impl Book {
             return created.map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
-        self.writer = if let Principal::Key(number) = by { Some(*number) } else { None };
+        self.client_claim = match command {
+            Command::Write(write) => self.keys.client_claim(by, &write.client),
+            _ => None,
+        };
         let outcome = self.apply(at, command);
-        (self.credits.actor, self.writer) = (None, None);
+        (self.credits.actor, self.client_claim) = (None, None);
         outcome
     }
 
@@ -119,6 +122,18 @@ impl Book {
     #[must_use]
     pub fn actor(&self, by: &Principal) -> Option<Actor> {
         self.keys.actor(by)
+    }
+
+    /// The claim of a writer to a client id; `None` if it may write with any and own none.
+    #[must_use]
+    pub fn client_claim(&self, by: &Principal, client: &ClientId) -> Option<ClientClaim> {
+        self.keys.client_claim(by, client)
+    }
+
+    /// Whether an owner still owns its client ids at `now`.
+    #[must_use]
+    pub fn is_owner_valid(&self, now: UnixMs, owner: &ClientOwner) -> bool {
+        self.keys.is_owner_valid(now.max(self.time()), owner)
     }
 
     /// Whether a command with this right may be applied at `now`.

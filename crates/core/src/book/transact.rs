@@ -10,7 +10,7 @@ use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, W
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
 use crate::credits::CreditRefusal;
-use crate::keys::{KeyNumber, Role};
+use crate::keys::ClientOwner;
 use crate::limits::UndoLimit;
 use crate::sequence::{ContentHash, Kept, Scope, Verdict};
 use crate::time::{Moment, UnixMs};
@@ -93,20 +93,17 @@ impl Book {
         Ok(Scope { namespace, vault })
     }
 
-    /// The key that owns the client id once the write is committed. The first key that writes with a client id claims
-    /// it, until the key is revoked or expires. A key bound to the client id takes it over; an admin may always write.
-    fn claim(&self, now: UnixMs, scope: Scope, write: &Write) -> Result<Option<KeyNumber>, WriteError> {
-        let Some(writer) = self.writer.and_then(|writer| self.keys.get(writer)) else { return Ok(None) };
-        if writer.role == Role::Admin {
-            return Ok(None);
-        }
-        let owner = self.sequences.owner(scope, &write.client).and_then(|owner| self.keys.get(owner));
-        let is_taken = owner.is_some_and(|owner| owner.number != writer.number && owner.is_valid(now));
-        if is_taken && writer.client.as_ref() != Some(&write.client) {
+    /// The owner of the client id once the write is committed, if the writer claims it. The first key or user that
+    /// writes with a client id owns it; a key only until it is revoked or expires. A key bound to the client id takes
+    /// it over; an admin may always write.
+    fn claim(&self, now: UnixMs, scope: Scope, write: &Write) -> Result<Option<ClientOwner>, WriteError> {
+        let Some(claim) = &self.client_claim else { return Ok(None) };
+        let current = self.sequences.owner(scope, &write.client);
+        if claim.is_taken(current, |owner| self.keys.is_owner_valid(now, owner)) {
             let client = write.client.clone();
             return Err(WriteError::Invalid(InvalidWrite::ClientClaimed { client }));
         }
-        Ok(Some(writer.number))
+        Ok((current != Some(&claim.owner)).then(|| claim.owner.clone()))
     }
 
     /// The content hash of a list of operations: half of the SHA-256 of their encoding.

@@ -33,8 +33,24 @@ struct Accounts<'a> {
 }
 
 impl Limits {
-    /// Checks that every account has the amounts required of it. If not, records the denial. An account that does not
-    /// exist leaves no record, so that the same lease can try again once it is opened.
+    /// The refusal by the first credit limit, in key order, whose vault or account does not exist. It leaves no record,
+    /// so that the same lease can try again once the account is opened.
+    pub(super) fn missing_account(
+        &self,
+        namespace: NamespaceId,
+        resolved: &[ResolvedPart],
+        credits: &Credits,
+    ) -> Option<ReserveOutcome> {
+        let is_missing = |id: &LimitId| {
+            let limit = &self.state.limits[*id];
+            limit.is_credit && limit.payers.is_none() && self.find_accounts(namespace, *id, credits).is_none()
+        };
+        let missing = resolved.iter().map(|part| part.limit).filter(is_missing);
+        let limit = missing.min_by_key(|id| self.key(*id))?;
+        Some(ReserveOutcome::AccountNotFound { limit, retry_after_ms: CREDIT_RETRY_MS })
+    }
+
+    /// Checks that every account has the amounts required of it. If not, records the denial. The accounts exist.
     pub(super) fn plan_credit(
         &mut self,
         now: UnixMs,
@@ -45,7 +61,6 @@ impl Limits {
         let mut new_assets: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
-        let mut missing: Option<LimitId> = None;
         let mut shortest: Option<(LimitId, CreditShortage)> = None;
         for part in resolved {
             if !self.state.limits[part.limit].is_credit {
@@ -57,13 +72,9 @@ impl Limits {
                     planned.push(Planned { limit: part.limit, amount: part.amount, payers, balance });
                 }
                 // The vault has the maximum number of assets, so no account can have this one.
-                None if self.find_accounts(command.namespace, part.limit, credits).is_some() => {
+                None => {
                     shortest.get_or_insert((part.limit, CreditShortage::NotEnough));
                 }
-                None if missing.is_none_or(|first| self.key(part.limit) < self.key(first)) => {
-                    missing = Some(part.limit);
-                }
-                None => {}
             }
         }
         for part in &planned {
@@ -76,11 +87,8 @@ impl Limits {
             }
         }
         self.planned = planned;
-        let refusal = match (missing, shortest) {
-            (None, None) => return Ok(()),
-            (Some(limit), _) => ReserveOutcome::AccountNotFound { limit, retry_after_ms: CREDIT_RETRY_MS },
-            (None, Some(short)) => ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short)),
-        };
+        let Some(short) = shortest else { return Ok(()) };
+        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short));
         new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
         Err(refusal)
     }

@@ -128,6 +128,9 @@ impl Limits {
         if is_refused {
             return self.refuse_by_name(command, resolved);
         }
+        if has_credit && let Some(refusal) = self.missing_account(namespace, resolved, credits) {
+            return refusal;
+        }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
         if self.state.external.parts.limits && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit) {
             return ReserveOutcome::LimitsExternal;

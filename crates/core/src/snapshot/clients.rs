@@ -6,7 +6,7 @@ use super::records::time;
 use crate::book::codec::{put_result, read_result};
 use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
-use crate::keys::KeyNumber;
+use crate::keys::ClientOwner;
 use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
@@ -15,14 +15,16 @@ type Result<T> = std::result::Result<T, Malformed>;
 type KeptReceipt = Kept<Option<Arc<Receipt>>>;
 
 const NO_VAULT: u32 = u32::MAX;
-const NO_OWNER: u32 = u32::MAX;
 
 pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>>) {
     out.put_u16(stream.scope.namespace.0);
     out.put_u32(stream.scope.vault.map_or(NO_VAULT, |vault| vault.0));
     out.put_text(stream.client.as_ref().map_or("", ClientId::as_str));
     out.put_u64(stream.last);
-    out.put_u32(stream.owner.map_or(NO_OWNER, |owner| owner.0));
+    out.put_u8(stream.owner.is_some().into());
+    if let Some(owner) = &stream.owner {
+        out.put_text(&owner.to_string());
+    }
     put_kept(out, &stream.kept);
 }
 
@@ -37,7 +39,12 @@ pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> 
         return Err(Malformed("a client is in no scope"));
     }
     let last = input.u64()?;
-    let owner = Some(input.u32()?).filter(|owner| *owner != NO_OWNER).map(KeyNumber);
+    let owner = if input.bool()? {
+        let owner: ClientOwner = input.text()?.parse().map_err(|_| Malformed("a client has no valid owner"))?;
+        Some(owner)
+    } else {
+        None
+    };
     let kept = read_kept(book, last, input)?;
     let scope = Scope { namespace, vault };
     let stream = Stream { scope, client: Some(client), last, owner, kept, ..Stream::default() };

@@ -435,4 +435,19 @@ fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
         RevokeKey { id: "bound".parse().unwrap(), namespace: None, actor: "system:bootstrap".parse().unwrap() };
     test.book.apply(START, Command::RevokeKey(&revoke));
     assert!(is_committed(test.book.apply_as(START, &second, Command::Write(&write(5)))), "a revoked key holds nothing");
+
+    let session = |user: &str, role| Principal::Session { actor: user.parse().unwrap(), role };
+    let [ann, bob, chief] = [("user:ann", Role::Writer), ("user:bob", Role::Writer), ("user:eve", Role::Admin)]
+        .map(|(user, role)| session(user, role));
+    assert_eq!(test.book.apply_as(START, &ann, Command::Write(&write(6))), refused, "a key owns it");
+    let write = |sequence| Write { client: "payroll".parse().unwrap(), ..write(sequence) };
+    let claimed = InvalidWrite::ClientClaimed { client: "payroll".parse().unwrap() };
+    let refused = Outcome::Write(WriteOutcome::Refused(WriteError::Invalid(claimed)));
+    assert!(is_committed(test.book.apply_as(START, &ann, Command::Write(&write(1)))), "a session claims it too");
+    test.book = restore(&snapshot(&mut test.book), 64, 7).unwrap();
+    for other in [&bob, &first] {
+        assert_eq!(test.book.apply_as(START, other, Command::Write(&write(2))), refused);
+    }
+    assert!(is_committed(test.book.apply_as(START, &chief, Command::Write(&write(2)))), "an admin may write");
+    assert!(is_committed(test.book.apply_as(START, &ann, Command::Write(&write(3)))));
 }

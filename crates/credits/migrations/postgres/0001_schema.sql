@@ -41,9 +41,11 @@ create table clients (
     vault text collate "C" not null,
     client text collate "C" not null,
     last_sequence bigint not null,
+    owner text collate "C",
     primary key (namespace, vault, client)
 );
 comment on table clients is 'The last sequence of each client.';
+comment on column clients.owner is 'The key (key:<id>) or user that owns the client id, if one has claimed it.';
 
 create table postings (
     id text collate "C" not null primary key,
@@ -85,6 +87,7 @@ create table entries (
     gate text collate "C" not null,
     place integer not null,
     at_ms bigint not null,
+    wall_ms bigint not null,
     kind text collate "C" not null,
     lease text collate "C",
     body json not null,
@@ -94,6 +97,8 @@ create table entries (
 comment on table entries is 'The history. Rows are never changed or deleted.';
 comment on column entries.number is 'From 1 in each vault, without gaps, in commit order.';
 comment on column entries.gate is 'The idempotency key of its plan, which all entries of the plan share.';
+comment on column entries.at_ms is 'Log time, which never runs backwards.';
+comment on column entries.wall_ms is 'Calendar time, which is shown.';
 comment on column entries.place is 'Its index in the plan.';
 comment on column entries.tx is 'The PostgreSQL transaction that inserted it, for the order of commits.';
 comment on column entries.body is 'Its content, without its effects.';
@@ -424,9 +429,9 @@ begin
         -- Names contain no slash.
         lasts := lasts || jsonb_build_object((k->>0) || '/' || (k->>1), last);
     end loop;
-    insert into entries (namespace, vault, number, gate, place, at_ms, kind, lease, body)
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
     select e->>0, e->>1, (lasts->>((e->>0) || '/' || (e->>1)))::bigint - (e->>2)::bigint, saga, (e->>3)::int,
-        (e->>4)::bigint, e->>5, e->>6, texts[(e->>7)::int]::json
+        (e->>4)::bigint, (e->>5)::bigint, e->>6, e->>7, texts[(e->>8)::int]::json
     from jsonb_array_elements(c->'entries') e;
     get diagnostics n = row_count;
     if c ? 'changes' then
@@ -444,9 +449,10 @@ begin
             retired = least(assets.retired + excluded.retired, most);
     end if;
     if c ? 'client' then
-        insert into clients (namespace, vault, client, last_sequence)
-        values (c->>'client_namespace', c->>'client_vault', c->>'client', (c->>'sequence')::bigint)
-        on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence;
+        insert into clients (namespace, vault, client, last_sequence, owner)
+        values (c->>'client_namespace', c->>'client_vault', c->>'client', (c->>'sequence')::bigint, c->>'client_owner')
+        on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence,
+            owner = coalesce(excluded.owner, clients.owner);
     end if;
     return n;
 end
@@ -468,11 +474,12 @@ $$;
 create function commit_plans(
     v_namespace text[], v_vault text[],
     p_gate text[], p_rid text[], p_inputs int[], p_needs int[], p_home int[], p_client text[], p_sequence bigint[],
+    p_owner text[],
     i_plan int[], i_id text[],
     n_plan int[], n_home int[], n_account text[], n_spends boolean[],
     o_plan int[], o_id text[], o_home int[], o_account text[], o_asset text[], o_amount text[], o_lease text[], o_limit text[],
     o_ends bigint[],
-    e_plan int[], e_home int[], e_place int[], e_at bigint[], e_kind text[], e_lease text[], e_body text[],
+    e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
     t_plan int[], t_home int[], t_asset text[], t_issued text[], t_retired text[]
 ) returns boolean[]
@@ -532,11 +539,11 @@ begin
     from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends)
         o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms)
     where is_done[o.plan];
-    insert into entries (namespace, vault, number, gate, place, at_ms, kind, lease, body)
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
     select v_namespace[e.home], v_vault[e.home], numbers[e.entry], p_gate[e.plan], e.place,
-        e.at_ms, e.kind, e.lease, e.body::json
-    from unnest(e_plan, e_home, e_place, e_at, e_kind, e_lease, e_body) with ordinality
-        e (plan, home, place, at_ms, kind, lease, body, entry)
+        e.at_ms, e.wall_ms, e.kind, e.lease, e.body::json
+    from unnest(e_plan, e_home, e_place, e_at, e_wall, e_kind, e_lease, e_body) with ordinality
+        e (plan, home, place, at_ms, wall_ms, kind, lease, body, entry)
     where is_done[e.plan];
     insert into changes (namespace, vault, number, account, asset, amount, held)
     select v_namespace[e_home[c.entry]], v_vault[e_home[c.entry]], numbers[c.entry], c.account, c.asset, c.amount::numeric,
@@ -558,11 +565,12 @@ begin
         set issued = least(assets.issued + excluded.issued, most),
             retired = least(assets.retired + excluded.retired, most);
     end if;
-    insert into clients (namespace, vault, client, last_sequence)
-    select v_namespace[s.home], v_vault[s.home], s.client, s.sequence
-    from unnest(p_home, p_client, p_sequence) with ordinality s (home, client, sequence, plan)
+    insert into clients (namespace, vault, client, last_sequence, owner)
+    select v_namespace[s.home], v_vault[s.home], s.client, s.sequence, s.owner
+    from unnest(p_home, p_client, p_sequence, p_owner) with ordinality s (home, client, sequence, owner, plan)
     where s.client is not null and is_done[s.plan]
-    on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence;
+    on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence,
+        owner = coalesce(excluded.owner, clients.owner);
     return is_done;
 end
 $$;
@@ -590,7 +598,7 @@ where lease is not null and state <> 'inactive';
 comment on view live_holds is 'Live holds and their timeouts.';
 
 create view history as
-select c.namespace, c.vault, c.number, to_timestamp(e.at_ms / 1000.0) as at, e.kind, c.account, c.asset, c.amount, c.held, e.lease, e.gate, e.body
+select c.namespace, c.vault, c.number, to_timestamp(e.wall_ms / 1000.0) as at, e.kind, c.account, c.asset, c.amount, c.held, e.lease, e.gate, e.body
 from changes c
 join entries e on e.namespace = c.namespace and e.vault = c.vault and e.number = c.number;
 comment on view history is 'The history of each account.';

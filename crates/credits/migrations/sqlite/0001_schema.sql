@@ -36,6 +36,7 @@ create table clients (
     vault text not null,
     client text not null,
     last_sequence integer not null,
+    owner text,
     primary key (namespace, vault, client)
 ) strict, without rowid;
 
@@ -73,6 +74,7 @@ create table entries (
     gate text not null,
     place integer not null,
     at_ms integer not null,
+    wall_ms integer not null,
     kind text not null,
     lease text,
     body text not null check (json_valid(body)),
@@ -150,7 +152,7 @@ from postings
 where lease is not null and state <> 'inactive';
 
 create view history as
-select c.namespace, c.vault, c.number, strftime('%Y-%m-%dT%H:%M:%fZ', e.at_ms / 1000.0, 'unixepoch') as at,
+select c.namespace, c.vault, c.number, strftime('%Y-%m-%dT%H:%M:%fZ', e.wall_ms / 1000.0, 'unixepoch') as at,
     e.kind, c.account, c.asset, c.amount, c.held, e.lease, e.gate, e.body
 from changes c
 join entries e on e.namespace = c.namespace and e.vault = c.vault and e.number = c.number;

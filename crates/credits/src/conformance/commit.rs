@@ -5,10 +5,11 @@ use std::sync::Arc;
 use earmark_core::{AccountStatus, ClientId};
 
 use super::driver::{
-    StoreDriver, again, change, client, entry, home, moving, opening, posting, steps, taking, token, usd_key, vault,
+    StoreDriver, again, change, client, entry, home, moving, opening, owner, posting, steps, taking, token, usd_key,
+    vault,
 };
 use super::sample::bodies;
-use crate::model::{ClaimKind, Entry, Need, Plan, SequenceClaim, TotalsChange};
+use crate::model::{ClaimKind, Client, Entry, Need, Plan, SequenceClaim, TotalsChange};
 use crate::store::{AssetSums, Change, FindRecord, Store, Survey};
 
 /// A single conditional change decides.
@@ -62,7 +63,7 @@ pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
 pub async fn deciding_needs_the_next_sequence_of_the_client(store: &dyn Store) {
     let driver = StoreDriver(store);
     let sequence_claim = |sequence| {
-        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
+        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence, owner: None });
         Plan { sequence_claim, ..Plan::clone(&taking(&[])) }
     };
     for (sequence, expected) in [(2, 0), (1, 1), (1, 0), (3, 0), (2, 1)] {
@@ -218,11 +219,13 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
     let look = async || {
         let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };
         let found = store.survey(survey).await.expect("a store that answers");
-        (found.assets[0], found.last_sequence)
+        (found.assets[0], found.client)
     };
     for (sequence, issued, retired) in [(1, i128::MAX, 0), (2, 0, 7)] {
         let totals = vec![TotalsChange { asset: usd_key(), issued, retired }];
-        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
+        // The second write claims nothing, which leaves the owner as it is.
+        let owner = owner().filter(|_| sequence == 1);
+        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence, owner });
         let before = look().await;
         let plan = Plan { totals, sequence_claim, ..Plan::clone(&taking(&[])) };
         let (saga, plan) = driver.prepare(plan).await;
@@ -230,11 +233,15 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
         assert_eq!(look().await, before);
         driver.finish(saga, &plan).await;
     }
-    assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(2)));
+    let stored = Client { last_sequence: 2, owner: owner() };
+    assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(stored)));
     assert_eq!(store.clients().await, Ok(1));
     let other = ClientId::new("other").expect("a valid client");
-    let sequence_claim =
-        Some(SequenceClaim { client: crate::model::ClientKey { home: vault("eu"), client: other }, sequence: 1 });
+    let sequence_claim = Some(SequenceClaim {
+        client: crate::model::ClientKey { home: vault("eu"), client: other },
+        sequence: 1,
+        owner: None,
+    });
     driver.execute(Plan { sequence_claim, ..Plan::clone(&taking(&[])) }).await;
     assert_eq!(store.clients().await, Ok(2));
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, Overdraft, UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, ClientId, ClientOwner, LeaseId, LimitKey, Moment, NamespaceName, Overdraft,
+    UnixMs, VaultName,
 };
 
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -50,6 +51,11 @@ pub(super) fn client(name: &str) -> ClientKey {
     ClientKey { home: home(), client: ClientId::new(name).expect("a valid client") }
 }
 
+/// The owner of a client id.
+pub(super) fn owner() -> Option<ClientOwner> {
+    Some(ClientOwner::Key("4m8qk2v7d1xz".parse().expect("a valid key id")))
+}
+
 pub(super) fn limit(name: &str) -> LimitKey {
     LimitKey::new(name).expect("a valid key")
 }
@@ -74,7 +80,9 @@ pub(super) fn record(token: SagaToken, plan: &Arc<Plan>) -> Arc<Record> {
 }
 
 pub(super) fn entry(changes: Vec<AccountChange>) -> Entry {
-    Entry { home: home(), at: NOW, body: EntryBody::Ended { lease: lease().lease }, changes }
+    // The clocks differ, so that a store that mixes them up is found.
+    let at = Moment { log: NOW, wall: NOW.minus_ms(5) };
+    Entry { home: home(), at, body: EntryBody::Ended { lease: lease().lease }, changes }
 }
 
 pub(super) fn change(name: &str, amount: i128, held: i128) -> AccountChange {

@@ -2,7 +2,9 @@
 
 use earmark_core::{AccountName, AccountStatus, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, TxId};
 
-use super::driver::{NOW, account, change, client, entry, held, lease, limit, moving, opening, posting, usd, usd_key};
+use super::driver::{
+    NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
+};
 use crate::model::{
     Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement, TotalsChange,
     Transaction,
@@ -95,6 +97,6 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
         needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
         claims: vec![overdrawn, freeze, close],
         totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX }],
-        sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1 }),
+        sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1, owner: owner() }),
     }
 }

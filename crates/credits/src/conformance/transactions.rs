@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{Actor, ClientId, NamespaceName, TxId, VaultName};
+use earmark_core::{Actor, ClientId, Moment, NamespaceName, TxId, VaultName};
 
 use super::concurrent::{MANY, concurrently};
 use super::driver::{NOW, StoreDriver, entry, home, token};
@@ -29,7 +29,8 @@ fn transaction(home: &VaultKey, sequence: u64) -> Entry {
         actor: Actor::new(&format!("user:{sequence}")).expect("a valid actor"),
         operations: vec![],
     });
-    Entry { home: home.clone(), at: NOW.plus_ms(sequence), body, changes: vec![] }
+    let at = Moment { log: NOW.plus_ms(sequence), wall: NOW.minus_ms(sequence) };
+    Entry { home: home.clone(), at, body, changes: vec![] }
 }
 
 /// The sequences and cursors of all transactions, read `max` at a time.
@@ -45,7 +46,7 @@ async fn listed(
         let page = store.transactions(namespace.clone(), after, max).await.expect("a store that answers");
         assert!(page.found.len() <= max);
         for found in page.found {
-            assert_eq!(found.at, NOW.plus_ms(found.transaction.sequence));
+            assert_eq!(found.at, NOW.minus_ms(found.transaction.sequence));
             assert_eq!(found.transaction.actor.as_str(), format!("user:{}", found.transaction.sequence));
             assert!(namespace.as_ref().is_none_or(|name| *name == found.home.namespace));
             numbers.push((found.transaction.sequence, found.place));

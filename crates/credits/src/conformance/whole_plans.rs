@@ -6,11 +6,11 @@ use earmark_core::AccountStatus;
 
 use super::concurrent::concurrently;
 use super::driver::{
-    NOW, StoreDriver, account, again, amounts, change, client, entry, held, lease, moving, opening, posting, record,
-    taking, token, usd_key, vault,
+    NOW, StoreDriver, account, again, amounts, change, client, entry, held, lease, moving, opening, owner, posting,
+    record, taking, token, usd_key, vault,
 };
 use super::sample::bodies;
-use crate::model::{ClaimKind, Entry, Need, Plan, PostingState, SagaToken, SequenceClaim, TotalsChange};
+use crate::model::{ClaimKind, Client, Entry, Need, Plan, PostingState, SagaToken, SequenceClaim, TotalsChange};
 use crate::store::{AssetSums, FindRecord, Store, Survey};
 
 impl StoreDriver<'_> {
@@ -39,7 +39,7 @@ pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
         entries: entries.clone(),
         needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
         totals: vec![TotalsChange { asset: usd_key(), issued: i128::MAX, retired: 3 }],
-        sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: 1 }),
+        sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: 1, owner: owner() }),
         ..Plan::default()
     });
     assert!(driver.commit(saga, &plan).await);
@@ -54,7 +54,8 @@ pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
     let found = store.survey(survey).await.expect("a store that answers");
     // The issued total saturates.
     let sums = AssetSums { issued: i128::MAX, retired: 3 };
-    assert_eq!((found.assets, found.last_sequence), (vec![Some(sums)], Some(1)));
+    let written = Client { last_sequence: 1, owner: owner() };
+    assert_eq!((found.assets, found.client), (vec![Some(sums)], Some(written)));
     let next = driver.execute(Plan::clone(&taking(&[]))).await;
     assert_eq!(store.entries(next.gate).await.expect("a store that answers")[0].number, last + 1);
     assert!(!driver.commit(again(saga), &plan).await, "it happened");
@@ -86,7 +87,7 @@ pub async fn a_whole_plan_commits_only_as_by_steps(store: &dyn Store) {
         assert_eq!(driver.commit(token(), &needing(name, true)).await, spends, "{name}");
     }
     let sequence_claim = |sequence| {
-        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
+        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence, owner: None });
         Arc::new(Plan { sequence_claim, ..Plan::clone(&taking(&[])) })
     };
     for (sequence, expected) in

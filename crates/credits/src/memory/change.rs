@@ -162,7 +162,7 @@ impl Rows {
     fn decide(&mut self, token: &SagaToken, plan: &Plan) -> bool {
         let is_first = !self.entries.contains_key(&token.gate);
         let is_turn = plan.sequence_claim.as_ref().is_none_or(|sequence_claim| {
-            let last = self.clients.get(&sequence_claim.client).copied().unwrap_or(0);
+            let last = self.clients.get(&sequence_claim.client).map_or(0, |client| client.last_sequence);
             last.checked_add(1) == Some(sequence_claim.sequence)
         });
         let are_met = plan.needs.iter().all(|need| self.is_met(token.rid, need));
@@ -230,7 +230,11 @@ impl Rows {
             sums.retired = sums.retired.saturating_add(change.retired);
         }
         if let Some(sequence_claim) = &plan.sequence_claim {
-            self.clients.insert(sequence_claim.client.clone(), sequence_claim.sequence);
+            let client = self.clients.entry(sequence_claim.client.clone()).or_default();
+            client.last_sequence = sequence_claim.sequence;
+            if let Some(owner) = &sequence_claim.owner {
+                client.owner = Some(owner.clone());
+            }
         }
         let count = stored.len();
         self.entries.insert(token.gate, stored);

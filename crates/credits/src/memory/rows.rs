@@ -9,8 +9,8 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState, StoredEntry,
-    StoredRecord, VaultKey,
+    Account, AccountKey, AssetKey, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState,
+    StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction, PostingQuery,
@@ -25,7 +25,7 @@ pub(super) struct Rows {
     pub(super) accounts: BTreeMap<AccountKey, Account>,
     pub(super) claimed: BTreeMap<ReservationId, BTreeSet<AccountKey>>,
     pub(super) assets: BTreeMap<AssetKey, AssetSums>,
-    pub(super) clients: HashMap<ClientKey, u64>,
+    pub(super) clients: HashMap<ClientKey, Client>,
     postings: HashMap<PostingId, (Posting, PostingState)>,
     live: BTreeMap<AccountKey, BTreeMap<AssetName, Live>>,
     pending: BTreeMap<ReservationId, BTreeSet<PostingId>>,
@@ -130,7 +130,7 @@ impl Rows {
         Surveyed {
             accounts: survey.accounts.iter().map(|key| self.accounts.get(key).copied()).collect(),
             posting_sets: survey.posting_sets.iter().map(|query| self.posting_set(query)).collect(),
-            last_sequence: survey.client.as_ref().and_then(|key| self.clients.get(key).copied()),
+            client: survey.client.as_ref().and_then(|key| self.clients.get(key).cloned()),
             assets: survey.assets.iter().map(|key| self.assets.get(key).copied()).collect(),
         }
     }
@@ -285,7 +285,7 @@ impl Rows {
                 place: CreditCursor { commit, given: 1 },
                 home,
                 number: stored.number,
-                at: stored.entry.at,
+                at: stored.entry.at.wall,
                 transaction: transaction.clone(),
             })
         });

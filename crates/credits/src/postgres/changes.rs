@@ -104,7 +104,8 @@ impl ChangeList {
             self.vaults.insert(entry.home.clone());
             let lease = entry.body.lease().map(|lease| lease.to_string());
             let (kind, text) = (document::body_kind(&entry.body), self.text(document::to_json(&entry.body)));
-            entries.push(json!([namespace, vault, behind, at, entry.at.get(), kind, lease, text]));
+            let (log_ms, wall_ms) = (entry.at.log.get(), entry.at.wall.get());
+            entries.push(json!([namespace, vault, behind, at, log_ms, wall_ms, kind, lease, text]));
             for change in &entry.changes {
                 let (account, asset) = (change.account.as_str(), change.asset.as_str());
                 let (amount, held) = (change.amount.to_string(), change.held.to_string());
@@ -130,6 +131,8 @@ impl ChangeList {
         name_client(&mut recorded, plan);
         if let Some(sequence_claim) = &plan.sequence_claim {
             recorded.insert("sequence".to_owned(), signed(sequence_claim.sequence).into());
+            let owner = sequence_claim.owner.as_ref().map(ToString::to_string);
+            recorded.insert("client_owner".to_owned(), owner.into());
         }
         Json::Object(recorded)
     }

@@ -13,7 +13,7 @@ use crate::sql::signed;
 
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)";
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -31,6 +31,7 @@ pub(super) struct Columns<'a> {
     p_home: Vec<Option<i32>>,
     p_client: Vec<Option<&'a str>>,
     p_sequence: Vec<Option<i64>>,
+    p_owner: Vec<Option<String>>,
     i_plan: Vec<i32>,
     i_id: Vec<String>,
     n_plan: Vec<i32>,
@@ -50,6 +51,7 @@ pub(super) struct Columns<'a> {
     e_home: Vec<i32>,
     e_place: Vec<i32>,
     e_at: Vec<i64>,
+    e_wall: Vec<i64>,
     e_kind: Vec<&'static str>,
     e_lease: Vec<Option<String>>,
     e_body: Vec<String>,
@@ -102,6 +104,7 @@ impl<'a> Columns<'a> {
         self.p_client.push(claim.map(|claim| claim.client.client.as_str()));
         // A sequence above 63 bits is never next.
         self.p_sequence.push(claim.map(|claim| i64::try_from(claim.sequence).unwrap_or(-1)));
+        self.p_owner.push(claim.and_then(|claim| claim.owner.as_ref()).map(ToString::to_string));
         for posting in &record.plan.outputs {
             self.add_output(plan, place(homes, &posting.account.home), posting);
         }
@@ -134,7 +137,8 @@ impl<'a> Columns<'a> {
         self.e_plan.push(plan);
         self.e_home.push(home);
         self.e_place.push(place);
-        self.e_at.push(signed(entry.at.get()));
+        self.e_at.push(signed(entry.at.log.get()));
+        self.e_wall.push(signed(entry.at.wall.get()));
         self.e_kind.push(document::body_kind(&entry.body));
         self.e_lease.push(entry.body.lease().map(|lease| lease.to_string()));
         self.e_body.push(document::to_json(&entry.body));
@@ -151,13 +155,13 @@ impl<'a> Columns<'a> {
     pub(super) fn query(&self) -> Query<'_, Postgres, PgArguments> {
         let query = sqlx::query(COMMIT).bind(&self.v_namespace).bind(&self.v_vault);
         let query = query.bind(&self.p_gate).bind(&self.p_rid).bind(&self.p_inputs).bind(&self.p_needs);
-        let query = query.bind(&self.p_home).bind(&self.p_client).bind(&self.p_sequence);
+        let query = query.bind(&self.p_home).bind(&self.p_client).bind(&self.p_sequence).bind(&self.p_owner);
         let query = query.bind(&self.i_plan).bind(&self.i_id);
         let query = query.bind(&self.n_plan).bind(&self.n_home).bind(&self.n_account).bind(&self.n_spends);
         let query = query.bind(&self.o_plan).bind(&self.o_id).bind(&self.o_home).bind(&self.o_account);
         let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
         let query = query.bind(&self.o_limit).bind(&self.o_ends);
-        let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at);
+        let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at).bind(&self.e_wall);
         let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_body);
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
         let query = query.bind(&self.c_amount).bind(&self.c_held);

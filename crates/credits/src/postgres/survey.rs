@@ -40,7 +40,7 @@ const POSTING_SETS: &str = "select p.part, q.place - 1, p.a, p.b, p.c, null
              where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
              and o.amount > 0 and o.state = 'active' and o.lease is null limit q.count_max) found) p";
 
-const CLIENT: &str = "select 'client', 0, l.last_sequence::text, null, null, null
+const CLIENT: &str = "select 'client', 0, l.last_sequence::text, l.owner, null, null
      from clients l where l.namespace = ?1 and l.vault = ?2 and l.client = ?3";
 
 const ASSETS: &str = "select 'asset', k.place - 1, a.issued::text, a.retired::text, null, null

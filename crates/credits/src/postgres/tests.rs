@@ -99,10 +99,10 @@ const GROWN: &str = "
     insert into postings (id, namespace, vault, account, asset, amount)
     select 'f' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n
     from generate_series(1, 5000) n;
-    insert into entries (namespace, vault, number, gate, place, at_ms, kind, lease, body)
-    select 'default', 'main', n, 'g' || n, 0, n, 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
-    insert into entries (namespace, vault, number, gate, place, at_ms, kind, body, tx)
-    select 'default', 'log', n, 't' || n, 0, n, 'transaction', '{}', (1 + n / 9)::text::xid8
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
+    select 'default', 'main', n, 'g' || n, 0, n, n, 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, body, tx)
+    select 'default', 'log', n, 't' || n, 0, n, n, 'transaction', '{}', (1 + n / 9)::text::xid8
     from generate_series(1, 9000) n;
     insert into changes (namespace, vault, number, account, asset, amount, held)
     select 'default', 'main', n, 'a' || n % 20, 'usd', 1, 0 from generate_series(1, 20000) n;
@@ -115,8 +115,8 @@ const ANALYZE: &str = "analyze vaults, accounts, assets, clients, postings, entr
 fn past() -> String {
     let body = crate::document::to_json(&sample_plan().entries[0].body).replace('\'', "''");
     format!(
-        "insert into entries (namespace, vault, number, gate, place, at_ms, kind, body)
-         select 'past', 'v' || n % 3, n, 'p' || n, 0, n * 1000, 'transaction',
+        "insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, body)
+         select 'past', 'v' || n % 3, n, 'p' || n, 0, n * 1000, 0, 'transaction',
              '{body}' from generate_series(250, 1, -1) n"
     )
 }
@@ -218,8 +218,8 @@ async fn a_page_of_the_log_reads_about_as_much_as_it_shows() {
     let connection = &mut pooled.connection;
     let prepare = format!("prepare page (text, bigint, bigint, text) as {}", PostgresDatabase::TRANSACTIONS);
     connection.execute(AssertSqlSafe(prepare)).await.expect("a statement");
-    let grow = "insert into entries (namespace, vault, number, gate, place, at_ms, kind, body, tx)
-        select 'default', 'log', n, 't' || n, 0, n, case n % 2 when 0 then 'transaction' else 'hold' end, '{}',
+    let grow = "insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, body, tx)
+        select 'default', 'log', n, 't' || n, 0, n, n, case n % 2 when 0 then 'transaction' else 'hold' end, '{}',
             (1 + n / 20)::text::xid8 from generate_series(1, 20000) n";
     for prepare in ["select 1", grow, ANALYZE] {
         connection.execute(AssertSqlSafe(prepare)).await.expect("more rows, or more knowledge of them");

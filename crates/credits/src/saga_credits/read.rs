@@ -48,7 +48,7 @@ impl SagaCredits {
         }
         let survey = Survey { client: Some(key), ..Survey::default() };
         let found = engine.call(engine.store.survey(survey)).await.map_err(failed)?;
-        Ok(found.last_sequence.unwrap_or(0))
+        Ok(found.client.map_or(0, |client| client.last_sequence))
     }
 
     /// Finds an account. A vault's `revenue` may have no row yet.
@@ -167,7 +167,7 @@ impl SagaCredits {
                 live: found.live,
             });
             let balanced = message.is_none();
-            let at = engine.time.now();
+            let at = engine.time.moment().wall;
             return Ok(Audit { balanced, assets: assets.collect(), message, at });
         }
     }
@@ -220,7 +220,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
         .map(|change| EntryChange { asset: change.asset.clone(), amount: change.amount, held: change.held })
         .collect();
     changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
-    Some(EntryView { number: stored.number, at: entry.at, what, changes })
+    Some(EntryView { number: stored.number, at: entry.at.wall, what, changes })
 }
 
 /// The memos of the operations that name an account.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{AccountStatus, LeaseId, Overdraft};
+use earmark_core::{AccountStatus, LeaseId, Moment, Overdraft};
 
 use super::database::Row;
 use super::{corrupt, parse, time};
 use crate::document;
 use crate::id::{GateId, ReservationId};
 use crate::model::{
-    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan, Posting,
-    PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountChange, AccountKey, ClaimKind, Client, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan,
+    Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
@@ -28,7 +28,8 @@ pub(super) fn entries(rows: &[impl Row]) -> Result<Vec<StoredEntry>, StoreError>
         let (number, home) = (row.count("number")?, home(row)?);
         let is_next = found.last().is_none_or(|(last, _, entry)| *last != number || entry.home != home);
         if is_next {
-            let at = time("at_ms", row.int("at_ms")?)?;
+            let (log, wall) = (time("at_ms", row.int("at_ms")?)?, time("wall_ms", row.int("wall_ms")?)?);
+            let at = Moment { log, wall };
             let body = document::from_json(&row.text("body")?)?;
             found.push((number, row.parse("gate")?, Entry { home, at, body, changes: Vec::new() }));
         }
@@ -120,7 +121,7 @@ pub(super) fn transactions(rows: &[impl Row], after: CreditCursor, max: usize) -
         let EntryBody::Transaction(transaction) = document::from_json(&body)? else {
             return Err(corrupt("body", &body));
         };
-        let (home, number, at) = (home(row)?, row.count("number")?, time("at_ms", row.int("at_ms")?)?);
+        let (home, number, at) = (home(row)?, row.count("number")?, time("wall_ms", row.int("wall_ms")?)?);
         found.push(LoggedTransaction { place, home, number, at, transaction });
     }
     Ok(Transactions { found, next: (rows.len() >= max).then_some(place) })
@@ -135,7 +136,10 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
                 *slot = Some(account(row)?);
             }
         }
-        "client" => found.last_sequence = Some(row.parse("a")?),
+        "client" => {
+            let owner = row.text_or_null("b")?.map(|owner| parse("owner", &owner)).transpose()?;
+            found.client = Some(Client { last_sequence: row.parse("a")?, owner });
+        }
         "asset" => {
             if let Some(slot) = found.assets.get_mut(place) {
                 *slot = Some(AssetSums { issued: row.parse("a")?, retired: row.parse("b")? });

@@ -25,7 +25,7 @@ use crate::store::{
 macro_rules! entry_sql {
     ($rest:literal) => {
         concat!(
-            "select e.namespace, e.vault, e.number, e.gate, e.at_ms, cast(e.body as text) as body, c.account, c.asset,
+            "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.wall_ms, cast(e.body as text) as body, c.account, c.asset,
                 cast(c.amount as text) as amount, cast(c.held as text) as held ",
             $rest
         )
@@ -132,7 +132,7 @@ async fn surveyed<D: Database>(database: &D, survey: &Survey) -> Result<Surveyed
     let mut found = Surveyed {
         accounts: vec![None; survey.accounts.len()],
         posting_sets: vec![PostingSet::default(); survey.posting_sets.len()],
-        last_sequence: None,
+        client: None,
         assets: vec![None; survey.assets.len()],
     };
     for row in database.survey(survey).await? {

@@ -97,7 +97,7 @@ impl PartIndexes {
             accounts: pick(&self.accounts, &found.accounts),
             posting_sets: pick(&self.posting_sets, &found.posting_sets),
             assets: pick(&self.assets, &found.assets),
-            last_sequence: None,
+            client: None,
         }
     }
 }

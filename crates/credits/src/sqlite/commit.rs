@@ -220,7 +220,8 @@ impl<'a> Rows<'a> {
         self.clients.extend(plan.sequence_claim.as_ref().map(|sequence_claim| {
             let home = &sequence_claim.client.home;
             let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
-            json!([namespace, vault, sequence_claim.client.client.as_str(), signed(sequence_claim.sequence)])
+            let (client, owner) = (sequence_claim.client.client.as_str(), sequence_claim.owner.as_ref());
+            json!([namespace, vault, client, signed(sequence_claim.sequence), owner.map(ToString::to_string)])
         }));
     }
 
@@ -232,7 +233,8 @@ impl<'a> Rows<'a> {
             number,
             token.gate.to_string(),
             place,
-            entry.at.get(),
+            entry.at.log.get(),
+            entry.at.wall.get(),
             document::body_kind(&entry.body),
             entry.body.lease().map(|lease| lease.to_string()),
             document::to_json(&entry.body),
@@ -258,8 +260,9 @@ impl<'a> Rows<'a> {
             self.created,
         );
         push(
-            "insert into entries (namespace, vault, number, gate, place, at_ms, kind, lease, body)
-             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8
+            "insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8,
+                 value->>9
              from json_each(?)",
             self.entries,
         );
@@ -291,9 +294,10 @@ impl<'a> Rows<'a> {
             totals.collect(),
         );
         push(
-            "insert into clients (namespace, vault, client, last_sequence)
-             select value->>0, value->>1, value->>2, value->>3 from json_each(?) where true
-             on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence",
+            "insert into clients (namespace, vault, client, last_sequence, owner)
+             select value->>0, value->>1, value->>2, value->>3, value->>4 from json_each(?) where true
+             on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence,
+                 owner = coalesce(excluded.owner, clients.owner)",
             self.clients,
         );
         script

@@ -80,7 +80,7 @@ pub(super) fn script(survey: &Survey) -> Script {
     if let Some(key) = &survey.client {
         let home = &key.home;
         script.push(
-            "select 'client' as part, 0 as place, cast(last_sequence as text) as a from clients
+            "select 'client' as part, 0 as place, cast(last_sequence as text) as a, owner as b from clients
              where namespace = ? and vault = ? and client = ?",
             values![home.namespace.as_str(), home.vault.as_str(), key.client.as_str()],
         );

@@ -101,7 +101,7 @@ impl HoldTask {
     fn refuse(&self, engine: &Engine, place: usize, why: CreditShortage) -> Proposal<HoldAnswer> {
         let Some(part) = self.wanted.get(place) else { return Proposal::Wait(None) };
         let body = EntryBody::Refused { lease: self.lease.lease, limit: part.limit.clone(), why };
-        let entry = Entry { home: part.payer.home.clone(), at: engine.time.now(), body, changes: Vec::new() };
+        let entry = Entry { home: part.payer.home.clone(), at: engine.time.moment(), body, changes: Vec::new() };
         self.draft(engine, Plan { entries: vec![entry], ..Plan::default() })
     }
 
@@ -139,10 +139,10 @@ impl HoldTask {
 
     /// Adds the held postings and the entries to a plan.
     fn fill(&self, engine: &Engine, ids: &mut PostingIds, plan: &mut Plan) {
-        let now = engine.time.now();
+        let now = engine.time.moment();
         for part in &self.wanted {
             let (lease, limit) = (self.lease.lease, part.limit.clone());
-            let ends_at = now.plus_ms(part.timeout_ms);
+            let ends_at = now.log.plus_ms(part.timeout_ms);
             let amount = i128::from(part.amount);
             let hold = PostingHold { lease, limit: limit.clone(), ends_at };
             plan.outputs.push(ids.posting((&part.payer, &part.asset), amount, Some(hold)));

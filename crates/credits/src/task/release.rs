@@ -74,7 +74,7 @@ impl Task for ReleaseTask {
         let change = AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
         let entry = Entry {
             home: account.home.clone(),
-            at: engine.time.now(),
+            at: engine.time.moment(),
             body: EntryBody::Release { terms, actor: or_itself(None) },
             changes: vec![change],
         };

@@ -234,7 +234,7 @@ impl SettleTask {
         };
         let home = VaultKey { namespace: self.lease.namespace.clone(), vault };
         let body = EntryBody::Ended { lease: self.lease.lease };
-        let entry = Entry { home, at: engine.time.now(), body, changes: Vec::new() };
+        let entry = Entry { home, at: engine.time.moment(), body, changes: Vec::new() };
         Proposal::Commit(Box::new(Draft {
             gate: lease_gate(&self.lease),
             rid: engine.new_rid(),
@@ -282,7 +282,7 @@ fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<BalanceChange> {
 }
 
 fn entries(engine: &Engine, actor: Option<&Actor>, parts: &[Part], charges: &[Charge]) -> Vec<Entry> {
-    let at = engine.time.now();
+    let at = engine.time.moment();
     let entry = |(part, charge): (&Part, &Charge)| {
         let body = if charge.cost == 0 {
             EntryBody::Release { terms: part.terms.clone(), actor: actor.cloned() }

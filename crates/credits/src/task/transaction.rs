@@ -4,10 +4,10 @@ mod operations;
 
 use std::sync::Arc;
 
-use earmark_admission::{WriteAnswer, WriteRequest};
+use earmark_admission::{WriteAnswer, WriteRequest, Writer};
 use earmark_core::{
-    AccountId, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft, Receipt, TxId,
-    WriteError,
+    AccountId, ClientOwner, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft,
+    Receipt, TxId, WriteError,
 };
 
 use super::entry_gate;
@@ -28,15 +28,16 @@ const LARGE: i128 = 1 << 100;
 /// Commits a transaction.
 pub(crate) struct TransactionTask {
     home: VaultKey,
+    writer: Writer,
     request: WriteRequest,
     tx_id: TxId,
     gate: GateId,
 }
 
 impl TransactionTask {
-    pub(crate) fn new(home: VaultKey, request: WriteRequest) -> TransactionTask {
+    pub(crate) fn new(home: VaultKey, writer: Writer, request: WriteRequest) -> TransactionTask {
         let gate = entry_gate(&home, EntryPurpose::Transaction(&request.client, request.sequence));
-        TransactionTask { home, request, tx_id: TxId(ulid::Ulid::generate().0), gate }
+        TransactionTask { home, writer, request, tx_id: TxId(ulid::Ulid::generate().0), gate }
     }
 
     fn client(&self) -> ClientKey {
@@ -49,14 +50,14 @@ impl TransactionTask {
         if sequence == 0 || sequence == u64::MAX {
             return Ok(Some(refused(WriteError::Invalid(InvalidWrite::Sequence { found: sequence }))));
         }
-        let last = found.last_sequence.unwrap_or(0);
+        let last = found.client.as_ref().map_or(0, |client| client.last_sequence);
         if sequence > last.saturating_add(1) {
             return Ok(Some(refused(WriteError::SequenceGap { last_committed_sequence: last })));
         }
         if sequence <= last {
             return self.committed(engine, last).await.map(Some);
         }
-        if found.last_sequence.is_none() && !engine.has_room_for_client().await? {
+        if found.client.is_none() && !engine.has_room_for_client().await? {
             return Ok(Some(refused(WriteError::TooManyClients)));
         }
         Ok(None)
@@ -123,7 +124,14 @@ impl TransactionTask {
         Ok(None)
     }
 
-    fn plan(&self, engine: &Engine, operations: &Operations, verdict: &Verdict, selection: &Selection) -> Plan {
+    fn plan(
+        &self,
+        engine: &Engine,
+        operations: &Operations,
+        verdict: &Verdict,
+        selection: &Selection,
+        owner: Option<ClientOwner>,
+    ) -> Plan {
         let transaction = Transaction {
             tx_id: self.tx_id,
             client: self.request.client.clone(),
@@ -133,7 +141,7 @@ impl TransactionTask {
         };
         let entry = Entry {
             home: self.home.clone(),
-            at: engine.time.now(),
+            at: engine.time.moment(),
             body: EntryBody::Transaction(transaction),
             changes: operations.changes(),
         };
@@ -144,7 +152,7 @@ impl TransactionTask {
             needs: Vec::new(),
             claims: verdict.claims.clone(),
             totals: Vec::new(),
-            sequence_claim: Some(SequenceClaim { client: self.client(), sequence: self.request.sequence }),
+            sequence_claim: Some(SequenceClaim { client: self.client(), sequence: self.request.sequence, owner }),
         };
         for (name, spends) in &verdict.moved {
             let account = AccountKey { home: self.home.clone(), account: name.clone() };
@@ -181,7 +189,7 @@ pub(crate) fn receipt(stored: &StoredEntry) -> Option<Arc<Receipt>> {
         tx_id: transaction.tx_id,
         sequence: transaction.sequence,
         log_index: stored.number,
-        committed_at: stored.entry.at.into(),
+        committed_at: stored.entry.at,
         actor: transaction.actor.clone(),
         results: transaction.operations.iter().map(result).collect(),
     }))
@@ -197,11 +205,12 @@ impl Task for TransactionTask {
     /// A refusal is based on the rows that were read. If a copy of the same write has decided, or committed between two
     /// reads, those rows may include its effects. Then this reads again.
     async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
-        let proposal = self.look(engine, attempt).await?;
-        // A wrong sequence does not depend on what a copy did.
+        let proposal = self.draft(engine, attempt).await?;
+        // Neither a wrong sequence nor a client id of somebody else depends on what a copy did.
         let is_refused = matches!(&proposal, Proposal::Answer(WriteAnswer::Refused(error))
-            if error.last_committed_sequence().is_none());
-        let sequence_claim = SequenceClaim { client: self.client(), sequence: self.request.sequence };
+            if error.last_committed_sequence().is_none()
+                && !matches!(error, WriteError::Invalid(InvalidWrite::ClientClaimed { .. })));
+        let sequence_claim = SequenceClaim { client: self.client(), sequence: self.request.sequence, owner: None };
         if !is_refused {
             return Ok(proposal);
         }
@@ -219,12 +228,17 @@ impl Task for TransactionTask {
 }
 
 impl TransactionTask {
-    async fn look(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
+    async fn draft(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
         let operations = Operations::new(&self.request.operations);
         let mut permits = engine.queue_payers(&operations.moves(&self.home)).await;
         let (posting_sets, merge_permits) = engine.posting_queries(&operations.moves(&self.home), attempt > 1);
         permits.extend(merge_permits);
         let found = engine.survey(self.survey(&operations, posting_sets)).await?;
+        let current = found.client.as_ref().and_then(|client| client.owner.as_ref());
+        let owner = match self.writer.claim(&self.request.client, current) {
+            Ok(owner) => owner,
+            Err(error) => return Ok(Proposal::Answer(refused(error))),
+        };
         if let Some(answer) = self.judge(engine, &found).await? {
             return Ok(Proposal::Answer(answer));
         }
@@ -253,7 +267,7 @@ impl TransactionTask {
             Ok(selection) => selection,
             Err(proposal) => return Ok(proposal),
         };
-        let mut plan = self.plan(engine, &operations, &verdict, &selection);
+        let mut plan = self.plan(engine, &operations, &verdict, &selection, owner);
         plan.totals = totals.into_iter().map(|(change, _)| change).collect();
         Ok(Proposal::Commit(Box::new(Draft {
             gate: self.gate,

@@ -51,7 +51,7 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
 pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
     let posting = Posting { id: token.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
-    let at = UnixMs::new(1_700_000_000_000);
+    let at = UnixMs::new(1_700_000_000_000).into();
     let entry =
         Entry { home: home(), at, body: EntryBody::Ended { lease: LeaseId::from_u128(1) }, changes: vec![change] };
     let asset = AssetKey { home: home(), asset: usd() };

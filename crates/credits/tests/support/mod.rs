@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest};
+use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest, Writer};
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
     Operation, Overage, Overdraft, VaultName,
@@ -78,6 +78,6 @@ pub(crate) async fn fill(credits: &SagaCredits, accounts: usize) {
         Operation::Issue { account, asset, amount: DEPOSIT, memo }
     };
     let operations = (0..accounts).map(open).chain((0..accounts).map(issue)).collect();
-    let answer = credits.write(write("operator", 1, operations)).await;
+    let answer = credits.write(Writer::system(), write("operator", 1, operations)).await;
     assert!(matches!(answer, Ok(WriteAnswer::Committed(_))), "{answer:?}");
 }

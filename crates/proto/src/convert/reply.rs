@@ -7,15 +7,15 @@ use super::limit::{definition, definition_of, not_among};
 use super::name;
 use crate::v1;
 
-/// Decodes the status of a limit. `pending_decrease_to` is the target of a decrease. Replies to a put or a delete have
-/// none; the status then has the placeholder 0.
+/// Decodes the status of a limit. `pending_decrease_to` is the target of a decrease.
 ///
 /// # Errors
-/// When the status is unknown.
+/// When the status is unknown, or a decrease has no target.
 pub fn status_in(status: i32, pending_decrease_to: Option<u64>) -> Result<LimitStatus, Invalid> {
     match (v1::LimitStatus::try_from(status), pending_decrease_to) {
         (Ok(v1::LimitStatus::Active), _) => Ok(LimitStatus::Active),
-        (Ok(v1::LimitStatus::Decreasing), to) => Ok(LimitStatus::Decreasing { to: to.unwrap_or(0) }),
+        (Ok(v1::LimitStatus::Decreasing), Some(to)) => Ok(LimitStatus::Decreasing { to }),
+        (Ok(v1::LimitStatus::Decreasing), None) => Err(Invalid::missing("pending_decrease_to")),
         (Ok(v1::LimitStatus::Deleted), _) => Ok(LimitStatus::Deleted),
         (Ok(v1::LimitStatus::Unspecified) | Err(_), _) => {
             Err(not_among("status", status, "active, decreasing and deleted"))

@@ -260,4 +260,6 @@ fn what_a_server_answers_is_what_a_client_reads() {
     let balance = BalanceInfo { asset: "usd".parse().unwrap(), available: i128::MIN, held: i128::MAX, pending: 0 };
     assert_eq!(balance_in(&super::balance(&balance)), Ok(balance));
     assert!(status_in(0, None).is_err());
+    let error = status_in(v1::LimitStatus::Decreasing as i32, None).unwrap_err();
+    assert!(error.to_string().contains("pending_decrease_to"), "{error}");
 }

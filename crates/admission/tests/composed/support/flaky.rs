@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError, Credits,
     EnforcedStatus, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsReserve,
-    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -202,8 +202,8 @@ impl Credits for FlakyCredits {
         Box::pin(self.1.around(Step::Holds, self.0.holds(namespace, lease), Err))
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.0.write(request)
+    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.0.write(writer, request)
     }
 
     fn client_state(

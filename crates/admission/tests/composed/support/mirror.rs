@@ -1,16 +1,17 @@
 //! Parts in a second Book, which copy definitions from the registry.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, CompleteAnswer,
     CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, HoldAnswer, HoldRequest,
     HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
-    Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Operation,
-    Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, ClientOwner, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
+    Operation, Principal, Usage, VaultName,
 };
 
 /// Limits that copy those of a registry.
@@ -100,12 +101,13 @@ impl Limits for MirroredLimits {
 pub(crate) struct MirroredCredits {
     book: LocalBook,
     credits: BookCredits<Local>,
+    owners: Mutex<HashMap<(Option<VaultName>, ClientId), ClientOwner>>,
 }
 
 impl MirroredCredits {
     pub(crate) fn new(book: LocalBook) -> MirroredCredits {
         let credits = BookCredits::new(book.clone());
-        MirroredCredits { book, credits }
+        MirroredCredits { book, credits, owners: Mutex::default() }
     }
 
     async fn has_limit(&self, namespace: &NamespaceName, definition: &Definition) {
@@ -166,10 +168,21 @@ impl Credits for MirroredCredits {
         self.credits.holds(namespace, lease)
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         Box::pin(async move {
             self.has_vault(&request.namespace, request.vault.as_ref().unwrap()).await;
-            self.credits.write(request).await
+            // The second Book has no keys, so the owners of client ids are kept here.
+            let stream = (request.vault.clone(), request.client.clone());
+            let current = self.owners.lock().unwrap().get(&stream).cloned();
+            let owner = match writer.claim(&request.client, current.as_ref()) {
+                Ok(owner) => owner,
+                Err(error) => return Ok(WriteAnswer::Refused(error)),
+            };
+            let answer = self.credits.write(Writer::system(), request).await;
+            if let (Ok(WriteAnswer::Committed(_)), Some(owner)) = (&answer, owner) {
+                self.owners.lock().unwrap().insert(stream, owner);
+            }
+            answer
         })
     }
 

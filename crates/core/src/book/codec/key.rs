@@ -1,6 +1,6 @@
 //! API key commands and the rights of commands as bytes.
 
-use super::{BY_ANYONE, BY_KEY, BY_NAMED, CodecError};
+use super::{BY_ANYONE, BY_KEY, BY_NAMED, BY_SESSION, CodecError};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
 use crate::keys::{CreateKey, KeyNumber, Principal, RevokeKey, Role, SecretHash};
 use crate::wire::{Bytes, Put};
@@ -17,6 +17,11 @@ pub fn put_principal(out: &mut Vec<u8>, by: &Principal) {
         }
         Principal::Actor(actor) => {
             out.put_u8(BY_NAMED);
+            out.put_text(actor.as_str());
+        }
+        Principal::Session { actor, role } => {
+            out.put_u8(BY_SESSION);
+            out.put_u8(*role as u8);
             out.put_text(actor.as_str());
         }
     }
@@ -39,6 +44,12 @@ pub fn take_principal(bytes: &[u8]) -> Result<(Principal, usize), CodecError> {
             input.u8()?;
             let actor = Actor::new(input.text()?)?;
             Ok((Principal::Actor(actor), bytes.len().saturating_sub(input.0.len())))
+        }
+        Some(&BY_SESSION) => {
+            input.u8()?;
+            let role = role(&mut input)?;
+            let actor = Actor::new(input.text()?)?;
+            Ok((Principal::Session { actor, role }, bytes.len().saturating_sub(input.0.len())))
         }
         Some(_) | None => Ok((Principal::System, 0)),
     }
@@ -173,6 +184,7 @@ mod tests {
             (Principal::Anonymous, &[40][..]),
             (Principal::Key(KeyNumber(0x0102_0304)), &[41, 4, 3, 2, 1][..]),
             (Principal::Actor("user:7".parse().unwrap()), b"\x2a\x06\0\0\0user:7"),
+            (Principal::Session { actor: "user:7".parse().unwrap(), role: Role::Writer }, b"\x2b\x02\x06\0\0\0user:7"),
         ] {
             let mut out = Vec::new();
             put_principal(&mut out, &by);
@@ -182,6 +194,7 @@ mod tests {
         }
         assert!(take_principal(&[41, 1, 2, 3]).is_err());
         assert!(take_principal(b"\x2a\x06\0\0\0nobody").is_err());
+        assert!(take_principal(b"\x2b\x09\x06\0\0\0user:7").is_err());
         assert_eq!(take_principal(&[]), Ok((Principal::System, 0)));
     }
 }

@@ -29,6 +29,19 @@ impl Model {
         if let Some(refusal) = self.refuse_limits(asked.namespace, &names) {
             return refusal;
         }
+        let wanted: Vec<(LimitId, u64)> = names
+            .iter()
+            .zip(asked.requirements)
+            .map(|(name, part)| match name {
+                Named::Number(id) => (*id, part.amount),
+                Named::NeverPut(_) => unreachable!("refused above"),
+            })
+            .collect();
+        if !self.external.credit
+            && let Some(limit) = self.missing_account(asked.namespace, &wanted)
+        {
+            return ReserveOutcome::AccountNotFound { limit, retry_after_ms: 10_000 };
+        }
         let is_limit = |name: &Named| match name {
             Named::Number(id) => {
                 self.limits.get(id.0 as usize).is_some_and(|limit| limit.definition.kind.terms().is_none())
@@ -41,21 +54,8 @@ impl Model {
         if self.leases.len() >= self.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
         }
-        let wanted: Vec<(LimitId, u64)> = names
-            .iter()
-            .zip(asked.requirements)
-            .map(|(name, part)| match name {
-                Named::Number(id) => (*id, part.amount),
-                Named::NeverPut(_) => unreachable!("refused above"),
-            })
-            .collect();
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
             return self.deny(asked.namespace, asked.lease, wanted);
-        }
-        if !self.external.credit
-            && let Some(limit) = self.missing_account(asked.namespace, &wanted)
-        {
-            return ReserveOutcome::AccountNotFound { limit, retry_after_ms: 10_000 };
         }
         let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {

@@ -251,7 +251,7 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
         |place| Posting { id: rid.posting(place), account: account.clone(), asset: usd(), amount: 1, hold: None };
     let (amount, held) = (i128::from(count), 0);
     let change = AccountChange { account: account.account.clone(), asset: usd(), amount, held };
-    let at = earmark_admission::Clock::now(&*fixture.clock).log;
+    let at = earmark_admission::Clock::now(&*fixture.clock);
     let entry = Entry { home: fixture.home(), at, body: EntryBody::Ended { lease: lease() }, changes: vec![change] };
     let asset = AssetKey { home: fixture.home(), asset: usd() };
     let plan = Arc::new(Plan {
@@ -260,7 +260,7 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
         totals: vec![TotalsChange { asset, issued: amount, retired: 0 }],
         ..Plan::default()
     });
-    let record = Record { token, lease: None, begun_at: at, plan };
+    let record = Record { token, lease: None, begun_at: at.log, plan };
     assert_eq!(fixture.store.commit(Arc::new(record)).await, Ok(true));
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock, SettleAnswer,
-    SettleRequest, WriteAnswer, WriteRequest,
+    SettleRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -212,7 +212,7 @@ impl TestProcess {
             operations,
             actor: Actor::new("system:test").expect("a valid actor"),
         };
-        self.credits.write(request).await
+        self.credits.write(Writer::system(), request).await
     }
 
     pub(super) async fn last(&self) -> u64 {
@@ -251,7 +251,7 @@ impl TestProcess {
             operations,
             actor: Actor::new("system:test").expect("a valid actor"),
         };
-        let answer = self.credits.write(request).await.expect("a store that answers");
+        let answer = self.credits.write(Writer::system(), request).await.expect("a store that answers");
         assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
     }
 

@@ -109,7 +109,15 @@ async fn a_session_acts_as_its_user_in_its_namespace_and_within_its_role() {
     let done = ledger.write(with(Some(&writer), write("rpc", 1, vec![calls::open_vault("us")]))).await;
     assert_eq!(calls::success(done.unwrap().into_inner()).actor, "user:789");
 
-    let admin = token(1, "1", "admin", "team", 60);
+    let (other, admin) = (token(1, "790", "writer", "team", 60), token(1, "1", "admin", "team", 60));
+    let next = body.to_string().replace("\"sequence\":1", "\"sequence\":2").replace("eu", "us");
+    let refused = keyed.ask(Some(&other), "POST", "/v1/write", &next).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.text.contains("client_id: web belongs to another key or user"), "{refused:?}");
+    let refused = ledger.write(with(Some(&other), write("rpc", 1, vec![calls::open_vault("us")]))).await;
+    let refused = format!("{:?}", refused.unwrap().into_inner());
+    assert!(refused.contains("client_id: rpc belongs to another key or user"), "{refused}");
+
     let audit = keyed.ask(Some(&admin), "GET", "/v1/audit", "").await.json();
     let entries = audit["entries"].as_array().unwrap();
     let seen = |entry: &Value| ["summary", "actor", "namespace"].map(|field| entry[field].as_str().unwrap().to_owned());

@@ -288,6 +288,29 @@ async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_calle
 }
 
 #[tokio::test]
+async fn a_client_id_of_another_key_is_refused_by_name() {
+    let keyed = KeyedServer::open().await;
+    let (first, second) = (keyed.key(Role::Writer, "default").await, keyed.key(Role::Writer, "default").await);
+    for vault in [None, Some("main")] {
+        let write = |sequence: u32| {
+            let mut body = json!({"namespace": "default", "client_id": "c", "sequence": sequence, "operations": []});
+            if let Some(vault) = vault {
+                body["vault"] = json!(vault);
+            }
+            body.to_string()
+        };
+        assert_eq!(keyed.ask(Some(&first), "POST", "/v1/write", &write(1)).await.status, 200);
+        for sequence in [1, 2] {
+            let answer = keyed.ask(Some(&second), "POST", "/v1/write", &write(sequence)).await;
+            assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!("INVALID")));
+            let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(message.starts_with("client_id: c belongs to another key or user"), "{message}");
+        }
+        assert_eq!(keyed.ask(Some(&keyed.root), "POST", "/v1/write", &write(2)).await.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn nobody_names_an_actor() {
     let keyed = KeyedServer::open().await;
     let body = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": [], "actor": "user:1"});
