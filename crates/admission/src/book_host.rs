@@ -99,6 +99,7 @@ impl<H> Clone for BookBackend<H> {
     }
 }
 
+/// The host, with the names and limits that this process has looked up.
 pub(crate) struct Inner<H> {
     pub(crate) host: Arc<H>,
     names: Names,

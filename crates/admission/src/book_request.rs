@@ -68,6 +68,7 @@ impl Applied<'_> {
 /// Requests of one type by one caller, in a queue. They stay in one batch.
 pub struct Submission(Box<dyn Queued>);
 
+/// A submission of any request type.
 trait Queued: Send {
     fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a Principal, Command<'a>));
     fn write_mut(&mut self) -> Option<&mut Write>;
@@ -75,6 +76,7 @@ trait Queued: Send {
     fn send(self: Box<Self>, error: Option<&BackendError>);
 }
 
+/// The requests of a submission, and the channel for their answers.
 struct Typed<R: BookRequest> {
     by: Principal,
     requests: Vec<R>,
@@ -234,6 +236,7 @@ pub(crate) struct ChangeLimit {
     pub(crate) change: LimitCommand,
 }
 
+/// A change of a limit. The number of a put or a delete is the expected revision.
 pub(crate) enum LimitCommand {
     Put(Definition, Option<u64>),
     Delete(LimitKey, Option<u64>),

@@ -42,6 +42,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// A backend composed of parts.
 pub struct Composed<H>(Arc<Parts<H>>);
 
+/// The parts of a composed backend, which its tasks share.
 struct Parts<H> {
     registry: BookBackend<H>,
     limits: Arc<dyn Limits>,

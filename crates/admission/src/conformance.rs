@@ -145,7 +145,7 @@ macro_rules! conformance_of_credit {
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
             what_a_lease_holds_and_pays_names_who_had_it_done,
-            a_key_opens_the_door_until_it_is_revoked,
+            a_key_is_accepted_until_it_is_revoked,
             nothing_is_changed_by_a_revoked_key,
             a_client_id_belongs_to_its_first_writer,
             changes_are_logged_with_who_made_them,

@@ -42,6 +42,7 @@ impl<'de> Deserialize<'de> for LimitDocument {
     }
 }
 
+/// Reads a limit from a JSON object, and names the field that is wrong.
 struct Object;
 
 impl<'de> Visitor<'de> for Object {

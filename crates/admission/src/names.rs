@@ -10,6 +10,7 @@ use earmark_core::{Book, LimitId, LimitKey, LimitRef, NamespaceId, NamespaceName
 #[derive(Default)]
 pub(crate) struct Names(RwLock<HashMap<NamespaceName, Namespace>>);
 
+/// A namespace and the limits of it that were looked up.
 struct Namespace {
     id: NamespaceId,
     limits: HashMap<LimitKey, LimitId>,

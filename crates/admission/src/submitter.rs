@@ -56,6 +56,7 @@ impl<I, O> PendingItem<I, O> {
     }
 }
 
+/// An item in the queue, and the number of events it counts as.
 struct QueuedItem<T: BatchTarget> {
     item: T::Item,
     events: usize,
@@ -148,6 +149,7 @@ where
     }
 }
 
+/// The task that takes batches from the queue and hands them to the target.
 struct Driver<T: BatchTarget> {
     target: T,
     receiver: mpsc::UnboundedReceiver<Option<QueuedItem<T>>>,

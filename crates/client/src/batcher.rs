@@ -43,6 +43,7 @@ pub(crate) async fn ask_alone<I: Item>(client: &Client, item: I, deadline: Deadl
     answers.into_iter().next().unwrap_or_else(|| Err(lost()))
 }
 
+/// An item that waits for a batch.
 struct Waiting<I: Item> {
     item: I,
     deadline: Deadline,
@@ -83,6 +84,7 @@ fn lost() -> Failure {
     Failure::NoAnswer { server: "the batcher".into(), why: "its runtime has stopped".into() }
 }
 
+/// The task that fills and sends batches.
 struct Driver<I: Item> {
     client: Client,
     receiver: mpsc::Receiver<Waiting<I>>,

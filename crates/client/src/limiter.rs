@@ -65,6 +65,7 @@ impl Default for LimiterOptions {
 #[derive(Clone)]
 pub struct Limiter(Arc<Shared>);
 
+/// The state that all clones and guards of a limiter share.
 struct Shared {
     client: Client,
     reserves: Option<Batcher<ReserveItem>>,

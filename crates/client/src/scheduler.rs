@@ -156,6 +156,7 @@ pub enum TaskError {
     Lost,
 }
 
+/// The function that executes a task.
 type Work<T, R> = dyn Fn(T, Guard) -> Pin<Box<dyn Future<Output = R> + Send>> + Send + Sync;
 
 /// Runs tasks once they are admitted. Lanes with room take turns, and each lane has priorities.
@@ -194,6 +195,7 @@ type Work<T, R> = dyn Fn(T, Guard) -> Pin<Box<dyn Future<Output = R> + Send>> + 
 /// ```
 pub struct Scheduler<T, R>(Arc<Shared<T, R>>);
 
+/// The state that all clones of a scheduler and its driver share.
 struct Shared<T, R> {
     state: Mutex<State<T, R>>,
     /// Wakes the driver.
@@ -208,6 +210,7 @@ struct Shared<T, R> {
     handle: Handle,
 }
 
+/// The queued and running tasks.
 struct State<T, R> {
     lanes: Lanes<Item<T, R>>,
     /// Tasks that run or wait for the answer to an attempt.

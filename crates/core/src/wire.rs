@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
+/// Appends numbers and texts to a buffer, little-endian. `Bytes` reads them back.
 pub(crate) trait Put {
     fn put(&mut self, bytes: &[u8]);
 

@@ -31,6 +31,7 @@ pub(crate) struct SlotTable {
     known: Mutex<KnownAccounts>,
 }
 
+/// The accounts that calls of this process use.
 #[derive(Default)]
 struct KnownAccounts {
     slot_table: HashMap<AccountKey, Arc<AccountSlots>>,
@@ -47,6 +48,7 @@ pub(crate) struct AccountSlots {
     freed: Notify,
 }
 
+/// Postings that calls of this process have reserved or consumed.
 #[derive(Default)]
 struct AccountSlotsState {
     busy: HashSet<PostingId>,
@@ -225,6 +227,7 @@ pub(crate) struct RecentHolds {
     state: Mutex<RecentState>,
 }
 
+/// The recent holds, by lease.
 #[derive(Default)]
 struct RecentState {
     holds: HashMap<LeaseKey, Vec<Part>>,
@@ -273,6 +276,7 @@ impl RunningSagas {
     }
 }
 
+/// Marks a saga of this process as running, until it is dropped.
 pub(crate) struct RunningGuard<'a> {
     running: &'a RunningSagas,
     rid: ReservationId,

@@ -16,6 +16,7 @@ const GROUP: usize = 64;
 /// Maximum commands per batch.
 pub(crate) const COMMANDS_MAX: usize = 8_192;
 
+/// Why a batch is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
     #[error("the batch header is truncated")]
@@ -30,6 +31,7 @@ pub(crate) enum BatchError {
     Long { left: usize },
 }
 
+/// Encodes commands into a batch.
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
     count: u32,

@@ -43,6 +43,7 @@ const NO_ANSWER: &str = "the reply is incomplete";
 
 type RpcError = RPCError<u64, Member, RaftError<u64>>;
 
+/// Makes the connections that Raft asks for, one per peer.
 pub(crate) struct Network {
     pub(crate) id: u64,
     pub(crate) peers: Peers,
@@ -64,6 +65,7 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
+/// The connection of Raft to one peer.
 pub(crate) struct Link {
     id: u64,
     target: Target,

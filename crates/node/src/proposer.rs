@@ -24,6 +24,7 @@ const COMMAND_BYTES: usize = 112;
 /// Ticks per proposal. Each tick expires a bounded number of items, so a backlog needs several.
 const TICKS: usize = 64;
 
+/// Executes batches: appends them to the log on the leader, or forwards them to it.
 #[derive(Clone)]
 pub(crate) struct Proposer {
     pub(crate) id: u64,
@@ -160,6 +161,7 @@ impl Proposer {
     }
 }
 
+/// The result of a batch.
 struct Executed {
     outcomes: Vec<Outcome>,
     /// Wall clock time of the successful attempt.

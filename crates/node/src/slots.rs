@@ -16,6 +16,7 @@ const STRIDE: u64 = 4096;
 /// A header with the generation and a value of at most 64 bytes.
 const SLOT_BYTES: usize = OVERHEAD_BYTES + 8 + 64;
 
+/// The path and the header kind of a slot file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotKind {
     pub(crate) path: &'static str,
@@ -31,6 +32,7 @@ pub(crate) struct Slots {
     generation: u64,
 }
 
+/// A slot file that was opened, with its value.
 #[derive(Debug)]
 pub(crate) struct OpenSlots {
     pub(crate) slots: Slots,

@@ -30,6 +30,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes written between syncs. A sync of the log would otherwise wait for the whole snapshot.
 const SYNC_BYTES: u64 = 16 << 20;
 
+/// The state of the node beside the Book at the position of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) applied: Option<LogId>,
@@ -120,6 +121,7 @@ impl SnapshotData {
     }
 }
 
+/// The snapshot files of a data folder.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     disk: Arc<dyn Disk>,

@@ -42,6 +42,7 @@ pub enum OpenError {
     Account(String),
 }
 
+/// The state that all requests and the background task share.
 pub(crate) struct Inner {
     pub(crate) options: TigerBeetleOptions,
     pub(crate) registry: Arc<dyn Registry>,

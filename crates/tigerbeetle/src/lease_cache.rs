@@ -14,6 +14,7 @@ use crate::lease_record::LeaseRecord;
 /// Maximum leases in each of the two generations.
 const GENERATION_MAX: usize = 1 << 18;
 
+/// The answer that this process gave to a lease.
 #[derive(Clone, Debug)]
 pub(crate) enum CachedLease {
     /// Allowed by this process.
@@ -40,6 +41,7 @@ pub(crate) struct LeaseCache {
     retention_ms: AtomicU64,
 }
 
+/// Two generations of leases. After the retention the old one is dropped.
 struct Generations {
     young: HashMap<u128, CachedLease>,
     old: HashMap<u128, CachedLease>,

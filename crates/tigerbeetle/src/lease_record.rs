@@ -5,6 +5,7 @@ use tigerbeetle::{Transfer, TransferFlags};
 
 use crate::schema::{Code, Ending, Holding, Origin, SECOND_NS, has};
 
+/// A lease as its transfers in the ledger show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseRecord {
     /// Hash of its requirements.
@@ -17,6 +18,7 @@ pub(crate) struct LeaseRecord {
     pub(crate) ending: Option<Ending>,
 }
 
+/// A reservation of a lease on one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Account of the limit.

@@ -139,11 +139,13 @@ impl TrackedLimit {
     }
 }
 
+/// The limits that this process knows, with their last totals.
 #[derive(Debug, Default)]
 pub(crate) struct LimitTable {
     index: RwLock<LimitIndex>,
 }
 
+/// Limits by name and by account.
 #[derive(Debug, Default)]
 struct LimitIndex {
     by_name: HashMap<NamespaceName, HashMap<LimitKey, Arc<TrackedLimit>>>,

@@ -19,6 +19,7 @@ use crate::session::{Session, SessionError};
 /// a debt.
 const LEASE_TRANSFERS_MAX: u32 = 2 + 4 * 32;
 
+/// A request that was handed to the client.
 type Sent<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
 /// A request that may be repeated: it reads, or creates what may exist already.
@@ -105,6 +106,7 @@ impl Read for LedgerTime {
 /// A read in the queue, with the way to its caller.
 pub(crate) struct QueuedRead(Box<dyn AnyRead>);
 
+/// A read of any type.
 trait AnyRead: Send {
     /// Sends the request, and keeps its reply.
     fn send(&mut self, client: &Client) -> Sent<'_, ()>;
@@ -113,6 +115,7 @@ trait AnyRead: Send {
     fn fail(self: Box<Self>, error: BackendError);
 }
 
+/// A read, its reply once it has come, and its caller.
 struct TypedRead<R: Read> {
     request: R,
     received: Option<R::Reply>,

@@ -31,11 +31,13 @@ struct Checked {
     _in_flight: InFlight,
 }
 
+/// The chain of a reserve, and its limits in the same order.
 struct Prepared {
     plan: ReservePlan,
     limits: Vec<Limit>,
 }
 
+/// A required limit: its accounts and its definition.
 struct Limit {
     tracked: Arc<TrackedLimit>,
     info: Arc<LimitInfo>,

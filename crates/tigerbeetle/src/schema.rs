@@ -64,6 +64,7 @@ pub(crate) enum Ending {
     Released = 2,
 }
 
+/// The account ids of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitAccounts {
     pub(crate) limit: u128,
@@ -84,6 +85,7 @@ impl LimitAccounts {
     }
 }
 
+/// The account ids that all limits and leases share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommonAccounts {
     pub(crate) operator: u128,

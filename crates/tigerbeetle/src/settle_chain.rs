@@ -24,6 +24,7 @@ pub(crate) struct Settling {
     pub(crate) ignored: Vec<LimitKey>,
 }
 
+/// A reservation, and what to do with it.
 #[derive(Clone, Debug)]
 struct Part {
     held: Held,

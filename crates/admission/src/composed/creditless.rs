@@ -15,6 +15,7 @@ type Leases = HashSet<(NamespaceName, LeaseId)>;
 #[derive(Default)]
 pub(super) struct Creditless(Mutex<Generations>);
 
+/// Two generations of leases. When the young one is full, the old one is dropped.
 #[derive(Default)]
 struct Generations {
     young: Leases,

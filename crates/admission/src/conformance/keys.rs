@@ -40,7 +40,7 @@ pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, Principal) {
 }
 
 /// A key authenticates by its secret, is listed without it, and stops working when revoked.
-pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
+pub async fn a_key_is_accepted_until_it_is_revoked(harness: &impl Harness) {
     let (backend, driver) = (harness.backend(), Driver(harness));
     let Some(keys) = backend.keys() else { return };
     driver.put("rpm", MINUTE, 10).await;

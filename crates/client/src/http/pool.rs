@@ -33,11 +33,13 @@ pub(crate) struct ConnectionPool {
     slots: Semaphore,
 }
 
+/// An open connection without a request.
 struct Idle {
     sender: SendRequest<Full<Bytes>>,
     since: Instant,
 }
 
+/// Whether a connection took a request.
 enum Sent {
     /// The connection took the request.
     Yes(Result<HttpResponse, Failure>),

@@ -20,6 +20,7 @@ pub(super) struct WaitQueues {
     state: Mutex<State>,
 }
 
+/// The callers that wait for a release, and releases that nobody has used yet.
 struct State {
     /// The waiting callers of each limit, in the order of their arrival.
     queues: HashMap<LimitKey, BTreeMap<u64, Arc<Notify>>>,

@@ -85,6 +85,7 @@ pub(super) enum Pick<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaneId(usize);
 
+/// The queued tasks of one lane, by priority, and its share of attempts.
 struct Lane<T> {
     name: Arc<str>,
     levels: [VecDeque<Queued<T>>; LEVELS],

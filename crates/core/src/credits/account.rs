@@ -32,6 +32,7 @@ pub enum AccountStatus {
     Closed = 3,
 }
 
+/// An account of a vault. Its balances are a linked list, one per asset.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub(crate) vault: VaultId,

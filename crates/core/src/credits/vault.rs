@@ -10,6 +10,7 @@ pub const VAULTS_MAX: usize = 1 << 16;
 /// The maximum number of assets in a vault.
 pub const ASSETS_MAX: usize = 256;
 
+/// A vault and its assets. Its accounts are in one table with those of all vaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Vault {
     pub(crate) namespace: NamespaceId,

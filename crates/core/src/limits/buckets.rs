@@ -12,6 +12,7 @@ pub(crate) struct Bucket {
     pub(crate) last: u32,
 }
 
+/// The buckets of one hour, by second.
 type Hour = BTreeMap<u64, Bucket>;
 
 /// Buckets by second, grouped by hour. A snapshot shares the hours; a write to a shared hour copies it first.

@@ -53,12 +53,14 @@ pub(crate) struct CellPosition {
     cell: usize,
 }
 
+/// One open-addressing table; the index doubles one segment at a time.
 #[derive(Default)]
 struct Segment {
     cells: Box<[u64]>,
     used: usize,
 }
 
+/// A hash table from lease ids or names to slots of other tables. It stores references only; callers compare the keys.
 pub(crate) struct Index {
     segments: Box<[Segment]>,
     seed: u64,

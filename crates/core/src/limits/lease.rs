@@ -97,6 +97,7 @@ impl Record for More {
     }
 }
 
+/// All live leases, and the second in which each is forgotten.
 #[derive(Default)]
 pub(crate) struct Leases {
     leases: Slab<Lease>,

@@ -21,6 +21,7 @@ pub(crate) enum Phase {
     AwaitingDrop = 5,
 }
 
+/// The state of one limit. Its texts are kept apart, because every reserve reads this.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit {
     pub(crate) timeline: Timeline,

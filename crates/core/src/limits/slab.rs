@@ -55,6 +55,7 @@ impl<T: Clone + Default> Chunk<T> {
     }
 }
 
+/// A table of records with stable slot numbers and a list of free slots. A snapshot shares its chunks.
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
     used: u32,

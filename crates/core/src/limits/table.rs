@@ -7,6 +7,7 @@ use crate::book::LimitId;
 const CHUNK_BITS: u32 = 10;
 const CHUNK_RECORDS: usize = 1 << CHUNK_BITS;
 
+/// A growing list in chunks, so that it never moves its items. Nothing is removed.
 #[derive(Clone)]
 pub(crate) struct Table<T> {
     chunks: Vec<Vec<T>>,

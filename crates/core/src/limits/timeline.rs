@@ -44,6 +44,7 @@ impl Default for Timeline {
     }
 }
 
+/// An inner node on a path, and the position of the child taken.
 #[derive(Clone, Copy, Default)]
 struct Step {
     inner: u32,

@@ -33,6 +33,7 @@ pub(crate) enum Ending {
     Released = 8,
 }
 
+/// The record of a lease that has ended or was denied, kept to answer retries.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tombstone {
     pub(crate) id: LeaseId,

@@ -34,12 +34,14 @@ impl<Q, A> Clone for QueueReader<Q, A> {
     }
 }
 
+/// The queue that callers and workers share.
 struct QueueLine<Q, A> {
     state: Mutex<QueueState<Q, A>>,
     /// Signals new work or the end.
     changed: Notify,
 }
 
+/// The waiting jobs. Urgent ones come first.
 struct QueueState<Q, A> {
     urgent: VecDeque<Job<Q, A>>,
     normal: VecDeque<Job<Q, A>>,

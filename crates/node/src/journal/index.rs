@@ -91,6 +91,7 @@ impl MemoryIndex {
     }
 }
 
+/// The header of an index file: the segment it belongs to, and the accounts it has.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     span: Span,
@@ -126,6 +127,7 @@ impl Head {
     }
 }
 
+/// The index of a full segment: the positions of each account's records.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: StoredFile,

@@ -15,6 +15,7 @@ use crate::storage::StoredFile;
 /// Segments read in full on open: a crash can only have hit the last writes.
 const SEGMENTS_READ: usize = 2;
 
+/// Opens the journal up to the position of the snapshot; later records are removed.
 pub(super) struct Opening<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) cluster: u128,
@@ -22,6 +23,7 @@ pub(super) struct Opening<'a> {
     pub(super) to: JournalPosition,
 }
 
+/// The files in the journal folder.
 #[derive(Default)]
 struct Names {
     /// Segments, by the number of the record before them.
@@ -31,6 +33,7 @@ struct Names {
     unfinished: Vec<String>,
 }
 
+/// The result of reading a whole segment.
 struct Walked {
     index: MemoryIndex,
     last_log_index: u64,

@@ -20,6 +20,7 @@ pub(super) struct Sealed {
     pub(super) index: Option<Arc<MemoryIndex>>,
 }
 
+/// The segment that records are appended to.
 #[derive(Debug)]
 pub(super) struct Tail {
     pub(super) start: JournalPosition,
@@ -40,6 +41,7 @@ pub(super) struct Piece {
     pub(super) seals: bool,
 }
 
+/// The journal in memory: its segments, and the bytes not written yet.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) cluster: u128,
@@ -59,11 +61,13 @@ pub(super) enum Source {
     Memory(Bytes),
 }
 
+/// A segment that has records of an account, and where they are.
 pub(super) struct Segment {
     pub(super) start: JournalPosition,
     pub(super) locations: Locations,
 }
 
+/// The positions of an account's records in a segment.
 pub(super) enum Locations {
     Known(Vec<RecordLocation>),
     /// In the index file of the segment.

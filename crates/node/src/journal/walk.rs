@@ -9,6 +9,7 @@ use super::state::relative;
 use crate::fault::Fault;
 use crate::storage::frame::{FrameWalk, Seed, WalkError};
 
+/// Reads the records of one segment in order, and checks their numbers.
 #[derive(Debug)]
 pub(super) struct Walk {
     path: String,

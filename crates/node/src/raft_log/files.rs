@@ -18,6 +18,7 @@ pub(crate) const FOLDER: &str = "log";
 /// Segment under construction. It is renamed after its sync, so a named segment always has a header.
 pub(crate) const UNFINISHED: &str = "log/unfinished";
 
+/// The files of the Raft log: segments, the mark of what is synced, and the vote. Only the writer thread uses it.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) disk: Arc<dyn Disk>,
@@ -62,6 +63,7 @@ pub(crate) fn sync_file(file: &StoredFile) -> Result<(), Fault> {
     Ok(())
 }
 
+/// The end of the last segment, where the next record is written.
 struct Tail {
     next: u64,
     end: u64,

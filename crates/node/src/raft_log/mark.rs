@@ -11,6 +11,7 @@ use crate::storage::header::FileKind;
 
 const KIND: SlotKind = SlotKind { path: "log/mark", kind: FileKind { magic: *b"EMmk", format: 1 } };
 
+/// The synced part of the log. Records behind it may be torn; records before it must be intact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// First index of the first segment in use. Older segments wait for removal.
@@ -21,6 +22,7 @@ pub(crate) struct Mark {
     pub(crate) offset: u64,
 }
 
+/// The file of the mark.
 #[derive(Debug)]
 pub(crate) struct MarkFile(Slots);
 

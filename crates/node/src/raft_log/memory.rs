@@ -35,6 +35,7 @@ impl Segment {
     }
 }
 
+/// A part of one segment to read from disk.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) seed: Seed,
@@ -51,6 +52,7 @@ pub(crate) struct Plan {
     pub(crate) revision: u64,
 }
 
+/// The index of the log in memory: what exists, where it is on disk, and a cache of the newest entries.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) purged: Option<LogId>,

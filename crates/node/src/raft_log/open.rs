@@ -16,6 +16,7 @@ use crate::storage::StoredFile;
 use crate::types::{LogId, Vote};
 use crate::vote::VoteFile;
 
+/// The result of reading all segments at the start.
 struct ScannedLog {
     segments: Vec<Segment>,
     ids: Vec<LogId>,

@@ -40,6 +40,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) beginning: bool,
 }
 
+/// Why a record of a segment is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Defect {
     #[error(transparent)]
@@ -108,6 +109,7 @@ pub(crate) fn read_entry(seed: &Seed, bytes: &Bytes) -> Result<(Entry, usize), D
     Ok((Entry { log_id, payload }, frame.raw.len()))
 }
 
+/// The valid records at the start of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) positions: Vec<u64>,

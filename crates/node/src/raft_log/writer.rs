@@ -20,6 +20,7 @@ const MERGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Called once with the result of an append.
 pub type Flushed = Box<dyn FnOnce(io::Result<()>) + Send>;
 
+/// A task of the thread that writes the log. Tasks are executed in order.
 pub(crate) enum WriteTask {
     Append { entries: Vec<Entry>, done: Flushed },
     Truncate { since: u64, last: Option<LogId>, done: oneshot::Sender<io::Result<()>> },

@@ -45,6 +45,7 @@ impl Seed {
     }
 }
 
+/// A record as it is in a file: checked metadata and payload, and all its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) meta: &'a [u8],
@@ -148,6 +149,7 @@ impl Framing {
     }
 }
 
+/// Why a walk over frames ended: the file could not be read, or a frame is invalid.
 pub(crate) enum WalkError {
     Fault(Fault),
     Defect(FrameDefect),

@@ -59,6 +59,7 @@ pub(crate) struct Child {
     pub(crate) node: u32,
 }
 
+/// An entry of a tree node: an end time, and the sums that end then or under that child.
 pub(crate) trait Entry: Copy + Default {
     fn at(&self) -> UnixMs;
     fn sums(&self) -> Sums;
@@ -91,7 +92,9 @@ pub(crate) struct Run<E, const N: usize> {
     entries: [E; N],
 }
 
+/// A leaf: end times with their sums.
 pub(crate) type Leaf = Run<Cell, LEAF_CELLS>;
+/// An inner node: children with their sums.
 pub(crate) type Inner = Run<Child, INNER_CHILDREN>;
 
 impl<E: Entry, const N: usize> Default for Run<E, N> {
