@@ -7,12 +7,20 @@ use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId,
     LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage, VaultName,
 };
+use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
-/// A boxed future, so that the traits of this crate can be trait objects.
+/// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
+/// in the crate that makes it and not in every program that awaits it.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Spawns a boxed future: tokio's task code is compiled once per result type instead of once per future.
+pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    let boxed: Answer<'static, T> = Box::pin(future);
+    tokio::spawn(boxed)
+}
 
 /// Keeps limits and credit: a Book in memory, a replicated Book, or a Book with limits in TigerBeetle and credit in
 /// SQL.

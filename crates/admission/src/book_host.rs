@@ -127,7 +127,7 @@ impl<H: BookHost> BookBackend<H> {
         namespace: NamespaceName,
         change: LimitCommand,
     ) -> Result<LimitChange, LimitError> {
-        let task = tokio::spawn(Arc::clone(&self.0).change(by, namespace, change));
+        let task = crate::spawn(Arc::clone(&self.0).change(by, namespace, change));
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
     }
 
@@ -403,7 +403,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         // Definitions of limits live here even when another system enforces them.
         let agreed = if vault.is_some() { self.check_placement() } else { Ok(()) };
         // In its own task, for the same reason as a change of a limit.
-        let task = tokio::spawn(async move {
+        let task = crate::spawn(async move {
             agreed?;
             let opens = sequence == 1 && vault.is_none() && operations.iter().any(is_first_of_namespace);
             let Some(namespace) = inner.namespace_of_write(&by, &name, opens).await? else {

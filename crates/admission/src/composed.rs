@@ -74,7 +74,7 @@ impl<H: BookHost> Composed<H> {
             creditless: Creditless::default(),
             accounts: KnownAccounts::default(),
         });
-        tokio::spawn(sweep_deleted_limits(Arc::downgrade(&parts)));
+        crate::spawn(sweep_deleted_limits(Arc::downgrade(&parts)));
         Composed(parts)
     }
 
@@ -88,7 +88,7 @@ impl<H: BookHost> Composed<H> {
 
     /// Runs the steps in their own task, so that they finish even when the caller disconnects.
     async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, BackendError> {
-        tokio::spawn(work).await.map_err(|error| BackendError::Failed(error.to_string()))
+        crate::spawn(work).await.map_err(|error| BackendError::Failed(error.to_string()))
     }
 }
 

@@ -78,7 +78,7 @@ impl<T: BatchTarget> Submitter<T> {
         let waiting = Arc::new(AtomicUsize::new(0));
         let under_way = Arc::new(AtomicUsize::new(0));
         let (waits, goes) = (Arc::clone(&waiting), Arc::clone(&under_way));
-        let driver = tokio::spawn(Driver { target, receiver, waiting: waits, under_way: goes }.run());
+        let driver = crate::spawn(Driver { target, receiver, waiting: waits, under_way: goes }.run());
         Submitter { sender, waiting, under_way, queue_max, driver: Mutex::new(Some(driver)) }
     }
 

@@ -14,6 +14,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earmark_admission::Answer;
 use earmark_core::UnixMs;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
@@ -157,11 +158,13 @@ impl PostgresStore {
     ///
     /// # Errors
     /// When the URL is invalid, the database cannot be used, or a later version wrote its schema.
-    pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore, StoreError> {
-        let parsed: Result<PgConnectOptions, _> = url.parse();
-        // The URL may contain a password, so the message does not repeat it.
-        let database = parsed.map_err(|error| StoreError::Refused(format!("invalid URL: {error}")))?;
-        PostgresStore::connect(database, options).await
+    pub fn open(url: &str, options: PostgresOptions) -> Answer<'_, Result<PostgresStore, StoreError>> {
+        Box::pin(async move {
+            let parsed: Result<PgConnectOptions, _> = url.parse();
+            // The URL may contain a password, so the message does not repeat it.
+            let database = parsed.map_err(|error| StoreError::Refused(format!("invalid URL: {error}")))?;
+            PostgresStore::connect(database, options).await
+        })
     }
 
     /// Connects with options of sqlx.

@@ -118,7 +118,7 @@ impl SagaCredits {
     ) -> Result<SagaCredits, StoreError> {
         let shared = Arc::new(Shared::default());
         shared.serve(store, &clock, &options).await?;
-        let background = tokio::spawn(maintenance(Arc::downgrade(&shared), options.heartbeat));
+        let background = earmark_admission::spawn(maintenance(Arc::downgrade(&shared), options.heartbeat));
         Ok(SagaCredits::new(shared, &options, background))
     }
 
@@ -127,7 +127,19 @@ impl SagaCredits {
     ///
     /// # Errors
     /// When the store refuses, or a later version wrote it: waiting would not help.
-    pub async fn open(open: OpenStore, clock: Arc<dyn Clock>, options: Options) -> Result<SagaCredits, StoreError> {
+    pub fn open(
+        open: OpenStore,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Answer<'static, Result<SagaCredits, StoreError>> {
+        Box::pin(SagaCredits::open_or_retry(open, clock, options))
+    }
+
+    async fn open_or_retry(
+        open: OpenStore,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<SagaCredits, StoreError> {
         let shared = Arc::new(Shared::default());
         let opened = match open().await {
             Ok(store) => shared.serve(store, &clock, &options).await,
@@ -139,7 +151,7 @@ impl SagaCredits {
             Ok(()) => {}
         }
         let (weak, heartbeat, settings) = (Arc::downgrade(&shared), options.heartbeat, options.clone());
-        let background = tokio::spawn(async move {
+        let background = earmark_admission::spawn(async move {
             open_again(&weak, &open, &clock, &settings).await;
             maintenance(weak, heartbeat).await;
         });
@@ -236,7 +248,7 @@ impl SagaCredits {
         };
         let full = |_| BackendError::Overloaded("too many credit requests are waiting");
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(full)?;
-        Ok(tokio::spawn(async move {
+        Ok(earmark_admission::spawn(async move {
             let answer = engine.execute(&task).await.map_err(backend_error);
             drop(permit);
             answer

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use earmark_admission::Answer;
 use earmark_core::UnixMs;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Row as _, Sqlite};
@@ -66,7 +67,11 @@ impl SqliteStore {
     ///
     /// # Errors
     /// When the file cannot be used, or a later version wrote it.
-    pub async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
+    pub fn open(path: &Path, options: SqliteOptions) -> Answer<'_, Result<SqliteStore, StoreError>> {
+        Box::pin(SqliteStore::start(path, options))
+    }
+
+    async fn start(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection).await?;
         let reader = file(path, &options).read_only(true);

@@ -104,7 +104,8 @@ impl Link {
         let saved = &snapshot.snapshot.saved;
         let bytes = saved.len.saturating_add(saved.header.journal.bytes);
         let deadline = option.hard_ttl() + Duration::from_secs(bytes / INSTALL_BYTES_PER_SECOND);
-        let reading = tokio::spawn(read_out(Arc::clone(&self.applied_state), *snapshot.snapshot, has, start, sender));
+        let reading =
+            earmark_admission::spawn(read_out(Arc::clone(&self.applied_state), *snapshot.snapshot, has, start, sender));
         let late = async {
             match reading.await {
                 Err(error) => failed(error.to_string()),

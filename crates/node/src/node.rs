@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_admission::{BookBackend, Submitter, SystemTimeSource, TimeSource};
+use earmark_admission::{Answer, BookBackend, Submitter, SystemTimeSource, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::storage::RaftLogStorage;
@@ -187,7 +187,11 @@ impl Node {
     ///
     /// # Errors
     /// If the folder cannot be used or the cluster cannot be reached; nothing is written then.
-    pub async fn open(options: NodeOptions) -> Result<Node, NodeError> {
+    pub fn open(options: NodeOptions) -> Answer<'static, Result<Node, NodeError>> {
+        Box::pin(Node::start(options))
+    }
+
+    async fn start(options: NodeOptions) -> Result<Node, NodeError> {
         let Bootstrap { identity, lock, listener, peers } = Bootstrap::prepare(&options).await?;
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
         let failure = Failure::default();
@@ -315,7 +319,7 @@ impl Node {
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut stop = self.stop.subscribe();
-        let handle = tokio::spawn(async move {
+        let handle = earmark_admission::spawn(async move {
             tokio::select! {
                 // Stop is checked first, so that a stopping task does not take its closed channel for a failure.
                 biased;

@@ -102,7 +102,7 @@ impl LogStore {
         let reader = LogReader { disk: Arc::clone(&disk), memory: Arc::clone(&files.memory), failure: failure.clone() };
         let (queue, work) = mpsc::channel(QUEUE_MAX);
         let context = Arc::default();
-        tokio::spawn(writer::run(disk, files, failure, Arc::clone(&context), work));
+        earmark_admission::spawn(writer::run(disk, files, failure, Arc::clone(&context), work));
         Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), context })
     }
 

@@ -34,7 +34,7 @@ impl Reads {
     pub(crate) fn start(proposer: Proposer, last_leadership: Option<LastLeadership>) -> Reads {
         let (waiting, mut receiver) = mpsc::unbounded_channel::<oneshot::Sender<Confirmed>>();
         let asked = proposer.clone();
-        tokio::spawn(async move {
+        earmark_admission::spawn(async move {
             while let Some(first) = receiver.recv().await {
                 // A read that arrives during the confirmation waits for the next one. It may have to see an entry
                 // newer than this confirmation.

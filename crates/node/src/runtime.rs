@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
@@ -79,7 +80,8 @@ impl AsyncRuntime for Runtime {
         T: Future + OptionalSend + 'static,
         T::Output: OptionalSend + 'static,
     {
-        TokioRuntime::spawn(future)
+        let task: Pin<Box<dyn Future<Output = T::Output> + Send>> = Box::pin(future);
+        TokioRuntime::spawn(task)
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {

@@ -62,7 +62,7 @@ impl Service {
     /// attempt; this node would wait for its own timeout too.
     fn start_election(&self) {
         let (raft, pause) = (self.proposer.raft.clone(), self.timing.heartbeat);
-        tokio::spawn(async move {
+        earmark_admission::spawn(async move {
             // The first attempt may be in the term in which the candidate voted for itself.
             for _ in 0..ELECTION_ATTEMPTS {
                 if raft.trigger().elect().await.is_err() {
@@ -338,7 +338,7 @@ impl PeerService for Service {
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
         let raft = self.proposer.raft.clone();
         // The file is in use until the installation ends, even if the sender gives up.
-        let installing = tokio::spawn(async move {
+        let installing = earmark_admission::spawn(async move {
             let _one_at_a_time = one_at_a_time;
             raft.install_full_snapshot(vote, snapshot).await
         });

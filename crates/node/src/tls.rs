@@ -87,7 +87,7 @@ impl TlsNet {
         let current = RwLock::new(load(&files)?);
         let shared = Arc::new(Shared { files, current, stamps });
         let watched = Arc::downgrade(&shared);
-        tokio::spawn(async move {
+        earmark_admission::spawn(async move {
             loop {
                 tokio::time::sleep(CHECK_INTERVAL).await;
                 let Some(shared) = watched.upgrade() else { return };
@@ -214,7 +214,7 @@ impl Net for TlsNet {
             let listener = TcpListener::bind(address).await?;
             let address = listener.local_addr()?.to_string();
             let (listening, ready) = ChannelListener::new(address);
-            tokio::spawn(accept(net, listener, ready));
+            earmark_admission::spawn(accept(net, listener, ready));
             Ok(Box::new(listening) as Box<dyn Listener>)
         })
     }
@@ -244,7 +244,7 @@ async fn accept(net: TlsNet, listener: TcpListener, ready: mpsc::Sender<Connecti
             longest.abort();
         }
         let (acceptor, ready) = (net.acceptor(), ready.clone());
-        let handshake = tokio::spawn(async move {
+        let handshake = earmark_admission::spawn(async move {
             let secured = async {
                 stream.set_nodelay(true)?;
                 let stream = acceptor.accept(stream).await?;

@@ -174,7 +174,7 @@ async fn change(
     change: impl Future<Output = Result<LimitChange, LimitError>> + Send + 'static,
 ) -> Result<LimitChange, LimitError> {
     let lost = |error: JoinError| Err(BackendError::Failed(error.to_string()).into());
-    app.by(context.deadline, tokio::spawn(change)).await?.unwrap_or_else(lost)
+    app.by(context.deadline, earmark_admission::spawn(change)).await?.unwrap_or_else(lost)
 }
 
 /// The outcome of a write.

@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Backend, Cluster};
+use earmark_admission::{Answer, Backend, Cluster};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -248,11 +248,18 @@ impl Server {
     ///
     /// # Errors
     /// None so far.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+    pub fn run<'a>(self, shutdown: impl Future<Output = ()> + Send + 'a) -> Answer<'a, Result<(), ServerError>> {
+        self.run_until(Box::pin(shutdown))
+    }
+
+    fn run_until(self, shutdown: Answer<'_, ()>) -> Answer<'_, Result<(), ServerError>> {
+        Box::pin(self.accept_until(shutdown))
+    }
+
+    async fn accept_until(self, mut shutdown: Answer<'_, ()>) -> Result<(), ServerError> {
         let Server { options, listener, app, services, .. } = self;
         let mut connections = Connections::new(&options, &app, services);
         let mut upkeep = tokio::time::interval(UPKEEP);
-        tokio::pin!(shutdown);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use earmark_admission::{BackendError, BatchTarget, Direction, Registry, Stats, Submitter};
+use earmark_admission::{Answer, BackendError, BatchTarget, Direction, Registry, Stats, Submitter};
 use earmark_core::{Config, LimitKey};
 use tigerbeetle::{CreateAccountStatus, Transfer};
 use tokio::sync::{mpsc, watch};
@@ -79,13 +79,17 @@ impl TigerBeetleLimits {
     ///
     /// # Errors
     /// When an account with one of these ids exists and is not Earmark's.
-    pub async fn open(
+    pub fn open(
         options: TigerBeetleOptions,
         registry: Arc<dyn Registry>,
-    ) -> Result<TigerBeetleLimits, OpenError> {
+    ) -> Answer<'static, Result<TigerBeetleLimits, OpenError>> {
+        Box::pin(TigerBeetleLimits::start(options, registry))
+    }
+
+    async fn start(options: TigerBeetleOptions, registry: Arc<dyn Registry>) -> Result<TigerBeetleLimits, OpenError> {
         let deadline = options.deadline;
         let inner = Inner::start(options, registry);
-        let background = tokio::spawn(Arc::clone(&inner).run());
+        let background = earmark_admission::spawn(Arc::clone(&inner).run());
         let mut setup = inner.setup.subscribe();
         let known = tokio::time::timeout(deadline, setup.wait_for(|setup| *setup != Setup::Pending)).await;
         if let Ok(Ok(setup)) = known
@@ -174,7 +178,7 @@ impl Inner {
         let Some(held) = lock(&self.tasks).clone() else {
             return Err(BackendError::Overloaded("limits on TigerBeetle have been shut down"));
         };
-        let task = tokio::spawn(async move {
+        let task = earmark_admission::spawn(async move {
             let done = work.await;
             drop(held);
             done

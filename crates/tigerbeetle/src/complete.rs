@@ -64,7 +64,7 @@ impl Inner {
                         // Sequential follow-ups of a batch could exceed the deadline.
                         let inner = Arc::clone(&self);
                         let rest = async move { inner.first_round(request, settling, &chain, created).await };
-                        PendingAnswer::Task(tokio::spawn(rest))
+                        PendingAnswer::Task(earmark_admission::spawn(rest))
                     }
                 }
                 Dispatch::Pending(pending) => pending,
@@ -87,16 +87,16 @@ impl Inner {
             Some(CachedLease::Allowed(record)) => {
                 let settling = Settling::complete(name, &record, &request.actuals);
                 if settling.growing().any(|key| self.is_changing(&request.namespace, key)) {
-                    return Dispatch::Pending(PendingAnswer::Task(tokio::spawn(
+                    return Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
                         Arc::clone(self).complete_uncached(request),
                     )));
                 }
                 let chain = settling.chain(&self.common, self.shared.clock.now_ns());
                 Dispatch::Send(request, settling, chain)
             }
-            Some(CachedLease::Denied(_)) | None => {
-                Dispatch::Pending(PendingAnswer::Task(tokio::spawn(Arc::clone(self).complete_uncached(request))))
-            }
+            Some(CachedLease::Denied(_)) | None => Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
+                Arc::clone(self).complete_uncached(request),
+            ))),
         }
     }
 

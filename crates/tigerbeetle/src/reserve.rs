@@ -75,7 +75,9 @@ impl Inner {
                     if is_known(&created) {
                         // Sequential lookups of a batch of retries could exceed the deadline.
                         let inner = Arc::clone(&self);
-                        PendingAnswer::Task(tokio::spawn(async move { inner.answer(&sending, created).await }))
+                        PendingAnswer::Task(earmark_admission::spawn(
+                            async move { inner.answer(&sending, created).await },
+                        ))
                     } else {
                         PendingAnswer::Ready(self.answer(&sending, created).await)
                     }
@@ -136,7 +138,9 @@ impl Inner {
                 let chain = prepared.plan.chain(&self.common);
                 Dispatch::Send(Box::new(Sending { checked, prepared, chain }))
             }
-            None => Dispatch::Pending(PendingAnswer::Task(tokio::spawn(Arc::clone(self).reserve_uncached(checked)))),
+            None => Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
+                Arc::clone(self).reserve_uncached(checked),
+            ))),
         }
     }
 

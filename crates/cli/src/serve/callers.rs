@@ -109,7 +109,7 @@ pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name:
 fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
     let failed = |source| Failure::System { what: "listening for signals", source };
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    tokio::spawn(async move {
+    earmark_admission::spawn(async move {
         while hangup.recv().await.is_some() {
             match reload() {
                 Ok(()) => tracing::info!("SIGHUP: file reloaded"),

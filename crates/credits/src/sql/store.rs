@@ -112,10 +112,10 @@ pub struct SqlStore<D> {
 pub(crate) fn start<D: Database>(database: D, committers: u32) -> SqlStore<D> {
     let database = Arc::new(database);
     let (commits, reader) = Queue::new();
-    let commit = |_| tokio::spawn(work(reader.clone(), Commits(Arc::clone(&database))));
+    let commit = |_| earmark_admission::spawn(work(reader.clone(), Commits(Arc::clone(&database))));
     let mut workers: Vec<_> = (0..committers).map(commit).collect();
     let (changes, reader) = Queue::new();
-    workers.push(tokio::spawn(work(reader, Changes(Arc::clone(&database)))));
+    workers.push(earmark_admission::spawn(work(reader, Changes(Arc::clone(&database)))));
     let (surveys, reader) = Surveys::new();
     for _ in 0..SURVEYORS {
         let database = Arc::clone(&database);
@@ -123,7 +123,7 @@ pub(crate) fn start<D: Database>(database: D, committers: u32) -> SqlStore<D> {
             let database = Arc::clone(&database);
             async move { surveyed(&*database, &survey).await }
         };
-        workers.push(tokio::spawn(surveys::work(reader.clone(), survey)));
+        workers.push(earmark_admission::spawn(surveys::work(reader.clone(), survey)));
     }
     SqlStore { commits, changes, surveys, workers: Mutex::new(workers), database }
 }

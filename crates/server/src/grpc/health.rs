@@ -43,7 +43,7 @@ impl Health for Healthy {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let is_known = NAMES.contains(&request.get_ref().service.as_str());
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(watch(Arc::clone(&self.0), is_known, sender));
+        earmark_admission::spawn(watch(Arc::clone(&self.0), is_known, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

@@ -109,7 +109,7 @@ async fn finish<T: Send + 'static>(
     (what, on_timeout): (&str, &str),
     doing: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
 ) -> Result<T, Reply> {
-    let done = app.by(call.context.deadline, tokio::spawn(doing)).await;
+    let done = app.by(call.context.deadline, earmark_admission::spawn(doing)).await;
     let result = match &done {
         Ok(Ok(Ok(_))) => "done".to_owned(),
         Ok(Ok(Err(error))) => error.to_string(),
