@@ -3,6 +3,7 @@
 //! This crate has no dependencies, so that `cargo xtask verify` builds on a fresh machine.
 
 mod api;
+mod attack;
 mod grpc;
 mod licences;
 mod plant;
@@ -29,6 +30,7 @@ The tasks of this repository.
   cargo xtask grpc                check only the server with a Python gRPC client
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
+  cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
   cargo xtask plant [BUG] [--search]  plant bugs in a copy of the tree and check that the simulation finds them
   cargo xtask help                show this text
 
@@ -40,6 +42,8 @@ Examples:
   cargo xtask grpc
   cargo xtask licences
   cargo xtask soak --minutes 60
+  cargo xtask attack --binary target/release/earmark --seconds 10
+  cargo xtask attack --nodes 3 --only all --seconds 3600
   cargo xtask plant stale-leader
 ";
 
@@ -51,6 +55,7 @@ enum Task {
     Grpc,
     Licences,
     Soak { minutes: u64 },
+    Attack(attack::Options),
     Plant(Plant),
     Help,
 }
@@ -67,13 +72,15 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
             Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Task::Soak { minutes }),
             _ => Err(Failure::Usage(format!("--minutes: found {minutes:?}, allowed are 1 to {}", soak::MINUTES_MAX))),
         },
+        ["attack", "--help" | "-h"] => Ok(Task::Help),
+        ["attack", options @ ..] => attack::Options::parse(options).map(Task::Attack),
         ["plant"] => Ok(Task::Plant(Plant { only: None, search: false })),
         ["plant", "--search"] => Ok(Task::Plant(Plant { only: None, search: true })),
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: false })),
         ["plant", bug, "--search"] => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: true })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -89,6 +96,7 @@ fn main() -> ExitCode {
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
+        Task::Attack(options) => attack::attack(&options),
         Task::Plant(what) => plant::plant(&what),
         Task::Help => {
             print!("{HELP}");
@@ -133,11 +141,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

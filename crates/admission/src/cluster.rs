@@ -1,6 +1,6 @@
 //! Cluster administration: members, status and backups.
 
-use earmark_core::{Config, NameError, UnixMs};
+use earmark_core::{Config, NameError, NameRule, UnixMs};
 
 use crate::backend::Answer;
 use crate::clock::utc;
@@ -41,22 +41,17 @@ impl BackupName {
     /// # Errors
     /// When it is empty, too long, starts with a dot or hyphen, or has another character than listed.
     pub fn new(text: &str) -> Result<BackupName, NameError> {
-        let refuse = |found: String| NameError {
+        let rule = NameRule {
             kind: "backup",
-            found,
             bytes_max: BackupName::BYTES_MAX,
             alphabet: "A-Z a-z 0-9 . _ -, the first one no dot or hyphen",
+            allows: |position, character| {
+                character.is_ascii_alphanumeric()
+                    || character == '_'
+                    || (position > 0 && matches!(character, '.' | '-'))
+            },
         };
-        if text.is_empty() || text.len() > BackupName::BYTES_MAX {
-            return Err(refuse(format!("{} bytes", text.len())));
-        }
-        let allows = |place: usize, byte: char| {
-            byte.is_ascii_alphanumeric() || byte == '_' || (place > 0 && matches!(byte, '.' | '-'))
-        };
-        match text.char_indices().find(|(place, byte)| !allows(*place, *byte)) {
-            Some((_, byte)) => Err(refuse(format!("{byte:?}"))),
-            None => Ok(BackupName(text.to_owned())),
-        }
+        rule.check(text).map(|()| BackupName(text.to_owned()))
     }
 
     /// A time in UTC as a name: `20261115T093000Z`.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LOOKS_LIKE_API_KEY, LimitKey, NameError,
+    Overage, VaultName, contains_api_key,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
@@ -103,8 +104,8 @@ impl TryFrom<Fields> for LimitDocument {
             Some("deny") => Overage::Deny,
             Some(found) => return Err(format!("overage: found {found:?}, allowed are debt and deny")),
         };
-        let unit = text("unit", &fields.unit)?.unwrap_or_default().to_owned();
-        let description = text("description", &fields.description)?.unwrap_or_default().to_owned();
+        let unit = free_text("unit", &fields.unit)?;
+        let description = free_text("description", &fields.description)?;
         let definition = Definition { key, kind, capacity, unit, description, overage };
         definition.validate().map_err(|error| error.to_string())?;
         Ok(LimitDocument(definition))
@@ -149,10 +150,7 @@ impl Fields {
 }
 
 fn name<T>(field: &str, value: &Value, new: impl Fn(&str) -> Result<T, NameError>) -> Result<Option<T>, String> {
-    text(field, value)?.map(new).transpose().map_err(|error| {
-        let NameError { found, bytes_max, alphabet, .. } = error;
-        format!("{field}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")
-    })
+    text(field, value)?.map(new).transpose().map_err(|error| format!("{field}: {}", error.mistake))
 }
 
 fn capacity(value: &Value) -> Result<u64, String> {
@@ -168,6 +166,12 @@ fn text<'a>(field: &str, value: &'a Value) -> Result<Option<&'a str>, String> {
         Value::String(text) => Ok(Some(text)),
         other => Err(format!("{field}: found {other}, allowed is a string")),
     }
+}
+
+/// A text for people, empty by default, without API keys.
+fn free_text(field: &str, value: &Value) -> Result<String, String> {
+    let text = text(field, value)?.unwrap_or_default();
+    if contains_api_key(text) { Err(format!("{field}: {LOOKS_LIKE_API_KEY}")) } else { Ok(text.to_owned()) }
 }
 
 fn seconds(kind: &str, (field, value): (&str, &Value)) -> Result<u32, String> {

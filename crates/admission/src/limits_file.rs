@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::backend::LimitError;
 use crate::document::LimitDocument;
+use crate::private_files::create_private;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -139,7 +140,7 @@ impl LimitsFile {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let limits = read(&path)?;
         let aside = aside(&path);
-        let is_writable = File::create(&aside).and_then(|_| std::fs::remove_file(&aside));
+        let is_writable = create_private(&aside).and_then(|_| std::fs::remove_file(&aside));
         is_writable.map_err(|source| LimitsFileError::Write { path: path.clone(), source })?;
         Ok((LimitsFile { path, behind: Mutex::new(None) }, limits))
     }
@@ -277,10 +278,7 @@ fn write_aside(path: &Path, content: &Content<'_>) -> io::Result<()> {
     let aside = aside(path);
     let mut bytes = serde_json::to_vec_pretty(content)?;
     bytes.push(b'\n');
-    let mut file = File::create(&aside)?;
-    if let Ok(old) = std::fs::metadata(path) {
-        file.set_permissions(old.permissions())?;
-    }
+    let mut file = create_private(&aside)?;
     file.write_all(&bytes)?;
     file.sync_all()?;
     std::fs::rename(&aside, path)?;
@@ -380,13 +378,14 @@ mod tests {
     }
 
     #[cfg(unix)]
+    /// A written file was readable by every user of the machine.
     #[test]
-    fn a_file_that_is_replaced_keeps_who_may_read_it() {
+    fn a_file_that_is_written_is_its_owners() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("limits.json");
         std::fs::write(&path, "{\"limits\":[]}").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         LimitsFile::open(&path).unwrap().0.write(&[]).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }

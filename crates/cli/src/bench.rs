@@ -267,7 +267,7 @@ impl BenchArgs {
             (None, Some(ledger)) => format!("{to}, on {ledger}"),
             (None, None) => to,
         };
-        eprintln!(
+        output::complain(&format!(
             "measuring {to}: {} connections, {} reserves per request, {} limits each, for {}\n\
              creating {} limits named bench:... with ample capacity{}",
             setting.connections,
@@ -276,6 +276,6 @@ impl BenchArgs {
             output::time(self.seconds),
             thousands(limits as u128),
             if self.http.is_some() { "; they are deleted after the run" } else { "" },
-        );
+        ));
     }
 }

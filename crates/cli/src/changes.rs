@@ -43,8 +43,8 @@ impl Page {
                     Some(vault) => format!("{}/{vault}", entry.namespace),
                     None => entry.namespace.clone(),
                 };
-                let [by, place, what] = [&entry.actor, &place, &entry.summary].map(|of| output::visible(of));
-                [output::visible(&entry.place), output::date(entry.at_unix_ms), by, place, what]
+                let [position, by, what] = [&entry.place, &entry.actor, &entry.summary].map(String::clone);
+                [position, output::date(entry.at_unix_ms), by, place, what]
             }));
             text += &output::table(&rows);
         }

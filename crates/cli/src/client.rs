@@ -230,7 +230,7 @@ impl Client {
         match serde_json::from_slice::<Refusal>(&response.body) {
             Ok(Refusal { error, message }) => {
                 let message = if message.is_empty() { "it gave no reason" } else { &message };
-                let message = output::visible(message);
+                let [error, message] = [&error, message].map(|text| output::visible(text).into_owned());
                 Failure::Refused { status, error, message }
             }
             Err(_) => self.unexpected(format!("status {status}: {}", excerpt(&response.body))),

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
     } else if answer.done() == Done::Ok {
         output::print(&format!("completed, lease {}\n", args.lease))?;
     } else {
-        eprintln!("earmark: {}", answer.failure(args.lease));
+        output::complain(&format!("earmark: {}", answer.failure(args.lease)));
     }
     Ok(answer.done())
 }
@@ -79,7 +79,7 @@ impl Answer {
         let message = output::visible(self.message.as_deref().unwrap_or("no reason given"));
         match self.done() {
             Done::UnknownLease => format!("nothing was settled, lease {lease} is unknown: {message}"),
-            _ => format!("the server refused ({}): {message}", self.error),
+            _ => format!("the server refused ({}): {message}", output::visible(&self.error)),
         }
     }
 }

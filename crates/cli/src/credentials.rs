@@ -4,9 +4,11 @@
 use std::fmt;
 use std::path::Path;
 
+use earmark_admission::exposure;
 use earmark_client::ApiKey;
 
 use crate::failure::Failure;
+use crate::output;
 
 const KEY: &str = "EARMARK_KEY";
 const KEY_FILE: &str = "EARMARK_KEY_FILE";
@@ -32,7 +34,11 @@ impl Credentials {
         let Some(path) = std::env::var_os(KEY_FILE) else { return Ok(None) };
         let path = Path::new(&path);
         let unreadable = |error| Failure::Usage(format!("{KEY_FILE}: cannot read {}: {error}", path.display()));
-        Credentials::new(&std::fs::read_to_string(path).map_err(unreadable)?).map(Some)
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        if let Some(warning) = exposure(path) {
+            output::complain(&format!("earmark: {KEY_FILE}: {warning}"));
+        }
+        Credentials::new(&text).map(Some)
     }
 
     /// The credentials for the Rust client.

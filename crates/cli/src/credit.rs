@@ -104,7 +104,7 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
             found
                 .balances
                 .iter()
-                .map(|balance| [output::visible(&balance.asset), grouped(&balance.available), grouped(&balance.held)]),
+                .map(|balance| [balance.asset.clone(), grouped(&balance.available), grouped(&balance.held)]),
         );
         output::table(&rows)
     })?;
@@ -131,7 +131,7 @@ impl Audit {
             let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "LIVE"].map(str::to_owned)];
             rows.extend(self.assets.iter().map(|totals| {
                 let [issued, retired, live] = [&totals.issued, &totals.retired, &totals.live].map(|of| grouped(of));
-                [output::visible(&totals.asset), issued, retired, live]
+                [totals.asset.clone(), issued, retired, live]
             }));
             text += &output::table(&rows);
         }
@@ -146,7 +146,7 @@ fn grouped(amount: &str) -> String {
             let sign = if number < 0 { "-" } else { "" };
             format!("{sign}{}", output::thousands(number.unsigned_abs()))
         }
-        Err(_) => output::visible(amount),
+        Err(_) => amount.to_owned(),
     }
 }
 

@@ -161,7 +161,7 @@ pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
 }
 
 fn created(answer: &Value) -> String {
-    let text = |value: &Value| output::visible(value.as_str().unwrap_or_default());
+    let text = |value: &Value| output::visible(value.as_str().unwrap_or_default()).into_owned();
     let info = &answer["info"];
     format!(
         "{}\nkey {} ({}, role {}, namespace {}) is not shown again; store it with your secrets\n",

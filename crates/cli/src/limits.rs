@@ -93,7 +93,9 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
     let changed: Changed = request::send(&args.client, Method::PUT, PATH, &document)?;
-    output::show(args.client.json, &changed, |changed| put::text(&document.into_definition(), &changed.status))
+    output::show(args.client.json, &changed, |changed| {
+        put::text(&document.into_definition(), &output::visible(&changed.status))
+    })
 }
 
 fn get(args: &KeyArgs) -> Result<(), Failure> {
@@ -129,6 +131,6 @@ fn delete(args: &KeyArgs) -> Result<(), Failure> {
         "decreasing" => {
             format!("{} accepts no more reserves, and is deleted once its open reservations have ended\n", args.key)
         }
-        status => format!("{} is {status}\n", args.key),
+        status => format!("{} is {}\n", args.key, output::visible(status)),
     })
 }

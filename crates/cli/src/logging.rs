@@ -1,9 +1,10 @@
 //! The log of the server, on standard error.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use earmark_core::redact_api_keys;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -54,7 +55,7 @@ impl FromStr for LogLevel {
 
 /// Installs the global logger, unless one is installed.
 pub(crate) fn start(format: LogFormat, level: &LogLevel) {
-    let writer = fmt::layer().with_writer(io::stderr);
+    let writer = fmt::layer().with_writer(|| Redacting(io::stderr()));
     let layer = match format {
         LogFormat::Human => writer.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => writer.json().flatten_event(true).boxed(),
@@ -62,9 +63,52 @@ pub(crate) fn start(format: LogFormat, level: &LogLevel) {
     _ = registry().with(layer.with_filter(level.0.clone())).try_init();
 }
 
+/// Removes API keys from log lines, also those of libraries. The subscriber writes each line in one call.
+struct Redacting<W>(W);
+
+impl<W: Write> Write for Redacting<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.write_all(line).map(|()| line.len())
+    }
+
+    fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
+        let text = String::from_utf8_lossy(line);
+        self.0.write_all(redact_api_keys(&text).as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A library that logs a request whole would log the key in it.
+    #[test]
+    fn a_log_line_of_any_target_contains_no_key() {
+        let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        struct Shared(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for Shared {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let to = std::sync::Arc::clone(&lines);
+        let layer = fmt::layer().with_writer(move || Redacting(Shared(std::sync::Arc::clone(&to))));
+        let key = "emk_4m8qk2v7d1xz_0123456789";
+        tracing::subscriber::with_default(registry().with(layer), || {
+            tracing::info!(target: "h2", path = %format!("/v1/{key}"), "{key}");
+            tracing::error!(encoded = %key.replace('_', "%5F"));
+        });
+        let logged = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+        assert_eq!(logged.matches("emk_***").count(), 3, "{logged}");
+        assert!(!logged.contains("4m8qk2v7d1xz"), "{logged}");
+    }
 
     #[test]
     fn levels_are_read_for_all_and_by_part() {

@@ -23,18 +23,21 @@ mod reserve;
 mod serve;
 mod write;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use earmark_core::contains_api_key;
 
 use failure::{Done, Failure};
 
 const HELP: &str = "\
 Environment:
-  EARMARK_SERVER    URL of the server, if --server is not given [default: http://127.0.0.1:7878]
-  EARMARK_KEY       API key or session token
-  EARMARK_KEY_FILE  file that holds the key, if EARMARK_KEY is not set
-  EARMARK_CA_FILE   PEM file with trusted CA certificates for https://, instead of those of the system
+  EARMARK_SERVER       URL of the server, if --server is not given [default: http://127.0.0.1:7878]
+  EARMARK_KEY          API key or session token
+  EARMARK_KEY_FILE     file that holds the key, if EARMARK_KEY is not set
+  EARMARK_CREDITS_URL  URL of the credit database of serve, without --credits and --credits-url-file
+  EARMARK_CA_FILE      PEM file with trusted CA certificates for https://, instead of those of the system
 
 Exit codes:
   0  success; for reserve: allowed
@@ -132,12 +135,37 @@ impl Command {
     }
 }
 
+/// Why an argument is refused unread. Other users of the machine see the command line, and a shell keeps it.
+const KEY_IN_ARGUMENTS: &str = "an argument looks like an API key; other users see the command line. Set EARMARK_KEY or \
+     EARMARK_KEY_FILE instead, and revoke the key if others use this machine";
+
+/// Parses the arguments. A message about them contains no API key.
+fn parse(arguments: &[OsString]) -> Result<Command, ExitCode> {
+    let is_revoke =
+        arguments.get(1).is_some_and(|word| word == "key") && arguments.get(2).is_some_and(|word| word == "revoke");
+    if !is_revoke && arguments.iter().any(|argument| contains_api_key(&argument.to_string_lossy())) {
+        output::complain(&format!("earmark: {KEY_IN_ARGUMENTS}"));
+        return Err(ExitCode::from(2));
+    }
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => Ok(cli.command),
+        Err(error) if is_revoke && error.use_stderr() => {
+            output::complain(&error.render().to_string());
+            Err(ExitCode::from(2))
+        }
+        Err(error) => error.exit(),
+    }
+}
+
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = match parse(&std::env::args_os().collect::<Vec<_>>()) {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
     match command.run() {
         Ok(done) => done.into(),
         Err(failure) => {
-            eprintln!("earmark: {failure}");
+            output::complain(&format!("earmark: {failure}"));
             if command.is_json() {
                 // The message is already on standard error, so a failure to print JSON is ignored.
                 _ = output::print_json(&failure.document());

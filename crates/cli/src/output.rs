@@ -4,36 +4,58 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earmark_admission::utc_from;
-use earmark_core::UnixMs;
+use earmark_client::http::is_hidden;
+pub(crate) use earmark_client::http::visible;
+use earmark_core::{UnixMs, redact_api_keys};
 use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints `text`. A closed pipe, such as that of `head`, is not a failure.
+/// Prints `text`, made safe for a terminal. A closed pipe, such as that of `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    let printed = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let printed = stdout.write_all(lines(text).as_bytes()).and_then(|()| stdout.flush());
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|source| Failure::System { what: "standard output", source }),
     }
 }
 
+/// Prints a message on standard error, made safe for a terminal and without API keys. A closed standard error is
+/// ignored, because there is no other place for the message.
+pub(crate) fn complain(message: &str) {
+    _ = writeln!(io::stderr(), "{}", lines(&redact_api_keys(message)));
+}
+
 /// Prints `value` as one JSON object on one line.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::System { what: "standard output", source: error.into() })?;
-    print(&(text + "\n"))
+    print(&(escaped(&text) + "\n"))
+}
+
+/// Each line of `text` with visible characters only.
+fn lines(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON in which hidden characters are escapes. They occur in strings only, so the value stays the same.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_hidden(character) {
+            let mut units = [0; 2];
+            text.extend(character.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            text.push(character);
+        }
+    }
+    text
 }
 
 /// Prints `value` as JSON, or its text for people.
 pub(crate) fn show<T: Serialize>(is_json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     if is_json { print_json(value) } else { print(&text(value)) }
-}
-
-/// Replaces control characters with spaces, because text from a server could move the terminal's cursor.
-pub(crate) fn visible(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 /// `1234567` as `1,234,567`.
@@ -80,7 +102,7 @@ pub(crate) fn date(unix_ms: u64) -> String {
 
 /// Formats `rows` with aligned columns. The first row is the header.
 pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().map(|row| visible(&row[column]).chars().count()).max().unwrap_or(0);
     let widths: [usize; COLUMNS] = std::array::from_fn(width);
     let mut text = String::new();
     for row in rows {
@@ -133,5 +155,19 @@ mod tests {
         let rows = [["KEY", "KIND"], ["a:rpm", "rolling"], ["b", "c"]].map(|row| row.map(str::to_owned));
         assert_eq!(table(&rows), "KEY    KIND\na:rpm  rolling\nb      c\n");
         assert_eq!(table::<2>(&[]), "");
+    }
+
+    #[test]
+    fn json_keeps_its_value_without_hidden_characters() {
+        let value = serde_json::json!({"a\u{202e}": "\u{1b}[2J\u{9b}\u{2066}\u{e0041}é\n"});
+        let text = escaped(&value.to_string());
+        assert_eq!(text, r#"{"a\u202e":"\u001b[2J\u009b\u2066\udb40\udc41é\n"}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn a_cell_cannot_break_its_row() {
+        let rows = [["KEY".to_owned(), "KIND".to_owned()], ["a\nb".to_owned(), "\u{1b}[2J".to_owned()]];
+        assert_eq!(table(&rows), "KEY   KIND\na\\nb  \\u{1b}[2J\n");
     }
 }

@@ -65,7 +65,8 @@ pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
     if args.client.json {
         request::print_lease_json(lease, &answer)?;
     } else if done == Done::Failed {
-        eprintln!("earmark: the server refused ({}): {}", answer.error, answer.explanation());
+        let (error, why) = (output::visible(&answer.error), output::visible(answer.explanation()));
+        output::complain(&format!("earmark: the server refused ({error}): {why}"));
     } else {
         output::print(&answer.text(lease, &args.keys))?;
     }
@@ -107,10 +108,11 @@ impl Answer {
         }
         let mut text = format!("denied, lease {lease}\n");
         if !self.error.is_empty() {
-            text += &format!("because:    {} ({})\n", self.explanation(), self.error);
+            let (error, why) = (output::visible(&self.error), output::visible(self.explanation()));
+            text += &format!("because:    {why} ({error})\n");
         }
         if let Some(limited_by) = self.limited_by.as_deref().filter(|keys| !keys.is_empty()) {
-            text += &format!("limited by: {}\n", limited_by.join(", "));
+            text += &format!("limited by: {}\n", output::visible(&limited_by.join(", ")));
         }
         if self.never == Some(true) {
             text += "try again:  never with this amount; it exceeds the capacity\n";

@@ -35,6 +35,7 @@ Examples:
   earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
   earmark serve --credits sqlite:/var/lib/earmark/credit.db
+  earmark serve --credits-url-file /etc/earmark/credits-url
   earmark serve --ledger 'tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7'
 
 Three nodes on one machine, each in a shell of its own:
@@ -196,6 +197,7 @@ pub(crate) fn cores() -> usize {
 }
 
 async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
+    storage.warn();
     let signals = Signals::new()?;
     // The backend records metrics from its start.
     install_metrics();

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     })
     .inspect_err(|failure| {
         if matches!(failure, Failure::NoAnswer { .. } | Failure::UnexpectedAnswer { .. }) {
-            eprintln!("{OUTCOME_UNKNOWN}");
+            output::complain(OUTCOME_UNKNOWN);
         }
     })?;
     let answer = Answer::deserialize(&document).map_err(|error| Failure::UnexpectedAnswer {
@@ -120,11 +120,11 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     }
     match answer {
         Answer { error: Some(Refusal { code, message }), .. } => {
-            let message = output::visible(&message);
+            let [code, message] = [&code, &message].map(|text| output::visible(text));
             if code == UNAVAILABLE {
-                eprintln!("{OUTCOME_UNKNOWN}\nearmark: no result from the server ({code}): {message}");
+                output::complain(&format!("{OUTCOME_UNKNOWN}\nearmark: no result from the server ({code}): {message}"));
             } else {
-                eprintln!("earmark: nothing was written ({code}): {message}");
+                output::complain(&format!("earmark: nothing was written ({code}): {message}"));
             }
             Ok(Done::Failed)
         }

@@ -19,6 +19,7 @@
 
 mod pool;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -75,7 +76,36 @@ pub struct HttpResponse {
 #[must_use]
 pub fn excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(EXCERPT_CHARS).collect()
+    let excerpt: String = text.chars().take(EXCERPT_CHARS).collect();
+    visible(&excerpt).into_owned()
+}
+
+/// Text from a server, made safe for a terminal. Control characters and characters that hide or reorder text become
+/// visible escapes such as `\u{1b}`.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' | '\t' => shown.extend(character.escape_default()),
+            hidden if is_hidden(hidden) => shown.extend(hidden.escape_unicode()),
+            other => shown.push(other),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Whether a terminal obeys this character, or shows nothing for it: C0 and C1 controls, bidirectional controls,
+/// zero-width characters, line and paragraph separators, and tags.
+#[must_use]
+pub fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Sends HTTP requests to the servers of one cluster, with their key, TLS and timeouts. Connections are kept open.
@@ -134,7 +164,22 @@ mod tests {
 
     #[test]
     fn an_excerpt_is_short_and_on_one_line() {
-        assert_eq!(excerpt(b"a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(excerpt(b"a\x1b[2J\nb"), "a\\u{1b}[2J\\nb");
         assert_eq!(excerpt(&[b'x'; 1_000]).len(), EXCERPT_CHARS);
+    }
+
+    /// A hostile server could clear the screen, retitle the terminal, or show a text in another order than it is.
+    #[test]
+    fn what_a_terminal_obeys_becomes_visible() {
+        for (text, shown) in [
+            ("plain é 日 🦀", "plain é 日 🦀"),
+            ("\u{1b}]0;owned\u{7}", "\\u{1b}]0;owned\\u{7}"),
+            ("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}"),
+            ("a\r\n\tb", "a\\r\\n\\tb"),
+            ("\u{202e}cod\u{2066}x\u{2069}", "\\u{202e}cod\\u{2066}x\\u{2069}"),
+            ("\u{200e}\u{200f}\u{61c}\u{2028}\u{feff}", "\\u{200e}\\u{200f}\\u{61c}\\u{2028}\\u{feff}"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
     }
 }

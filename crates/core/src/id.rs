@@ -4,14 +4,16 @@
 //! and limit give the same id on every node and after every restart.
 
 mod actor;
+mod api_key;
 mod label;
 mod lease;
 mod name;
 
 pub use actor::Actor;
+pub use api_key::{API_KEY_PREFIX, LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
 pub use label::{EntryPurpose, Id128, Label, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{
-    AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName,
-    VaultName,
+    AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError, NameRule,
+    NamespaceName, VaultName,
 };

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earmark_admission::Answer;
+use earmark_admission::{Answer, private_file, restrict};
 use earmark_core::UnixMs;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Row as _, Sqlite};
@@ -72,12 +72,29 @@ impl SqliteStore {
     }
 
     async fn start(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
+        create(path);
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection).await?;
+        restrict_files(path);
         let reader = file(path, &options).read_only(true);
         let readers = Pool::new(reader, SessionSql::default(), options.readers, options.busy_timeout);
         let (path, writer) = (path.to_owned(), Mutex::new(Some(connection)));
         Ok(start(SqliteDatabase { path, options, readers, writer }, 1))
+    }
+}
+
+/// Creates a missing file for its owner only. SQLite gives its companions the permissions of the file, and reports a path
+/// that cannot be used.
+fn create(path: &Path) {
+    _ = private_file().write(true).create_new(true).open(path);
+}
+
+/// Takes the file and its companions from other users.
+fn restrict_files(path: &Path) {
+    for suffix in ["", "-wal", "-shm"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(suffix);
+        restrict(Path::new(&file));
     }
 }
 

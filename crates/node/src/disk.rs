@@ -2,13 +2,15 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+
+use earmark_admission::{create_private_dir, private_file, restrict};
 
 /// One folder. Paths are relative to it and use `/`.
 pub trait Disk: Debug + Send + Sync + 'static {
@@ -92,20 +94,19 @@ impl RealDisk {
     fn make(&self) -> io::Result<()> {
         let root = std::path::absolute(&self.root)?;
         let is_there = root.ancestors().position(Path::exists).unwrap_or(0);
-        fs::create_dir_all(&root)?;
+        create_private_dir(&root)?;
         root.ancestors().skip(1).take(is_there).try_for_each(|above| File::open(above)?.sync_all())
     }
 }
 
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(create).truncate(false).open(self.root.join(path))?;
+        let file = private_file().read(true).write(true).create(create).truncate(false).open(self.root.join(path))?;
         Ok(Arc::new(RealFile(file)))
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
-        fs::create_dir_all(self.root.join(path))
+        create_private_dir(&self.root.join(path))
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
@@ -138,9 +139,12 @@ impl Disk for RealDisk {
             io::Error::new(error.kind(), format!("its folder is not there and cannot be made: {error}"))
         };
         self.make().map_err(unmade)?;
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.root.join(path))?;
+        let file = private_file().write(true).create(true).truncate(false).open(self.root.join(path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
+            Ok(()) => {
+                restrict(&self.root);
+                Ok(Some(Box::new(file)))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }

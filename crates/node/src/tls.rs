@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use earmark_admission::exposure;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -150,6 +151,9 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
     let chain = certificates(&files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key);
     let key = key.map_err(|source| PeerTlsError::File { path: files.key.clone(), what: "private key", source })?;
+    if let Some(warning) = exposure(&files.key) {
+        tracing::warn!("{warning}");
+    }
     let mut roots = RootCertStore::empty();
     for authority in certificates(&files.ca)? {
         roots.add(authority).map_err(|error| unusable(&error))?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method as Verb, Request, Response};
-use earmark_admission::Token;
+use earmark_core::redact_api_keys;
 use earmark_proto::v1::ledger_service_server::LedgerServiceServer;
 use earmark_proto::v1::limits_service_server::LimitsServiceServer;
 use tokio::time::Instant;
@@ -31,6 +31,7 @@ use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
 use crate::body::BODY_BYTES_MAX;
 use crate::execute::RequestContext;
+use crate::head;
 use crate::http::REQUEST_ID;
 use crate::log_rate::LineKind;
 use answer::{Answer, BoundedStream};
@@ -69,7 +70,7 @@ impl Grpc {
         let start = Instant::now();
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
-        let path = Token::redact(request.uri().path()).into_owned();
+        let path = redact_api_keys(request.uri().path()).into_owned();
         let (mut actor, mut closes, mut is_anonymous) = (None, false, true);
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
@@ -128,6 +129,9 @@ impl Grpc {
         start: Instant,
         mut request: Request<Body>,
     ) -> Answer {
+        if let Some(mistake) = head::mistake(request.uri(), request.headers()) {
+            return Answer::of(Status::invalid_argument(mistake));
+        }
         let client_timeout = match timeout::of(request.headers()) {
             Ok(timeout) => timeout,
             Err(status) => return Answer::of(status),

@@ -29,6 +29,7 @@ mod caller;
 mod client_network;
 mod execute;
 mod grpc;
+mod head;
 mod http;
 mod log_rate;
 mod metrics;

@@ -7,6 +7,7 @@ mod calls;
 mod denials;
 mod node;
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -323,16 +324,15 @@ impl Metrics {
         text
     }
 
-    /// The metrics without the labels of other namespaces.
-    pub(crate) fn render_for(
-        &self,
-        stats: &Stats,
-        cluster: Option<&ClusterStatus>,
-        namespace: &NamespaceName,
-    ) -> String {
-        let (label, own) = ("namespace=\"", format!("namespace=\"{namespace}\""));
-        let text = self.render(stats, cluster);
-        let is_shown = |line: &&str| line.starts_with('#') || !line.contains(label) || line.contains(&own);
+    /// The series of one namespace. Totals of the server are not among them: they tell about other namespaces.
+    pub(crate) fn render_for(&self, stats: &Stats, namespace: &NamespaceName) -> String {
+        let (text, own) = (self.render(stats, None), format!("namespace=\"{namespace}\""));
+        let series = |line: &str| line.split_once('{').map(|(name, _)| name.to_owned());
+        let names: BTreeSet<String> = text.lines().filter(|line| line.contains(&own)).filter_map(series).collect();
+        let is_shown = |line: &&str| match line.strip_prefix("# ") {
+            Some(about) => about.split(' ').nth(1).is_some_and(|name| names.contains(name)),
+            None => line.contains(&own),
+        };
         text.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect()
     }
 

@@ -1,6 +1,7 @@
 //! The accept loop: accepts connections, serves them, and shuts down in order.
 
 mod activity;
+mod body_length;
 mod connection;
 mod frames;
 mod io;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
+use earmark_admission::exposure;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -110,6 +111,9 @@ fn load(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect);
     let chain = chain.map_err(file(cert, "certificate"))?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(file(key, "private key"))?;
+    if let Some(warning) = exposure(key) {
+        tracing::warn!("{warning}");
+    }
     let pair = |source| TlsError::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

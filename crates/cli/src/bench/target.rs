@@ -10,6 +10,7 @@ use earmark_admission::{Backend, LocalBook, LocalOptions};
 use earmark_node::{Node, NodeOptions, RealDisk};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Number of fsyncs of which the median is reported.
 const FLUSHES: usize = 500;
@@ -53,7 +54,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("earmark: cannot remove {}: {error}", self.0.display());
+            output::complain(&format!("earmark: cannot remove {}: {error}", self.0.display()));
         }
     }
 }

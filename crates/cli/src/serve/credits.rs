@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use earmark_admission::{Credits, SystemClock};
@@ -22,24 +21,32 @@ pub(super) enum CreditsUrl {
     Postgres(String),
 }
 
-impl FromStr for CreditsUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<CreditsUrl, String> {
+impl CreditsUrl {
+    /// Parses a URL. `source` is the flag or variable that it comes from.
+    pub(super) fn parse(source: &str, text: &str) -> Result<CreditsUrl, String> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             return Ok(CreditsUrl::Postgres(text.to_owned()));
         }
         let Some(path) = text.strip_prefix("sqlite:") else {
             // The URL of an unsupported database may contain a password too.
             let shown = text.split_once("://").map_or_else(|| text.to_owned(), |(kind, _)| format!("{kind}://..."));
-            return Err(format!("--credits: found {shown:?}, {ALLOWED}"));
+            return Err(format!("{source}: found {shown:?}, {ALLOWED}"));
         };
         // Both forms are in use: sqlite:file and sqlite:///folder/file.
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.starts_with(':') {
-            return Err(format!("--credits: found {path:?} as a path, allowed is the path of a file"));
+            return Err(format!("{source}: found {path:?} as a path, allowed is the path of a file"));
         }
         Ok(CreditsUrl::Sqlite(PathBuf::from(path)))
+    }
+
+    /// Whether the URL contains a password.
+    pub(super) fn has_password(&self) -> bool {
+        let CreditsUrl::Postgres(url) = self else { return false };
+        let (_, target) = url.split_once("://").unwrap_or_default();
+        let (target, query) = target.split_once('?').unwrap_or((target, ""));
+        let user = target.rsplit_once('@').map_or("", |(user, _)| user);
+        user.contains(':') || query.split('&').any(|parameter| parameter.starts_with("password="))
     }
 }
 
@@ -97,7 +104,7 @@ mod tests {
             ("sqlite:/var/lib/credit.db", "/var/lib/credit.db"),
             ("sqlite:///var/lib/credit.db", "/var/lib/credit.db"),
         ] {
-            let url: CreditsUrl = text.parse().unwrap();
+            let url: CreditsUrl = CreditsUrl::parse("--credits", text).unwrap();
             assert_eq!(url, CreditsUrl::Sqlite(PathBuf::from(path)));
             assert_eq!(url.to_string(), format!("sqlite:{path}"));
         }
@@ -114,10 +121,10 @@ mod tests {
             ("postgres://db/money?password=secret", "postgres://db/money"),
             ("postgres:///money", "postgres:///money"),
         ] {
-            let url: CreditsUrl = text.parse().unwrap();
+            let url: CreditsUrl = CreditsUrl::parse("--credits", text).unwrap();
             assert_eq!((url.to_string(), format!("{url:?}")), (shown.into(), shown.into()));
         }
-        let refused = "mysql://earmark:secret@db/money".parse::<CreditsUrl>().unwrap_err();
+        let refused = CreditsUrl::parse("--credits", "mysql://earmark:secret@db/money").unwrap_err();
         assert!(refused.contains("mysql://...") && !refused.contains("secret"), "{refused}");
     }
 
@@ -129,7 +136,7 @@ mod tests {
             ("sqlite:", "found \"\" as a path"),
             ("sqlite::memory:", "found \":memory:\" as a path"),
         ] {
-            let error = text.parse::<CreditsUrl>().unwrap_err();
+            let error = CreditsUrl::parse("--credits", text).unwrap_err();
             assert!(error.starts_with("--credits: ") && error.contains(part), "{text}: {error}");
         }
     }

@@ -1,11 +1,12 @@
 //! `--ledger` and `--credits`: limits and credit outside of the Book.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use earmark_admission::{
-    Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, Limits, PlacementError,
+    Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, Limits, PlacementError, exposure,
 };
 use earmark_core::ExternalParts;
 
@@ -13,41 +14,87 @@ use super::credits::{self, CreditsUrl};
 use super::tigerbeetle::{self, LedgerUrl};
 use crate::failure::Failure;
 
+/// The variable with the URL of the credit database.
+const CREDITS_URL: &str = "EARMARK_CREDITS_URL";
+
 #[derive(Args)]
 pub(super) struct StorageArgs {
     /// Enforce limits on a TigerBeetle cluster, tigerbeetle://IP:PORT,...?cluster=N. This server still stores their
     /// definitions
     #[arg(long, value_name = "URL")]
     ledger: Option<String>,
-    /// Store accounts and credit in a database, sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE
+    /// Store accounts and credit in a database, sqlite:PATH or postgres://USER@HOST/DATABASE. Other users of the machine
+    /// see this flag, so give a URL with a password in EARMARK_CREDITS_URL or --credits-url-file
     #[arg(long, value_name = "URL")]
     credits: Option<String>,
+    /// File that holds the URL of --credits, alone on its first line
+    #[arg(long, value_name = "FILE", conflicts_with = "credits")]
+    credits_url_file: Option<PathBuf>,
 }
 
 /// Hides the credit URL, which may contain a password.
 impl fmt::Debug for StorageArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let credits = self.credits.as_ref().map(|_| "..");
-        f.debug_struct("StorageArgs").field("ledger", &self.ledger).field("credits", &credits).finish()
+        let (ledger, file) = (&self.ledger, &self.credits_url_file);
+        f.debug_struct("StorageArgs")
+            .field("ledger", ledger)
+            .field("credits", &credits)
+            .field("credits_url_file", file)
+            .finish()
     }
 }
 
 pub(super) struct Storage {
     ledger: Option<LedgerUrl>,
     credits: Option<CreditsUrl>,
+    /// A way in which others can learn the password of the database.
+    warning: Option<String>,
 }
 
 impl StorageArgs {
     pub(super) fn parse(&self) -> Result<Storage, Failure> {
         let ledger = self.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
-        let credits = self.credits.as_deref().map(str::parse).transpose().map_err(Failure::Usage)?;
-        Ok(Storage { ledger, credits })
+        let source = match (&self.credits, &self.credits_url_file) {
+            (Some(url), _) => Some(("--credits", url.clone())),
+            (None, Some(path)) => Some(("--credits-url-file", first_line(path)?)),
+            (None, None) => environment().map(|url| (CREDITS_URL, url)),
+        };
+        let parse = |(source, text): (&str, String)| CreditsUrl::parse(source, &text).map_err(Failure::Usage);
+        let credits = source.map(parse).transpose()?;
+        let is_exposed = self.credits.is_some() && credits.as_ref().is_some_and(CreditsUrl::has_password);
+        let warning = match &self.credits_url_file {
+            _ if is_exposed => Some(format!(
+                "--credits: other users see the password in the list of processes; use --credits-url-file or {CREDITS_URL}"
+            )),
+            Some(path) => exposure(path),
+            None => None,
+        };
+        Ok(Storage { ledger, credits, warning })
     }
+}
+
+/// The URL in the environment, unless it is empty.
+fn environment() -> Option<String> {
+    std::env::var(CREDITS_URL).ok().filter(|url| !url.is_empty())
+}
+
+fn first_line(path: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(path);
+    let unreadable = |error| Failure::Usage(format!("--credits-url-file: cannot read {}: {error}", path.display()));
+    Ok(text.map_err(unreadable)?.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 impl Storage {
     fn external(&self) -> ExternalParts {
         ExternalParts { limits: self.ledger.is_some(), credit: self.credits.is_some() }
+    }
+
+    /// Logs a way in which others can learn the password of the database.
+    pub(super) fn warn(&self) {
+        if let Some(warning) = &self.warning {
+            tracing::warn!("{warning}");
+        }
     }
 
     /// The TigerBeetle URL for messages; `None` if the Book enforces limits.
@@ -112,7 +159,8 @@ mod tests {
 
     impl StorageArgs {
         pub(in crate::serve) fn of(ledger: Option<&str>, credits: Option<&str>) -> StorageArgs {
-            StorageArgs { ledger: ledger.map(Into::into), credits: credits.map(Into::into) }
+            let (ledger, credits) = (ledger.map(Into::into), credits.map(Into::into));
+            StorageArgs { ledger, credits, credits_url_file: None }
         }
     }
 
@@ -130,8 +178,33 @@ mod tests {
     #[test]
     fn debug_output_of_the_flags_hides_the_password() {
         let credits = Some("postgres://earmark:secret@db/money".to_owned());
-        let args = StorageArgs { ledger: None, credits };
-        assert_eq!(format!("{args:?}"), r#"StorageArgs { ledger: None, credits: Some("..") }"#);
+        let args = StorageArgs { ledger: None, credits, credits_url_file: None };
+        assert!(!format!("{args:?}").contains("secret"), "{args:?}");
+    }
+
+    #[test]
+    fn a_url_in_a_file_is_its_first_line_and_only_a_flag_with_a_password_is_warned_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("credits-url");
+        let mut file = earmark_admission::create_private(&path).unwrap();
+        std::io::Write::write_all(&mut file, b"postgres://earmark:secret@db/money\n").unwrap();
+        let args = StorageArgs { ledger: None, credits: None, credits_url_file: Some(path.clone()) };
+        let storage_of_file = args.parse().unwrap();
+        assert_eq!(storage_of_file.credit().as_deref(), Some("postgres://earmark@db/money"));
+        assert_eq!(storage_of_file.warning, None);
+        for (url, is_warned) in [
+            ("postgres://earmark:secret@db/money", true),
+            ("postgres://db/money?user=a&password=secret", true),
+            ("postgres://earmark@db/money", false),
+            ("sqlite:credit.db", false),
+        ] {
+            let warning = storage(None, Some(url)).unwrap().warning;
+            assert_eq!(warning.is_some(), is_warned, "{url}");
+            assert!(!warning.unwrap_or_default().contains("secret"));
+        }
+        std::fs::write(&path, "").unwrap();
+        let error = args.parse().map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("--credits-url-file: found \"\", allowed are"), "{error}");
     }
 
     #[test]

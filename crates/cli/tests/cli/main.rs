@@ -14,6 +14,7 @@ mod files;
 mod keys;
 mod readme;
 mod refusals;
+mod secrets;
 mod sessions;
 mod signals;
 mod support;

@@ -22,6 +22,7 @@ pub(crate) fn command(words: &[&str]) -> Command {
         .env_remove("EARMARK_SERVER")
         .env_remove("EARMARK_KEY")
         .env_remove("EARMARK_KEY_FILE")
+        .env_remove("EARMARK_CREDITS_URL")
         .env_remove("RUST_LOG")
         .stdin(Stdio::null());
     command

@@ -1,9 +1,10 @@
 //! The sequence file of a writer.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use earmark_admission::{create_private, private_file, restrict};
 use earmark_core::ClientId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -147,13 +148,14 @@ impl SequenceFile {
             let path = lock_path.clone();
             move |source| SequenceFileError::Io { path, what, source }
         };
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = private_file().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(failed("open"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SequenceFileError::InUse { path: lock_path }),
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
+        [&lock_path, &path].into_iter().for_each(|path| restrict(path));
         let beside = suffixed(&path, ".new");
         let (scope, client_id) = (scope.clone(), client_id.clone());
         let file = SequenceFile { path, beside, scope, client_id, stamp: 0, _lock: lock };
@@ -247,7 +249,7 @@ impl SequenceFile {
             move |source| SequenceFileError::Io { path, what, source }
         };
         reached(Step::Writing);
-        let mut file = File::create(&self.beside).map_err(failed(&self.beside, "create"))?;
+        let mut file = create_private(&self.beside).map_err(failed(&self.beside, "create"))?;
         file.write_all(text.as_bytes()).map_err(failed(&self.beside, "write"))?;
         reached(Step::Written);
         file.sync_all().map_err(failed(&self.beside, "flush"))?;

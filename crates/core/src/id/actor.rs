@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::name::{NameError, is_key};
+use super::name::{NameError, NameRule, is_key};
 
 const KINDS: [&str; 3] = ["user:", "client:", "system:"];
 const ALPHABET: &str = "user:, client: or system:, then letters, digits and :._@+-";
@@ -27,16 +27,12 @@ impl Actor {
     /// # Errors
     /// The kind prefix or the id is missing, it is too long, or it has a character outside its alphabet.
     pub fn new(text: &str) -> Result<Actor, NameError> {
-        let refuse = |found| Err(NameError { kind: "actor", found, bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET });
-        let Some(id) = KINDS.iter().find_map(|kind| text.strip_prefix(kind)) else {
-            return refuse("no kind of actor at its start".to_owned());
-        };
-        if id.is_empty() || text.len() > Actor::BYTES_MAX {
-            return refuse(format!("{} bytes", text.len()));
-        }
-        match text.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(is_key)) {
-            Some((position, character)) => refuse(format!("{character:?} at byte {position}")),
-            None => Ok(Actor(Arc::from(text))),
+        let rule = NameRule { kind: "actor", bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET, allows: is_key };
+        rule.check(text)?;
+        match KINDS.iter().find_map(|kind| text.strip_prefix(kind)) {
+            None => Err(rule.mistake("no kind of actor at its start")),
+            Some("") => Err(rule.mistake("no id after the kind of actor")),
+            Some(_) => Ok(Actor(Arc::from(text))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::api_key::{LOOKS_LIKE_API_KEY, contains_api_key};
 use crate::time::UnixMs;
 
 /// Crockford's base 32, which ULIDs use: no I, L, O or U.
@@ -45,6 +46,9 @@ pub enum LeaseIdError {
         /// The first character.
         found: char,
     },
+    /// An API key in place of a lease id.
+    #[error("lease_id: {LOOKS_LIKE_API_KEY}")]
+    ApiKey,
 }
 
 impl LeaseId {
@@ -83,19 +87,23 @@ impl FromStr for LeaseId {
     type Err = LeaseIdError;
 
     fn from_str(text: &str) -> Result<LeaseId, LeaseIdError> {
-        if text.len() != TEXT_BYTES {
-            return Err(LeaseIdError::Length { found: text.len() });
-        }
-        let mut bits = 0_u128;
-        for (position, found) in text.char_indices() {
-            let value = digit(found).ok_or(LeaseIdError::Character { found, position })?;
-            if position == 0 && value > 7 {
-                return Err(LeaseIdError::TooLarge { found });
-            }
-            bits = (bits << 5) | u128::from(value);
-        }
-        Ok(LeaseId::from_u128(bits))
+        parse(text).map_err(|error| if contains_api_key(text) { LeaseIdError::ApiKey } else { error })
     }
+}
+
+fn parse(text: &str) -> Result<LeaseId, LeaseIdError> {
+    if text.len() != TEXT_BYTES {
+        return Err(LeaseIdError::Length { found: text.len() });
+    }
+    let mut bits = 0_u128;
+    for (position, found) in text.char_indices() {
+        let value = digit(found).ok_or(LeaseIdError::Character { found, position })?;
+        if position == 0 && value > 7 {
+            return Err(LeaseIdError::TooLarge { found });
+        }
+        bits = (bits << 5) | u128::from(value);
+    }
+    Ok(LeaseId::from_u128(bits))
 }
 
 /// The value of a character of the alphabet, in either case.
@@ -145,6 +153,8 @@ mod tests {
             ("01ARZ3NDEKTSV4RRFFQ69G5FAI", LeaseIdError::Character { found: 'I', position: 25 }),
             ("01ARZ3NDEKTSV4RRFFQ69G5FU1", LeaseIdError::Character { found: 'U', position: 24 }),
             ("01ARZ3NDEKTSV4RRFFQ69G5Fé", LeaseIdError::Character { found: 'é', position: 24 }),
+            ("emk_4m8qk2v7d1xz_012345678", LeaseIdError::ApiKey),
+            ("emk_4m8qk2v7d1xz", LeaseIdError::ApiKey),
         ] {
             assert_eq!(text.parse::<LeaseId>(), Err(error), "{text}");
         }

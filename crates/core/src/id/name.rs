@@ -4,57 +4,71 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::api_key::{LOOKS_LIKE_API_KEY, contains_api_key};
+
 /// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")]
+#[error("{kind}: {mistake}")]
 pub struct NameError {
     /// The kind of name, for example `limit key`.
     pub kind: &'static str,
-    /// The invalid length or character.
-    pub found: String,
+    /// The mistake: what was found and what is allowed. It does not repeat a text that looks like an API key.
+    pub mistake: String,
+}
+
+/// The rule of a kind of name.
+#[derive(Clone, Copy, Debug)]
+pub struct NameRule {
+    /// The kind of name, for example `limit key`.
+    pub kind: &'static str,
     /// The maximum length in bytes.
     pub bytes_max: usize,
-    /// The allowed characters.
+    /// The allowed characters, for people.
     pub alphabet: &'static str,
+    /// Whether a character is allowed at this position.
+    pub allows: fn(usize, char) -> bool,
 }
 
-struct Rule {
-    kind: &'static str,
-    bytes_max: usize,
-    alphabet: &'static str,
-    allows: fn(u8) -> bool,
-}
-
-impl Rule {
-    fn check(&self, text: &str) -> Result<(), NameError> {
-        let refuse = |found| {
-            let (kind, bytes_max, alphabet) = (self.kind, self.bytes_max, self.alphabet);
-            Err(NameError { kind, found, bytes_max, alphabet })
-        };
-        if text.is_empty() || text.len() > self.bytes_max {
-            return refuse(format!("{} bytes", text.len()));
+impl NameRule {
+    /// Checks the length and the characters of `text`, and that it is not an API key.
+    ///
+    /// # Errors
+    /// The first mistake.
+    pub fn check(&self, text: &str) -> Result<(), NameError> {
+        if contains_api_key(text) {
+            return Err(NameError { kind: self.kind, mistake: LOOKS_LIKE_API_KEY.to_owned() });
         }
-        match text.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(self.allows)) {
-            Some((position, character)) => refuse(format!("{character:?} at byte {position}")),
+        if text.is_empty() || text.len() > self.bytes_max {
+            return Err(self.mistake(&format!("{} bytes", text.len())));
+        }
+        match text.char_indices().find(|(position, character)| !(self.allows)(*position, *character)) {
+            Some((position, character)) => Err(self.mistake(&format!("{character:?} at byte {position}"))),
             None => Ok(()),
         }
     }
+
+    /// The error for a text in which `found` is not allowed.
+    pub(super) fn mistake(&self, found: &str) -> NameError {
+        let (bytes_max, alphabet) = (self.bytes_max, self.alphabet);
+        let mistake = format!("found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}");
+        NameError { kind: self.kind, mistake }
+    }
 }
 
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte)
+fn is_plain(_: usize, character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '@' | '+' | '-')
 }
 
-pub(super) fn is_key(byte: u8) -> bool {
-    is_plain(byte) || byte == b':'
+pub(super) fn is_key(position: usize, character: char) -> bool {
+    is_plain(position, character) || character == ':'
 }
 
-fn is_asset(byte: u8) -> bool {
-    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'
+fn is_asset(_: usize, character: char) -> bool {
+    character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_'
 }
 
-fn is_key_id(byte: u8) -> bool {
-    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+fn is_key_id(_: usize, character: char) -> bool {
+    character.is_ascii_lowercase() || character.is_ascii_digit()
 }
 
 const KEY_ALPHABET: &str = "letters, digits and :._@+-";
@@ -75,10 +89,10 @@ macro_rules! names {
             /// Parses `text`.
             ///
             /// # Errors
-            /// It is empty, too long, or has a character outside its alphabet.
+            /// It is empty, too long, has a character outside its alphabet, or looks like an API key.
             pub fn new(text: &str) -> Result<$name, NameError> {
                 let rule =
-                    Rule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
+                    NameRule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
                 rule.check(text)?;
                 Ok($name(Arc::from(text)))
             }
@@ -208,5 +222,18 @@ mod tests {
         ] {
             assert_eq!(result.unwrap_err().to_string(), message);
         }
+    }
+
+    /// A key that was pasted as a limit key went into the log, the journal and the metrics.
+    #[test]
+    fn an_api_key_is_not_a_name() {
+        let key = "emk_4m8qk2v7d1xz_0123456789abcdefghjkmnpqrstv";
+        let mistake = LOOKS_LIKE_API_KEY;
+        let error = |error: NameError| error.to_string();
+        assert_eq!(LimitKey::new(key).map_err(error), Err(format!("limit key: {mistake}")));
+        assert_eq!(JobId::new(&format!("job:{key}")).map_err(error), Err(format!("job_id: {mistake}")));
+        assert_eq!(KeyId::new(key).map_err(error), Err(format!("key id: {mistake}")));
+        assert_eq!(ClientId::new(&key.to_uppercase()).map_err(error), Err(format!("client_id: {mistake}")));
+        assert!(LimitKey::new("emk").is_ok());
     }
 }

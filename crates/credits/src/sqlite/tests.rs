@@ -158,3 +158,27 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
         }
     }
 }
+
+/// The file and its companions were readable by every user of the machine.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_file_and_its_companions_are_their_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let [new, old] = ["new.db", "old.db"].map(|name| folder.path().join(name));
+    drop(SqliteStore::open(&old, SqliteOptions::default()).await.unwrap());
+    for suffix in ["", "-wal", "-shm"] {
+        let path = folder.path().join(format!("old.db{suffix}"));
+        std::fs::write(&path, std::fs::read(&path).unwrap_or_default()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let stores = [SqliteStore::open(&new, SqliteOptions::default()), SqliteStore::open(&old, SqliteOptions::default())];
+    for store in stores {
+        let _store = store.await.unwrap();
+    }
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+    }
+}

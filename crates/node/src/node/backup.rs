@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use earmark_admission::{BackupMade, BackupName, ClusterError};
+use earmark_admission::{BackupMade, BackupName, ClusterError, create_private_dir, restrict};
 
 use super::{Node, NodeError};
 use crate::backup::{Backup, write_out};
@@ -82,8 +82,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 
 /// Creates a folder that did not exist, and syncs its parents.
 fn claim(backups: &Path, path: &Path) -> io::Result<()> {
-    fs::create_dir_all(backups)?;
+    create_private_dir(backups)?;
     fs::create_dir(path)?;
+    restrict(path);
     let above = std::path::absolute(backups)?;
     above.ancestors().take(2).try_for_each(|folder| File::open(folder)?.sync_all())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use earmark_core::{DefinitionError, LeaseIdError, NameError};
+use earmark_core::{DefinitionError, LOOKS_LIKE_API_KEY, LeaseIdError, NameError, contains_api_key};
 
 /// A validation error: the field, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,8 +20,12 @@ impl Invalid {
     /// An invalid name.
     #[must_use]
     pub fn name(field: &str, error: &NameError) -> Invalid {
-        let NameError { found, bytes_max, alphabet, .. } = error;
-        Invalid::new(field, format_args!("found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}"))
+        Invalid::new(field, &error.mistake)
+    }
+
+    /// Refuses a free text that contains an API key.
+    pub(super) fn unless_free_of_keys(field: &str, text: &str) -> Result<(), Invalid> {
+        if contains_api_key(text) { Err(Invalid::new(field, LOOKS_LIKE_API_KEY)) } else { Ok(()) }
     }
 
     /// A missing field.

@@ -25,6 +25,8 @@ pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
     };
     let (kind, capacity) = given.into_kind(kind)?;
     let v1::LimitDefinition { unit, description, .. } = message;
+    Invalid::unless_free_of_keys("unit", &unit)?;
+    Invalid::unless_free_of_keys("description", &description)?;
     let definition = Definition { key, kind, capacity, unit, description, overage };
     definition.validate()?;
     Ok(definition)

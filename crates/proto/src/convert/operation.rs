@@ -109,18 +109,21 @@ fn open_account(open: &v1::OpenAccountOperation) -> Result<Operation, Invalid> {
 
 fn issue(issue: v1::CreditOperation) -> Result<Operation, Invalid> {
     let v1::CreditOperation { account, asset, amount, memo } = issue;
+    Invalid::unless_free_of_keys("memo", &memo)?;
     let (account, asset) = (name("account", &account)?, name("asset", &asset)?);
     Ok(Operation::Issue { account, asset, amount: credit(&amount)?, memo })
 }
 
 fn retire(retire: v1::CreditOperation) -> Result<Operation, Invalid> {
     let v1::CreditOperation { account, asset, amount, memo } = retire;
+    Invalid::unless_free_of_keys("memo", &memo)?;
     let (account, asset) = (name("account", &account)?, name("asset", &asset)?);
     Ok(Operation::Retire { account, asset, amount: credit(&amount)?, memo })
 }
 
 fn transfer(transfer: v1::TransferOperation) -> Result<Operation, Invalid> {
     let v1::TransferOperation { from, to, asset, amount, memo } = transfer;
+    Invalid::unless_free_of_keys("memo", &memo)?;
     let (from, to, asset) = (name("from", &from)?, name("to", &to)?, name("asset", &asset)?);
     Ok(Operation::Transfer { from, to, asset, amount: credit(&amount)?, memo })
 }

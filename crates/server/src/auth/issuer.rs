@@ -2,6 +2,8 @@
 //!
 //! The configured key determines the signature algorithm, never the token.
 
+mod distinct;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -179,7 +181,7 @@ impl Issuer {
     pub(super) fn verify(&self, token: &str, now: SystemTime) -> Option<Session> {
         let (message, signature) = token.rsplit_once('.')?;
         let (header, claims) = message.split_once('.')?;
-        let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
+        let header: Header = serde_json::from_value(distinct::parse(&decode(header)?)?).ok()?;
         let keys = Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner));
         let key = match &header.kid {
             Some(kid) => keys.iter().find(|key| key.id.as_ref() == Some(kid))?,
@@ -189,7 +191,7 @@ impl Issuer {
         if !is_right || !key.kind.verify(message.as_bytes(), &decode(signature)?) {
             return None;
         }
-        self.session(&serde_json::from_slice(&decode(claims)?).ok()?, now)
+        self.session(distinct::parse(&decode(claims)?)?.as_object()?, now)
     }
 
     fn session(&self, claims: &Map<String, Value>, now: SystemTime) -> Option<Session> {

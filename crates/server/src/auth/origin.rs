@@ -1,5 +1,7 @@
 //! Protects a server without keys from web pages in a browser on its machine (cross-origin requests, DNS rebinding).
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, Uri};
 
@@ -8,26 +10,36 @@ use crate::caller::AuthError;
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Rejects requests that a browser sends for a foreign page. Such a page has a foreign origin; after DNS rebinding the
-/// host name is still the foreign one.
+/// host name is still the foreign one. A repeated header is rejected too: two readers could take different ones.
 pub(super) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
-    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let host = uri.authority().map(|authority| authority.as_str()).or(text(&HOST));
-    let is_here = host.is_none_or(is_loopback);
-    let is_own = text(&ORIGIN).is_none_or(|origin| {
+    let values = |name: &HeaderName| headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
+    let (mut hosts, mut origins, mut sites) = (values(&HOST), values(&ORIGIN), values(&FETCH_SITE));
+    let (host, origin, site) = (hosts.next(), origins.next(), sites.next());
+    let is_single = hosts.next().is_none() && origins.next().is_none() && sites.next().is_none();
+    let authority = uri.authority().map(|authority| authority.as_str());
+    let is_here = [authority, host].into_iter().flatten().all(is_loopback);
+    let is_own = origin.is_none_or(|origin| {
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        rest.is_some() && rest == host
+        rest.is_some() && rest == authority.or(host)
     });
-    let is_same = text(&FETCH_SITE).is_none_or(|site| matches!(site, "same-origin" | "none"));
-    if is_here && is_own && is_same { Ok(()) } else { Err(AuthError::NotLocal) }
+    let is_same = site.is_none_or(|site| matches!(site, "same-origin" | "none"));
+    if is_single && is_here && is_own && is_same { Ok(()) } else { Err(AuthError::NotLocal) }
 }
 
 /// Whether a host, with or without a port, is a loopback name or address.
 fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => (address, port),
+            _ => return false,
+        },
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    let address = name.parse::<std::net::IpAddr>();
+    let is_port = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
+        return false;
+    }
+    let address = name.parse::<IpAddr>();
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
@@ -38,8 +50,11 @@ mod tests {
     use super::*;
 
     fn asks(uri: &str, headers: &[(HeaderName, &str)]) -> bool {
-        let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
-        check(&uri.parse().unwrap(), &headers.collect()).is_ok()
+        let mut all = HeaderMap::new();
+        for (name, value) in headers {
+            all.append(name.clone(), HeaderValue::from_str(value).unwrap());
+        }
+        check(&uri.parse().unwrap(), &all).is_ok()
     }
 
     #[test]
@@ -59,6 +74,21 @@ mod tests {
             assert!(!asks("/v1/reserve", &[(HOST, host)]), "{host}");
             assert!(!asks(&format!("http://{host}/v1/reserve"), &[]), "{host}");
         }
+        for host in [
+            "[::1].evil.example",
+            "[::1]evil",
+            "localhost:evil.example",
+            "127.0.0.1:1:evil",
+            "localhost:",
+            "[::1",
+            "::1",
+        ] {
+            assert!(!asks("/v1/reserve", &[(HOST, host)]), "{host}");
+        }
+        let twice = [(HOST, "localhost:1"), (HOST, "localhost:1")];
+        assert!(!asks("/", &twice));
+        assert!(!asks("/", &[(HOST, "localhost:1"), (ORIGIN, "http://localhost:1"), (ORIGIN, "http://evil.example")]));
+        assert!(!asks("http://localhost:1/", &[(HOST, "evil.example")]));
         for origin in ["http://evil.example", "null", "http://localhost:2", "file://"] {
             assert!(!asks("/", &[(HOST, "localhost:1"), (ORIGIN, origin)]), "{origin}");
         }

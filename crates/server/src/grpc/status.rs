@@ -1,6 +1,7 @@
 //! Errors as gRPC statuses.
 
-use earmark_admission::{BackendError, CreditReadError, LimitError, Token};
+use earmark_admission::{BackendError, CreditReadError, LimitError};
+use earmark_core::redact_api_keys;
 use earmark_proto::convert::Invalid;
 use tonic::Status;
 
@@ -11,7 +12,7 @@ use crate::execute::LIMIT_NOT_FOUND;
 /// A rejected request.
 pub(super) fn rejected(error: AuthError) -> Status {
     // The message may quote a key that was sent in a wrong field.
-    let message = Token::redact(&error.message()).into_owned();
+    let message = redact_api_keys(&error.message()).into_owned();
     match error {
         AuthError::Unauthenticated => Status::unauthenticated(message),
         AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
@@ -26,7 +27,7 @@ pub(super) fn rejected(error: AuthError) -> Status {
 /// A malformed request; nothing was done.
 pub(super) fn invalid(error: &Invalid) -> Status {
     // The message may quote a key that was sent in a wrong field.
-    Status::invalid_argument(Token::redact(&error.to_string()))
+    Status::invalid_argument(redact_api_keys(&error.to_string()))
 }
 
 /// A failed backend.

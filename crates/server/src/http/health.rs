@@ -25,7 +25,7 @@ pub(super) fn readyz(app: &App) -> Reply {
     }
 }
 
-/// Only a server admin sees the labels of all namespaces.
+/// Only an admin of `default` sees the totals of the server and all namespaces; others see their namespace.
 pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     if execute::is_revoked(app, &call.context).await {
         return Reply::unauthenticated();
@@ -34,7 +34,7 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     let cluster = app.cluster.get().map(|cluster| cluster.status());
     let text = match caller.is_server_admin() {
         true => app.metrics.render(&stats, cluster.as_ref()),
-        false => app.metrics.render_for(&stats, cluster.as_ref(), &caller.namespace),
+        false => app.metrics.render_for(&stats, &caller.namespace),
     };
     Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text))
 }

@@ -95,9 +95,6 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn revoke(app: &App, call: Call) -> Reply {
-    if Token::is_meant(call.name()) {
-        return Reply::invalid("key_id: found a whole key; give its id, the part between emk_ and the next _");
-    }
     let Ok(id) = KeyId::new(call.name()) else {
         return Reply::invalid(&KEY_ID.explain(&"key_id", call.name()).unwrap_or_default());
     };

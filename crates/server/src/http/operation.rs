@@ -2,8 +2,8 @@
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation,
-    Overdraft, VaultName,
+    AccountName, Actor, AssetName, ClientId, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX, NamespaceName,
+    OPERATIONS_MAX, Operation, Overdraft, VaultName, contains_api_key,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -225,8 +225,16 @@ body! {
 
 /// A memo. The backend checks its length.
 #[derive(Default, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String")]
 pub(super) struct Memo(String);
+
+impl TryFrom<String> for Memo {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Memo, &'static str> {
+        if contains_api_key(&text) { Err(LOOKS_LIKE_API_KEY) } else { Ok(Memo(text)) }
+    }
+}
 
 impl Described for Memo {
     const SHAPE: Shape = Shape::Text { bytes_max: MEMO_BYTES_MAX };

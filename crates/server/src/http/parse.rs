@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use earmark_admission::{Amount, BATCH_MAX, CompleteRequest, ReserveRequest};
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -270,6 +270,7 @@ impl<const BYTES_MAX: usize> Described for ShortText<BYTES_MAX> {
 impl<'de, const BYTES_MAX: usize> Deserialize<'de> for ShortText<BYTES_MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText<BYTES_MAX>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if text.len() <= BYTES_MAX { Ok(ShortText(text)) } else { Err(D::Error::custom("too long")) }
+        let is_allowed = text.len() <= BYTES_MAX && !contains_api_key(&text);
+        if is_allowed { Ok(ShortText(text)) } else { Err(D::Error::custom("not allowed here")) }
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
-use earmark_admission::Token;
+use earmark_core::redact_api_keys;
 use serde::Serialize;
 
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
@@ -91,13 +91,13 @@ impl Reply {
 
     pub(super) fn problem(status: StatusCode, error: &str, message: &str) -> Reply {
         // The message may quote a key that was sent in a wrong field.
-        let message = &*Token::redact(message);
+        let message = &*redact_api_keys(message);
         let body = serde_json::to_vec(&Problem { error, message }).unwrap_or_default();
         Reply::of(status, JSON, Bytes::from(body))
     }
 
-    /// A malformed body, path or query.
-    pub(super) fn invalid(message: &str) -> Reply {
+    /// A malformed head, body, path or query.
+    pub(crate) fn invalid(message: &str) -> Reply {
         Reply::problem(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
     }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use earmark_core::contains_api_key;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id that is accepted from a client, in bytes.
@@ -42,7 +43,8 @@ impl RequestIds {
 }
 
 fn is_fit(id: &[u8]) -> bool {
-    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+    let is_visible = (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic);
+    is_visible && !std::str::from_utf8(id).is_ok_and(contains_api_key)
 }
 
 /// Writes the lower hexadecimal digits of `number`.
@@ -82,6 +84,7 @@ mod tests {
             (b"a b", false),
             (b"a\tb", false),
             (b"\xc3\xa9", false),
+            (b"emk_4m8qk2v7d1xz", false),
         ] {
             assert_eq!(ids.of(&headers(id)).as_bytes() == id, is_kept, "{id:?}");
         }

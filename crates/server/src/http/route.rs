@@ -400,7 +400,7 @@ pub(crate) static ROUTES: [Route; 28] = [
     },
     Route {
         operation: "metrics",
-        about: "Metrics in the Prometheus text format.",
+        about: "Metrics in the Prometheus text format: all for an admin of `default`, else those of the namespace.",
         answers: &[answer(200, &[], "The metrics.")],
         ..get("/metrics", Access::Read, |app, call| Box::pin(async move { health::metrics(app, &call).await }))
     },

@@ -10,8 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
-use earmark_admission::Token;
-use earmark_core::NamespaceName;
+use earmark_core::{NamespaceName, redact_api_keys};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -28,6 +27,7 @@ use crate::body;
 use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Caller, QueueCost};
 use crate::execute::RequestContext;
+use crate::head;
 use crate::log_rate::LineKind;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -165,6 +165,9 @@ async fn call(
     body: Result<Bytes, Reply>,
     context: RequestContext,
 ) -> Result<Call, Reply> {
+    if let Some(mistake) = head::mistake(&parts.uri, &parts.headers) {
+        return Err(Reply::invalid(&mistake));
+    }
     let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
     // Health probes may add a parameter to bypass caches. Elsewhere an ignored parameter would look like an obeyed one.
     let is_probe = !route.path.starts_with("/v1/");
@@ -185,12 +188,13 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
     let (parts, body) = request.into_parts();
     let is_read = body::discard(body, start + app.request_timeout).await;
     let id = app.request_ids.of(&parts.headers);
-    let reply = match status {
-        StatusCode::METHOD_NOT_ALLOWED => {
+    let reply = match (head::mistake(&parts.uri, &parts.headers), status) {
+        (Some(mistake), _) => Reply::invalid(&mistake),
+        (None, StatusCode::METHOD_NOT_ALLOWED) => {
             let message = format!("method {} not allowed; see the header allow", parts.method);
             Reply::problem(status, METHOD_NOT_ALLOWED, &message)
         }
-        _ => Reply::not_found("path not found; see /openapi.json"),
+        (None, _) => Reply::not_found("path not found; see /openapi.json"),
     };
     let reply = if is_read { reply } else { reply.closing() };
     finish(&app, UNMATCHED, &parts, id, start, reply, None)
@@ -221,7 +225,7 @@ fn finish(
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
-    let path = || Token::redact(path);
+    let path = || redact_api_keys(path);
     if status.is_server_error() {
         let is_anonymous = caller.is_none_or(|caller| caller.is_anonymous);
         if app.log_rate.allows(if is_anonymous { LineKind::AnonymousHttp } else { LineKind::CallerHttp }) {

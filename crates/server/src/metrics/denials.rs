@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(kept.len(), SERIES_MIN + 1);
         assert!(kept.contains(&line("k0", "capacity", 2)) && kept.contains(&line("k2999", "capacity", 1)));
         let other = NamespaceName::new("other").unwrap();
-        assert!(!metrics.render_for(&Stats::default(), None, &other).contains("k0"));
-        assert!(metrics.render_for(&Stats::default(), None, &namespace).contains("k0"));
+        assert!(!metrics.render_for(&Stats::default(), &other).contains("k0"));
+        assert!(metrics.render_for(&Stats::default(), &namespace).contains("k0"));
     }
 }

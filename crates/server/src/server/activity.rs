@@ -3,7 +3,7 @@
 //! A timer for every request would be set and cancelled millions of times for each time it fires. Here every step only
 //! stores a stamp, and a periodic check compares stamps.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +38,29 @@ impl ActivityStamp {
 
 /// The current activity stamp of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Activity(AtomicU64);
+pub(super) struct Activity {
+    stamp: AtomicU64,
+    is_ambiguous: AtomicBool,
+}
 
 impl Activity {
+    /// Records that a request states the length of its body twice. The connection serves no further request.
+    pub(super) fn set_ambiguous(&self) {
+        self.is_ambiguous.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous.load(Ordering::Relaxed)
+    }
+
     pub(super) fn enter(&self, phase: Phase) {
         // The steps of a connection are sequential, so no update is lost between load and store.
-        let entered = (self.0.load(Ordering::Relaxed) >> PHASE_BITS).wrapping_add(1);
-        self.0.store((entered << PHASE_BITS) | phase as u64, Ordering::Relaxed);
+        let entered = (self.stamp.load(Ordering::Relaxed) >> PHASE_BITS).wrapping_add(1);
+        self.stamp.store((entered << PHASE_BITS) | phase as u64, Ordering::Relaxed);
     }
 
     pub(super) fn stamp(&self) -> ActivityStamp {
-        ActivityStamp(self.0.load(Ordering::Relaxed))
+        ActivityStamp(self.stamp.load(Ordering::Relaxed))
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::activity::{Activity, ActivityStamp, Phase};
+use super::body_length::BodyLengths;
 use super::frames::Frames;
 use super::io::{Inbound, Preamble, Stream};
 use super::streams::{StreamTimer, Streams, TrackedBody};
@@ -126,7 +127,8 @@ pub(super) async fn serve(
         // HTTP/2 drops the request of a client that has gone; HTTP/1 has to look for it while a request is queued.
         let hangup = Arc::new(Hangup::default());
         let peer = Peer { hangup: Some(Arc::clone(&hangup)), ..peer };
-        let stream = |activity| Stream::new(transport, preamble, activity, Inbound::Hangup(hangup));
+        let stream =
+            |activity| Stream::new(transport, preamble, activity, Inbound::Http1(hangup, BodyLengths::default()));
         http_1(stream, peer, services.router, timeouts, shutdown).await;
     }
 }
@@ -274,13 +276,24 @@ fn http1_service(
     service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         activity.enter(Phase::Handling);
-        let (handling, activity) = (router.call(request), Arc::clone(&activity));
+        let (router, activity) = (router.clone(), Arc::clone(&activity));
         async move {
-            let response = handling.await;
+            let response = if activity.is_ambiguous() { Ok(ambiguous_length()) } else { router.call(request).await };
             activity.enter(Phase::Idle);
             response
         }
     })
+}
+
+/// The response to a request that states the length of its body twice. The connection closes.
+fn ambiguous_length() -> Response<Body> {
+    let why = "content-length: found it with transfer-encoding, allowed is one of them";
+    let Reply { status, body, .. } = Reply::invalid(why);
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// How a connection ended.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::activity::{Activity, Phase};
+use super::body_length::BodyLengths;
 use super::frames::Frames;
 use super::transport::Transport;
 use crate::auth::Hangup;
@@ -29,8 +30,8 @@ pub(super) struct Stream {
 pub(super) enum Inbound {
     /// HTTP/2: by following its frames.
     Frames(Frames),
-    /// HTTP/1: for a hangup.
-    Hangup(Arc<Hangup>),
+    /// HTTP/1: for a hangup, and for ambiguous body lengths.
+    Http1(Arc<Hangup>, BodyLengths),
 }
 
 /// The preamble bytes of a connection.
@@ -74,6 +75,11 @@ impl Stream {
 
     fn record_read(&mut self, read: &[u8]) {
         let before = self.activity.stamp().phase();
+        if let Inbound::Http1(_, lengths) = &mut self.inbound
+            && lengths.are_ambiguous(read)
+        {
+            self.activity.set_ambiguous();
+        }
         let Inbound::Frames(frames) = &mut self.inbound else {
             // Bytes on an idle connection belong to the head of a request.
             if before == Phase::Idle {
@@ -103,7 +109,7 @@ impl Stream {
     /// Checks for a hangup while a request is queued. Nothing reads the connection meanwhile, but every poll of its task
     /// flushes.
     fn check_hangup(&self, context: &mut Context<'_>) {
-        let Inbound::Hangup(hangup) = &self.inbound else { return };
+        let Inbound::Http1(hangup, _) = &self.inbound else { return };
         if !hangup.is_watched() {
             return;
         }

@@ -1,8 +1,8 @@
 //! The gRPC API, through tonic's client.
 
 mod bounds;
-mod callers;
-mod calls;
+pub(crate) mod callers;
+pub(crate) mod calls;
 mod equal;
 mod failures;
 mod fair_queue;

@@ -185,6 +185,9 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     let mistaken = format!("/v1/admin/limits?key={made}");
     let nowhere_at_all = format!("/{made}/x");
     let of_limit = format!("/v1/admin/limits/{made}");
+    let encoded = format!("/v1/admin/limits/{}", made.replace('_', "%5F"));
+    let mut of_job = reserve(&keyed.server.lease(), &[("a", 1)]);
+    of_job["job_id"] = made.clone().into();
     let mut answers = Vec::new();
     for (key, method, path, body) in [
         (Some(root.as_str()), "GET", "/v1/admin/keys", ""),
@@ -199,6 +202,8 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
         (Some(&user), "GET", "/v1/admin/limits", ""),
         (Some(&forged), "GET", "/v1/admin/limits", ""),
         (Some(&root), "GET", &of_limit, ""),
+        (Some(&root), "GET", &encoded, ""),
+        (Some(&root), "POST", "/v1/reserve", &of_job.to_string()),
         (Some(&root), "GET", &nowhere_at_all, ""),
         (Some(&root), "DELETE", pasted.as_str(), ""),
         (Some(&caller), "DELETE", &pasted, ""),
@@ -216,6 +221,8 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
         answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/Reserve").await));
     }
     answers.push(format!("{:?}", called(&keyed, &root, &nowhere_at_all).await));
+    let traced = format!("authorization: Bearer {root}\r\nx-request-id: {made}\r\n");
+    answers.push(keyed.ask_with(&traced, "GET", "/v1/admin/limits", "").await.text);
     let path = format!("/v1/admin/keys/{}", made.split('_').nth(1).unwrap());
     answers.push(keyed.ask(Some(&root), "DELETE", &path, "").await.text);
 

@@ -130,3 +130,23 @@ fn a_damaged_file_is_never_taken_for_an_intact_or_a_missing_one() {
     fs::write(&path, vec![b' '; 70_000]).unwrap();
     assert!(matches!(open(&path), Err(SequenceFileError::Damaged { .. })));
 }
+
+/// A sequence file names clients and vaults, and was readable by every user of the machine.
+#[cfg(unix)]
+#[test]
+fn the_file_and_its_lock_are_their_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("seq");
+    let modes = || {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        entries.map(|entry| entry.unwrap().metadata().unwrap().permissions().mode() & 0o777).collect::<Vec<_>>()
+    };
+    open(&path).unwrap().0.store(record(7, 1), &no_observer).unwrap();
+    assert_eq!(modes(), [0o600, 0o600]);
+    for path in [&path, &suffixed(&path, ".lock")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o664)).unwrap();
+    }
+    drop(open(&path).unwrap());
+    assert_eq!(modes(), [0o600, 0o600]);
+}

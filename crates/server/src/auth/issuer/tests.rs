@@ -83,6 +83,31 @@ fn a_session_is_its_subject_in_its_namespace_until_it_ends() {
     assert!(issuer().verify(&token(&pair(1), &header(), &claims()), late).is_none());
 }
 
+/// A gateway that takes the first of two claims, and a server that takes the last, see different roles.
+#[test]
+fn a_token_with_a_claim_twice_is_rejected() {
+    let signed = |header: &str, claims: &str| {
+        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(pair(1).sign(message.as_bytes()));
+        is_accepted(&format!("{message}.{signature}"))
+    };
+    let (header, claims) = (header().to_string(), claims().to_string());
+    assert!(signed(&header, &claims));
+    let twice = |text: &str, more: &str| text.replacen('{', &format!("{{{more},"), 1);
+    for more in [
+        r#""earmark_role":"admin""#,
+        r#""earmark_role":"writer""#,
+        r#""earmark_\u0072ole":"admin""#,
+        r#""sub":"1""#,
+        r#""other":{"a":1,"a":2}"#,
+    ] {
+        assert!(!signed(&header, &twice(&claims, more)), "{more}");
+    }
+    for more in [r#""alg":"none""#, r#""alg":"EdDSA""#, r#""typ":"JWT""#] {
+        assert!(!signed(&twice(&header, more), &claims), "{more}");
+    }
+}
+
 #[test]
 fn a_token_with_one_wrong_claim_is_rejected() {
     let with = |name: &str, value: Value| {

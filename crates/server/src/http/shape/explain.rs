@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use earmark_admission::{ChangeCursor, ChangeCursorError};
+use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -36,6 +37,7 @@ impl Shape {
             },
             Shape::Lease => lease(path, raw),
             Shape::Text { bytes_max } => match text(raw) {
+                Some(text) if contains_api_key(&text) => Some(format!("{path}: {LOOKS_LIKE_API_KEY}")),
                 Some(text) if text.len() <= *bytes_max => None,
                 Some(text) => Some(format!("{path}: found {} bytes, allowed are up to {bytes_max}", text.len())),
                 None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),
@@ -67,8 +69,7 @@ impl Name {
     /// The mistake in a name, if it has one.
     pub(in crate::http) fn explain(&self, path: &impl fmt::Display, text: &str) -> Option<String> {
         let error = (self.check)(text).err()?;
-        let (found, max, alphabet) = (error.found, error.bytes_max, error.alphabet);
-        Some(format!("{path}: found {found}, allowed are 1 to {max} bytes of {alphabet}"))
+        Some(format!("{path}: {}", error.mistake))
     }
 }
 

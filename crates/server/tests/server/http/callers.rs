@@ -269,6 +269,33 @@ async fn one_namespace_neither_sees_nor_touches_another() {
     }
 }
 
+/// A tenant's reader saw the debt, the settled credit and the live leases of all tenants together.
+#[tokio::test]
+async fn only_an_admin_of_default_sees_the_totals_of_the_server() {
+    let keyed = KeyedServer::open().await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 1, "window_seconds": 60}).to_string();
+    let admin = keyed.key(Role::Admin, "ours").await;
+    assert_eq!(keyed.ask(Some(&admin), "PUT", "/v1/admin/limits", &limit).await.status, 200);
+    for _ in 0..2 {
+        let body = reserve(&keyed.server.lease(), &[("a", 1)]).to_string();
+        assert_eq!(keyed.ask(Some(&admin), "POST", "/v1/reserve", &body).await.status, 200);
+    }
+    let totals = ["earmark_debt", "earmark_credit_settled_total", "earmark_live_leases", "earmark_limits"];
+    let all = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+    totals.iter().for_each(|total| assert!(all.contains(total), "{total}"));
+    let own = "# HELP earmark_denials_total ";
+    let readers = [(Role::Reader, "ours"), (Role::Writer, "ours"), (Role::Reader, "default"), (Role::Admin, "theirs")];
+    for (role, namespace) in readers {
+        let key = keyed.key(role, namespace).await;
+        let answer = keyed.ask(Some(&key), "GET", "/metrics", "").await;
+        assert_eq!(answer.status, 200);
+        let is_own = |line: &str| line.starts_with('#') || line.contains(r#"namespace="ours""#);
+        assert!(answer.text.lines().all(is_own), "{role:?} {namespace}: {}", answer.text);
+        assert_eq!(answer.text.contains(own), namespace == "ours", "{role:?} {namespace}");
+        totals.iter().for_each(|total| assert!(!answer.text.contains(total), "{total}"));
+    }
+}
+
 #[tokio::test]
 async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_called_by_it() {
     let keyed = KeyedServer::open().await;

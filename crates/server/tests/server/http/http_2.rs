@@ -13,8 +13,10 @@ use crate::support::{KeyedServer, TestServer, reserve};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -232,6 +234,54 @@ async fn a_connection_ends_whose_failed_logins_find_no_room_to_wait() {
         assert_eq!(sender.send_request(request).await.unwrap().status().as_u16(), 401);
     }
     timeout(Duration::from_secs(20), driver).await.unwrap().unwrap().unwrap();
+}
+
+/// The heads that `heads.rs` sends over HTTP/1.
+#[tokio::test]
+async fn a_repeated_host_or_origin_is_refused() {
+    let server = TestServer::open().await;
+    let (mut sender, _) = client(&server).await;
+    let twice: [(&[(&str, &str)], u16); 5] = [
+        (&[], 200),
+        (&[("host", "localhost")], 200),
+        (&[("host", "evil.example")], 403),
+        (&[("host", "localhost"), ("host", "localhost")], 403),
+        (&[("origin", "http://localhost"), ("origin", "http://localhost")], 403),
+    ];
+    for (headers, status) in twice {
+        let mut request = hyper::Request::get("http://localhost/v1/admin/limits");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = sender.send_request(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{headers:?}");
+    }
+}
+
+/// `transfer-encoding` does not exist in HTTP/2. The stream ends with an error instead of an answer.
+#[tokio::test]
+async fn a_transfer_encoding_is_a_protocol_error() {
+    let server = TestServer::open().await;
+    let mut tcp = connect(&server, 1 << 16).await;
+    let mut head = head("POST", "/v1/reserve");
+    for text in ["transfer-encoding", "chunked"] {
+        if text == "transfer-encoding" {
+            head.push(0);
+        }
+        head.push(u8::try_from(text.len()).unwrap());
+        head.extend(text.as_bytes());
+    }
+    tcp.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &head)).await.unwrap();
+    let kind = loop {
+        let mut header = [0; 9];
+        tcp.read_exact(&mut header).await.unwrap();
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([header[1], header[2]]))];
+        tcp.read_exact(&mut payload).await.unwrap();
+        if ![SETTINGS, WINDOW_UPDATE].contains(&header[3]) {
+            break header[3];
+        }
+    };
+    assert_eq!(kind, RST_STREAM);
 }
 
 async fn collect(mut body: hyper::body::Incoming) -> Vec<u8> {
