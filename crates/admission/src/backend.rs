@@ -352,6 +352,9 @@ pub struct LeaseView {
     pub requirements: Vec<Amount>,
     /// The state of the lease.
     pub state: LeaseState,
+    /// The job of its first reserve, if it is known. TigerBeetle does not store it: only the process that took the
+    /// reserve knows it, for a while.
+    pub job: Option<JobId>,
 }
 
 /// Gauges of a backend.

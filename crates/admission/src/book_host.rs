@@ -328,6 +328,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         let resolve = |inner: &Inner<H>, request: ReserveRequest| BookReserve {
             namespace: inner.namespace(&request.namespace),
             lease: request.lease,
+            job: request.job,
             parts: inner.parts(&request.namespace, &request.requirements),
             requirements: request.requirements,
         };
@@ -389,7 +390,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
             let named = |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })
+            Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state, job: info.job })
         };
         Box::pin(async move {
             self.check_placement()?;

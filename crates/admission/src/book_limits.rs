@@ -32,8 +32,8 @@ fn enforced_status(limit: Option<LimitInfo>) -> EnforcedStatus {
 impl<H: BookHost> Limits for BookLimits<H> {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
-            let LimitsReserve { namespace, lease, requirements } = request;
-            ReserveRequest { namespace, lease, job: None, requirements }
+            let LimitsReserve { namespace, lease, job, requirements } = request;
+            ReserveRequest { namespace, lease, job, requirements }
         });
         self.0.reserve(Principal::System, requests.collect())
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, KeyInfo, LeaseId, LimitKey,
-    NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release, Reserve, RevokeKey,
-    UnixMs, Write, WriteOutcome,
+    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId, KeyInfo, LeaseId,
+    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release, Reserve,
+    RevokeKey, UnixMs, Write, WriteOutcome,
 };
 use tokio::sync::oneshot;
 
@@ -155,6 +155,7 @@ impl Submission {
 pub(crate) struct BookReserve {
     pub(crate) namespace: Option<NamespaceId>,
     pub(crate) lease: LeaseId,
+    pub(crate) job: Option<JobId>,
     /// The requirements, by id where the id is known.
     pub(crate) parts: Vec<Part>,
     pub(crate) requirements: Vec<Amount>,
@@ -166,7 +167,8 @@ impl BookRequest for BookReserve {
 
     fn command(&self) -> Command<'_> {
         self.namespace.map_or(Command::Tick, |namespace| {
-            Command::Reserve(Reserve { namespace, lease: self.lease, requirements: &self.parts })
+            let (lease, job) = (self.lease, self.job.as_ref());
+            Command::Reserve(Reserve { namespace, lease, job, requirements: &self.parts })
         })
     }
 

@@ -87,6 +87,7 @@ macro_rules! conformance_of_limits {
             a_lease_from_the_past_or_the_future_is_refused,
             the_items_of_a_batch_are_answered_each_on_its_own,
             a_lease_can_be_read,
+            a_lease_keeps_the_job_of_its_first_reserve,
             concurrent_requests_cannot_slip_past_a_token_limit,
             less_than_reserved_comes_back_at_once,
             more_than_reserved_is_held_where_it_fits,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Config, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use earmark_core::{Config, JobId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
 
 use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, ReserveAnswer, Stats};
 
@@ -92,6 +92,8 @@ pub struct LimitsReserve {
     pub namespace: NamespaceName,
     /// The lease.
     pub lease: LeaseId,
+    /// The job behind it. A retry does not change it.
+    pub job: Option<JobId>,
     /// 1 to 32 requirements in any order, those on credit included. Keys are unique.
     pub requirements: Vec<Amount>,
 }

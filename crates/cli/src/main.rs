@@ -13,6 +13,7 @@ mod credentials;
 mod credit;
 mod failure;
 mod key;
+mod lease;
 mod limits;
 mod logging;
 mod output;
@@ -77,6 +78,9 @@ enum Command {
     /// Report what a call used and release the rest of its reservation
     #[command(after_help = complete::HELP)]
     Complete(complete::CompleteArgs),
+    /// Show a lease, with its job and reservations
+    #[command(after_help = lease::HELP)]
+    Lease(lease::LeaseArgs),
     /// Apply one transaction to accounts, credit or limits, exactly once
     #[command(after_help = write::HELP)]
     Write(write::WriteArgs),
@@ -107,6 +111,7 @@ impl Command {
             Command::Limits(command) => limits::run(command),
             Command::Reserve(args) => reserve::run(args),
             Command::Complete(args) => complete::run(args),
+            Command::Lease(args) => lease::run(args),
             Command::Write(args) => write::run(args),
             Command::Balance(args) => credit::balance(args),
             Command::Audit(args) => credit::audit(args),
@@ -124,6 +129,7 @@ impl Command {
             Command::Limits(command) => command.is_json(),
             Command::Reserve(args) => args.client.json,
             Command::Complete(args) => args.client.json,
+            Command::Lease(args) => args.client.json,
             Command::Write(args) => args.connection.json,
             Command::Balance(args) => args.client.json,
             Command::Audit(args) => args.client.json,
@@ -208,6 +214,7 @@ mod tests {
             "limits delete a",
             "reserve --key a=1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "write --client a --sequence 1",
             "balance --account a",
             "audit",

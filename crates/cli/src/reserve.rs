@@ -31,7 +31,7 @@ pub(crate) struct ReserveArgs {
     /// Id of the lease; give it to repeat a reserve whose answer was lost [default: a new id]
     #[arg(long, value_name = "ULID")]
     lease: Option<LeaseId>,
-    /// Your own id for the work behind the call, for logs
+    /// Your own id for the work behind the call, for logs and kept with the lease
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earmark_core::{Definition, LimitKey, LimitStatus, NamespaceName, UnixMs, VaultName};
+use earmark_core::{Definition, JobId, LeaseState, LimitKey, LimitStatus, NamespaceName, UnixMs, VaultName};
 
 /// Where sequenced writes belong: a namespace, or a vault of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,17 @@ pub struct LimitView {
     pub status: LimitStatus,
     /// The number of times the limit was put or deleted.
     pub revision: u64,
+}
+
+/// A lease, as far as the server remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The state.
+    pub state: LeaseState,
+    /// When it was allowed, if it was.
+    pub reserved_at: Option<UnixMs>,
+    /// The job of its first reserve, if it had one. On TigerBeetle only the server that took the reserve knows it.
+    pub job: Option<JobId>,
 }
 
 /// The receipt of a committed transaction. A repeated write gets the same one.

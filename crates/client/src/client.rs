@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LimitKey, LimitStatus, Usage, VaultName};
+use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Usage, VaultName};
 
-use crate::answer::{LimitView, Scope};
+use crate::answer::{LeaseView, LimitView, Scope};
 use crate::backoff::{Backoff, BackoffOptions};
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
@@ -15,7 +15,9 @@ use crate::http::ConnectionPool;
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
-use crate::request::{DeleteLimit, GetBalances, GetClientState, GetLimit, GetUsage, ListLimits, PutLimit, Request};
+use crate::request::{
+    DeleteLimit, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, PutLimit, Request,
+};
 use crate::wire::{Grpc, Http, Wire};
 
 /// A client of the servers of one cluster, or of a Book in this process. Cheap to clone; all clones share their
@@ -206,6 +208,14 @@ impl Client {
     /// [`Failure::NotFound`] if the limit does not exist; or when no answer came in time.
     pub async fn usage(&self, key: &LimitKey, deadline: Deadline) -> Result<Usage, Failure> {
         self.ask(&GetUsage(key), deadline).await
+    }
+
+    /// One lease.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if the lease does not exist or is forgotten; or when no answer came in time.
+    pub async fn lease(&self, lease: LeaseId, deadline: Deadline) -> Result<LeaseView, Failure> {
+        self.ask(&GetLease(lease), deadline).await
     }
 
     /// The balances of an account, sorted by asset.

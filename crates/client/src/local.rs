@@ -11,15 +11,15 @@ use earmark_admission::{
     SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
 };
 use earmark_core::{
-    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Principal, Usage, VaultName,
+    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
+    NamespaceName, Operation, Principal, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
 use futures_util::FutureExt;
 
 use self::host::LocalHost;
-use crate::answer::{Completed, Denial, LimitView, Receipt, ReserveAnswer, Scope, WriteRefusal};
+use crate::answer::{Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, WriteRefusal};
 use crate::failure::Failure;
 use crate::request::{CompleteItem, ReserveItem, Write};
 use crate::wire::Reader;
@@ -93,6 +93,12 @@ impl Local {
     pub(crate) async fn usage(&self, key: LimitKey) -> Result<Usage, Failure> {
         let found = self.backend.usage(self.namespace.clone(), key).await.map_err(failed)?;
         found.ok_or_else(no_such_limit)
+    }
+
+    pub(crate) async fn lease(&self, lease: LeaseId) -> Result<LeaseView, Failure> {
+        let found = self.backend.lease(self.namespace.clone(), lease).await.map_err(failed)?;
+        let view = found.ok_or_else(|| Failure::NotFound { message: "lease not found, or forgotten since".into() })?;
+        Ok(LeaseView { state: view.state, reserved_at: view.reserved_at, job: view.job })
     }
 
     pub(crate) async fn client_state(&self, scope: Scope, client: ClientId) -> Result<u64, Failure> {

@@ -9,7 +9,7 @@ use std::future::Future;
 use serde::de::DeserializeOwned;
 use tonic::{Response, Status};
 
-pub(crate) use lease::{Batch, CompleteItem, Item, ReserveItem};
+pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
 pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, PutLimit};
 pub(crate) use write::{GetBalances, GetClientState, Write};
 

@@ -198,7 +198,7 @@ impl CreditWorkload {
         let namespace = NamespaceId::DEFAULT;
         let reserves = calls.iter().map(|(lease, parts)| {
             let requirements = &parts[3 - shared..];
-            Command::Reserve(Reserve { namespace, lease: *lease, requirements })
+            Command::Reserve(Reserve { namespace, lease: *lease, job: None, requirements })
         });
         self.apply_all(&reserves.collect::<Vec<_>>());
         let actuals: Vec<[Part; 1]> =

@@ -171,7 +171,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
 }
 
 fn reserve(book: &mut Book, now: UnixMs, lease: LeaseId, requirements: &[Part]) -> ReserveOutcome {
-    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, requirements };
+    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements };
     match book.apply(now, Command::Reserve(reserve)) {
         Outcome::Reserve(outcome) => outcome,
         other => panic!("{other:?}"),

@@ -12,6 +12,7 @@ mod credit;
 mod definition;
 mod hint;
 pub(crate) mod index;
+mod jobs;
 mod lease;
 mod limit;
 mod read;
@@ -34,14 +35,15 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
+pub(crate) use jobs::Jobs;
 pub(crate) use lease::{Lease, Leases, Reservation, end_second, ends};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitId, NamespaceId};
-use crate::id::{LeaseId, LimitKey, NamespaceName};
+use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitId, NamespaceId, Reserve};
+use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
 use index::{CellPosition, Found, Hash, Index, Reference};
@@ -79,6 +81,7 @@ pub(crate) struct State {
     pub(crate) nodes: Nodes,
     pub(crate) leases: Leases,
     pub(crate) tombstones: Tombstones,
+    pub(crate) jobs: Jobs,
 }
 
 /// The state and the lookup tables derived from it.
@@ -109,6 +112,7 @@ impl State {
             nodes: Nodes::default(),
             leases: Leases::default(),
             tombstones: Tombstones::default(),
+            jobs: Jobs::default(),
         }
     }
 
@@ -121,6 +125,7 @@ impl State {
             nodes: self.nodes.share(),
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
+            jobs: self.jobs.clone(),
             ..*self
         }
     }
@@ -271,6 +276,25 @@ impl Limits {
         let slot = self.state.leases.insert(namespace, lease, reserved_at, parts);
         self.index.insert(hash, Reference::record(slot));
         slot
+    }
+
+    /// Keeps the job of a lease. Returns whether it has one.
+    fn keep_job(&mut self, command: &Reserve<'_>) -> bool {
+        if let Some(job) = command.job {
+            self.state.jobs.insert(command.namespace, command.lease, job);
+        }
+        command.job.is_some()
+    }
+
+    /// Restores the job of a remembered lease. Returns false if there is no such lease.
+    pub(crate) fn restore_job(&mut self, namespace: NamespaceId, lease: LeaseId, job: &JobId) -> bool {
+        match self.find(self.hash(namespace, lease), namespace, lease) {
+            Some((_, Found::Record(slot))) => self.state.leases.set_has_job(slot),
+            Some((_, Found::Tombstone(number))) => self.state.tombstones.set_has_job(number),
+            None => return false,
+        }
+        self.state.jobs.insert(namespace, lease, job);
+        true
     }
 
     pub(crate) fn add_tombstone(&mut self, tombstone: Tombstone) {

@@ -106,7 +106,12 @@ impl Calls {
         let wanted = self.parts(40);
         let lease = LeaseId::from_parts(now, self.count << 16);
         let requirements: Vec<Part> = wanted.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command = Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements });
+        let command = Command::Reserve(Reserve {
+            namespace: NamespaceId::DEFAULT,
+            lease,
+            job: None,
+            requirements: &requirements,
+        });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         let is_held = matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. }));

@@ -182,7 +182,7 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
             Move::Put(definition) => Step::Put { namespace, definition, expected_revision: None },
             Move::Delete(name) => Step::Delete { namespace, key: key(name), expected_revision: None },
             Move::Reserve(number, requirements) => {
-                Step::Reserve { namespace, lease: lease_of(number, now), requirements }
+                Step::Reserve { namespace, lease: lease_of(number, now), job: None, requirements }
             }
             Move::Complete(number, actuals) => Step::Complete { namespace, lease: lease_of(number, now), actuals },
         };

@@ -7,7 +7,9 @@ use earmark_admission::{
     Answered, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangePager, Direction, EntryPage, Stats,
     Submission, Submitter, Sums, entry_view,
 };
-use earmark_core::{AccountId, AccountName, Book, Command, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId};
+use earmark_core::{
+    AccountId, AccountName, Book, Command, JobId, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId,
+};
 use tokio::time::Instant;
 
 use crate::fault::Fault;
@@ -35,17 +37,18 @@ fn failed(fault: Fault) -> BackendError {
 }
 
 fn events(command: &Command<'_>) -> usize {
-    let named = |parts: &[Part]| {
+    let named = |parts: &[Part], job: Option<&JobId>| {
         let bytes = |part: &Part| match &part.limit {
             LimitRef::Key(key) => key.as_str().len(),
             LimitRef::Id(_) => 0,
         };
-        (parts.iter().map(bytes).sum::<usize>() / EVENT_BYTES).saturating_add(1)
+        let job = job.map_or(0, |job| job.as_str().len());
+        (parts.iter().map(bytes).sum::<usize>().saturating_add(job) / EVENT_BYTES).saturating_add(1)
     };
     match command {
         Command::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
-        Command::Reserve(reserve) => named(reserve.requirements),
-        Command::Complete(complete) => named(complete.actuals),
+        Command::Reserve(reserve) => named(reserve.requirements, reserve.job),
+        Command::Complete(complete) => named(complete.actuals, None),
         Command::Release(_)
         | Command::OpenNamespace(_)
         | Command::PutLimit(_)
@@ -208,7 +211,8 @@ mod tests {
         for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
             let parts = vec![Part { limit, amount: 1 }; 32];
             let (namespace, lease) = (NamespaceId::DEFAULT, LeaseId::from_u128(1));
-            let command = Command::Reserve(Reserve { namespace, lease, requirements: &parts });
+            let job = JobId::new(&"j".repeat(JobId::BYTES_MAX))?;
+            let command = Command::Reserve(Reserve { namespace, lease, job: Some(&job), requirements: &parts });
             let mut bytes = Vec::new();
             command.encode(&mut bytes);
             let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&command));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use earmark_core::{LimitKey, UnixMs};
+use earmark_core::{JobId, LimitKey, UnixMs};
 use tokio::sync::Notify;
 
 use crate::clock::lock;
@@ -36,16 +36,36 @@ pub(crate) struct Denied {
 /// Two generations of leases by ledger id. When the young one is full or older than the retention, it replaces the old
 /// one.
 pub(crate) struct LeaseCache {
-    generations: Mutex<Generations>,
+    generations: Mutex<Generations<CachedLease>>,
+    /// The ledger does not store job ids.
+    jobs: Mutex<Generations<JobId>>,
     in_flight: Mutex<HashMap<u128, Flight>>,
     retention_ms: AtomicU64,
 }
 
-/// Two generations of leases. After the retention the old one is dropped.
-struct Generations {
-    young: HashMap<u128, CachedLease>,
-    old: HashMap<u128, CachedLease>,
+/// Two generations of records by lease. After the retention the old one is dropped.
+struct Generations<T> {
+    young: HashMap<u128, T>,
+    old: HashMap<u128, T>,
     since: Instant,
+}
+
+impl<T: Clone> Generations<T> {
+    fn new() -> Generations<T> {
+        Generations { young: HashMap::new(), old: HashMap::new(), since: Instant::now() }
+    }
+
+    fn get(&self, lease: u128) -> Option<T> {
+        self.young.get(&lease).or_else(|| self.old.get(&lease)).cloned()
+    }
+
+    fn put(&mut self, lease: u128, value: T, retention: Duration) {
+        if self.young.len() >= GENERATION_MAX || self.since.elapsed() >= retention {
+            self.old = std::mem::take(&mut self.young);
+            self.since = Instant::now();
+        }
+        self.young.insert(lease, value);
+    }
 }
 
 /// Reserves of one lease in flight.
@@ -56,9 +76,9 @@ struct Flight {
 
 impl LeaseCache {
     pub(crate) fn new(retention_ms: u64) -> LeaseCache {
-        let generations = Generations { young: HashMap::new(), old: HashMap::new(), since: Instant::now() };
         LeaseCache {
-            generations: Mutex::new(generations),
+            generations: Mutex::new(Generations::new()),
+            jobs: Mutex::new(Generations::new()),
             in_flight: Mutex::default(),
             retention_ms: AtomicU64::new(retention_ms),
         }
@@ -69,18 +89,27 @@ impl LeaseCache {
     }
 
     pub(crate) fn get(&self, lease: u128) -> Option<CachedLease> {
-        let generations = lock(&self.generations);
-        generations.young.get(&lease).or_else(|| generations.old.get(&lease)).cloned()
+        lock(&self.generations).get(lease)
     }
 
     pub(crate) fn put(&self, lease: u128, memory: CachedLease) {
-        let mut generations = lock(&self.generations);
-        let retention = Duration::from_millis(self.retention_ms.load(Ordering::Relaxed));
-        if generations.young.len() >= GENERATION_MAX || generations.since.elapsed() >= retention {
-            generations.old = std::mem::take(&mut generations.young);
-            generations.since = Instant::now();
+        lock(&self.generations).put(lease, memory, self.retention());
+    }
+
+    fn retention(&self) -> Duration {
+        Duration::from_millis(self.retention_ms.load(Ordering::Relaxed))
+    }
+
+    /// Remembers the job of a lease, unless it has one.
+    pub(crate) fn put_job(&self, lease: u128, job: JobId) {
+        let mut jobs = lock(&self.jobs);
+        if jobs.get(lease).is_none() {
+            jobs.put(lease, job, self.retention());
         }
-        generations.young.insert(lease, memory);
+    }
+
+    pub(crate) fn job(&self, lease: u128) -> Option<JobId> {
+        lock(&self.jobs).get(lease)
     }
 
     pub(crate) fn forget(&self, lease: u128) {

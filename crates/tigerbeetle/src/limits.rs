@@ -64,7 +64,8 @@ impl Inner {
         let record = self.read_lease(&name).await?;
         // A marked anchor only says that a process completed the lease.
         if was_denied && record.as_ref().is_none_or(|record| record.origin == Origin::Marked) {
-            return Ok(Some(LeaseView { reserved_at: None, requirements: Vec::new(), state: LeaseState::Denied }));
+            let (state, job) = (LeaseState::Denied, self.leases.job(name.id));
+            return Ok(Some(LeaseView { reserved_at: None, requirements: Vec::new(), state, job }));
         }
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
@@ -72,7 +73,8 @@ impl Inner {
         let held = record.held.iter().filter(|_| record.ending.is_none());
         let requirements =
             held.filter_map(|held| Some(Amount { key: held.key.clone()?, amount: held.amount })).collect();
-        Ok(Some(LeaseView { reserved_at: is_allowed.then(|| record.reserved_at()), requirements, state }))
+        let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
+        Ok(Some(LeaseView { reserved_at, requirements, state, job }))
     }
 }
 

@@ -126,6 +126,9 @@ impl Inner {
         let mut requirements = request.requirements;
         requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let name = LeaseName::new(request.namespace, request.lease);
+        if let Some(job) = request.job {
+            self.leases.put_job(name.id, job);
+        }
         let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
         // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
         if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {

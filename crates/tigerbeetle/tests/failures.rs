@@ -31,7 +31,7 @@ async fn open(server: &Server, registry: Arc<TestRegistry>) -> TigerBeetleLimits
 
 async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) -> Result<ReserveAnswer, BackendError> {
     let requirements = amounts(&[("tpm", amount)]);
-    limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, requirements }]).await.remove(0)
+    limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, job: None, requirements }]).await.remove(0)
 }
 
 /// On a busy machine a new server may exceed the deadline; retry with the same lease.
@@ -180,7 +180,7 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
         assert!(error.contains(name) && error.contains(field), "{error}");
         for _ in 0..2 {
             let requirements = amounts(&[(name, 1)]);
-            let request = LimitsReserve { namespace: namespace(), lease: lease(), requirements };
+            let request = LimitsReserve { namespace: namespace(), lease: lease(), job: None, requirements };
             assert!(limits.reserve(vec![request]).await.remove(0).is_err());
             // The background lookup does not use the account either.
             let info = registry.get(&namespace(), &key(name)).unwrap();
@@ -208,7 +208,7 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
     }
     for _ in 0..2 {
         let requests: Vec<_> = (0..256)
-            .map(|_| LimitsReserve { namespace: namespace(), lease: lease(), requirements: amounts(&parts) })
+            .map(|_| LimitsReserve { namespace: namespace(), lease: lease(), job: None, requirements: amounts(&parts) })
             .collect();
         let answers = limits.reserve(requests.clone()).await;
         let is_allowed = |answer: &&Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
@@ -278,7 +278,8 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
     let registry = TestRegistry::default();
     registry.put(&namespace(), definition("usd", Kind::Credit(terms), 0));
     let limits = open(&server, Arc::new(registry)).await;
-    let request = |lease| LimitsReserve { namespace: namespace(), lease, requirements: amounts(&[("usd", 5)]) };
+    let request =
+        |lease| LimitsReserve { namespace: namespace(), lease, job: None, requirements: amounts(&[("usd", 5)]) };
     let leases: Vec<LeaseId> = (0..8).map(|_| lease()).collect();
     for leases in leases.chunks(2) {
         for answer in limits.reserve(leases.iter().copied().map(request).collect()).await {
@@ -307,7 +308,7 @@ async fn what_is_left_to_do_for_a_batch_of_retries_is_done_side_by_side() {
     let leases: Vec<LeaseId> = (0..256).map(|_| lease()).collect();
     let reserves = |leases: &[LeaseId]| -> Vec<LimitsReserve> {
         let requirements = amounts(&[("tpm", 1)]);
-        let of = |lease| LimitsReserve { namespace: namespace(), lease, requirements: requirements.clone() };
+        let of = |lease| LimitsReserve { namespace: namespace(), lease, job: None, requirements: requirements.clone() };
         leases.iter().copied().map(of).collect()
     };
     let completes = |leases: &[LeaseId]| -> Vec<LimitsComplete> {

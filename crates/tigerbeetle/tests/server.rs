@@ -46,7 +46,7 @@ impl TestLimits {
     }
 
     async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
-        let request = LimitsReserve { namespace: namespace(), lease, requirements: amounts(parts) };
+        let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements: amounts(parts) };
         self.limits.reserve(vec![request]).await.remove(0).unwrap()
     }
 

@@ -119,6 +119,7 @@ impl<H: BookHost> Parts<H> {
         let asked = requests.iter().map(|request| LimitsReserve {
             namespace: request.namespace.clone(),
             lease: request.lease,
+            job: request.job.clone(),
             requirements: request.requirements.clone(),
         });
         let taken = self.limits.reserve(asked.collect()).await;

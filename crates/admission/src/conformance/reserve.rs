@@ -1,6 +1,6 @@
 //! Reserving: all requirements or none, exactly once.
 
-use earmark_core::{Kind, LeaseState, Principal, UnixMs};
+use earmark_core::{JobId, Kind, LeaseState, Principal, UnixMs};
 
 use super::Harness;
 use super::driver::{Driver, MINUTE, SLOTS, key, namespace};
@@ -188,6 +188,27 @@ pub async fn a_lease_can_be_read(harness: &impl Harness) {
     driver.complete(lease, &[]).await;
     let state = read(lease).await.map(|view| view.state);
     assert_eq!(state, Some(LeaseState::Completed));
+}
+
+/// A lease shows the job of its first reserve, allowed or denied, before and after its complete.
+pub async fn a_lease_keeps_the_job_of_its_first_reserve(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.put("rpm", MINUTE, 2).await;
+    let job = |name: &str| Some(JobId::new(name).expect("a valid name"));
+    let (allowed, denied, without) = (driver.lease(), driver.lease(), driver.lease());
+    for (lease, amount, name) in [(allowed, 1, "first"), (denied, 2, "first"), (allowed, 1, "second")] {
+        let mut request = driver.request(lease, &[("rpm", amount)]);
+        request.job = job(name);
+        let answer = harness.backend().reserve(Principal::System, vec![request]).await.remove(0);
+        let is_allowed = matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
+        assert_eq!(is_allowed, lease == allowed, "{answer:?}");
+    }
+    driver.reserve(without, &[("rpm", 1)]).await;
+    driver.complete(allowed, &[]).await;
+    for (lease, expected) in [(allowed, job("first")), (denied, job("first")), (without, None)] {
+        let view = harness.backend().lease(namespace(), lease).await.expect("a backend that answers");
+        assert_eq!(view.map(|view| view.job), Some(expected));
+    }
 }
 
 /// Concurrent reserves never exceed the capacity.

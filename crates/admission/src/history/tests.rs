@@ -87,7 +87,7 @@ impl Shop {
     fn hold(&mut self, number: u128, amount: u64) -> LeaseId {
         let lease = LeaseId::from_parts(NOW, number);
         let requirements = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
-        let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements };
+        let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements: &requirements };
         let outcome = self.book.apply(NOW, Command::Reserve(reserve));
         assert_eq!(outcome, Outcome::Reserve(ReserveOutcome::Created { reserved_at: NOW }));
         self.history.extend(self.book.drain_journal());

@@ -81,7 +81,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     // The Book itself refuses a process that has not checked.
     let unaware = BookLimits::new(registry.clone());
     let (namespace, requirements) = (namespace(), one_slot());
-    let request = LimitsReserve { namespace, lease: lease(5), requirements };
+    let request = LimitsReserve { namespace, lease: lease(5), job: None, requirements };
     let answer = unaware.reserve(vec![request]).await.remove(0);
     assert_eq!(answer, Err(PlacementError::LimitsExternal.into()));
 }

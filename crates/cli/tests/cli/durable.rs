@@ -69,6 +69,22 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     server.line("reserve --key a=3").ends(3);
 }
 
+#[test]
+fn a_lease_shows_its_job_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    server.line(PUT).ends(0);
+    let reserved = server.line("reserve --key a=2 --job nightly --json").ends(0).json();
+    let lease = reserved["lease_id"].as_str().unwrap().to_owned();
+    server.stop();
+    let server = Server::on(folder.path(), &[]);
+    let text = server.earmark(&["lease", &lease]).ends(0).stdout;
+    assert!(text.contains("is live, reserved at ") && text.contains(", job nightly\n  2 of a\n"), "{text}");
+    assert_eq!(server.earmark(&["lease", &lease, "--json"]).ends(0).json()["job_id"], "nightly");
+    let unknown = server.line("lease 01ARZ3NDEKTSV4RRFFQ69G5FAV").ends(1);
+    assert!(unknown.stderr.contains("lease not found, or forgotten since"), "{}", unknown.stderr);
+}
+
 /// The flags were refused on a durable server.
 #[test]
 fn a_flag_changes_the_setting_of_the_data_folder_and_a_start_without_it_keeps_it() {

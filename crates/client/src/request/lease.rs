@@ -2,14 +2,14 @@
 
 use std::future::Future;
 
-use earmark_core::{LeaseId, LimitKey};
-use earmark_proto::v1;
+use earmark_core::{LeaseId, LimitKey, UnixMs};
+use earmark_proto::{convert, v1};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::{Response, Status};
 
 use super::Request;
-use crate::answer::{Completed, ReserveAnswer};
+use crate::answer::{Completed, LeaseView, ReserveAnswer};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::http::{HttpRequest, Method};
@@ -21,6 +21,37 @@ use crate::wire::{Grpc, Reader};
 /// Upper bounds in bytes: an item without its amounts, and an amount without its key.
 const ITEM_BYTES: usize = 256;
 const AMOUNT_BYTES: usize = 64;
+
+/// Reads one lease.
+pub(crate) struct GetLease(pub(crate) LeaseId);
+
+impl Request for GetLease {
+    type Message = v1::GetLeaseResponse;
+    type Answer = LeaseView;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::GET, format!("/v1/leases/{}", self.0)))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetLeaseResponse>, Status> {
+        let (lease_id, namespace) = (self.0.to_string(), grpc.owned_namespace());
+        grpc.limits().get_lease(grpc.request(v1::GetLeaseRequest { lease_id, namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::GetLeaseResponse) -> Result<LeaseView, Failure> {
+        let lease = message.lease.unwrap_or_default();
+        Ok(LeaseView {
+            state: reader.converted(convert::state_in(lease.state))?,
+            reserved_at: Some(UnixMs::new(lease.reserved_at_unix_ms)).filter(|at| at.get() > 0),
+            job: reader.converted(convert::job_in(lease.job_id.as_deref()))?,
+        })
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<LeaseView, Failure> {
+        local.lease(self.0).await
+    }
+}
 
 /// One reserve attempt.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! The same answers over HTTP, over gRPC and without a server.
 
-use earmark_client::core::{CreditTerms, Kind, LimitStatus, Operation, Overdraft};
+use earmark_client::core::{CreditTerms, JobId, Kind, LeaseId, LeaseState, LimitStatus, Operation, Overdraft};
 use earmark_client::{Client, Failure, OperationOutcome, Protocol, Scope, Writer, WriterOptions};
 use tempfile::TempDir;
 
-use crate::fixture::{TestServer, client_of, each_way, scope};
-use crate::support::{concurrency, key, limit, rolling, soon};
+use crate::fixture::{TestServer, client_of, each_way, limiter, scope};
+use crate::support::{concurrency, job, key, limit, rolling, soon};
 
 #[tokio::test]
 async fn limits_are_put_read_and_deleted_every_way() {
@@ -42,6 +42,21 @@ async fn limits_are_put_read_and_deleted_every_way() {
         wrong.unit = "u".repeat(10_000);
         let refused = client.put_limit(&wrong, soon()).await;
         assert!(matches!(refused, Err(Failure::Invalid { .. })), "{way}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_read_with_its_job_every_way() {
+    for (way, client, _server) in each_way().await {
+        client.put_limit(&concurrency("a", 3), soon()).await.unwrap();
+        let id: JobId = "nightly".parse().unwrap();
+        let guard = limiter(&client).acquire(&job(&[("a", 1)]).named(id.clone()), soon()).await.unwrap();
+        let view = client.lease(guard.lease().to_string().parse().unwrap(), soon()).await.unwrap();
+        assert_eq!((view.state, view.job), (LeaseState::Live, Some(id)), "{way}");
+        assert!(view.reserved_at.is_some(), "{way}");
+        guard.release().await.unwrap();
+        let missing = client.lease(LeaseId::from_u128(1), soon()).await;
+        assert!(matches!(missing, Err(Failure::NotFound { .. })), "{way}: {missing:?}");
     }
 }
 

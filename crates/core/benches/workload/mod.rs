@@ -76,7 +76,12 @@ impl Workload {
         self.parts[3].amount = TOKENS;
         self.book.apply(
             self.now,
-            Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease: call.lease, requirements: &self.parts }),
+            Command::Reserve(Reserve {
+                namespace: NamespaceId::DEFAULT,
+                lease: call.lease,
+                job: None,
+                requirements: &self.parts,
+            }),
         )
     }
 
@@ -91,7 +96,7 @@ impl Workload {
             .zip(&parts)
             .map(|(call, requirements)| {
                 let namespace = NamespaceId::DEFAULT;
-                Command::Reserve(Reserve { namespace, lease: call.lease, requirements })
+                Command::Reserve(Reserve { namespace, lease: call.lease, job: None, requirements })
             })
             .collect();
         self.book.apply_all(self.now, &commands, outcomes);

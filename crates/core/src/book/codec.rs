@@ -17,7 +17,7 @@ use super::command::{
     PutLimit, Release, Reserve,
 };
 use super::write::Write;
-use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
+use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, Overage, Setting, SettingChange};
 use crate::time::{Moment, UnixMs};
@@ -35,6 +35,8 @@ const DROP_LIMIT: u8 = 9;
 const SET_EXTERNAL: u8 = 10;
 const ADVANCE_TIME: u8 = 11;
 const CONFIGURE: u8 = 12;
+/// A reserve with a job id, which follows the lease.
+const RESERVE_FOR_JOB: u8 = 13;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 /// Before the tag of a command that comes from anyone.
@@ -92,8 +94,11 @@ impl Command<'_> {
                 out.put_text(command.key.as_str());
             }
             Command::Reserve(command) => {
-                out.put_u8(RESERVE);
+                out.put_u8(if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE });
                 put_lease(out, command.namespace, command.lease);
+                if let Some(job) = command.job {
+                    out.put_text(job.as_str());
+                }
                 put_parts(out, command.requirements);
             }
             Command::Complete(command) => {
@@ -145,6 +150,7 @@ impl Command<'_> {
 #[derive(Debug, Default)]
 pub struct CommandBuffer {
     parts: Vec<Part>,
+    job: Option<JobId>,
     definition: Option<Definition>,
     settings: Vec<SettingChange>,
     key: Option<LimitKey>,
@@ -187,10 +193,12 @@ impl CommandBuffer {
                 let key = self.key.insert(LimitKey::new(input.text()?)?);
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
             }
-            RESERVE => {
+            tag @ (RESERVE | RESERVE_FOR_JOB) => {
                 let (namespace, lease) = lease(&mut input)?;
+                self.job = if tag == RESERVE { None } else { Some(JobId::new(input.text()?)?) };
+                let job = self.job.as_ref();
                 let requirements = parts(&mut input, &mut self.parts)?;
-                Command::Reserve(Reserve { namespace, lease, requirements })
+                Command::Reserve(Reserve { namespace, lease, job, requirements })
             }
             COMPLETE => {
                 let (namespace, lease) = lease(&mut input)?;

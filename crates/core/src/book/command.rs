@@ -1,7 +1,7 @@
 //! The commands of the Book.
 
 use super::write::Write;
-use crate::id::{LeaseId, LimitKey, NamespaceName};
+use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{Definition, SettingChange};
 use crate::time::UnixMs;
@@ -150,6 +150,8 @@ pub struct Reserve<'a> {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
+    /// The job behind it, kept with the lease. A retry does not change it.
+    pub job: Option<&'a JobId>,
     /// 1 to [`REQUIREMENTS_MAX`] amounts, each at least 1, no limit twice, in any order.
     pub requirements: &'a [Part],
 }

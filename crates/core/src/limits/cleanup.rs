@@ -53,6 +53,9 @@ impl Limits {
             self.parts = parts;
             self.state.leases.remove(slot, ends_at);
             self.forget(lease.namespace, lease.id, Reference::record(slot));
+            if lease.has_job {
+                self.state.jobs.remove(lease.namespace, lease.id);
+            }
         }
     }
 
@@ -67,6 +70,9 @@ impl Limits {
             let reference = Reference::tombstone(number);
             if tombstone.is_forgotten(retention_ms, now) {
                 self.forget(tombstone.namespace, tombstone.id, reference);
+                if tombstone.has_job {
+                    self.state.jobs.remove(tombstone.namespace, tombstone.id);
+                }
             } else {
                 self.requeue(tombstone, reference);
             }

@@ -2,7 +2,7 @@
 
 use super::lease::ends;
 use super::reserve::{ResolvedPart, fingerprint};
-use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
+use super::{Ending, Found, Lease, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
 use crate::book::{Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
 use crate::id::LeaseId;
@@ -51,7 +51,7 @@ impl Limits {
         match self.find(hash, namespace, lease) {
             Some((position, Found::Record(slot))) => {
                 let record = self.state.leases.get(slot);
-                let (reserved_at, holds) = (record.reserved_at, record.holds);
+                let &Lease { reserved_at, holds, has_job, .. } = record;
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(record, &mut parts);
                 let nothing: Vec<ResolvedPart> = match actuals {
@@ -72,6 +72,7 @@ impl Limits {
                 let number = self.state.tombstones.push(Tombstone {
                     fingerprint: fingerprint(parts.iter().map(|part| (part.limit, part.amount))),
                     at: reserved_at,
+                    has_job,
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
                 self.index.replace(position, Reference::tombstone(number));

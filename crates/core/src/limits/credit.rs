@@ -168,10 +168,12 @@ impl Limits {
             CreditShortage::Closed => Ending::AccountClosed,
             CreditShortage::UnknownAccount | CreditShortage::NotEnough => Ending::NoCredit,
         };
+        let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
             fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
             at: now.plus_ms(CREDIT_RETRY_MS),
             limited_by: limit,
+            has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         CreditDenial { limit, retry_after_ms: CREDIT_RETRY_MS, why }

@@ -67,10 +67,10 @@ pub(crate) struct Lease {
     pub(crate) holds: u32,
     pub(crate) namespace: NamespaceId,
     count: u8,
+    /// Whether it has an entry in the table of jobs.
+    pub(crate) has_job: bool,
     parts: [Reservation; PARTS_INLINE],
 }
-
-impl Lease {}
 
 impl Record for Lease {
     fn link(&self) -> u32 {
@@ -142,6 +142,7 @@ impl Leases {
             holds: NONE,
             namespace,
             count: parts.len() as u8,
+            has_job: false,
             parts: [Reservation::default(); PARTS_INLINE],
         };
         let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
@@ -210,6 +211,10 @@ impl Leases {
 
     pub(crate) fn set_holds(&mut self, slot: u32, first: u32) {
         self.leases.get_mut(slot).holds = first;
+    }
+
+    pub(crate) fn set_has_job(&mut self, slot: u32) {
+        self.leases.get_mut(slot).has_job = true;
     }
 
     /// Reads the reservations of a lease into `parts`.

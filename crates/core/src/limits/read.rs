@@ -3,7 +3,7 @@
 use super::lease::{ends, is_forgotten};
 use super::{Definition, Ending, Found, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
-use crate::id::{LeaseId, LimitKey};
+use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
 
 /// The usage of a limit.
@@ -56,6 +56,8 @@ pub struct LeaseInfo {
     pub requirements: Vec<(LimitId, u64)>,
     /// The state of the lease.
     pub state: LeaseState,
+    /// The job of its first reserve.
+    pub job: Option<JobId>,
 }
 
 /// The state of a lease.
@@ -138,6 +140,7 @@ impl Limits {
     pub(crate) fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
         let now = self.at(now);
         let retention_ms = self.state.config.retention_ms;
+        let job = self.state.jobs.get(namespace, lease).cloned();
         let (_, found) = self.find(self.index.hash(namespace, lease), namespace, lease)?;
         match found {
             Found::Record(slot) => {
@@ -150,7 +153,7 @@ impl Limits {
                 }
                 let state = if first_end <= now { LeaseState::Expired } else { LeaseState::Live };
                 let requirements = parts.iter().map(|part| (part.limit, part.amount)).collect();
-                Some(LeaseInfo { reserved_at: Some(record.reserved_at), requirements, state })
+                Some(LeaseInfo { reserved_at: Some(record.reserved_at), requirements, state, job })
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
@@ -167,7 +170,7 @@ impl Limits {
                     | Ending::AccountClosed
                     | Ending::Released => (None, LeaseState::Denied),
                 };
-                Some(LeaseInfo { reserved_at, requirements: Vec::new(), state })
+                Some(LeaseInfo { reserved_at, requirements: Vec::new(), state, job })
             }
         }
     }

@@ -231,6 +231,9 @@ impl Limits {
             parts.push(Reservation::new(part.limit, limit.is_rolling, limit.hold_seconds, part.amount));
         }
         let slot = self.add_lease(command.namespace, command.lease, hash, now, &parts);
+        if self.keep_job(command) {
+            self.state.leases.set_has_job(slot);
+        }
         self.parts = parts;
         slot
     }
@@ -239,10 +242,12 @@ impl Limits {
     fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
         let denial = self.state.denial(now, command.lease, resolved);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
+        let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
             fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
             at: now.plus_ms(denial.retry_after_ms),
             limited_by: denial.limited_by.first().copied().unwrap_or_default(),
+            has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         denial

@@ -45,6 +45,8 @@ pub(crate) struct Tombstone {
     pub(crate) limited_by: LimitId,
     pub(crate) namespace: NamespaceId,
     pub(crate) ending: Ending,
+    /// Whether it has an entry in the table of jobs.
+    pub(crate) has_job: bool,
 }
 
 impl Tombstone {
@@ -86,6 +88,11 @@ impl Tombstones {
         self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS] = tombstone;
         self.len = self.len.saturating_add(1);
         self.base.wrapping_add(position as u32) % REFERENCES_MAX
+    }
+
+    pub(crate) fn set_has_job(&mut self, number: u32) {
+        let position = self.position(number);
+        self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS].has_job = true;
     }
 
     /// The oldest tombstone and its number.

@@ -25,10 +25,11 @@ pub(super) enum Kind {
     Holds = 7,
     Cells = 8,
     Tombstones = 9,
-    Clients = 10,
-    Results = 11,
-    Keys = 12,
-    End = 13,
+    Jobs = 10,
+    Clients = 11,
+    Results = 12,
+    Keys = 13,
+    End = 14,
 }
 
 impl Kind {
@@ -43,10 +44,11 @@ impl Kind {
             7 => Kind::Holds,
             8 => Kind::Cells,
             9 => Kind::Tombstones,
-            10 => Kind::Clients,
-            11 => Kind::Results,
-            12 => Kind::Keys,
-            13 => Kind::End,
+            10 => Kind::Jobs,
+            11 => Kind::Clients,
+            12 => Kind::Results,
+            13 => Kind::Keys,
+            14 => Kind::End,
             _ => return None,
         })
     }

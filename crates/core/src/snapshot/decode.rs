@@ -4,7 +4,7 @@ use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATUR
 use super::clients::{read_recent, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
-use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
+use super::records::{BookRecord, CellRecord, LeaseRecord, read_job, read_limit, read_tombstone, tombstone_leases};
 use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
@@ -178,6 +178,7 @@ impl Restore {
                 Kind::Cells => self.cell(&mut book.limits, input)?,
                 Kind::Leases => self.lease(&mut book.limits, input)?,
                 Kind::Tombstones => self.tombstone(&mut book.limits, input)?,
+                Kind::Jobs => job(&mut book.limits, input)?,
                 Kind::Clients => read_stream(book, input)?,
                 Kind::Results => read_recent(book, input)?,
                 Kind::Keys => read_key(book, input)?,
@@ -279,6 +280,15 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         return Err(Malformed("limits are doubled, too many, or in no namespace"));
     }
     limits.add_limit(limit, Text::of(&definition));
+    Ok(())
+}
+
+fn job(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let (namespace, lease, job) = read_job(input)?;
+    let is_in_order = limits.state.jobs.last().is_none_or(|(before, last)| (last, before) < (lease, namespace));
+    if !is_in_order || !limits.restore_job(namespace, lease, &job) {
+        return Err(Malformed("jobs are doubled, out of order, or of no lease"));
+    }
     Ok(())
 }
 

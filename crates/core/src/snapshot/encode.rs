@@ -6,9 +6,10 @@ use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::clients::{put_recent, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
-use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
-use crate::book::{LimitId, Receipt};
+use super::records::{BookRecord, CellRecord, LeaseRecord, put_job, put_limit, put_tombstone};
+use crate::book::{LimitId, NamespaceId, Receipt};
 use crate::credits::{self, Hold};
+use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
 use crate::limits::{Lease, Reservation, State, Tombstone};
 use crate::sequence::Streams;
@@ -61,6 +62,7 @@ impl Frozen {
             holds: Box::new(self.credits.queue().chain(self.released())),
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
+            jobs: Box::new(self.state.jobs.iter()),
             keys: Box::new(self.keys.all.values()),
             parts: Vec::new(),
         }
@@ -82,6 +84,7 @@ pub struct Encoded<'a> {
     holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
+    jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     parts: Vec<Reservation>,
 }
@@ -125,6 +128,12 @@ impl Encoded<'_> {
                 while block.len() < BLOCK_BYTES {
                     let Some(tombstone) = self.tombstones.next() else { return };
                     put_tombstone(block, tombstone);
+                }
+            }
+            Kind::Jobs => {
+                while block.len() < BLOCK_BYTES {
+                    let Some((namespace, lease, job)) = self.jobs.next() else { return };
+                    put_job(block, namespace, lease, job);
                 }
             }
             Kind::Vaults => self.fill_vaults(block),

@@ -1,7 +1,7 @@
 //! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
 use crate::book::{ExternalSetup, LimitId, NamespaceId, codec};
-use crate::id::LeaseId;
+use crate::id::{JobId, LeaseId};
 use crate::limits::{
     Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
 };
@@ -216,6 +216,18 @@ impl LeaseRecord {
         }
         Ok(record)
     }
+}
+
+pub(super) fn put_job(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, job: &JobId) {
+    out.put_u128(lease.to_u128());
+    out.put_u16(namespace.0);
+    out.put_text(job.as_str());
+}
+
+pub(super) fn read_job(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, JobId), Malformed> {
+    let (lease, namespace) = (LeaseId::from_u128(input.u128()?), NamespaceId(input.u16()?));
+    let job = JobId::new(input.text()?).map_err(|_| Malformed("a job has no valid id"))?;
+    Ok((namespace, lease, job))
 }
 
 /// The size of a tombstone record.

@@ -361,7 +361,7 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
     let [paid, lost] = [bank.test.lease(), bank.test.lease()];
     for (by, lease) in [(&root, paid), (&user, lost)] {
         let requirements = &[Part { limit: limit.clone(), amount: 10 }];
-        let reserve = Reserve { namespace, lease, requirements };
+        let reserve = Reserve { namespace, lease, job: None, requirements };
         bank.test.book.apply_as(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];

@@ -1,7 +1,8 @@
 //! One lease is one attempt, however often it arrives.
 
-use earmark_core::{CompleteOutcome, Denial, LeaseInfo, LeaseState, ReserveOutcome};
+use earmark_core::{CompleteOutcome, Config, Denial, JobId, LeaseInfo, LeaseState, ReserveOutcome};
 
+use crate::support::snapshot::{restore, snapshot};
 use crate::support::step::{by_id, by_key};
 use crate::support::test_book::{START, TestBook, concurrency, rolling};
 
@@ -31,8 +32,12 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         let outcome = test.reserve_parts(lease, parts.clone());
         assert_eq!(outcome, ReserveOutcome::Exists { reserved_at: START }, "{parts:?}");
     }
-    let expected =
-        LeaseInfo { reserved_at: Some(START), requirements: vec![(rpm, 1), (tpm, 2)], state: LeaseState::Live };
+    let expected = LeaseInfo {
+        reserved_at: Some(START),
+        requirements: vec![(rpm, 1), (tpm, 2)],
+        state: LeaseState::Live,
+        job: None,
+    };
     assert_eq!(test.info(lease), Some(expected));
 }
 
@@ -225,4 +230,34 @@ fn a_lease_that_may_have_been_forgotten_is_refused_with_both_times() {
     assert_eq!(test.complete(lease, &[]), CompleteOutcome::UnknownByAge);
     let lease = test.lease_from(forgotten_before);
     assert_eq!(test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { reserved_at: START });
+}
+
+#[test]
+fn a_lease_keeps_the_job_of_its_first_reserve_until_it_is_forgotten() {
+    let mut test = TestBook::with(Config { retention_ms: 5_000, ..Config::default() });
+    test.put_active(rolling("rpm", 1, 1));
+    let job = |name: &str| Some(JobId::new(name).unwrap());
+    test.job = job("first");
+    let allowed = test.take(&[("rpm", 1)]);
+    let (denied, _) = test.denied(&[("rpm", 1)]);
+    test.job = job("other");
+    // A retry with another job is the same reserve.
+    assert!(matches!(test.reserve(allowed, &[("rpm", 1)]), ReserveOutcome::Exists { .. }));
+    assert!(matches!(test.reserve(denied, &[("rpm", 1)]), ReserveOutcome::ExistsDenied(_)));
+    test.job = None;
+    let without = test.lease();
+    test.reserve(without, &[("rpm", 1)]);
+    test.complete(allowed, &[]);
+    let bytes = snapshot(&mut test.book);
+    test.book = restore(&bytes, 11, 7).unwrap();
+    let shown = |test: &TestBook, lease| test.info(lease).map(|info| info.job);
+    assert_eq!(shown(&test, allowed), Some(job("first")));
+    assert_eq!(shown(&test, denied), Some(job("first")));
+    assert_eq!(shown(&test, without), Some(None));
+    test.advance(60_000);
+    test.tick();
+    assert_eq!((test.book.leases(), shown(&test, allowed)), (0, None));
+    // Nothing of the jobs is left.
+    let bytes = snapshot(&mut test.book);
+    assert!(!bytes.windows(5).any(|window| window == b"first"));
 }

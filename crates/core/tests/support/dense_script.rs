@@ -55,7 +55,7 @@ impl DenseScript {
                 requirements.push(by_id(number, self.random.between(1, most)));
             }
         }
-        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, requirements }
+        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements }
     }
 
     fn complete(&mut self) -> Step {

@@ -191,15 +191,19 @@ impl Model {
         if self.is_due(now, lease) {
             return None;
         }
+        let job = lease.job.clone();
         Some(match lease.fate {
             Fate::Held { reserved_at, ref parts } => LeaseInfo {
                 reserved_at: Some(reserved_at),
                 requirements: requirements(parts),
+                job,
                 state: if is_live(now, parts) { LeaseState::Live } else { LeaseState::Expired },
             },
-            Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed),
-            Fate::Marked { .. } => closed(None, LeaseState::Completed),
-            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => closed(None, LeaseState::Denied),
+            Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, job),
+            Fate::Marked { .. } => closed(None, LeaseState::Completed, job),
+            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => {
+                closed(None, LeaseState::Denied, job)
+            }
         })
     }
 

@@ -9,7 +9,7 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, ExternalParts, ExternalSetup, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
+    Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
     Overage, Part, Setting, SettingChange, UnixMs, Write,
 };
 
@@ -280,7 +280,7 @@ impl Script {
         let lease = self.new_lease();
         let requirements = self.requirements(namespace);
         self.remember(namespace, lease, &requirements);
-        Step::Reserve { namespace, lease, requirements }
+        Step::Reserve { namespace, lease, job: self.job(), requirements }
     }
 
     /// The same requirements, in another order or by id; sometimes others, or another namespace.
@@ -302,7 +302,11 @@ impl Script {
             13..16 => namespace = self.namespace(),
             _ => {}
         }
-        Step::Reserve { namespace, lease: used.lease, requirements }
+        Step::Reserve { namespace, lease: used.lease, job: self.job(), requirements }
+    }
+
+    fn job(&mut self) -> Option<JobId> {
+        self.random.chance(40).then(|| JobId::new(&format!("job-{}", self.random.below(30))).unwrap())
     }
 
     fn complete(&mut self) -> Step {

@@ -1,8 +1,8 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, LeaseId, LimitId, LimitKey, LimitRef, Moment,
-    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SettingChange, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId, LeaseId, LimitId, LimitKey, LimitRef,
+    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SettingChange, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -11,7 +11,7 @@ pub enum Step {
     OpenNamespace(NamespaceName),
     Put { namespace: NamespaceId, definition: Definition, expected_revision: Option<u64> },
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
-    Reserve { namespace: NamespaceId, lease: LeaseId, requirements: Vec<Part> },
+    Reserve { namespace: NamespaceId, lease: LeaseId, job: Option<JobId>, requirements: Vec<Part> },
     Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
     Release { namespace: NamespaceId, lease: LeaseId },
     Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
@@ -32,8 +32,8 @@ impl Step {
             Step::Delete { namespace, ref key, expected_revision } => {
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
             }
-            Step::Reserve { namespace, lease, ref requirements } => {
-                Command::Reserve(Reserve { namespace, lease, requirements })
+            Step::Reserve { namespace, lease, ref job, ref requirements } => {
+                Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), requirements })
             }
             Step::Complete { namespace, lease, ref actuals } => {
                 Command::Complete(Complete { namespace, lease, actuals })

@@ -1,8 +1,8 @@
 //! A Book with a clock, for tests of single rules.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, JobId, Kind, LeaseId, LeaseInfo, LeaseState,
+    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
     ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
@@ -16,6 +16,8 @@ pub struct TestBook {
     pub namespace: NamespaceId,
     now: UnixMs,
     leases: u128,
+    /// The job of every reserve.
+    pub job: Option<JobId>,
     /// Milliseconds by which the wall clock is ahead of log time.
     pub wall_ahead_ms: u64,
 }
@@ -52,6 +54,7 @@ impl TestBook {
             namespace: NamespaceId::DEFAULT,
             now: START,
             leases: 0,
+            job: None,
             wall_ahead_ms: 0,
         }
     }
@@ -131,7 +134,7 @@ impl TestBook {
     }
 
     pub fn reserve_parts(&mut self, lease: LeaseId, requirements: Vec<Part>) -> ReserveOutcome {
-        let step = Step::Reserve { namespace: self.namespace, lease, requirements };
+        let step = Step::Reserve { namespace: self.namespace, lease, job: self.job.clone(), requirements };
         match self.apply(&step) {
             Outcome::Reserve(outcome) => outcome,
             other => panic!("no answer to a reserve: {other:?}"),

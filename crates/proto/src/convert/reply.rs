@@ -1,10 +1,10 @@
 //! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
-use earmark_core::{BalanceInfo, Definition, LimitStatus, Operation, Overdraft, Usage};
+use earmark_core::{BalanceInfo, Definition, JobId, LeaseState, LimitStatus, Operation, Overdraft, Usage};
 
 use super::invalid::Invalid;
 use super::limit::{definition, definition_of, not_among};
-use super::name;
+use super::{name, optional_name};
 use crate::v1;
 
 /// Decodes the status of a limit. `pending_decrease_to` is the target of a decrease.
@@ -31,6 +31,30 @@ pub fn info_in(message: v1::LimitInfo) -> Result<(Definition, LimitStatus, u64),
     let given = message.definition.ok_or_else(|| Invalid::missing("definition"))?;
     let definition = definition(given).map_err(|error| error.inside("definition"))?;
     Ok((definition, status_in(message.status, message.pending_decrease_to)?, message.revision))
+}
+
+/// Decodes the state of a lease.
+///
+/// # Errors
+/// When the state is unknown.
+pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
+    match v1::LeaseState::try_from(state) {
+        Ok(v1::LeaseState::Live) => Ok(LeaseState::Live),
+        Ok(v1::LeaseState::Expired) => Ok(LeaseState::Expired),
+        Ok(v1::LeaseState::Completed) => Ok(LeaseState::Completed),
+        Ok(v1::LeaseState::Denied) => Ok(LeaseState::Denied),
+        Ok(v1::LeaseState::Unspecified) | Err(_) => {
+            Err(not_among("state", state, "live, expired, completed and denied"))
+        }
+    }
+}
+
+/// Decodes the job of a lease.
+///
+/// # Errors
+/// When the job id is invalid.
+pub fn job_in(job: Option<&str>) -> Result<Option<JobId>, Invalid> {
+    optional_name("job_id", job)
 }
 
 /// Decodes the usage of a limit.

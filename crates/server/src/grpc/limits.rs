@@ -257,5 +257,6 @@ fn lease_view(lease: LeaseId, view: &LeaseView) -> v1::Lease {
         reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),
         requirements: view.requirements.iter().map(requirement).collect(),
         state: convert::state(view.state).into(),
+        job_id: view.job.as_ref().map(ToString::to_string),
     }
 }

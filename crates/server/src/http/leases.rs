@@ -1,7 +1,7 @@
 //! `GET /v1/leases/{lease_id}`.
 
 use earmark_admission::{Amount, LeaseView};
-use earmark_core::{LeaseId, LeaseState, UnixMs};
+use earmark_core::{JobId, LeaseId, LeaseState, UnixMs};
 use serde::Serialize;
 
 use super::limits::failed;
@@ -33,6 +33,7 @@ struct LeaseWire<'a> {
     reserved_at_unix_ms: u64,
     requirements: Vec<Requirement<'a>>,
     state: &'static str,
+    job_id: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -54,6 +55,7 @@ impl<'a> LeaseWire<'a> {
                 LeaseState::Completed => "completed",
                 LeaseState::Denied => "denied",
             },
+            job_id: view.job.as_ref().map(JobId::as_str),
         }
     }
 }

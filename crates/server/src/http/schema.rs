@@ -3,7 +3,7 @@
 mod ledger;
 
 use earmark_admission::BATCH_MAX;
-use earmark_core::REQUIREMENTS_MAX;
+use earmark_core::{JobId, REQUIREMENTS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::reply::{
@@ -210,6 +210,11 @@ fn lease() -> Value {
                 "description": "The reserved amounts. Empty for a denied or completed lease.",
             },
             "state": {"enum": ["live", "expired", "completed", "denied"]},
+            "job_id": {
+                "type": ["string", "null"],
+                "maxLength": JobId::BYTES_MAX,
+                "description": "The job of its first reserve. On TigerBeetle only the server that took it knows it.",
+            },
         }),
         &[],
     )

@@ -248,7 +248,7 @@ impl Stream {
         let (namespace, requirements) = (self.namespace.clone(), parts.to_vec());
         let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
         let book = self.book.reserve(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
-        let request = LimitsReserve { namespace, lease, requirements: request.requirements };
+        let request = LimitsReserve { namespace, lease, job: None, requirements: request.requirements };
         let ledger = self.node().reserve(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
         self.say(&("reserve", lease, parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(), &ledger));

@@ -61,7 +61,7 @@ impl RequestTarget for Direct {
 
 pub async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<AnswerKind, BackendError> {
     let requirements = amounts(&[("slots", 1), ("tokens", tokens)]);
-    let request = LimitsReserve { namespace: namespace(), lease, requirements };
+    let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements };
     limits.reserve(vec![request]).await.remove(0).map(|answer| match answer {
         ReserveAnswer::Allowed { .. } => AnswerKind::Allowed,
         ReserveAnswer::Denied { .. } => AnswerKind::Denied,

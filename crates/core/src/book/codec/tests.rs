@@ -7,6 +7,7 @@ fn the_bytes_of_a_command_never_change() {
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let name = NamespaceName::new("team").unwrap();
     let key = LimitKey::new("rpm").unwrap();
+    let job = JobId::new("j").unwrap();
     let parts =
         [Part { limit: LimitRef::Id(LimitId(6)), amount: 7 }, Part { limit: LimitRef::Key(key.clone()), amount: 8 }];
     let external = ExternalParts { limits: true, credit: false };
@@ -18,8 +19,12 @@ fn the_bytes_of_a_command_never_change() {
             "0302010109000000000000000300000072706d".to_owned(),
         ),
         (
-            Command::Reserve(Reserve { namespace, lease, requirements: &parts }),
+            Command::Reserve(Reserve { namespace, lease, job: None, requirements: &parts }),
             format!("04{lease_bytes}{}", "0200000001060000000700000000000000020300000072706d0800000000000000"),
+        ),
+        (
+            Command::Reserve(Reserve { namespace, lease, job: Some(&job), requirements: &parts[..1] }),
+            format!("0d{lease_bytes}{}", "010000006a0100000001060000000700000000000000"),
         ),
         (
             Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),

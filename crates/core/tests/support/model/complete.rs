@@ -28,7 +28,7 @@ impl Model {
                 return CompleteOutcome::Overloaded;
             }
             let fate = Fate::Marked { resolved_at };
-            self.leases.push(Lease { namespace: said.namespace, id: said.lease, fate });
+            self.leases.push(Lease { namespace: said.namespace, id: said.lease, job: None, fate });
             return CompleteOutcome::Marked;
         };
         let (reserved_at, parts) = match self.leases[place].fate {
@@ -38,9 +38,9 @@ impl Model {
                 return CompleteOutcome::HeldNothing;
             }
         };
-        self.leases.remove(place);
+        let job = self.leases.remove(place).job;
         let fate = Fate::Completed { reserved_at, requirements: requirements(&parts), resolved_at };
-        self.leases.push(Lease { namespace: said.namespace, id: said.lease, fate });
+        self.leases.push(Lease { namespace: said.namespace, id: said.lease, job, fate });
 
         let is_held = |name: &Named| parts.iter().any(|p| *name == Named::Number(p.limit));
         let ignored = (0..names.len()).filter(|&place| !is_held(&names[place])).collect();

@@ -1,6 +1,6 @@
 //! Leases of the model, and when they are forgotten.
 
-use earmark_core::{CreditDenial, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
+use earmark_core::{CreditDenial, Denial, JobId, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
 
 use super::Model;
 
@@ -10,6 +10,7 @@ const FORGOTTEN_PER_COMMAND: usize = 16;
 pub struct Lease {
     pub namespace: NamespaceId,
     pub id: LeaseId,
+    pub job: Option<JobId>,
     pub fate: Fate,
 }
 
@@ -131,8 +132,8 @@ pub fn is_live(now: UnixMs, parts: &[Held]) -> bool {
     parts.iter().all(|p| now < p.end)
 }
 
-pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState) -> LeaseInfo {
-    LeaseInfo { reserved_at, requirements: Vec::new(), state }
+pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, job: Option<JobId>) -> LeaseInfo {
+    LeaseInfo { reserved_at, requirements: Vec::new(), state, job }
 }
 
 pub fn hold_ms(kind: &Kind) -> u64 {

@@ -55,15 +55,15 @@ impl Model {
             return ReserveOutcome::Overloaded;
         }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
-            return self.deny(asked.namespace, asked.lease, wanted);
+            return self.deny(&asked, wanted);
         }
         let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {
-            None => self.take(asked.namespace, asked.lease, &wanted),
+            None => self.take(&asked, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
                 let fate = Fate::NoCredit { requirements: wanted, resolved_at, denial };
-                self.leases.push(Lease { namespace, id, fate });
+                self.leases.push(Lease { namespace, id, job: asked.job.cloned(), fate });
                 ReserveOutcome::InsufficientCredit(denial)
             }
         }
@@ -131,7 +131,8 @@ impl Model {
         refusals.into_iter().next().map(|(_, _, refusal)| refusal)
     }
 
-    fn take(&mut self, namespace: NamespaceId, id: LeaseId, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
+    fn take(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
+        let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
         let now = self.time();
         let mut parts = Vec::new();
         for &(limit, amount) in wanted {
@@ -148,11 +149,12 @@ impl Model {
             parts.push(Held { limit, amount, kind, end });
         }
         parts.sort_by_key(|p| p.limit);
-        self.leases.push(Lease { namespace, id, fate: Fate::Held { reserved_at: now, parts } });
+        self.leases.push(Lease { namespace, id, job, fate: Fate::Held { reserved_at: now, parts } });
         ReserveOutcome::Created { reserved_at: now }
     }
 
-    fn deny(&mut self, namespace: NamespaceId, id: LeaseId, wanted: Vec<(LimitId, u64)>) -> ReserveOutcome {
+    fn deny(&mut self, asked: &Reserve<'_>, wanted: Vec<(LimitId, u64)>) -> ReserveOutcome {
+        let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
         let now = self.time();
         // Limits in the way: whether the capacity is too small, and the wait.
         let mut in_the_way: Vec<(bool, u64, LimitId)> = Vec::new();
@@ -178,7 +180,7 @@ impl Model {
         };
         let retry_at = now.plus_ms(denial.retry_after_ms);
         let fate = Fate::Denied { requirements: wanted, resolved_at: now, retry_at, denial: denial.clone() };
-        self.leases.push(Lease { namespace, id, fate });
+        self.leases.push(Lease { namespace, id, job, fate });
         ReserveOutcome::Denied(denial)
     }
 

@@ -79,11 +79,11 @@ async fn a_lease_is_read_back() {
     let mut client = calls::limits(&server).await;
     client.put_limit(rolling("a", 5)).await.unwrap();
     let lease = server.lease();
-    client.reserve(reserve(&lease, &[("a", 2)])).await.unwrap();
+    client.reserve(v1::ReserveRequest { job_id: Some("j".into()), ..reserve(&lease, &[("a", 2)]) }).await.unwrap();
     let get = |lease_id: &str| v1::GetLeaseRequest { lease_id: lease_id.into(), namespace: None };
     let view = client.get_lease(get(&lease.to_lowercase())).await.unwrap().into_inner().lease.unwrap();
     assert_eq!((view.lease_id.as_str(), view.reserved_at_unix_ms), (lease.as_str(), START_MS));
-    assert_eq!(view.state(), v1::LeaseState::Live);
+    assert_eq!((view.state(), view.job_id.as_deref()), (v1::LeaseState::Live, Some("j")));
     assert_eq!(view.requirements, [v1::Requirement { key: "a".into(), amount: 2 }]);
     let unknown = client.get_lease(get(&server.lease())).await;
     assert_eq!(refused(unknown, Code::NotFound), "lease_id: lease not found, or forgotten since");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{START_MS, TestServer};
+use crate::support::{START_MS, TestServer, reserve};
 
 fn allowed(at: u64) -> serde_json::Value {
     json!({"allowed": true, "retry_after_ms": 0, "reserved_at_unix_ms": at, "error": ""})
@@ -164,6 +164,7 @@ async fn a_lease_can_be_looked_up() {
     let view = |state| {
         json!({"lease": {
             "lease_id": lease, "reserved_at_unix_ms": START_MS, "requirements": requirements, "state": state,
+            "job_id": null,
         }})
     };
     assert_eq!(server.ok("GET", &path, &nothing).await, view("live"));
@@ -176,4 +177,23 @@ async fn a_lease_can_be_looked_up() {
     server.reserve(&denied, &[("slots", 6)]).await;
     let view = server.ok("GET", &format!("/v1/leases/{denied}"), &nothing).await;
     assert_eq!((&view["lease"]["state"], &view["lease"]["reserved_at_unix_ms"]), (&json!("denied"), &json!(0)));
+}
+
+/// The job was only logged, and only at debug level.
+#[tokio::test]
+async fn a_lease_shows_the_job_of_its_first_reserve() {
+    let server = TestServer::open().await;
+    server.put_rolling("a:rpm", 1, 60).await;
+    let nothing = serde_json::Value::Null;
+    let (allowed, denied) = (server.lease(), server.lease());
+    for (lease, job) in [(&allowed, "first"), (&denied, "first"), (&allowed, "retry"), (&denied, "retry")] {
+        let mut body = reserve(lease, &[("a:rpm", 1)]);
+        body["job_id"] = job.into();
+        assert_eq!(server.ok("POST", "/v1/reserve", &body).await["allowed"], *lease == allowed);
+    }
+    server.complete(&allowed, &[]).await;
+    for lease in [&allowed, &denied] {
+        let view = server.ok("GET", &format!("/v1/leases/{lease}"), &nothing).await;
+        assert_eq!(view["lease"]["job_id"], "first");
+    }
 }

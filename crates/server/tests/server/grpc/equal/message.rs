@@ -195,7 +195,7 @@ pub(super) fn of_lease(lease: &v1::Lease) -> Value {
     let requirements: Vec<Value> = lease.requirements.iter().map(part).collect();
     let state = format!("{:?}", lease.state()).to_lowercase();
     json!({"lease": {"lease_id": lease.lease_id, "reserved_at_unix_ms": lease.reserved_at_unix_ms,
-                     "requirements": requirements, "state": state}})
+                     "requirements": requirements, "state": state, "job_id": lease.job_id}})
 }
 
 pub(super) fn of_write(response: v1::WriteResponse) -> Value {
