@@ -10,7 +10,8 @@ use prost_types::field_descriptor_proto::Type;
 use tonic_prost_build::Builder;
 
 const FOLDER: &str = "proto";
-const FILES: [&str; 3] = ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto"];
+const FILES: [&str; 4] =
+    ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto", "earmark/v1/cluster.proto"];
 
 const PEER_FILE: &str = "earmark/peer/v1/peer.proto";
 
@@ -23,14 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bare = compiler.include_source_info(false).encode_file_descriptor_set();
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("earmark.v1.bin"), bare)?;
-    let mut methods = Vec::new();
-    for file in &described.file {
-        for service in &file.service {
-            let path = |method| format!("/{}.{}/{method}", file.package(), service.name());
-            methods.extend(service.method.iter().map(|method| path(method.name())));
-        }
-    }
-    fs::write(out.join("methods.rs"), format!("&{methods:?}"))?;
+    fs::write(out.join("methods.rs"), format!("&{:?}", methods(&described)))?;
 
     let has_client = env::var_os("CARGO_FEATURE_CLIENT").is_some();
     let mut builder = tonic_prost_build::configure()
@@ -44,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     builder.compile_fds(described)?;
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         let described = protox::compile([PEER_FILE], [FOLDER])?;
+        fs::write(out.join("peer_methods.rs"), format!("&{:?}", methods(&described)))?;
         tonic_prost_build::configure()
             .build_transport(false)
             .bytes(".")
@@ -51,6 +46,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             .compile_fds(described)?;
     }
     Ok(())
+}
+
+/// Paths of all methods.
+fn methods(described: &FileDescriptorSet) -> Vec<String> {
+    let mut methods = Vec::new();
+    for file in &described.file {
+        for service in &file.service {
+            let path = |method| format!("/{}.{}/{method}", file.package(), service.name());
+            methods.extend(service.method.iter().map(|method| path(method.name())));
+        }
+    }
+    methods
 }
 
 /// Fields that a JSON response may leave out although protobuf does not mark them as optional.

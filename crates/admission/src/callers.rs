@@ -181,6 +181,17 @@ impl Token {
         Ok(Token { id, secret: secret.to_owned() })
     }
 
+    /// The secret of a new invitation to the cluster, from the system's random bytes.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub fn random_invitation() -> Result<String, NoRandomness> {
+        let mut bytes = [0_u8; SECRET_CHARS];
+        getrandom::fill(&mut bytes).map_err(|error| NoRandomness(error.to_string()))?;
+        let secret: String = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect();
+        Ok(format!("emi_{secret}"))
+    }
+
     /// Parses a key. `None` for anything else, without a reason that would help to guess.
     #[must_use]
     pub fn parse(text: &str) -> Option<Token> {

@@ -1,6 +1,6 @@
 //! Cluster administration: members, status and backups.
 
-use earmark_core::{Config, NameError, NameRule, UnixMs};
+use earmark_core::{Actor, Config, NameError, NameRule, UnixMs};
 
 use crate::backend::Answer;
 use crate::clock::utc;
@@ -13,11 +13,67 @@ pub trait Cluster: Send + Sync + 'static {
     /// Adds a node as a learner and promotes it to voter once it has caught up.
     fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>>;
 
+    /// Makes an invitation, with which new nodes may join, and returns its secret. `by` makes it.
+    fn invite(&self, by: Actor, wanted: NewInvitation) -> Answer<'_, Result<String, ClusterError>>;
+
     /// Removes a node from the cluster.
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>>;
 
     /// Writes a backup of everything acknowledged so far. The name must be unused; the default is the current time.
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>>;
+}
+
+/// The most nodes that one invitation admits.
+pub const INVITATION_USES_MAX: u32 = 64;
+/// The longest validity of an invitation that expires, in seconds: 366 days.
+pub const INVITATION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
+
+/// An invitation to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInvitation {
+    /// How many nodes it admits, from 1 to [`INVITATION_USES_MAX`].
+    pub uses: u32,
+    /// Seconds until it expires; `None` if it does not.
+    pub expires_seconds: Option<u32>,
+}
+
+impl NewInvitation {
+    /// Checks what a caller asked for. 0 seconds is no expiry; the default is [`NewInvitation::default`].
+    ///
+    /// # Errors
+    /// A number is out of bounds; the message names the field.
+    pub fn new(uses: Option<u32>, expires_seconds: Option<u32>) -> Result<NewInvitation, String> {
+        let default = NewInvitation::default();
+        let uses = uses.unwrap_or(default.uses);
+        if !(1..=INVITATION_USES_MAX).contains(&uses) {
+            return Err(format!("uses: found {uses}, allowed are integers from 1 to {INVITATION_USES_MAX}"));
+        }
+        match expires_seconds {
+            None => Ok(NewInvitation { uses, ..default }),
+            Some(seconds) if seconds > INVITATION_SECONDS_MAX => Err(format!(
+                "expires_seconds: found {seconds}, allowed are integers from 0 to {INVITATION_SECONDS_MAX}"
+            )),
+            Some(seconds) => Ok(NewInvitation { uses, expires_seconds: (seconds > 0).then_some(seconds) }),
+        }
+    }
+}
+
+impl std::fmt::Display for NewInvitation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes = if self.uses == 1 { "node" } else { "nodes" };
+        write!(f, "invite {} {nodes}, ", self.uses)?;
+        match self.expires_seconds {
+            Some(seconds) => write!(f, "valid for {seconds} s"),
+            None => write!(f, "valid until used"),
+        }
+    }
+}
+
+impl Default for NewInvitation {
+    /// One node, within an hour.
+    fn default() -> NewInvitation {
+        NewInvitation { uses: 1, expires_seconds: Some(60 * 60) }
+    }
 }
 
 /// The name of a backup and of its folder.

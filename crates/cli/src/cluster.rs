@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
+use earmark_admission::{INVITATION_SECONDS_MAX, INVITATION_USES_MAX};
 use earmark_client::http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output::{self, table, thousands};
+use crate::quantity;
 use crate::request;
 
 pub(crate) const HELP: &str = "\
@@ -19,6 +21,7 @@ Any node of the cluster can serve these commands.
 Examples:
   earmark cluster status
   earmark cluster add --node-id 4 --address 127.0.0.1:7104
+  earmark cluster invite
   earmark cluster remove --node-id 2
   earmark cluster backup";
 
@@ -31,11 +34,20 @@ Examples:
 
 const ADD_HELP: &str = "\
 The node must already run with --join: earmark serve --node-id 4 --peer-listen 127.0.0.1:7104 --join ...
-Such a node asks to join by itself. This command makes the same request and shows the answer.
+A node with an invitation, or without certificates, joins by itself. For any other node this command is the permission.
 
 Examples:
   earmark cluster add --node-id 4 --address 127.0.0.1:7104
   earmark cluster add --node-id 4 --address 127.0.0.1:7104 --json";
+
+const INVITE_HELP: &str = "\
+Between nodes with certificates a new node needs an invitation to join. Write it to a file that only the new node can
+read, and start the node with --invitation-file, or pass it in the variable EARMARK_INVITATION. It is shown only once.
+
+Examples:
+  earmark cluster invite >invitation
+  earmark cluster invite --uses 3 --expires 1d --json | jq -r .invitation
+  earmark cluster invite --expires never";
 
 const REMOVE_HELP: &str = "\
 Removes a lost or unwanted node. Its id cannot be used again: start a replacement with a new id.
@@ -62,6 +74,9 @@ pub(crate) enum ClusterCommand {
     /// Add a node: it is a learner until it has caught up, then a voter
     #[command(after_help = ADD_HELP)]
     Add(AddArgs),
+    /// Make an invitation, with which new nodes may join
+    #[command(after_help = INVITE_HELP)]
+    Invite(InviteArgs),
     /// Remove a node from the cluster
     #[command(after_help = REMOVE_HELP)]
     Remove(RemoveArgs),
@@ -83,6 +98,27 @@ pub(crate) struct AddArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct InviteArgs {
+    /// Nodes that the invitation admits
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=INVITATION_USES_MAX.into()))]
+    uses: u32,
+    /// Time until it expires, such as 30m or 1d, or never
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = expiry)]
+    expires: u32,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Seconds until an invitation expires; 0 for never.
+fn expiry(text: &str) -> Result<u32, String> {
+    match text {
+        "never" => Ok(0),
+        text => quantity::seconds(INVITATION_SECONDS_MAX)(text).map_err(|why| format!("{why}, or never")),
+    }
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
     /// Id of the node to remove
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -98,6 +134,11 @@ pub(crate) struct BackupArgs {
     name: Option<String>,
     #[command(flatten)]
     client: ClientArgs,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Invitation {
+    invitation: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -137,6 +178,7 @@ impl ClusterCommand {
         match self {
             ClusterCommand::Status(client) => client,
             ClusterCommand::Add(args) => &args.client,
+            ClusterCommand::Invite(args) => &args.client,
             ClusterCommand::Remove(args) => &args.client,
             ClusterCommand::Backup(args) => &args.client,
         }
@@ -154,6 +196,11 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
             let member = json!({ "node_id": node_id, "address": address.to_string() });
             let done: Value = request::send(args, Method::POST, &format!("{PATH}/members"), &member)?;
             output::show(args.json, &done, |_| format!("node {node_id} is a voter\n"))
+        }
+        ClusterCommand::Invite(InviteArgs { uses, expires, .. }) => {
+            let wanted = json!({ "uses": uses, "expires_seconds": expires });
+            let made: Invitation = request::send(args, Method::POST, &format!("{PATH}/invitations"), &wanted)?;
+            output::show(args.json, &made, |made| format!("{}\n", output::visible(&made.invitation)))
         }
         ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
             let done: Value = request::delete(args, &format!("{PATH}/members/{node_id}"))?;

@@ -17,6 +17,7 @@ start would change it. See docs/operating.md for when to use this.
 
 Examples:
   earmark recover --from ./n2 --to ./new
+  earmark recover --from ./n2 --to ./new --up-to 41
   earmark serve --data ./new";
 
 #[derive(Args, Debug)]
@@ -27,6 +28,9 @@ pub(crate) struct RecoverArgs {
     /// New data folder to write; it must be empty or not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    /// Last log entry to include; later ones are lost. For a log with an entry that cannot be applied
+    #[arg(long, value_name = "INDEX")]
+    up_to: Option<u64>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -40,7 +44,7 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Done, Failure> {
         let disk = RealDisk::new(path);
         disk.map(Arc::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
     };
-    let recovered = earmark_node::recover(disk(&args.from)?, disk(&args.to)?);
+    let recovered = earmark_node::recover(disk(&args.from)?, disk(&args.to)?, args.up_to);
     let made = runtime()?.block_on(recovered).map_err(NodeError::from)?;
     let (cluster, node) = (format!("{:032x}", made.identity.cluster), made.identity.node);
     if args.json {

@@ -85,6 +85,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
     #[arg(conflicts_with = "in_memory", value_parser = address)]
     join: Vec<SocketAddr>,
+    /// File with the invitation (earmark cluster invite) that a new node with --peer-cert needs to join; or the variable
+    /// EARMARK_INVITATION
+    #[arg(long, value_name = "FILE", requires = "join")]
+    invitation_file: Option<PathBuf>,
     /// Election timeout, in milliseconds: nodes elect a new leader after 3 to 4 times this time without a message. Use
     /// the same value on all nodes, far above the slowest fsync
     #[arg(long, value_name = "MS", default_value_t = 300, conflicts_with = "in_memory")]

@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::identity::{Expected, Folder, Identity};
+use crate::invitations::Invitations;
 use crate::journal::{Journal, JournalOptions, JournalPosition};
 use crate::raft_log::{LogStore, Options as LogOptions};
 use crate::runtime::random_id;
@@ -58,7 +59,8 @@ pub(crate) fn write_out(
     let index = header.applied.map(|id| id.index);
     let journal = header.journal;
     let ids = BTreeSet::from([NODE]);
-    let header = Header { membership: StoredMembership::new(at, membership), ids, ..header };
+    let invitations = Invitations::default();
+    let header = Header { membership: StoredMembership::new(at, membership), ids, invitations, ..header };
     identity.format(&**target, |disk| {
         LogStore::create(disk, cluster)?;
         // The new node has to vote in a later term than any entry of the snapshot.
@@ -78,9 +80,11 @@ pub(crate) fn write_out(
 /// Builds the data folder of a new cluster from the folder of a stopped node, including its whole log. Use it when
 /// the majority of a cluster is lost, or to restore a copied folder.
 ///
+/// With `up_to`, entries after that index are left out: the way out if a later entry cannot be applied.
+///
 /// # Errors
-/// If a folder cannot be used or a log entry cannot be applied.
-pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
+/// If a folder cannot be used, a log entry cannot be applied, or the snapshot is newer than `up_to`.
+pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>, up_to: Option<u64>) -> Result<Backup, Fault> {
     let (folder, _lock) = Folder::take(&*source, Expected::default())?;
     let Folder::Made(Identity { cluster, .. }) = folder else {
         return Err(Fault::Missing { path: source.show("identity") });
@@ -93,9 +97,15 @@ pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Bac
     let stopped = |error: &dyn std::fmt::Display| Fault::Stopped {
         why: failure.get().map_or_else(|| error.to_string(), str::to_owned),
     };
+    let end = up_to.map_or(u64::MAX, |up_to| up_to.saturating_add(1));
+    let covered = applied_state.lock().applied.map_or(0, |id| id.index);
+    if covered >= end {
+        let why = format!("the snapshot contains entry {covered}, so --up-to must be at least {covered}");
+        return Err(Fault::Stopped { why });
+    }
     loop {
         let next = applied_state.lock().applied.map_or(0, |id| id.index.saturating_add(1));
-        let entries = log.try_get_log_entries(next..next.saturating_add(ENTRIES)).await;
+        let entries = log.try_get_log_entries(next..next.saturating_add(ENTRIES).min(end)).await;
         let entries = entries.map_err(|error| stopped(&error))?;
         if entries.is_empty() {
             break;

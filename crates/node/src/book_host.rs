@@ -180,11 +180,8 @@ impl BookHost for NodeBookHost {
         if let Some(failure) = self.proposer.applied_state.failure().get() {
             return Err(failure.to_owned());
         }
-        if let Some(silence) = self.proposer.time_without_quorum() {
-            return Err(format!(
-                "no majority of the nodes has answered this leader for {:.1} s",
-                silence.as_secs_f64()
-            ));
+        if let Some(why) = self.proposer.lacks_quorum() {
+            return Err(why);
         }
         match self.proposer.leader() {
             Some(_) => Ok(()),

@@ -3,17 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earmark_proto::peer::JoinRequest;
+
+use crate::auth::Vouched;
 use crate::fault::Fault;
 use crate::identity::{Expected, Folder, FolderLock, Identity};
+use crate::members::MembersError;
 use crate::net::Listener;
-use crate::node::{NodeError, NodeOptions};
-use crate::peers::Peers;
+use crate::node::{NodeError, NodeOptions, ask_to_join};
+use crate::peers::{CallError, Peers, Target};
 use crate::raft_log::LogStore;
 use crate::runtime::random_id;
 
 /// How long a restarted node looks for the cluster named by `--join`. It starts without an answer, since all other
 /// nodes may be down.
 const CLUSTER_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a new node waits to learn whether it may join, before it creates its folder.
+const JOIN_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything a node needs before Raft starts.
 pub(crate) struct Bootstrap {
@@ -50,13 +56,14 @@ impl Bootstrap {
                 planned
             }
         };
-        let peers = peers(options, identity.cluster, identity.node);
+        let peers = peers(options, Some(identity.cluster), (identity.node, identity.incarnation));
         Ok(Bootstrap { identity, lock, listener, peers })
     }
 }
 
-fn peers(options: &NodeOptions, cluster: u128, id: u64) -> Peers {
-    Peers::new(cluster, id, Arc::clone(&options.net), options.timing.deadline)
+fn peers(options: &NodeOptions, cluster: Option<u128>, id: (u64, u128)) -> Peers {
+    let invitation = options.invitation.clone().unwrap_or_default();
+    Peers::new(cluster, id, invitation, Arc::clone(&options.net), options.timing.deadline)
 }
 
 async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeError> {
@@ -64,10 +71,10 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
     match found {
         Folder::Made(identity) if is_founder => Ok(identity),
         Folder::Made(identity) => {
-            let peers = peers(options, identity.cluster, identity.node);
-            let asked = tokio::time::timeout(CLUSTER_LOOKUP_TIMEOUT, cluster_of(&peers, &options.join, None)).await;
+            let peers = peers(options, Some(identity.cluster), (identity.node, identity.incarnation));
+            let asked = tokio::time::timeout(CLUSTER_LOOKUP_TIMEOUT, find_cluster(&peers, &options.join)).await;
             match asked {
-                Ok(Ok(expected)) if expected != identity.cluster => {
+                Ok(Ok((expected, _))) if expected != identity.cluster => {
                     let path = options.disk.show("");
                     Err(Fault::OtherCluster { path, found: identity.cluster, expected }.into())
                 }
@@ -83,12 +90,31 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
                     return Err(NodeError::Invalid(message.into()));
                 }
             };
+            let incarnation = random_id();
             let cluster = match is_founder {
                 true => random_id(),
-                false => cluster_of(&peers(options, 0, node), &options.join, Some(node)).await?,
+                false => {
+                    // The certificate is checked first: with a wrong one the answers would mislead.
+                    check_certificate(options, node)?;
+                    may_join(options, (node, incarnation)).await?
+                }
             };
-            Ok(Identity { cluster, node, incarnation: random_id(), is_founder })
+            Ok(Identity { cluster, node, incarnation, is_founder })
         }
+    }
+}
+
+/// Finds the cluster of `--join`, and checks as far as is quickly possible that this node may join it. The join itself
+/// is checked again.
+async fn may_join(options: &NodeOptions, id: (u64, u128)) -> Result<u128, NodeError> {
+    let (cluster, member) = find_cluster(&peers(options, None, id), &options.join).await?;
+    let address = options.peer_advertise.clone().or_else(|| options.peer_listen.clone()).unwrap_or_default();
+    let request = JoinRequest { address, check_only: true };
+    let (peers, vouched) = (peers(options, Some(cluster), id), Vouched::default());
+    let asked = tokio::time::timeout(JOIN_CHECK_TIMEOUT, ask_to_join(&peers, &vouched, &member, &request)).await;
+    match asked {
+        Ok(Err(MembersError::Refused(why))) => Err(NodeError::Invalid(format!("cannot join the cluster: {why}"))),
+        _ => Ok(cluster),
     }
 }
 
@@ -97,10 +123,8 @@ fn check_certificate(options: &NodeOptions, node: u64) -> Result<(), NodeError> 
     if options.net.local_identity().may_act_as(node) {
         return Ok(());
     }
-    let message = format!(
-        "the certificate of this node names another node: use one with the URI earmark://node/{node}, or one without \
-         such a URI"
-    );
+    let message =
+        format!("the certificate of this node does not name node {node}: use one with the URI earmark://node/{node}");
     Err(NodeError::Invalid(message))
 }
 
@@ -110,18 +134,15 @@ async fn listen(options: &NodeOptions) -> Result<Option<Box<dyn Listener>>, Node
     listener.map(Some).map_err(|source| NodeError::Listen { address: address.clone(), source })
 }
 
-/// Asks the nodes of `--join` for their cluster id, and whether a new node may use this node id.
-async fn cluster_of(peers: &Peers, addresses: &[String], wanted: Option<u64>) -> Result<u128, NodeError> {
+/// Asks the nodes of `--join` for their cluster. Returns it, and the first node that answered.
+async fn find_cluster(peers: &Peers, addresses: &[String]) -> Result<(u128, Target), NodeError> {
     let mut why = Vec::new();
     for address in addresses {
-        match peers.hello(address, wanted).await {
-            Ok(hello) if !hello.refused.is_empty() => {
-                return Err(NodeError::Invalid(format!("cannot join the cluster: {}", hello.refused)));
+        match peers.identify(address).await {
+            Ok(found) => return Ok(found),
+            Err(CallError::Excluded { message }) => {
+                return Err(NodeError::Invalid(format!("cannot join the cluster: {message}")));
             }
-            Ok(hello) => match hello.cluster.first_chunk::<16>() {
-                Some(cluster) => return Ok(u128::from_le_bytes(*cluster)),
-                None => why.push(format!("{address} is not an Earmark node")),
-            },
             Err(error) => why.push(error.to_string()),
         }
     }

@@ -6,7 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{Buf, Bytes};
 use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
 
+use crate::batch::{BatchError, BatchReader};
+use crate::invitations::InvitationChange;
 use crate::types::{Batch, LogId, Member, Types, Vote};
+
+/// Maximum address length in bytes: the longest host name and a port. Every snapshot header holds all addresses.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 260;
+/// Maximum number of members, voters or not.
+const MEMBERS_MAX: usize = 256;
 
 /// Tags of payload kinds. A changed encoding gets a new tag; tags are never reused.
 mod tag {
@@ -31,6 +38,16 @@ pub(crate) enum CodecError {
     Voter { id: u64 },
     #[error("an address is not UTF-8")]
     Address,
+    #[error("an address has {found} bytes, allowed are up to {ADDRESS_BYTES_MAX}")]
+    LongAddress { found: usize },
+    #[error("{found} members, allowed are up to {MEMBERS_MAX}")]
+    Members { found: usize },
+    #[error("the membership has no voters, or more than two sets of them")]
+    Voters,
+    #[error("an actor is invalid")]
+    Actor,
+    #[error("the commands are malformed: {0}")]
+    Batch(#[from] BatchError),
 }
 
 /// Reader that consumes bytes from the front.
@@ -147,6 +164,31 @@ pub(crate) fn take_payload(bytes: Bytes) -> Result<EntryPayload<Types>, CodecErr
     };
     input.end()?;
     Ok(payload)
+}
+
+/// Validates a payload that another node sent, down to its last command. An entry that cannot be applied would stop
+/// every node that has it in its log.
+pub(crate) fn validate(payload: &EntryPayload<Types>, reader: &mut BatchReader) -> Result<(), CodecError> {
+    match payload {
+        EntryPayload::Blank => Ok(()),
+        EntryPayload::Normal(batch) => match InvitationChange::decode(batch) {
+            Some(change) => change.map(drop),
+            None => Ok(reader.each(batch, |_, _| {}).map(drop)?),
+        },
+        EntryPayload::Membership(membership) => {
+            let configs = membership.get_joint_config();
+            if !(1..=2).contains(&configs.len()) || configs.iter().any(BTreeSet::is_empty) {
+                return Err(CodecError::Voters);
+            }
+            let found = membership.nodes().count();
+            if found > MEMBERS_MAX {
+                return Err(CodecError::Members { found });
+            }
+            let mut lengths = membership.nodes().map(|(_, member)| member.address.len());
+            let long = lengths.find(|len| *len > ADDRESS_BYTES_MAX);
+            long.map_or(Ok(()), |found| Err(CodecError::LongAddress { found }))
+        }
+    }
 }
 
 /// Upper bound of the encoded size, for memory accounting.

@@ -1,5 +1,6 @@
 //! A durable, replicated Book. Commands go into a Raft log on disk; every node applies the log to its own Book.
 
+mod auth;
 mod backup;
 mod batch;
 mod book_host;
@@ -10,6 +11,7 @@ mod entry;
 mod failure;
 mod fault;
 mod identity;
+mod invitations;
 mod journal;
 mod members;
 mod net;

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_proto::peer::JoinRequest;
+use earmark_admission::INVITATION_USES_MAX;
+use earmark_core::{Actor, SecretHash};
+use earmark_proto::peer::InviteRequest;
 use openraft::ChangeMembers;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::auth::{Admission, Caller, not_invited, other_folder, removed};
+use crate::entry::ADDRESS_BYTES_MAX;
+use crate::invitations::{INVITATIONS_MAX, InvitationChange, InvitationEdit, InvitationError};
+use crate::peers::{CallError, Target};
 use crate::proposer::Proposer;
 use crate::types::Member;
 
 /// A learner at most this many entries behind becomes a voter.
 const LAG_MAX: u64 = 64;
-/// Maximum address length in bytes: the longest host name and a port. Every snapshot header holds all addresses.
-const ADDRESS_BYTES_MAX: usize = 260;
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +30,9 @@ pub(crate) enum MembersError {
     /// Temporary: a retry continues where this attempt stopped.
     #[error("{0}")]
     Unavailable(String),
+    /// Only the leader changes the membership.
+    #[error("node {} leads", .0.id)]
+    NotLeader(Target),
 }
 
 #[derive(Clone)]
@@ -42,34 +49,130 @@ enum JoinState {
 }
 
 impl Members {
-    /// Adds a node: first as a learner, then, once it has caught up, as a voter. Existing members stay. An id that
-    /// belongs to another data folder is refused.
-    pub(crate) async fn add(&self, id: u64, member: Member) -> Result<(), MembersError> {
+    /// Adds the sender of a call, or moves it to another address. With `check_only` nothing is changed.
+    pub(crate) async fn join(&self, caller: &Caller, address: String, check_only: bool) -> Result<(), MembersError> {
+        let (id, member) = (caller.node, Member { address, incarnation: caller.incarnation });
         check_address(&member)?;
-        let Some(leader) = self.proposer.leader() else {
-            return Err(MembersError::Unavailable("no leader is known".into()));
-        };
-        if leader.id != self.proposer.id {
-            let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
-            let (cluster, incarnation) = (bytes(self.cluster), bytes(member.incarnation));
-            let request = JoinRequest { cluster, node: id, address: member.address, incarnation, is_met: true };
-            return self.proposer.peers.join(&leader.address, request).await;
+        if let Some(leader) = self.other_leader()? {
+            return Err(MembersError::NotLeader(leader));
         }
+        if check_only {
+            let settled = timeout(self.proposer.deadline, self.settled()).await;
+            settled.map_err(|_| no_majority())??;
+            // The invitation was checked when the call was authorised.
+            return self.join_state(id, &member).map(drop);
+        }
+        self.verify_member(id, &member).await?;
+        self.add_member(id, member, &caller.admission).await
+    }
+
+    /// Makes an invitation: an entry in the log.
+    pub(crate) async fn invite(
+        &self,
+        hash: SecretHash,
+        by: Actor,
+        uses: u32,
+        expires_seconds: Option<u32>,
+    ) -> Result<(), MembersError> {
+        if let Some(leader) = self.other_leader()? {
+            let (secret_hash, actor) = (Bytes::copy_from_slice(hash.as_bytes()), by.as_str().to_owned());
+            let request = InviteRequest { secret_hash, uses, expires_seconds, actor };
+            return self.proposer.peers.invite(&leader, request).await;
+        }
+        if !(1..=INVITATION_USES_MAX).contains(&uses) {
+            let message = format!("uses: found {uses}, allowed are integers from 1 to {INVITATION_USES_MAX}");
+            return Err(MembersError::Refused(message));
+        }
+        let now = self.proposer.now().map_err(unavailable)?.log;
+        let expires_at = expires_seconds.map(|seconds| now.plus_ms(u64::from(seconds).saturating_mul(1_000)));
+        self.change_invitations(InvitationEdit::Create { hash, uses, expires_at, invited_by: by }).await?;
+        match self.proposer.applied_state.roster().invitations.contains(&hash) {
+            true => Ok(()),
+            false => Err(MembersError::Refused(format!(
+                "{INVITATIONS_MAX} invitations are open; use them, or wait until they expire"
+            ))),
+        }
+    }
+
+    async fn change_invitations(&self, edit: InvitationEdit) -> Result<(), MembersError> {
+        let at = self.proposer.now().map_err(unavailable)?.log;
+        let change = self.proposer.propose(InvitationChange { at, edit }.encode());
+        let changed = timeout(self.proposer.deadline, change).await;
+        changed.map_err(|_| no_majority())?.map(drop).map_err(unavailable)
+    }
+
+    /// Uses an invitation for a node, and returns who made it. The log decides which of several nodes gets the last
+    /// use.
+    async fn redeem(&self, hash: SecretHash, node: u64, incarnation: u128) -> Result<Actor, MembersError> {
+        self.change_invitations(InvitationEdit::Redeem { hash, node, incarnation }).await?;
+        let roster = self.proposer.applied_state.roster();
+        match roster.invitations.inviter(&hash, (node, incarnation)) {
+            Some(by) => Ok(by.clone()),
+            None => {
+                let why = match roster.invitations.contains(&hash) {
+                    true => InvitationError::UsedUp,
+                    false => InvitationError::Unknown,
+                };
+                Err(MembersError::Refused(why.to_string()))
+            }
+        }
+    }
+
+    /// Adds a node that an admin names: first as a learner, then, once it has caught up, as a voter.
+    pub(crate) async fn add(&self, id: u64, address: String) -> Result<(), MembersError> {
+        if let Some(leader) = self.other_leader()? {
+            return self.proposer.peers.add(&leader, id, address).await;
+        }
+        let membership = self.proposer.raft.metrics().borrow().membership_config.clone();
+        let known = membership.membership().get_node(&id);
+        if let Some(Member { address: known, .. }) = known.filter(|known| known.address != address) {
+            let message = format!("node {id} is a member at {known}; to move it, start it with another --peer-listen");
+            return Err(MembersError::Refused(message));
+        }
+        check_address(&Member { address: address.clone(), incarnation: 0 })?;
+        let (cluster, found) = self.proposer.peers.identify(&address).await.map_err(call_failed)?;
+        if cluster != self.cluster {
+            let message = format!("the node at {address} belongs to another cluster; name a node of this cluster");
+            return Err(MembersError::Refused(message));
+        }
+        if found.id != id {
+            return Err(MembersError::Refused(format!("{address} is node {}, not node {id}", found.id)));
+        }
+        self.add_member(id, Member { address, incarnation: found.incarnation }, &Admission::Admin).await
+    }
+
+    /// The leader, if it is another node.
+    fn other_leader(&self) -> Result<Option<Target>, MembersError> {
+        let leader = self.proposer.leader();
+        let leader = leader.ok_or_else(|| MembersError::Unavailable("no leader is known".into()))?;
+        Ok((leader.id != self.proposer.id).then_some(leader))
+    }
+
+    async fn add_member(&self, id: u64, member: Member, admission: &Admission) -> Result<(), MembersError> {
         let deadline = Instant::now() + self.proposer.deadline;
         let late = |_| MembersError::Unavailable(format!("node {id} is catching up"));
         let _one_at_a_time = timeout_at(deadline, self.changing.lock()).await.map_err(late)?;
-        timeout_at(deadline, self.add_here(id, member)).await.map_err(late)?
+        timeout_at(deadline, self.add_here(id, member, admission)).await.map_err(late)?
+    }
+
+    /// The members that this node knows.
+    pub(crate) fn list(&self) -> Vec<Target> {
+        let membership = self.proposer.raft.metrics().borrow().membership_config.clone();
+        let target = |(id, member): (&u64, &Member)| {
+            let Member { address, incarnation } = member.clone();
+            Target { id: *id, address, incarnation }
+        };
+        membership.membership().nodes().map(target).collect()
     }
 
     /// Verifies that a joining or moved node answers at its address. Otherwise an id and address without a node
     /// behind them would stay in the membership, and the id would be used up.
-    pub(crate) async fn verify_member(&self, id: u64, member: &Member) -> Result<(), MembersError> {
-        check_address(member)?;
+    async fn verify_member(&self, id: u64, member: &Member) -> Result<(), MembersError> {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         if metrics.membership_config.membership().get_node(&id) == Some(member) {
             return Ok(());
         }
-        let hello = self.proposer.peers.hello_from(&member.address, id).await.map_err(unavailable)?;
+        let hello = self.proposer.peers.hello(&member.address, Some(id)).await.map_err(unavailable)?;
         let is_it = hello.node == id
             && hello.cluster == self.cluster.to_le_bytes().as_slice()
             && hello.incarnation == member.incarnation.to_le_bytes().as_slice();
@@ -77,7 +180,7 @@ impl Members {
         is_it.then_some(()).ok_or_else(|| MembersError::Unavailable(message()))
     }
 
-    async fn add_here(&self, id: u64, member: Member) -> Result<(), MembersError> {
+    async fn add_here(&self, id: u64, member: Member, admission: &Admission) -> Result<(), MembersError> {
         let raft = &self.proposer.raft;
         self.settled().await?;
         match self.join_state(id, &member)? {
@@ -90,7 +193,13 @@ impl Members {
                 }
             }
             JoinState::New => {
-                tracing::info!(node = id, address = member.address, "node joins as a learner");
+                let invited_by = match admission {
+                    Admission::None => return Err(MembersError::Unavailable(not_invited(id))),
+                    Admission::OpenNetwork => "nobody: the network has no certificates".to_owned(),
+                    Admission::Admin => "an admin who added it".to_owned(),
+                    Admission::Invitation(hash) => self.redeem(*hash, id, member.incarnation).await?.to_string(),
+                };
+                tracing::info!(node = id, address = member.address, invited_by, "node joins as a learner");
                 raft.add_learner(id, member, false).await.map_err(unavailable)?;
             }
         }
@@ -115,12 +224,6 @@ impl Members {
         self.proposer.raft.ensure_linearizable().await.map_err(unavailable).map(|_| ())
     }
 
-    /// Why a node without a data folder cannot use an id, as far as this node knows.
-    pub(crate) fn refusal(&self, id: u64) -> Option<String> {
-        let stranger = Member { address: String::new(), incarnation: 0 };
-        self.join_state(id, &stranger).err().map(|error| error.to_string())
-    }
-
     fn join_state(&self, id: u64, member: &Member) -> Result<JoinState, MembersError> {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
@@ -129,26 +232,18 @@ impl Members {
                 let is_voter = membership.voter_ids().any(|voter| voter == id);
                 Ok(JoinState::Member { known: known.clone(), is_voter })
             }
-            Some(_) => Err(MembersError::Refused(format!(
-                "node {id} is a member with another data folder. If that folder is lost, remove node {id} and start \
-                 the new node with an id that was never used"
-            ))),
-            None if self.proposer.applied_state.lock().ids.contains(&id) => Err(MembersError::Refused(format!(
-                "node id {id} was used before, and ids are never used again; choose another"
-            ))),
+            Some(_) => Err(MembersError::Refused(other_folder(id))),
+            None if self.proposer.applied_state.roster().ids.contains(&id) => Err(MembersError::Refused(removed(id))),
             None => Ok(JoinState::New),
         }
     }
 
     pub(crate) async fn remove(&self, id: u64) -> Result<(), MembersError> {
-        let Some(leader) = self.proposer.leader() else {
-            return Err(MembersError::Unavailable("no leader is known".into()));
-        };
-        if leader.id != self.proposer.id {
+        if let Some(leader) = self.other_leader()? {
             return self.proposer.peers.remove(&leader, id).await;
         }
         let deadline = Instant::now() + self.proposer.deadline;
-        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        let late = |_| no_majority();
         let _one_at_a_time = timeout_at(deadline, self.changing.lock()).await.map_err(late)?;
         timeout_at(deadline, self.remove_here(id)).await.map_err(late)?
     }
@@ -185,7 +280,7 @@ impl Members {
         if metrics.membership_config.membership().get_joint_config().len() < 2 {
             return Ok(());
         }
-        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        let late = |_| no_majority();
         let change = ChangeMembers::AddVoterIds(BTreeSet::new());
         let changed = timeout(self.proposer.deadline, self.proposer.raft.change_membership(change, false));
         changed.await.map_err(late)?.map_err(unavailable)?;
@@ -200,7 +295,7 @@ impl Members {
         let known = metrics.membership_config.membership().get_node(&id).cloned();
         let Some(member) = known.filter(|known| known.address != address) else { return Ok(()) };
         let moved = self.relocate(id, Member { address: address.to_owned(), ..member });
-        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        let late = |_| no_majority();
         timeout(self.proposer.deadline, moved).await.map_err(late)?
     }
 
@@ -217,6 +312,17 @@ fn check_address(member: &Member) -> Result<(), MembersError> {
         return Ok(());
     }
     Err(MembersError::Refused(format!("address must have 1 to {ADDRESS_BYTES_MAX} bytes")))
+}
+
+fn no_majority() -> MembersError {
+    MembersError::Unavailable("no majority of the nodes answered in time".into())
+}
+
+fn call_failed(error: CallError) -> MembersError {
+    match error {
+        CallError::Excluded { message } => MembersError::Refused(message),
+        error => MembersError::Unavailable(error.to_string()),
+    }
 }
 
 fn unavailable(error: impl std::fmt::Display) -> MembersError {

@@ -24,16 +24,16 @@ pub trait Net: Debug + Send + Sync + 'static {
 
     /// Identity that this node's certificate proves to its peers.
     fn local_identity(&self) -> PeerIdentity {
-        PeerIdentity::AnyNode
+        PeerIdentity::Unproven
     }
 }
 
 /// Nodes that a peer's certificate allows it to act as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerIdentity {
-    /// Any node: there is no certificate, or it names no node.
-    AnyNode,
-    /// The named nodes.
+    /// Any node: the network has no certificates.
+    Unproven,
+    /// The nodes that the certificate names. Without a name it allows none.
     Nodes(Arc<[u64]>),
 }
 
@@ -42,7 +42,7 @@ impl PeerIdentity {
     #[must_use]
     pub fn may_act_as(&self, node: u64) -> bool {
         match self {
-            PeerIdentity::AnyNode => true,
+            PeerIdentity::Unproven => true,
             PeerIdentity::Nodes(nodes) => nodes.contains(&node),
         }
     }
@@ -102,7 +102,7 @@ pub struct Connection {
 impl Connection {
     /// A connection whose remote end proved nothing.
     pub fn new(stream: impl Stream + 'static) -> Connection {
-        Connection::with(stream, PeerIdentity::AnyNode)
+        Connection::with(stream, PeerIdentity::Unproven)
     }
 
     /// A connection with a verified remote identity.

@@ -78,7 +78,7 @@ impl Link {
     fn failed<E: std::error::Error>(&self, action: RPCTypes, error: CallError) -> RPCError<u64, Member, E> {
         match error {
             CallError::Failed { .. } => RPCError::Unreachable(Unreachable::new(&error)),
-            CallError::Removed { .. } => {
+            CallError::Excluded { .. } => {
                 self.applied_state.failure().set(&error);
                 RPCError::Unreachable(Unreachable::new(&error))
             }
@@ -95,12 +95,11 @@ impl Link {
         let address = &self.target.address;
         let failed = |message: String| CallError::Failed { address: address.clone(), message };
         let mut client = self.peers.client(&self.target);
-        let route = Some(self.peers.route(&self.target));
-        let state = client.journal_state(JournalStateRequest { route: route.clone() });
+        let state = client.journal_state(JournalStateRequest {});
         let has = self.peers.call(address, option.hard_ttl(), state).await?.records;
 
         let (sender, receiver) = mpsc::channel(PARTS_WAITING);
-        let start = SnapshotStart { route, vote: Some(ballot(vote)) };
+        let start = SnapshotStart { vote: Some(ballot(vote)) };
         let saved = &snapshot.snapshot.saved;
         let bytes = saved.len.saturating_add(saved.header.journal.bytes);
         let deadline = option.hard_ttl() + Duration::from_secs(bytes / INSTALL_BYTES_PER_SECOND);
@@ -188,7 +187,6 @@ impl RaftNetwork<Types> for Link {
         });
         let last = self.applied_state.lock().book.time();
         let request = AppendRequest {
-            route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
             before: rpc.prev_log_id.map(entry_id),
             entries: entries.collect(),
@@ -220,11 +218,7 @@ impl RaftNetwork<Types> for Link {
     }
 
     async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, RpcError> {
-        let request = WireVote {
-            route: Some(self.peers.route(&self.target)),
-            vote: Some(ballot(rpc.vote)),
-            last: rpc.last_log_id.map(entry_id),
-        };
+        let request = WireVote { vote: Some(ballot(rpc.vote)), last: rpc.last_log_id.map(entry_id) };
         let address = &self.target.address;
         let mut client = self.peers.client(&self.target);
         let reply = self.peers.call(address, option.hard_ttl(), client.vote(request)).await;
@@ -249,7 +243,7 @@ impl RaftNetwork<Types> for Link {
         };
         match sent {
             Ok(vote) => Ok(SnapshotResponse::new(vote)),
-            Err(error @ (CallError::Failed { .. } | CallError::Removed { .. })) => {
+            Err(error @ (CallError::Failed { .. } | CallError::Excluded { .. })) => {
                 Err(StreamingError::Unreachable(Unreachable::new(&error)))
             }
             Err(CallError::TimedOut { deadline, .. }) => Err(StreamingError::Timeout(Timeout {

@@ -2,6 +2,9 @@
 
 mod backup;
 mod cluster;
+mod join;
+
+pub(crate) use join::ask_to_join;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,16 +12,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use earmark_admission::{Answer, BookBackend, Submitter, SystemTimeSource, TimeSource};
-use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::storage::RaftLogStorage;
-use openraft::{Config, Membership, ServerState, SnapshotPolicy, StorageError};
+use openraft::{Config, ServerState, SnapshotPolicy, StorageError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
+use crate::auth::{Authorized, PeerAuth, Vouched};
 use crate::book_host::NodeBookHost;
 use crate::bootstrap::Bootstrap;
 use crate::clock::NodeClock;
@@ -27,14 +28,14 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::journal::{JournalOptions, SEGMENT_BYTES};
-use crate::members::{Members, MembersError};
+use crate::members::Members;
 use crate::net::{Connection, Listener, Net, RealNet};
 use crate::network::Network;
-use crate::peers::{MESSAGE_BYTES_MAX, Peers};
+use crate::peers::MESSAGE_BYTES_MAX;
 use crate::proposer::{Proposer, RaftBatchTarget};
 use crate::raft_log::{LogStore, Options as LogOptions};
 use crate::reads::{LastLeadership, Reads};
-use crate::service::Service;
+use crate::service::{LeaderContact, Service};
 use crate::state_machine::{AppliedState, BookStateMachine};
 use crate::types::{Member, Raft};
 
@@ -42,8 +43,6 @@ use crate::types::{Member, Raft};
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(500);
 /// Idle time after which a connection is probed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Pause between attempts to join the cluster.
-const JOIN_RETRY: Duration = Duration::from_millis(500);
 
 /// Raft timing.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +89,8 @@ pub struct NodeOptions {
     pub peer_advertise: Option<String>,
     /// Addresses of a cluster to join. Empty: a new folder starts its own cluster.
     pub join: Vec<String>,
+    /// Secret of an invitation to the cluster. A new node needs one if the network has certificates.
+    pub invitation: Option<String>,
     /// Raft timing.
     pub timing: Timing,
     /// Clock.
@@ -125,6 +126,7 @@ impl NodeOptions {
             peer_listen: None,
             peer_advertise: None,
             join: Vec::new(),
+            invitation: None,
             timing: Timing::default(),
             time: Arc::new(SystemTimeSource::new()),
             accept_time: false,
@@ -170,6 +172,8 @@ pub struct Node {
     identity: Identity,
     proposer: Proposer,
     members: Members,
+    vouched: Arc<Vouched>,
+    last_leader_contact: LeaderContact,
     host: Arc<NodeBookHost>,
     backend: Arc<NodeBackend>,
     log: LogStore,
@@ -223,16 +227,17 @@ impl Node {
         let proposer = Proposer { id, raft, applied_state, clock, peers, deadline, lease, takes_keys };
         let address = listener.as_ref().map(|listener| listener.address());
         let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
-        let member = Member { address: address.clone().unwrap_or_default(), incarnation };
+        let peer_address = address.clone().unwrap_or_default();
+        let member = Member { address: peer_address.clone(), incarnation };
         if is_founder && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))? {
-            let members = BTreeMap::from([(id, member.clone())]);
+            let members = BTreeMap::from([(id, member)]);
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
         }
         let node = Node::assemble((identity, last_leadership), proposer, log, address, &options);
         node.serve(listener);
         node.run_maintenance(options.snapshot_bytes);
-        node.join(options.join, member);
+        node.join(options.join, peer_address);
         Ok(node)
     }
 
@@ -258,6 +263,8 @@ impl Node {
             identity,
             proposer,
             members,
+            vouched: Arc::default(),
+            last_leader_contact: LeaderContact::default(),
             host,
             backend,
             log,
@@ -340,8 +347,18 @@ impl Node {
             members: self.members.clone(),
             receiving: Arc::default(),
             timing: self.timing,
-            last_leader_contact: Arc::new(Mutex::new(Instant::now())),
+            last_leader_contact: self.last_leader_contact.clone(),
         };
+        let auth = Arc::new(PeerAuth {
+            cluster: self.identity.cluster,
+            id: self.identity.node,
+            incarnation: self.identity.incarnation,
+            metrics: self.proposer.raft.metrics(),
+            applied_state: Arc::clone(&self.proposer.applied_state),
+            clock: Arc::clone(&self.proposer.clock),
+            vouched: Arc::clone(&self.vouched),
+            last_warning: Mutex::default(),
+        });
         let (sender, incoming) = tokio::sync::mpsc::channel::<std::io::Result<Connection>>(16);
         self.spawn(async move {
             loop {
@@ -363,6 +380,7 @@ impl Node {
             let service = PeerServiceServer::new(service)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
+            let service = Authorized { service, auth };
             let incoming = tokio_stream::wrappers::ReceiverStream::new(incoming);
             // Ends with this task, which also closes open connections.
             let never = std::future::pending();
@@ -376,55 +394,6 @@ impl Node {
                 .await;
             if let Err(error) = served {
                 tracing::error!("the peer service stopped: {error}");
-            }
-        });
-    }
-
-    /// Asks for membership until this node is a voter, and reports its new address after a move.
-    fn join(&self, addresses: Vec<String>, member: Member) {
-        let (proposer, Identity { node: id, is_founder, .. }) = (self.proposer.clone(), self.identity);
-        let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
-        let request = JoinRequest {
-            cluster: bytes(self.identity.cluster),
-            node: id,
-            address: member.address.clone(),
-            incarnation: bytes(member.incarnation),
-            is_met: false,
-        };
-        self.spawn(async move {
-            loop {
-                let metrics = proposer.raft.metrics().borrow().clone();
-                let members = metrics.membership_config.membership();
-                let is_voter = members.voter_ids().any(|voter| voter == id);
-                let is_elsewhere = members.get_node(&id).is_some_and(|known| known.address != member.address);
-                let others = members.nodes().filter(|(other, _)| **other != id).map(|(_, it)| it.address.clone());
-                let whom: Vec<String> = match (is_voter, is_founder) {
-                    // A leader updates its own address.
-                    (true, _) if is_elsewhere && !proposer.is_leader() => others.collect(),
-                    (true, _) => Vec::new(),
-                    // A founder was the first voter, so it was removed; a member will tell it.
-                    (false, true) => others.collect(),
-                    (false, false) => addresses.iter().cloned().chain(others).collect(),
-                };
-                if is_voter && is_elsewhere {
-                    find_moved(&proposer.peers, &addresses, &request.cluster, members).await;
-                }
-                for address in &whom {
-                    match proposer.peers.join(address, request.clone()).await {
-                        Ok(()) => {
-                            tracing::info!("node {id} joined the cluster");
-                            break;
-                        }
-                        Err(MembersError::Unavailable(message)) => {
-                            tracing::info!("not a member yet: {message}")
-                        }
-                        Err(MembersError::Refused(message)) => {
-                            proposer.applied_state.failure().set(&format!("cannot join the cluster: {message}"));
-                            return;
-                        }
-                    }
-                }
-                tokio::time::sleep(JOIN_RETRY).await;
             }
         });
     }
@@ -540,20 +509,6 @@ async fn last_leadership(id: u64, mut log: LogStore) -> Result<Option<LastLeader
     let vote = log.read_vote().await?.filter(|vote| vote.committed && vote.leader_id.node_id == id);
     let last = log.get_log_state().await?.last_log_id;
     Ok(vote.zip(last).map(|(vote, last)| LastLeadership { vote, last: last.index }))
-}
-
-/// Finds members at the addresses of `--join`. If a majority has moved, no leader can be elected to update the
-/// membership.
-async fn find_moved(peers: &Peers, addresses: &[String], cluster: &Bytes, members: &Membership<u64, Member>) {
-    for address in addresses {
-        let Ok(hello) = peers.hello(address, None).await else { continue };
-        let known = members.get_node(&hello.node).filter(|known| {
-            hello.cluster == *cluster && hello.incarnation == known.incarnation.to_le_bytes().as_slice()
-        });
-        if let Some(known) = known.filter(|known| known.address != *address) {
-            peers.moved(known.address.clone(), address.clone());
-        }
-    }
 }
 
 /// Refuses to start a member of a larger cluster without a listener. It could become a leader that nobody can follow.

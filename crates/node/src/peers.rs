@@ -13,12 +13,17 @@ use bytes::Bytes;
 use earmark_core::{Outcome, UnixMs};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    HelloReply, HelloRequest, JoinRequest, MembersReply, ReadIndexRequest, RemoveRequest, Route, SubmitRequest,
-    members_reply, read_index_reply, submit_reply,
+    AddRequest, HelloReply, HelloRequest, InviteRequest, JoinRequest, MembersReply, Peer, ReadIndexRequest,
+    RemoveRequest, Route, SubmitRequest, members_reply, read_index_reply, submit_reply,
 };
 use hyper_util::rt::TokioIo;
+use prost::Message as _;
+use tonic::metadata::{Binary, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::auth::{EXCLUDED, ROUTE};
 use crate::members::MembersError;
 use crate::net::{Connection, Net};
 use crate::proposer::ProposeError;
@@ -26,14 +31,23 @@ use crate::types::Batch;
 
 /// Maximum message size between nodes, in bytes: several times the largest batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Status code sent to a node that was removed from the cluster.
-pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
 /// Timeout of one connection attempt. A node that is up accepts well within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retention of reset HTTP/2 streams: longer than any call takes.
 const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(crate) type Client = PeerServiceClient<Channel>;
+pub(crate) type Client = PeerServiceClient<InterceptedService<Channel, RouteHeader>>;
+
+/// Adds the route to the metadata of a call.
+#[derive(Clone)]
+pub(crate) struct RouteHeader(MetadataValue<Binary>);
+
+impl Interceptor for RouteHeader {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        request.metadata_mut().insert_bin(ROUTE, self.0.clone());
+        Ok(request)
+    }
+}
 
 /// The node that a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +64,14 @@ pub(crate) struct Target {
 pub(crate) struct Peers(Arc<Inner>);
 
 struct Inner {
-    cluster: u128,
+    /// The cluster; unknown before the first Hello.
+    cluster: Option<u128>,
     /// This node.
     id: u64,
+    /// Random id of this node's data folder.
+    incarnation: u128,
+    /// Secret of an invitation; empty without one.
+    invitation: String,
     net: Arc<dyn Net>,
     /// Timeout of the calls made here. Calls of Raft have their own.
     deadline: Duration,
@@ -70,30 +89,37 @@ pub(crate) enum CallError {
     /// The connection failed, or the node answered with an error status.
     #[error("{address} cannot be reached: {message}")]
     Failed { address: String, message: String },
-    /// The node answered that this node was removed from the cluster.
+    /// The node refuses this node for good.
     #[error("{message}")]
-    Removed { message: String },
+    Excluded { message: String },
     #[error("{address} did not answer within {deadline:?}")]
     TimedOut { address: String, deadline: Duration },
 }
 
 impl Peers {
-    pub(crate) fn new(cluster: u128, id: u64, net: Arc<dyn Net>, deadline: Duration) -> Peers {
+    pub(crate) fn new(
+        cluster: Option<u128>,
+        (id, incarnation): (u64, u128),
+        invitation: String,
+        net: Arc<dyn Net>,
+        deadline: Duration,
+    ) -> Peers {
         let (channels, moved) = (Mutex::default(), MovedAddresses::default());
-        Peers(Arc::new(Inner { cluster, id, net, deadline, channels, moved }))
+        Peers(Arc::new(Inner { cluster, id, incarnation, invitation, net, deadline, channels, moved }))
     }
 
     /// Client of one node, whose certificate has to name it. It connects lazily and reconnects.
     pub(crate) fn client(&self, node: &Target) -> Client {
-        self.client_at(&node.address, Some(node.id))
+        self.client_at(&node.address, Some(node.id), self.route(Some(node)))
     }
 
     /// Client of an address; with `node`, the certificate there has to name that node.
-    fn client_at(&self, address: &str, node: Option<u64>) -> Client {
+    fn client_at(&self, address: &str, node: Option<u64>, route: Route) -> Client {
         let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (address.to_owned(), node);
         let channel = channels.entry(key).or_insert_with(|| channel(&self.0, address, node));
-        PeerServiceClient::new(channel.clone())
+        let header = RouteHeader(MetadataValue::from_bytes(&route.encode_to_vec()));
+        PeerServiceClient::with_interceptor(channel.clone(), header)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
@@ -105,10 +131,18 @@ impl Peers {
     }
 
     /// The sender and receiver of a call. A receiver with another cluster, id or incarnation refuses it.
-    pub(crate) fn route(&self, to: &Target) -> Route {
+    fn route(&self, to: Option<&Target>) -> Route {
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
-        let (cluster, incarnation) = (bytes(self.0.cluster), bytes(to.incarnation));
-        Route { cluster, from: self.0.id, to: to.id, incarnation }
+        let route = Route {
+            cluster: self.0.cluster.map(bytes).unwrap_or_default(),
+            from: self.0.id,
+            from_incarnation: bytes(self.0.incarnation),
+            ..Route::default()
+        };
+        match to {
+            Some(to) => Route { to: to.id, to_incarnation: bytes(to.incarnation), ..route },
+            None => Route { cluster: Bytes::new(), ..route },
+        }
     }
 
     /// Waits for the reply of a call until its deadline.
@@ -126,7 +160,7 @@ impl Peers {
 
     /// Sends commands to the leader, and returns their log index and outcomes.
     pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
-        let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
+        let request = SubmitRequest { batch: batch.0 };
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
         let malformed = || {
@@ -144,9 +178,8 @@ impl Peers {
     /// Asks the leader for the log index to wait for before a read, and for its log time. There is no index while the
     /// log is empty.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
-        let request = ReadIndexRequest { route: Some(self.route(leader)) };
         let mut client = self.client(leader);
-        let reply = self.call(&leader.address, self.0.deadline, client.read_index(request)).await;
+        let reply = self.call(&leader.address, self.0.deadline, client.read_index(ReadIndexRequest {})).await;
         match reply.map_err(|error| error.to_string())?.result {
             Some(read_index_reply::Result::Read(read)) => Ok((read.index, UnixMs::new(read.log_time_unix_ms))),
             Some(read_index_reply::Result::Unavailable(message)) => Err(message),
@@ -154,50 +187,91 @@ impl Peers {
         }
     }
 
-    /// Asks the node at an address to add a node to the cluster.
-    pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
-        let mut client = self.client_at(address, None);
-        members_result(self.call(address, self.0.deadline, client.join(request)).await)
+    /// Asks a member to add this node to the cluster, or to move it. Returns the members that it knows as well.
+    pub(crate) async fn join(&self, member: &Target, request: JoinRequest) -> (Result<(), MembersError>, Vec<Target>) {
+        let route = Route { invitation: self.0.invitation.clone(), ..self.route(Some(member)) };
+        let mut client = self.client_at(&member.address, Some(member.id), route);
+        let reply = self.call(&member.address, self.0.deadline, client.join(request)).await;
+        match reply {
+            Ok(mut reply) => {
+                let members = std::mem::take(&mut reply.members).into_iter().filter_map(target).collect();
+                (members_result(Ok(reply)), members)
+            }
+            Err(error) => (members_result(Err(error)), Vec::new()),
+        }
+    }
+
+    /// Asks the leader to add another node to the cluster.
+    pub(crate) async fn add(&self, leader: &Target, node: u64, address: String) -> Result<(), MembersError> {
+        let mut client = self.client(leader);
+        let added = client.add(AddRequest { node, address });
+        members_result(self.call(&leader.address, self.0.deadline, added).await)
+    }
+
+    /// Asks the leader to make an invitation.
+    pub(crate) async fn invite(&self, leader: &Target, request: InviteRequest) -> Result<(), MembersError> {
+        let mut client = self.client(leader);
+        members_result(self.call(&leader.address, self.0.deadline, client.invite(request)).await)
     }
 
     /// Asks the leader to remove a node from the cluster.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
-        let request = RemoveRequest { route: Some(self.route(leader)), node };
+        let request = RemoveRequest { node };
         let mut client = self.client(leader);
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }
 
-    /// Asks the node at an address for its cluster, and with `wanted` whether a new node may use that id.
-    pub(crate) async fn hello(&self, address: &str, wanted: Option<u64>) -> Result<HelloReply, CallError> {
-        let mut client = self.client_at(address, None);
-        let request = HelloRequest { wanted: wanted.unwrap_or_default() };
-        self.call(address, self.0.deadline, client.hello(request)).await
+    /// Asks the node at an address for its cluster and identity. With `node`, its certificate has to name that node.
+    pub(crate) async fn hello(&self, address: &str, node: Option<u64>) -> Result<HelloReply, CallError> {
+        let mut client = self.client_at(address, node, self.route(None));
+        self.call(address, self.0.deadline, client.hello(HelloRequest {})).await
     }
 
-    /// Asks the node at an address for its cluster. Its certificate has to name `node`.
-    pub(crate) async fn hello_from(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
-        let mut client = self.client_at(address, Some(node));
-        self.call(address, self.0.deadline, client.hello(HelloRequest { wanted: 0 })).await
+    /// Finds out which node answers at an address, and that its certificate names it. Returns its cluster too.
+    pub(crate) async fn identify(&self, address: &str) -> Result<(u128, Target), CallError> {
+        let strange = || CallError::Failed { address: address.to_owned(), message: "it is not an Earmark node".into() };
+        let node = self.hello(address, None).await?.node;
+        let hello = self.hello(address, Some(node)).await?;
+        let number = |bytes: &Bytes| bytes.first_chunk::<16>().copied().map(u128::from_le_bytes);
+        let (cluster, incarnation) = number(&hello.cluster).zip(number(&hello.incarnation)).ok_or_else(strange)?;
+        if hello.node != node {
+            return Err(strange());
+        }
+        Ok((cluster, Target { id: node, address: address.to_owned(), incarnation }))
     }
+}
+
+/// A member named in a reply.
+fn target(peer: Peer) -> Option<Target> {
+    let incarnation = peer.incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes)?;
+    Some(Target { id: peer.node, address: peer.address, incarnation })
 }
 
 pub(crate) fn answered<T>(address: &str, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, CallError> {
     answer.map(tonic::Response::into_inner).map_err(|status| {
         let message = status.message().to_owned();
         match status.code() {
-            REMOVED => CallError::Removed { message },
+            EXCLUDED => CallError::Excluded { message },
             _ => CallError::Failed { address: address.to_owned(), message },
         }
     })
 }
 
 fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersError> {
-    match reply.map_err(|error| MembersError::Unavailable(error.to_string()))?.result {
+    let reply = reply.map_err(|error| match error {
+        CallError::Excluded { message } => MembersError::Refused(message),
+        error => MembersError::Unavailable(error.to_string()),
+    })?;
+    match reply.result {
         Some(members_reply::Result::Done(_)) => Ok(()),
         Some(members_reply::Result::Refused(message)) => Err(MembersError::Refused(message)),
         Some(members_reply::Result::Unavailable(message)) => Err(MembersError::Unavailable(message)),
+        Some(members_reply::Result::Leader(leader)) => match target(leader) {
+            Some(leader) => Err(MembersError::NotLeader(leader)),
+            None => Err(MembersError::Unavailable("the member named no valid leader".into())),
+        },
         None => Err(MembersError::Unavailable(
-            "the leader sent a reply without a result; it may run another version".into(),
+            "the member sent a reply without a result; it may run another version".into(),
         )),
     }
 }

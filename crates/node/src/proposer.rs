@@ -85,10 +85,22 @@ impl Proposer {
         self.raft.metrics().borrow().state == ServerState::Leader
     }
 
-    /// Time since the last quorum reply, if this node leads and its lease has expired.
-    pub(crate) fn time_without_quorum(&self) -> Option<Duration> {
-        let silence = self.raft.metrics().borrow().millis_since_quorum_ack.map(Duration::from_millis)?;
-        (silence > self.lease).then_some(silence)
+    /// Why this node, if it leads, has no quorum. A leader that restarts leads again at once, before any node has
+    /// answered it.
+    pub(crate) fn lacks_quorum(&self) -> Option<String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        if metrics.state != ServerState::Leader {
+            return None;
+        }
+        match metrics.millis_since_quorum_ack.map(Duration::from_millis) {
+            None => Some("no majority of the nodes has answered this leader yet".into()),
+            Some(silence) if silence > self.lease => {
+                let seconds = silence.as_secs_f64();
+                Some(format!("no majority of the nodes has answered this leader for {seconds:.1} s"))
+            }
+            Some(_) => None,
+        }
     }
 
     pub(crate) fn leader(&self) -> Option<Target> {

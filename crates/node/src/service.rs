@@ -6,35 +6,34 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
-    AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
-    JournalStateRequest, LastOnDisk, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest, RemoveRequest, Route,
-    SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest, append_reply, members_reply,
-    read_index_reply, snapshot_part, submit_reply,
+    AddRequest, AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, InviteRequest, JoinRequest,
+    JournalStateReply, JournalStateRequest, LastOnDisk, MembersReply, Peer, ReadIndex, ReadIndexReply,
+    ReadIndexRequest, RemoveRequest, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest,
+    append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
 };
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use openraft::{CommittedLeaderId, Snapshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::entry::take_payload;
+use crate::auth::Caller;
+use crate::batch::BatchReader;
+use crate::entry::{take_payload, validate};
 use crate::fault::Fault;
 use crate::members::{Members, MembersError};
-use crate::net::PeerIdentity;
 use crate::network::{ballot, entry_id, log_id, vote_of};
 use crate::node::Timing;
-use crate::peers::{REMOVED, encode_outcomes};
+use crate::peers::{Target, encode_outcomes};
 use crate::proposer::{ProposeError, Proposer};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::storage::StoredFile;
-use crate::types::{Batch, Entry, LogId, Member, Vote};
-use earmark_core::UnixMs;
+use crate::types::{Batch, Entry, LogId, Vote};
+use earmark_core::{Actor, SecretHash, UnixMs};
 
 /// How long to wait for the next part of a snapshot. A closed connection ends the wait sooner.
 const PART_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long to look for a reason to refuse a node id.
-const ID_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Election attempts of a node whose log is ahead of a candidate's.
 const ELECTION_ATTEMPTS: usize = 2;
 
@@ -48,14 +47,33 @@ pub(crate) struct Service {
     /// Held while a snapshot is received: all of them use the same file.
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
     pub(crate) timing: Timing,
-    /// When the last valid leader message arrived.
-    pub(crate) last_leader_contact: Arc<Mutex<Instant>>,
+    pub(crate) last_leader_contact: LeaderContact,
+}
+
+/// When the last valid leader message arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaderContact(Arc<Mutex<Instant>>);
+
+impl Default for LeaderContact {
+    fn default() -> LeaderContact {
+        LeaderContact(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl LeaderContact {
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    fn record(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
 }
 
 impl Service {
     /// Whether the leader's lease has expired, so that another node may lead.
     fn is_lease_expired(&self) -> bool {
-        self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > self.timing.lease()
+        self.last_leader_contact.elapsed() > self.timing.lease()
     }
 
     /// Starts an election at once. A candidate with a shorter log gets no votes and waits long before its next
@@ -76,70 +94,12 @@ impl Service {
         });
     }
 
-    /// Validates the sender and receiver of a message and returns the sender. Refuses messages for another node or
-    /// cluster, with a foreign certificate, or from a removed node.
-    fn check(&self, identity: &PeerIdentity, route: Option<Route>) -> Result<u64, Status> {
-        let route = route.ok_or_else(|| Status::invalid_argument("route is missing"))?;
-        if route.cluster != self.cluster.to_le_bytes().as_slice() {
-            return Err(Status::failed_precondition("this node belongs to another cluster"));
-        }
-        if route.to != self.proposer.id {
-            let id = self.proposer.id;
-            return Err(Status::failed_precondition(format!("this is node {id}, not node {}", route.to)));
-        }
-        if route.incarnation != self.incarnation.to_le_bytes().as_slice() {
-            let message = "this node runs on another data folder";
-            return Err(Status::failed_precondition(message));
-        }
-        if !identity.may_act_as(route.from) {
-            return Err(wrong_certificate(route.from));
-        }
-        // The metrics hold the membership too, without the contended state lock.
-        let is_member = {
-            let metrics = self.proposer.raft.metrics();
-            let metrics = metrics.borrow();
-            metrics.membership_config.membership().get_node(&route.from).is_some()
-        };
-        // A node that has just removed itself is told so elsewhere.
-        if !is_member && self.check_voter(route.from).is_err() {
-            let message = format!("node {} was removed from the cluster", route.from);
-            return Err(Status::failed_precondition(message));
-        }
-        Ok(route.from)
-    }
-
-    /// Refuses a removed node. It may not know of its removal and would disturb the cluster with elections. Ids are
-    /// never reused, so a removal is permanent.
-    fn check_voter(&self, id: u64) -> Result<(), Status> {
-        let state = self.proposer.applied_state.lock();
-        if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
-            let message = format!(
-                "node {id} was removed from the cluster: shut it down. To add it again, start it with a new data \
-                 folder and an id that was never used"
-            );
-            return Err(Status::new(REMOVED, message));
-        }
-        Ok(())
-    }
-
-    /// Why a new node cannot use an id, as far as this node can tell quickly. Asked before the node creates its
-    /// folder; a join is checked again.
-    async fn id_refusal(&self, wanted: u64) -> Option<String> {
-        tokio::time::timeout(ID_CHECK_TIMEOUT, self.reads.barrier()).await.ok()?.ok()?;
-        self.members.refusal(wanted)
-    }
-
-    async fn receive(
-        &self,
-        identity: &PeerIdentity,
-        parts: &mut Streaming<SnapshotPart>,
-    ) -> Result<(Vote, SnapshotData), Status> {
+    async fn receive(&self, from: u64, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {
         let cut = || Status::aborted("the snapshot stream ended early");
         let Some(snapshot_part::Part::Start(start)) = next(parts).await?.ok_or_else(cut)?.part else {
             return Err(Status::invalid_argument("the first part of a snapshot must be its start"));
         };
-        let from = self.check(identity, start.route)?;
-        let vote = own_vote(from, start.vote)?;
+        let vote = leader_vote(from, start.vote)?;
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
@@ -209,23 +169,30 @@ async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart
     tokio::time::timeout(PART_DEADLINE, parts.message()).await.map_err(late)?
 }
 
-/// Splits a request into the sender's certificate identity and the message.
-fn split_request<T>(request: Request<T>) -> Result<(PeerIdentity, T), Status> {
-    let identity = request.extensions().get().cloned();
-    let identity = identity.ok_or_else(|| Status::internal("the call has no connection information"))?;
-    Ok((identity, request.into_inner()))
-}
-
-fn wrong_certificate(node: u64) -> Status {
-    tracing::warn!(node, "message refused: the sender's certificate does not name this node");
-    Status::unauthenticated(format!("the certificate does not name node {node}"))
+/// Splits a request into its authorised sender and its message.
+fn split_request<T>(request: Request<T>) -> Result<(Caller, T), Status> {
+    let caller = request.extensions().get().cloned();
+    let caller = caller.ok_or_else(|| Status::internal("the call was not authorised"))?;
+    Ok((caller, request.into_inner()))
 }
 
 fn parse_vote(ballot: Option<Ballot>) -> Result<Vote, Status> {
     ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("vote is missing or invalid"))
 }
 
-/// The vote of a candidate or leader, which has to be the sender's own.
+/// The vote of a leader, which has to be the sender's own. openraft assumes that a leader's vote is committed, and
+/// panics otherwise.
+fn leader_vote(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
+    let vote = own_vote(from, ballot)?;
+    vote.committed.then_some(vote).ok_or_else(|| Status::invalid_argument("the vote is not that of a leader"))
+}
+
+/// The vote of a candidate, which has to be the sender's own.
+fn candidate_vote(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
+    let vote = own_vote(from, ballot)?;
+    (!vote.committed).then_some(vote).ok_or_else(|| Status::invalid_argument("the vote is not that of a candidate"))
+}
+
 fn own_vote(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
     let vote = parse_vote(ballot)?;
     if vote.leader_id.node_id != from {
@@ -261,13 +228,15 @@ fn internal(fault: Fault) -> Status {
 #[tonic::async_trait]
 impl PeerService for Service {
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        let from = self.check(&identity, request.route)?;
-        let vote = own_vote(from, request.vote)?;
+        let (caller, request) = split_request(request)?;
+        let vote = leader_vote(caller.node, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
+        let mut reader = BatchReader::default();
         for entry in request.entries {
             let id = entry.id.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
-            let payload = take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let payload = take_payload(entry.payload);
+            let payload = payload.and_then(|payload| validate(&payload, &mut reader).map(|()| payload));
+            let payload = payload.map_err(|error| Status::invalid_argument(format!("entry {}: {error}", id.index)))?;
             entries.push(Entry { log_id: log_id(id), payload });
         }
         let prev_log_id = request.before.map(log_id);
@@ -286,7 +255,7 @@ impl PeerService for Service {
         let mut log_time_unix_ms = None;
         // A sender that may append leads: it sends log time, or asks for it.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
-            *self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            self.last_leader_contact.record();
             match request.log_time_unix_ms {
                 Some(now) => clock.learn(UnixMs::new(now)),
                 None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
@@ -296,19 +265,14 @@ impl PeerService for Service {
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        let from = request.route.as_ref().map_or(0, |route| route.from);
-        if !identity.may_act_as(from) {
-            return Err(wrong_certificate(from));
-        }
-        self.check_voter(from)?;
-        self.check(&identity, request.route)?;
-        let vote = own_vote(from, request.vote)?;
+        let (caller, request) = split_request(request)?;
+        let vote = candidate_vote(caller.node, request.vote)?;
         let last = request.last.map(log_id);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;
         let reply = voted.map_err(|error| Status::unavailable(error.to_string()))?;
-        if !reply.vote_granted && last < reply.last_log_id && self.is_lease_expired() {
+        let is_behind = !reply.vote_granted && last < reply.last_log_id;
+        if is_behind && self.is_lease_expired() && !self.proposer.is_leader() {
             self.start_election();
         }
         Ok(Response::new(VoteReply {
@@ -318,12 +282,7 @@ impl PeerService for Service {
         }))
     }
 
-    async fn journal_state(
-        &self,
-        request: Request<JournalStateRequest>,
-    ) -> Result<Response<JournalStateReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        self.check(&identity, request.route)?;
+    async fn journal_state(&self, _: Request<JournalStateRequest>) -> Result<Response<JournalStateReply>, Status> {
         let records = self.proposer.applied_state.journal.position().records;
         Ok(Response::new(JournalStateReply { records }))
     }
@@ -332,9 +291,9 @@ impl PeerService for Service {
         &self,
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<SnapshotReply>, Status> {
+        let (caller, mut parts) = split_request(request)?;
         let one_at_a_time = Arc::clone(&self.receiving).lock_owned().await;
-        let (identity, mut parts) = split_request(request)?;
-        let (vote, data) = self.receive(&identity, &mut parts).await?;
+        let (vote, data) = self.receive(caller.node, &mut parts).await?;
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
         let raft = self.proposer.raft.clone();
         // The file is in use until the installation ends, even if the sender gives up.
@@ -348,9 +307,8 @@ impl PeerService for Service {
     }
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        self.check(&identity, request.route)?;
-        let (index, result) = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
+        let batch = Batch(request.into_inner().batch);
+        let (index, result) = match self.proposer.propose_for_peer(&batch).await {
             Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
             Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),
             Err(ProposeError::Unknown(message)) => (0, submit_reply::Result::Unknown(message)),
@@ -358,9 +316,7 @@ impl PeerService for Service {
         Ok(Response::new(SubmitReply { result: Some(result), index }))
     }
 
-    async fn read_index(&self, request: Request<ReadIndexRequest>) -> Result<Response<ReadIndexReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        self.check(&identity, request.route)?;
+    async fn read_index(&self, _: Request<ReadIndexRequest>) -> Result<Response<ReadIndexReply>, Status> {
         let result = match self.reads.confirm().await {
             Ok((index, now)) => read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() }),
             Err(message) => read_index_reply::Result::Unavailable(message),
@@ -368,48 +324,52 @@ impl PeerService for Service {
         Ok(Response::new(ReadIndexReply { result: Some(result) }))
     }
 
-    async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
-        let wanted = request.into_inner().wanted;
-        let refused = if wanted == 0 { None } else { self.id_refusal(wanted).await };
-        let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
-        Ok(Response::new(HelloReply {
-            cluster: bytes(self.cluster),
-            node: self.proposer.id,
-            incarnation: bytes(self.incarnation),
-            refused: refused.unwrap_or_default(),
-        }))
+    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let (cluster, incarnation) = (bytes(self.cluster), bytes(self.incarnation));
+        Ok(Response::new(HelloReply { cluster, node: self.proposer.id, incarnation }))
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
-        let (identity, request) = split_request(request)?;
-        let JoinRequest { cluster, node, address, incarnation, is_met } = request;
-        let incarnation = incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes);
-        let joined = match incarnation {
-            _ if cluster != self.cluster.to_le_bytes().as_slice() => {
-                Err(MembersError::Refused("this node belongs to another cluster".into()))
-            }
-            // A member that forwards a join request has verified the joining node itself.
-            _ if !is_met && !identity.may_act_as(node) => {
-                Err(MembersError::Refused(wrong_certificate(node).message().to_owned()))
-            }
-            None => Err(MembersError::Refused("incarnation is missing".into())),
-            Some(incarnation) => {
-                let member = Member { address, incarnation };
-                let met = if is_met { Ok(()) } else { self.members.verify_member(node, &member).await };
-                match met {
-                    Ok(()) => self.members.add(node, member).await,
-                    Err(error) => Err(error),
-                }
-            }
+        let (caller, JoinRequest { address, check_only }) = split_request(request)?;
+        let reply = members_reply(self.members.join(&caller, address, check_only).await);
+        let members = self.members.list().into_iter().map(peer).collect();
+        Ok(Response::new(MembersReply { members, ..reply }))
+    }
+
+    async fn add(&self, request: Request<AddRequest>) -> Result<Response<MembersReply>, Status> {
+        let AddRequest { node, address } = request.into_inner();
+        // Only the leader is asked. Forwarding again could go round in circles.
+        let added = match self.proposer.is_leader() {
+            true => self.members.add(node, address).await,
+            false => Err(MembersError::Unavailable("this node is not the leader".into())),
         };
-        Ok(Response::new(members_reply(joined)))
+        Ok(Response::new(members_reply(added)))
+    }
+
+    async fn invite(&self, request: Request<InviteRequest>) -> Result<Response<MembersReply>, Status> {
+        let InviteRequest { secret_hash, uses, expires_seconds, actor } = request.into_inner();
+        let invalid = |what: &str| Status::invalid_argument(format!("{what} is invalid"));
+        let hash = secret_hash.first_chunk::<32>().copied().ok_or_else(|| invalid("secret_hash"))?;
+        let by = Actor::new(&actor).map_err(|_| invalid("actor"))?;
+        let made = match self.proposer.is_leader() {
+            true => self.members.invite(SecretHash::from_bytes(hash), by, uses, expires_seconds).await,
+            false => Err(MembersError::Unavailable("this node is not the leader".into())),
+        };
+        Ok(Response::new(members_reply(made)))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {
-        let (identity, RemoveRequest { route, node }) = split_request(request)?;
-        self.check(&identity, route)?;
+        let RemoveRequest { node } = request.into_inner();
         Ok(Response::new(members_reply(self.members.remove(node).await)))
     }
+}
+
+fn bytes(number: u128) -> Bytes {
+    Bytes::copy_from_slice(&number.to_le_bytes())
+}
+
+fn peer(member: Target) -> Peer {
+    Peer { node: member.id, incarnation: bytes(member.incarnation), address: member.address }
 }
 
 fn members_reply(done: Result<(), MembersError>) -> MembersReply {
@@ -417,6 +377,7 @@ fn members_reply(done: Result<(), MembersError>) -> MembersReply {
         Ok(()) => members_reply::Result::Done(Empty {}),
         Err(MembersError::Refused(message)) => members_reply::Result::Refused(message),
         Err(MembersError::Unavailable(message)) => members_reply::Result::Unavailable(message),
+        Err(MembersError::NotLeader(leader)) => members_reply::Result::Leader(peer(leader)),
     };
-    MembersReply { result: Some(result) }
+    MembersReply { result: Some(result), members: Vec::new() }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, take_membership};
 use crate::fault::Fault;
+use crate::invitations::Invitations;
 use crate::journal::JournalPosition;
 use crate::storage::StoredFile;
 use crate::storage::header::{BODY_BYTES_MAX, FileKind};
@@ -37,6 +38,7 @@ pub(crate) struct Header {
     pub(crate) membership: StoredMembership<u64, Member>,
     /// Every node id that was ever a member. Ids are never reused.
     pub(crate) ids: BTreeSet<u64>,
+    pub(crate) invitations: Invitations,
     pub(crate) journal: JournalPosition,
 }
 
@@ -57,6 +59,7 @@ impl Header {
         put_membership(self.membership.membership(), &mut body);
         body.extend_from_slice(&u32::try_from(self.ids.len()).unwrap_or(u32::MAX).to_le_bytes());
         self.ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+        self.invitations.put(&mut body);
         self.journal.put(&mut body);
         body
     }
@@ -71,9 +74,10 @@ impl Header {
         for _ in 0..count {
             ids.insert(input.u64()?);
         }
+        let invitations = Invitations::take(&mut input)?;
         let journal = JournalPosition::take(&mut input)?;
         input.end()?;
-        Ok(Header { applied, membership, ids, journal })
+        Ok(Header { applied, membership, ids, invitations, journal })
     }
 }
 

@@ -18,10 +18,14 @@ use crate::batch::BatchReader;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
+use crate::invitations::{InvitationChange, Invitations};
 use crate::journal::{Journal, JournalOptions, JournalPosition};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::storage::StoredFile;
 use crate::types::{Applied, Entry, LogId, Member, Types};
+
+/// Section of the operating manual about an entry that cannot be applied.
+const NOT_APPLIED: &str = "\"A log entry that cannot be applied\"";
 
 /// State that results from the applied log entries.
 pub(crate) struct ReplicatedState {
@@ -30,9 +34,25 @@ pub(crate) struct ReplicatedState {
     pub(crate) membership: StoredMembership<u64, Member>,
     /// Every node id that was ever a member. Ids are never reused.
     pub(crate) ids: BTreeSet<u64>,
+    pub(crate) invitations: Invitations,
     /// Journal position of this state. While a snapshot is installed the journal itself is ahead, because its records
     /// are imported first.
     pub(crate) journal: JournalPosition,
+}
+
+impl ReplicatedState {
+    fn roster(&self) -> Roster {
+        let (membership, ids, invitations) = (self.membership.clone(), self.ids.clone(), self.invitations.clone());
+        Roster { membership, ids, invitations }
+    }
+}
+
+/// The members of the cluster, every node id that was ever one, and the invitations to join.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Roster {
+    pub(crate) membership: StoredMembership<u64, Member>,
+    pub(crate) ids: BTreeSet<u64>,
+    pub(crate) invitations: Invitations,
 }
 
 /// The applied state with its journal and its snapshots.
@@ -48,6 +68,8 @@ pub(crate) struct AppliedState {
     since_snapshot: AtomicU64,
     /// Copy of the Book's limits version, readable without the lock.
     limits_version: AtomicU64,
+    /// Copy of the members, readable without the lock.
+    roster: watch::Sender<Arc<Roster>>,
 }
 
 impl AppliedState {
@@ -66,11 +88,13 @@ impl AppliedState {
             return Err(Fault::SnapshotMissing { path: snapshots.show(), wanted: purged.index });
         }
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
-        let Header { applied, membership, ids, journal: told } = header;
+        let Header { applied, membership, ids, invitations, journal: told } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
         let limits_version = AtomicU64::new(book.limits_version());
+        let state = ReplicatedState { book, applied, membership, ids, invitations, journal: told };
+        let (roster, _) = watch::channel(Arc::new(state.roster()));
         Ok(AppliedState {
-            state: Mutex::new(ReplicatedState { book, applied, membership, ids, journal: told }),
+            state: Mutex::new(state),
             journal,
             snapshots,
             disk,
@@ -78,6 +102,7 @@ impl AppliedState {
             applied: sender,
             since_snapshot: AtomicU64::new(0),
             limits_version,
+            roster,
         })
     }
 
@@ -105,6 +130,15 @@ impl AppliedState {
         self.limits_version.load(Ordering::Acquire)
     }
 
+    /// The members, without taking the lock.
+    pub(crate) fn roster(&self) -> Arc<Roster> {
+        Arc::clone(&self.roster.borrow())
+    }
+
+    fn update_roster(&self, state: &ReplicatedState) {
+        self.roster.send_replace(Arc::new(state.roster()));
+    }
+
     /// Captures the state at one log index. Cheap: the Book is shared copy-on-write.
     pub(crate) fn freeze(&self) -> (Header, Frozen) {
         let mut state = self.lock();
@@ -112,6 +146,7 @@ impl AppliedState {
             applied: state.applied,
             membership: state.membership.clone(),
             ids: state.ids.clone(),
+            invitations: state.invitations.clone(),
             journal: state.journal,
         };
         (header, state.book.freeze())
@@ -160,9 +195,15 @@ impl AppliedState {
             self.journal.finish_import(data.saved.header.journal)?;
         }
         let saved = self.snapshots.publish(arrived)?;
-        let Header { applied, membership, ids, journal } = saved.header;
+        let Header { applied, membership, ids, invitations, journal } = saved.header;
         let version = book.limits_version();
-        let before = std::mem::replace(&mut *self.lock(), ReplicatedState { book, applied, membership, ids, journal });
+        let before = {
+            let arrived = ReplicatedState { book, applied, membership, ids, invitations, journal };
+            let mut state = self.lock();
+            let before = std::mem::replace(&mut *state, arrived);
+            self.update_roster(&state);
+            before
+        };
         self.limits_version.store(version, Ordering::Release);
         // Dropping a large Book takes time, so it happens outside the lock.
         drop(before);
@@ -199,12 +240,22 @@ impl BookStateMachine {
             EntryPayload::Normal(batch) => {
                 let bytes = batch.0.len() as u64;
                 self.applied_state.since_snapshot.fetch_add(bytes, Ordering::Relaxed);
-                let applied = self.reader.apply(&mut state.book, index, &batch);
-                applied.map_err(|error| format!("entry {index} of the log cannot be applied: {error}"))?
+                let failed = |error: &dyn std::fmt::Display| {
+                    format!("entry {index} of the log cannot be applied: {error}. See docs/operating.md, {NOT_APPLIED}")
+                };
+                match InvitationChange::decode(&batch) {
+                    Some(change) => {
+                        state.invitations.apply(change.map_err(|error| failed(&error))?);
+                        self.applied_state.update_roster(&state);
+                        Vec::new()
+                    }
+                    None => self.reader.apply(&mut state.book, index, &batch).map_err(|error| failed(&error))?,
+                }
             }
             EntryPayload::Membership(membership) => {
                 state.ids.extend(membership.nodes().map(|(id, _)| *id));
                 state.membership = StoredMembership::new(Some(entry.log_id), membership);
+                self.applied_state.update_roster(&state);
                 Vec::new()
             }
         };

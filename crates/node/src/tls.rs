@@ -1,8 +1,7 @@
 //! Mutual TLS between nodes. Both ends present a certificate of the cluster's own authority.
 //!
-//! Every holder of such a certificate is accepted as a node, so the authority must sign nothing else. A URI in the
-//! certificate, `earmark://node/3`, restricts it to that node id. The id is used instead of the address, because
-//! addresses change.
+//! A URI in the certificate, `earmark://node/3`, names the node that it is valid for. The id is used instead of the
+//! address, because addresses change.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -103,7 +102,7 @@ impl TlsNet {
         *self.0.stamps.lock().unwrap_or_else(PoisonError::into_inner) = file_stamps(&self.0.files);
         let configs = load(&self.0.files)?;
         let before = self.local_identity();
-        if before != PeerIdentity::AnyNode && configs.identity != before {
+        if configs.identity != before {
             let message = "the new certificate does not name the same node as the one in use";
             return Err(PeerTlsError::Unusable(message.into()));
         }
@@ -183,12 +182,9 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
 
 /// Nodes that a certificate chain names.
 fn identity(chain: Option<&[CertificateDer<'_>]>) -> Result<PeerIdentity, webpki::Error> {
-    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(PeerIdentity::AnyNode) };
+    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(PeerIdentity::Nodes([].into())) };
     let certificate = EndEntityCert::try_from(first)?;
-    let mut names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE_URI)).peekable();
-    if names.peek().is_none() {
-        return Ok(PeerIdentity::AnyNode);
-    }
+    let names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE_URI));
     // A malformed node id matches no node.
     Ok(PeerIdentity::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
 }

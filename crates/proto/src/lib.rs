@@ -23,6 +23,10 @@ pub mod peer {
     tonic::include_proto!("earmark.peer.v1");
 }
 
+/// Paths of all methods of `earmark.peer.v1`.
+#[cfg(feature = "peer")]
+pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/peer_methods.rs"));
+
 /// Descriptors of the package `earmark.v1`, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("earmark.v1");
 

@@ -4,6 +4,7 @@
 //! `earmark_proto::convert` converts messages, and `execute` executes them as for HTTP.
 
 mod answer;
+mod cluster;
 mod health;
 mod ledger;
 mod limits;
@@ -19,6 +20,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method as Verb, Request, Response};
 use earmark_core::redact_api_keys;
+use earmark_proto::v1::cluster_service_server::ClusterServiceServer;
 use earmark_proto::v1::ledger_service_server::LedgerServiceServer;
 use earmark_proto::v1::limits_service_server::LimitsServiceServer;
 use tokio::time::Instant;
@@ -58,6 +60,7 @@ impl Grpc {
         let services = Services {
             limits: boxed(LimitsServiceServer::new(limits::Limits(Arc::clone(app)))),
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
+            cluster: boxed(ClusterServiceServer::new(cluster::ClusterAdmin(Arc::clone(app)))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),
             reflection: boxed(reflection().build_v1()?.max_decoding_message_size(BODY_BYTES_MAX)),
             reflection_alpha: boxed(reflection().build_v1alpha()?.max_decoding_message_size(BODY_BYTES_MAX)),

@@ -150,6 +150,19 @@ impl ServeArgs {
         self.peer_listen.is_some() && self.peer_cert.is_none() && !self.insecure_peers
     }
 
+    /// The invitation of `--invitation-file`, or of the environment.
+    fn invitation(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.invitation_file else {
+            return Ok(std::env::var("EARMARK_INVITATION").ok().map(|text| text.trim().to_owned()));
+        };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| Failure::Usage(format!("--invitation-file: {}: {error}", path.display())))?;
+        match text.trim() {
+            "" => Err(Failure::Usage(format!("--invitation-file: {} is empty", path.display()))),
+            text => Ok(Some(text.to_owned())),
+        }
+    }
+
     fn node_options(&self) -> Result<NodeOptions, Failure> {
         if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback())
             && self.peer_cert.is_none()
@@ -176,6 +189,7 @@ impl ServeArgs {
             peer_listen: self.peer_listen.map(|address| address.to_string()),
             peer_advertise: self.peer_advertise.map(|address| address.to_string()),
             join: self.join.iter().map(ToString::to_string).collect(),
+            invitation: self.invitation()?,
             queue_max: self.queue_max as usize,
             net: self.peer_net()?,
             trusts_peers: !self.has_open_peers(),

@@ -31,6 +31,66 @@ fn until(server: &Server, wanted: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
+/// Writes the authority of the nodes and a certificate of each.
+fn certificates(folder: &Path, count: u64) {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    std::fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
+    for id in 1..=count {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let uri = format!("earmark://node/{id}");
+        params.subject_alt_names.push(rcgen::SanType::URI(uri.as_str().try_into().unwrap()));
+        std::fs::write(folder.join(format!("{id}.pem")), params.signed_by(&key, &authority).unwrap().pem()).unwrap();
+        std::fs::write(folder.join(format!("{id}.key")), key.serialize_pem()).unwrap();
+    }
+}
+
+#[test]
+fn a_node_with_a_certificate_joins_by_an_invitation() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path(), 3);
+    let path = |name: String| folder.path().join(name).to_str().unwrap().to_owned();
+    let files = |id: u64| {
+        let (cert, key, ca) = (path(format!("{id}.pem")), path(format!("{id}.key")), path("ca.pem".into()));
+        ["--peer-cert".to_owned(), cert, "--peer-key".to_owned(), key, "--peer-ca".to_owned(), ca]
+    };
+    let addresses = [free(), free(), free()];
+    let start = |id: u64, more: &[&str]| {
+        let (id_text, files) = (id.to_string(), files(id));
+        let mut words = vec!["--node-id", &id_text, "--peer-listen", &addresses[id as usize - 1]];
+        words.extend(files.iter().map(String::as_str));
+        words.extend(more);
+        Server::on(&folder.path().join(format!("n{id}")), &words)
+    };
+    let first = start(1, &[]);
+    for wrong in ["--uses 0", "--uses 65", "--expires soon", "--expires 0s"] {
+        first.line(&format!("cluster invite {wrong}")).ends(2);
+    }
+    let shown = first.line("cluster invite --uses 2 --expires 10m").ends(0).stdout;
+    assert!(shown.starts_with("emi_") && shown.ends_with('\n'), "{shown}");
+    std::fs::write(path("invitation".into()), &shown).unwrap();
+    let file = path("invitation".into());
+    let second = start(2, &["--join", &addresses[0], "--invitation-file", &file]);
+    until(&first, |status| voters(status) == 2);
+    // Once a member, it needs none.
+    second.stop();
+    let second = start(2, &["--join", &addresses[0]]);
+    until(&second, |status| voters(status) == 2);
+    // A wrong one ends the start.
+    std::fs::write(path("invitation".into()), "emi_guess\n").unwrap();
+    let (files, data) = (files(3), path("n3".into()));
+    let mut words = vec!["serve", "--data", &data, "--listen", "127.0.0.1:0", "--node-id", "3", "--peer-listen"];
+    words.extend([addresses[2].as_str(), "--join", &addresses[0], "--invitation-file", &file]);
+    words.extend(files.iter().map(String::as_str));
+    let refused = crate::support::run(&words);
+    assert!(refused.stderr.contains("the invitation is unknown"), "{refused:?}");
+    assert!(!folder.path().join("n3").join("identity").exists());
+    let json = first.line("cluster invite --expires never --json").ends(0).json();
+    assert!(json["invitation"].as_str().is_some_and(|text| text.len() == 56), "{json}");
+}
+
 fn voters(status: &Value) -> usize {
     status["members"].as_array().unwrap().iter().filter(|member| member["role"] != "learner").count()
 }
@@ -82,7 +142,10 @@ fn nodes_join_are_shown_and_leave() {
     let fresh = folder.path().join("fresh");
     let joins = ["--data", fresh.to_str().unwrap(), "--join", &addresses[0]];
     let refused = crate::support::run(&[&words[..], &joins[..]].concat()).ends(2);
-    assert!(refused.stderr.contains("node id 3 was used before"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("node 3 was removed from the cluster, and node ids are never used again"),
+        "{refused:?}"
+    );
     assert!(!fresh.exists(), "a refused start created a folder");
 }
 

@@ -85,7 +85,10 @@ fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
 fn private_keys_are_in_no_log_and_in_no_data_folder() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.subject_alt_names.push(rcgen::SanType::URI("earmark://node/1".try_into().unwrap()));
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let pair = rcgen::CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key };
     let pem = pair.signing_key.serialize_pem();
     let [cert, private] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
     std::fs::write(&cert, pair.cert.pem()).unwrap();

@@ -1,10 +1,12 @@
 //! Cluster administration: status, membership and backups.
 
-use earmark_admission::{Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_admission::{
+    Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus, NewInvitation, Token,
+};
+use earmark_core::{Actor, SecretHash};
 
 use super::Node;
 use crate::members::MembersError;
-use crate::types::Member;
 
 impl Cluster for Node {
     fn status(&self) -> ClusterStatus {
@@ -36,27 +38,20 @@ impl Cluster for Node {
     }
 
     fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>> {
-        Box::pin(async move {
-            let hello = self.proposer.peers.hello_from(&address, node).await;
-            let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
-            if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
-                let message = format!("the node at {address} belongs to another cluster; name a node of this cluster");
-                return Err(ClusterError::Refused(message));
-            }
-            if hello.node != node {
-                let message = format!("{address} is node {}, not node {node}", hello.node);
-                return Err(ClusterError::Refused(message));
-            }
-            let Some(incarnation) = hello.incarnation.first_chunk::<16>().copied() else {
-                return Err(ClusterError::Refused(format!("{address} is not an Earmark node")));
-            };
-            let member = Member { address, incarnation: u128::from_le_bytes(incarnation) };
-            self.members.add(node, member).await.map_err(cluster_error)
-        })
+        Box::pin(async move { self.members.add(node, address).await.map_err(cluster_error) })
     }
 
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>> {
         Box::pin(async move { self.members.remove(node).await.map_err(cluster_error) })
+    }
+
+    fn invite(&self, by: Actor, wanted: NewInvitation) -> Answer<'_, Result<String, ClusterError>> {
+        Box::pin(async move {
+            let secret = Token::random_invitation().map_err(|error| ClusterError::Unavailable(error.to_string()))?;
+            let hash = SecretHash::of(secret.as_bytes());
+            let made = self.members.invite(hash, by, wanted.uses, wanted.expires_seconds).await;
+            made.map(|()| secret).map_err(cluster_error)
+        })
     }
 
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
@@ -68,5 +63,6 @@ fn cluster_error(error: MembersError) -> ClusterError {
     match error {
         MembersError::Refused(message) => ClusterError::Refused(message),
         MembersError::Unavailable(message) => ClusterError::Unavailable(message),
+        MembersError::NotLeader(_) => ClusterError::Unavailable("the leader changes".into()),
     }
 }

@@ -5,6 +5,7 @@
 mod cluster;
 mod conformance;
 mod journal;
+mod peers;
 mod storage;
 #[path = "../support/mod.rs"]
 mod support;

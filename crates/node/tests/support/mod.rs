@@ -9,6 +9,7 @@ pub mod log_driver;
 pub mod net;
 #[path = "../../../core/tests/support/random.rs"]
 pub mod random;
+pub mod raw_peer;
 pub mod real_cluster;
 pub mod sim_cluster;
 #[path = "../../../core/tests/support/soak.rs"]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_proto::v1::{ledger_service_server, limits_service_server};
+use earmark_proto::v1::{cluster_service_server, ledger_service_server, limits_service_server};
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
@@ -17,7 +17,12 @@ use crate::app::App;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The known services. The empty name is the server as a whole.
-const NAMES: [&str; 3] = ["", ledger_service_server::SERVICE_NAME, limits_service_server::SERVICE_NAME];
+const NAMES: [&str; 4] = [
+    "",
+    cluster_service_server::SERVICE_NAME,
+    ledger_service_server::SERVICE_NAME,
+    limits_service_server::SERVICE_NAME,
+];
 
 pub(super) struct Healthy(pub(super) Arc<App>);
 

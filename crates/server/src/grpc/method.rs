@@ -6,6 +6,7 @@ use crate::caller::{Access, QueueCost};
 pub(super) struct Services<T> {
     pub(super) limits: T,
     pub(super) ledger: T,
+    pub(super) cluster: T,
     pub(super) health: T,
     pub(super) reflection: T,
     pub(super) reflection_alpha: T,
@@ -16,6 +17,7 @@ pub(super) struct Services<T> {
 pub(crate) enum Which {
     Limits,
     Ledger,
+    Cluster,
     Health,
     Reflection,
     ReflectionAlpha,
@@ -26,6 +28,7 @@ impl Which {
         match self {
             Which::Limits => &services.limits,
             Which::Ledger => &services.ledger,
+            Which::Cluster => &services.cluster,
             Which::Health => &services.health,
             Which::Reflection => &services.reflection,
             Which::ReflectionAlpha => &services.reflection_alpha,
@@ -86,6 +89,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetBalances"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
+    unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/CreateInvitation"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),
     stream(Which::Reflection, Access::Public, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use earmark_admission::{BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_admission::{
+    BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, INVITATION_SECONDS_MAX,
+    INVITATION_USES_MAX, MemberStatus, NewInvitation,
+};
 use earmark_core::Setting;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::limits;
@@ -14,7 +17,7 @@ use super::parse::{Count, ShortText, Text};
 use super::reply::{CONFLICT, Reply, UNAVAILABLE};
 use super::schema::exactly;
 use super::serve::Call;
-use super::shape::{NODE_ID, body};
+use super::shape::{Described, NODE_ID, Shape, body};
 use crate::app::App;
 use crate::execute;
 
@@ -71,6 +74,27 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
     let on_timeout = "the backup is still being written; it is complete once its folder has a file named identity";
     match finish(app, &call, (&what, on_timeout), async move { cluster.backup(name).await }).await {
         Ok(made) => Reply::ok(&BackupWire::of(&made)),
+        Err(reply) => reply,
+    }
+}
+
+pub(super) async fn invite(app: &App, call: Call) -> Reply {
+    let (cluster, body) = match (cluster(app), call.parse::<InvitationBody>()) {
+        (_, Err(reply)) | (Err(reply), _) => return reply,
+        (Ok(cluster), Ok(body)) => (cluster, body),
+    };
+    let (uses, expires_seconds) = (body.uses.map(|uses| uses.0), body.expires_seconds.map(|seconds| seconds.0));
+    let wanted = match NewInvitation::new(uses, expires_seconds) {
+        Ok(wanted) => wanted,
+        Err(message) => return Reply::invalid(&message),
+    };
+    let what = wanted.to_string();
+    if let Err(reply) = permitted(app, &call, &what).await {
+        return reply;
+    }
+    let by = call.context.caller.actor.clone();
+    match finish(app, &call, (&what, "retry"), async move { cluster.invite(by, wanted).await }).await {
+        Ok(invitation) => Reply::ok(&InvitationWire { invitation }),
         Err(reply) => reply,
     }
 }
@@ -136,6 +160,36 @@ body! {
         /// The name of the backup and its folder; by default the time in UTC.
         name: Option<Text<BackupName>>,
     }
+}
+
+body! {
+    pub(super) struct InvitationBody {
+        /// Nodes that it admits; by default 1.
+        uses: Option<Uses>,
+        /// Seconds until it expires; 0 for never, by default one hour.
+        expires_seconds: Option<ExpirySeconds>,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct Uses(u32);
+
+impl Described for Uses {
+    const SHAPE: Shape = Shape::Integer { min: 1, max: INVITATION_USES_MAX as u64 };
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct ExpirySeconds(u32);
+
+impl Described for ExpirySeconds {
+    const SHAPE: Shape = Shape::Integer { min: 0, max: INVITATION_SECONDS_MAX as u64 };
+}
+
+#[derive(Serialize)]
+struct InvitationWire {
+    invitation: String,
 }
 
 #[derive(Serialize)]
@@ -228,7 +282,7 @@ impl<'a> StatusWire<'a> {
 }
 
 /// The named schemas of the responses.
-pub(super) fn schemas() -> [(&'static str, Value); 3] {
+pub(super) fn schemas() -> [(&'static str, Value); 4] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
     let exactly = |properties: Value| exactly(properties, &[]);
@@ -263,5 +317,8 @@ pub(super) fn schemas() -> [(&'static str, Value); 3] {
         "journal_records": count("Journal records in it."),
         "cluster_id": {"type": "string", "description": "Id of the cluster that starts from it; 32 hexadecimal digits."},
     }));
-    [("Cluster", status), ("Done", exactly(json!({"ok": {"const": true}}))), ("Backup", backup)]
+    let shown = json!({"type": "string", "description": "The secret of the invitation. It is shown only once."});
+    let invitation = exactly(json!({"invitation": shown}));
+    let done = exactly(json!({"ok": {"const": true}}));
+    [("Cluster", status), ("Done", done), ("Backup", backup), ("Invitation", invitation)]
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use axum::routing::MethodFilter;
 use earmark_admission::LimitDocument;
 
-use super::cluster::{BackupBody, MemberBody};
+use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
 use super::operation::{WriteBatchBody, WriteBody};
 use super::parse::{BatchBody, CompleteBody, ReserveBody};
@@ -153,7 +153,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 28] = [
+pub(crate) static ROUTES: [Route; 29] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -330,6 +330,18 @@ pub(crate) static ROUTES: [Route; 28] = [
         ..delete("/v1/admin/cluster/members/{node_id}", Access::Operate, |app, call| {
             Box::pin(cluster::remove(app, call))
         })
+    },
+    Route {
+        body: Some(&InvitationBody::SHAPE),
+        operation: "create_invitation",
+        about: "Creates an invitation, with which new nodes may join the cluster. Only this response shows it.",
+        answers: &[
+            answer(200, &["Invitation"], "The invitation."),
+            NO_CLUSTER,
+            answer(409, PROBLEM, "`conflict`: too many invitations are open."),
+            MEMBERS_LATER,
+        ],
+        ..post("/v1/admin/cluster/invitations", Access::Operate, |app, call| Box::pin(cluster::invite(app, call)))
     },
     Route {
         body: Some(&BackupBody::SHAPE),

@@ -3,6 +3,7 @@
 mod bounds;
 pub(crate) mod callers;
 pub(crate) mod calls;
+mod cluster;
 mod equal;
 mod failures;
 mod fair_queue;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use earmark_admission::{Backend as _, ManualClock};
 use earmark_core::{ClientId, VaultName};
-use earmark_node::{Disk, Expected, Folder, recover};
+use earmark_node::{Batch, Disk, Expected, Failure, Folder, LogOptions, LogStore, Node, recover};
+use openraft::storage::RaftLogStorage as _;
+use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId};
 
 use crate::support::client::{START_MS, Scenario, issue, namespace, open, write_request};
 use crate::support::disk::SimDisk;
@@ -142,8 +144,8 @@ async fn what_is_left_of_a_cluster_begins_a_new_one() {
         }
         let target = SimDisk::new();
         let source = cluster.hosts[&left].disk.clone();
-        recover(source.mount(), target.mount()).await.unwrap();
-        let again = recover(source.mount(), target.mount()).await.unwrap_err().to_string();
+        recover(source.mount(), target.mount(), None).await.unwrap();
+        let again = recover(source.mount(), target.mount(), None).await.unwrap_err().to_string();
         assert!(again.contains("data folder of a node already"), "{again}");
         let usual = Settings::default().journal_segment_bytes;
         let mut other = begun_with(&target, Settings { journal_segment_bytes: usual, ..SMALL }).await;
@@ -153,6 +155,45 @@ async fn what_is_left_of_a_cluster_begins_a_new_one() {
         other.agree().await;
     }
     let nothing: Arc<dyn Disk> = SimDisk::new().mount();
-    let error = recover(nothing, SimDisk::new().mount()).await.unwrap_err().to_string();
+    let error = recover(nothing, SimDisk::new().mount(), None).await.unwrap_err().to_string();
     assert!(error.contains("identity"), "{error}");
+}
+
+/// A committed entry that cannot be decoded stopped the node at every start, and nothing got it out of its log.
+#[tokio::test(start_paused = true)]
+async fn a_log_with_an_entry_that_cannot_be_applied_is_recovered_up_to_that_entry() {
+    let mut cluster = SimCluster::of(1, Settings::default()).await;
+    let scenario = Scenario::run(&cluster.client(1)).await;
+    let expected = scenario.visible_state(&cluster.client(1)).await;
+    let identity = cluster.node(1).identity();
+    cluster.stop(1).await;
+    let disk = cluster.hosts[&1].disk.clone();
+    let failure = Failure::default();
+    let mut log = LogStore::open(disk.mount(), identity.cluster, LogOptions::default(), failure).await.unwrap();
+    let last = log.get_log_state().await.unwrap().last_log_id.unwrap();
+    let (sender, done) = tokio::sync::oneshot::channel();
+    let log_id = LogId::new(CommittedLeaderId::new(last.leader_id.term, last.leader_id.node_id), last.index + 1);
+    let garbage = Entry { log_id, payload: EntryPayload::Normal(Batch(vec![1, 0xff, 0xff].into())) };
+    log.append_entries(vec![garbage], Box::new(|result| _ = sender.send(result))).await.unwrap();
+    done.await.unwrap().unwrap();
+    log.close().await.unwrap();
+    drop(log);
+    disk.kill();
+
+    let node = Node::open(cluster.options(1)).await.unwrap();
+    let why = tokio::time::timeout(TIMING.deadline * 4, node.failure().wait()).await.unwrap();
+    let damaged = format!("entry {} of the log cannot be applied", log_id.index);
+    assert!(why.contains(&damaged) && why.contains("docs/operating.md"), "{why}");
+    node.shut_down().await;
+    drop(node);
+    disk.kill();
+    let error = recover(disk.mount(), SimDisk::new().mount(), None).await.unwrap_err().to_string();
+    assert!(error.contains(&damaged), "{error}");
+    disk.kill();
+    let target = SimDisk::new();
+    recover(disk.mount(), target.mount(), Some(last.index)).await.unwrap();
+    let mut other = begun_with(&target, Settings::default()).await;
+    assert_eq!(scenario.visible_state(&other.client(1)).await, expected);
+    other.add(2).await;
+    other.agree().await;
 }

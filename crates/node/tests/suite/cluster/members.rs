@@ -137,16 +137,20 @@ async fn a_dead_node_is_replaced_by_one_with_a_new_id() {
 /// out, and nobody logged the final one. Every decision then needed both original voters.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_voters_that_was_cut_off_is_completed() {
-    let mut cluster = opened(2).await;
+    // 6 MB/s, so that the new node needs about half a second to catch up.
+    let mut cluster = SimCluster::of(2, Settings { bytes_per_ms: Some(6_000), ..Settings::default() }).await;
+    cluster.client(1).put(definition("rpm", MINUTE, 1_000)).await;
+    cluster.client(1).write("billing", 1, vec![open("acme"), issue("acme", 9)]).await;
+    for sequence in 2..300 {
+        cluster.client(1).write("billing", sequence, vec![issue("acme", 1); 256]).await;
+    }
     let leader = cluster.leader().await;
     let other = 3 - leader;
-    // The new node joins through the other node, and cannot catch up at first.
-    cluster.net.cut(&address(leader), &address(3));
     cluster.join(3).await;
-    let is_known = || cluster.status(other).members.iter().any(|member| member.node == 3);
+    let is_known = || cluster.status(leader).members.iter().any(|member| member.node == 3);
     until("node 3 is a learner", is_known).await;
+    assert!(!cluster.is_voter(3), "it has caught up already");
     cluster.net.cut(&address(leader), &address(other));
-    cluster.net.mend(&address(leader), &address(3));
     tokio::time::sleep(TIMING.deadline * 2).await;
     assert!(cluster.is_voter(3), "it must have come as far as the change of the voters");
     cluster.net.heal();
@@ -174,18 +178,37 @@ async fn a_node_that_lost_its_folder_is_not_taken_for_the_one_that_had_it() {
     let error = cluster.try_start(lost).await.unwrap_err().to_string();
     assert!(error.contains("another data folder"), "{error}");
     assert!(cluster.hosts[&lost].disk.paths().is_empty());
-    // Without a majority nobody can refuse it, and it does not count towards one.
+    // Nor without a majority.
     let other = cluster.running().into_iter().find(|id| *id != leader).unwrap();
     cluster.kill(other);
-    cluster.start(lost).await;
-    let asked = crate::support::client::reserve_request(crate::support::client::lease(), &[("rpm", 1)]);
-    assert!(cluster.client(leader).ask(asked).await.is_err());
+    let error = cluster.try_start(lost).await.unwrap_err().to_string();
+    assert!(error.contains("another data folder"), "{error}");
     cluster.start(other).await;
-    let failure = tokio::time::timeout(TIMING.deadline * 2, cluster.node(lost).failure().wait()).await;
-    assert!(failure.as_ref().unwrap().contains("another data folder"), "{failure:?}");
-    assert_eq!(cluster.status(lost).last_log_index, None, "it was given entries");
-    cluster.kill(lost);
     cluster.leader().await;
+    cluster.agree().await;
+}
+
+/// Only members are heard, and this node knows none of those that are left. It learns of them from `--join`.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_away_while_all_others_were_replaced_finds_the_new_ones() {
+    let mut cluster = opened(3).await;
+    cluster.stop(3).await;
+    cluster.add(4).await;
+    for gone in [1, 2] {
+        let leader = cluster.leader().await;
+        cluster.node(leader).remove(gone).await.unwrap();
+        cluster.stop(gone).await;
+        cluster.hosts.remove(&gone);
+        if gone == 1 {
+            cluster.add(5).await;
+        }
+    }
+    let leader = cluster.leader().await;
+    assert!(leader == 4 || leader == 5);
+    cluster.client(leader).admit(&[("rpm", 1)]).await;
+    cluster.start(3).await;
+    cluster.leader().await;
+    assert_eq!(cluster.client(3).usage("rpm").await.reserved, 1);
     cluster.agree().await;
 }
 

@@ -121,6 +121,28 @@ async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
     cluster.agree().await;
 }
 
+/// A leader that restarts within its term leads again at once. It said it was ready although no other node had answered
+/// it since.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_restarts_alone_is_not_ready() {
+    let mut cluster = SimCluster::of(3, Settings::default()).await;
+    let leader = cluster.leader().await;
+    let others: Vec<u64> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    others.iter().for_each(|id| cluster.kill(*id));
+    tokio::time::sleep(TIMING.election * 3).await;
+    assert!(cluster.client(leader).0.ready().is_err(), "its quorum is gone");
+    cluster.stop(leader).await;
+    cluster.start(leader).await;
+    for _ in 0..100 {
+        tokio::time::sleep(TIMING.heartbeat).await;
+        assert!(cluster.client(leader).0.ready().is_err());
+    }
+    for id in others {
+        cluster.start(id).await;
+    }
+    until("it is ready", || cluster.client(leader).0.ready().is_ok()).await;
+}
+
 /// A request behind a batch without a quorum waited a full deadline again.
 #[tokio::test(start_paused = true)]
 async fn requests_that_waited_for_others_in_vain_are_given_up_soon_after_them() {

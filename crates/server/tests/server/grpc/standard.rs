@@ -28,7 +28,7 @@ fn of(service: &str) -> HealthCheckRequest {
 async fn health_is_what_the_backend_says() {
     let server = TestServer::open().await;
     let mut client = HealthClient::new(channel(&server).await);
-    for service in ["", "earmark.v1.LedgerService", "earmark.v1.LimitsService"] {
+    for service in ["", "earmark.v1.ClusterService", "earmark.v1.LedgerService", "earmark.v1.LimitsService"] {
         let status = client.check(of(service)).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving, "{service}");
     }
@@ -69,7 +69,8 @@ fn names(response: ServerReflectionResponse) -> Vec<String> {
     }
 }
 
-const SERVICES: [&str; 5] = [
+const SERVICES: [&str; 6] = [
+    "earmark.v1.ClusterService",
     "earmark.v1.LedgerService",
     "earmark.v1.LimitsService",
     "grpc.health.v1.Health",

@@ -24,7 +24,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 28] = [
+const MATRIX: [Row; 29] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
@@ -44,6 +44,7 @@ const MATRIX: [Row; 28] = [
     ("get", "/v1/admin/cluster", OPERATE),
     ("post", "/v1/admin/cluster/members", OPERATE),
     ("delete", "/v1/admin/cluster/members/{node_id}", OPERATE),
+    ("post", "/v1/admin/cluster/invitations", OPERATE),
     ("post", "/v1/admin/cluster/backup", OPERATE),
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),

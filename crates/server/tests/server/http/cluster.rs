@@ -70,6 +70,34 @@ async fn a_backup_is_made_under_a_name_or_the_time_or_the_answer_says_why_not() 
 }
 
 #[tokio::test]
+async fn an_invitation_is_for_one_node_and_one_hour_unless_said_otherwise() {
+    const INVITATIONS: &str = "/v1/admin/cluster/invitations";
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    for (body, made) in [
+        (json!({}), "1_Some(3600)"),
+        (json!({"uses": 3}), "3_Some(3600)"),
+        (json!({"expires_seconds": 60}), "1_Some(60)"),
+        (json!({"uses": 64, "expires_seconds": 0}), "64_None"),
+    ] {
+        let answer = server.ask("POST", INVITATIONS, &body.to_string()).await.json();
+        assert!(answer["invitation"].as_str().is_some_and(|text| text.ends_with(made)), "{body}: {answer}");
+    }
+    for (body, wrong) in [
+        (json!({"uses": 0}), "uses: found 0, allowed are integers from 1 to 64"),
+        (json!({"uses": 65}), "uses: found 65, allowed are integers from 1 to 64"),
+        (json!({"expires_seconds": 31_622_401}), "expires_seconds: found 31622401, allowed are integers from 0"),
+        (json!({"node_id": 4}), "node_id: "),
+    ] {
+        let message = server.ask("POST", INVITATIONS, &body.to_string()).await.problem(400, "invalid_request");
+        assert!(message.starts_with(wrong), "{body}: {message}");
+    }
+    let later = TestServer::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
+    assert_eq!(later.ask("POST", INVITATIONS, "{}").await.problem(503, "unavailable"), "no leader; retry");
+    let memory = TestServer::open().await;
+    assert_eq!(memory.ask("POST", INVITATIONS, "{}").await.status, 404);
+}
+
+#[tokio::test]
 async fn what_is_no_node_is_refused_with_what_is_allowed() {
     let server = TestServer::with_nodes(Nodes(Ok(()))).await;
     for (body, wrong) in [

@@ -78,13 +78,15 @@ const AUDIT: &str = "/v1/vaults/{vault}/audit";
 const CLUSTER: &str = "/v1/admin/cluster";
 const MEMBERS: &str = "/v1/admin/cluster/members";
 const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
+const INVITATIONS: &str = "/v1/admin/cluster/invitations";
 const BACKUP: &str = "/v1/admin/cluster/backup";
 const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 10] = [
+const WITH_BODY: [(&str, &str); 11] = [
     ("POST", KEYS),
     ("POST", MEMBERS),
+    ("POST", INVITATIONS),
     ("POST", BACKUP),
     ("POST", WRITE),
     ("POST", WRITE_BATCH),
@@ -201,6 +203,7 @@ async fn nodes(drift: &mut Drift, none: &TestServer) {
         drift.ask(server, "GET", CLUSTER, "", &Value::Null).await;
         drift.ask(server, "POST", MEMBERS, "", &second).await;
         drift.ask(server, "DELETE", MEMBER, "2", &Value::Null).await;
+        drift.ask(server, "POST", INVITATIONS, "", &json!({})).await;
         drift.ask(server, "POST", BACKUP, "", &json!({})).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;

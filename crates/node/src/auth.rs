@@ -1,0 +1,321 @@
+//! Authorisation of peer calls.
+//!
+//! [`PeerAuth::authorize`] decides about every call from its path, its [`Route`] and the certificate of its connection.
+//! It runs before a message is read and before any lock of the node is taken. The certificate has to name the node that
+//! the call is from, and that node has to be a member. Hello and Join are also open to others; see [`Audience`].
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use earmark_core::{SecretHash, UnixMs};
+use earmark_proto::peer::Route;
+use openraft::{RaftMetrics, ServerState};
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::metadata::MetadataMap;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+
+use crate::clock::NodeClock;
+use crate::net::PeerIdentity;
+use crate::peers::Target;
+use crate::state_machine::{AppliedState, Roster};
+use crate::types::Member;
+
+/// Metadata key of the route of a call.
+pub(crate) const ROUTE: &str = "earmark-route-bin";
+/// Status code of a permanent refusal: the sender was removed, or runs on another data folder than the member.
+pub(crate) const EXCLUDED: Code = Code::PermissionDenied;
+/// Time between two log lines about refused calls.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
+/// Members that this node remembers from a reply to its Join.
+const VOUCHED_MAX: usize = 256;
+
+/// The authorised sender of a call. Handlers find it in the extensions of their request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) node: u64,
+    pub(crate) incarnation: u128,
+    pub(crate) admission: Admission,
+}
+
+/// The permission of a node to join.
+#[derive(Clone, Debug)]
+pub(crate) enum Admission {
+    /// Nothing. Only a member that moves needs nothing.
+    None,
+    /// The network has no certificates. It is on loopback then.
+    OpenNetwork,
+    /// An admin adds the node.
+    Admin,
+    /// An invitation.
+    Invitation(SecretHash),
+}
+
+/// The nodes that may make a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    /// Every node that the authority has signed and that was not removed. The reply tells the id of the node, its
+    /// data folder and its cluster, and nothing else.
+    Nodes,
+    /// Members, and nodes that an admin has invited. Without certificates, every node.
+    Joining,
+    /// Members.
+    Members,
+}
+
+impl Audience {
+    /// The audience of a method. A method that is not listed is refused.
+    fn of(path: &str) -> Option<Audience> {
+        match path.strip_prefix("/earmark.peer.v1.PeerService/")? {
+            "Hello" => Some(Audience::Nodes),
+            "Join" => Some(Audience::Joining),
+            "Append" | "Vote" | "JournalState" | "InstallSnapshot" | "Submit" | "ReadIndex" | "Add" | "Invite"
+            | "Remove" => Some(Audience::Members),
+            _ => None,
+        }
+    }
+}
+
+/// Members that this node has learned of from another member, because its own membership is empty or outdated.
+#[derive(Default)]
+pub(crate) struct Vouched {
+    nodes: Mutex<BTreeMap<u64, u128>>,
+    has_stranger: AtomicBool,
+}
+
+impl Vouched {
+    pub(crate) fn add(&self, node: &Target) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes.len() < VOUCHED_MAX {
+            nodes.insert(node.id, node.incarnation);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn incarnation(&self, node: u64) -> Option<u128> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
+    }
+
+    /// Whether a node that is not known as a member has called since the last question. It may be a member that this
+    /// node has not heard of.
+    pub(crate) fn take_stranger(&self) -> bool {
+        self.has_stranger.swap(false, Ordering::Relaxed)
+    }
+}
+
+pub(crate) struct PeerAuth {
+    pub(crate) cluster: u128,
+    pub(crate) id: u64,
+    pub(crate) incarnation: u128,
+    pub(crate) metrics: watch::Receiver<RaftMetrics<u64, Member>>,
+    pub(crate) applied_state: Arc<AppliedState>,
+    pub(crate) clock: Arc<NodeClock>,
+    pub(crate) vouched: Arc<Vouched>,
+    pub(crate) last_warning: Mutex<Option<Instant>>,
+}
+
+impl PeerAuth {
+    /// Decides whether a call may be made, and returns its sender.
+    pub(crate) fn authorize(
+        &self,
+        path: &str,
+        headers: &http::HeaderMap,
+        identity: Option<&PeerIdentity>,
+    ) -> Result<Caller, Status> {
+        let audience = Audience::of(path).ok_or_else(|| Status::unimplemented("unknown peer call"))?;
+        let identity = identity.ok_or_else(|| Status::internal("the call has no connection information"))?;
+        let route = read_route(headers)?;
+        let from = route.from;
+        let authorized = || {
+            if from == 0 || !identity.may_act_as(from) {
+                return Err(Status::unauthenticated(format!("the certificate does not name node {from}")));
+            }
+            self.check_receiver(audience, &route)?;
+            let incarnation = number(&route.from_incarnation);
+            let incarnation = incarnation.ok_or_else(|| Status::invalid_argument("from_incarnation is missing"))?;
+            let admission = match identity {
+                PeerIdentity::Unproven => Admission::OpenNetwork,
+                PeerIdentity::Nodes(_) if route.invitation.is_empty() => Admission::None,
+                PeerIdentity::Nodes(_) => Admission::Invitation(SecretHash::of(route.invitation.as_bytes())),
+            };
+            let caller = Caller { node: from, incarnation, admission };
+            self.check_sender(audience, &caller)?;
+            Ok(caller)
+        };
+        authorized().inspect_err(|status: &Status| self.warn(from, path, status))
+    }
+
+    /// Logs a refusal, at most one a second. Otherwise a node with a certificate could fill the log.
+    fn warn(&self, node: u64, path: &str, status: &Status) {
+        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL) {
+            *last = Some(Instant::now());
+            tracing::warn!(node, path, "peer call refused: {}", status.message());
+        }
+    }
+
+    fn check_receiver(&self, audience: Audience, route: &Route) -> Result<(), Status> {
+        let Route { cluster, to, to_incarnation, .. } = route;
+        let is_hello = audience == Audience::Nodes;
+        if number(cluster) != Some(self.cluster) && !(is_hello && cluster.is_empty()) {
+            return Err(Status::failed_precondition("this node belongs to another cluster"));
+        }
+        if *to != self.id && !(is_hello && *to == 0) {
+            return Err(Status::failed_precondition(format!("this is node {}, not node {to}", self.id)));
+        }
+        if number(to_incarnation) != Some(self.incarnation) && !(is_hello && to_incarnation.is_empty()) {
+            return Err(Status::failed_precondition("this node runs on another data folder"));
+        }
+        if route.from == self.id && !is_hello {
+            return Err(Status::invalid_argument("a node does not call itself"));
+        }
+        Ok(())
+    }
+
+    /// Decides by the membership that this node knows, in its log or applied. A leader that has just removed itself
+    /// is in one of them until the removal is applied here.
+    fn check_sender(&self, audience: Audience, caller: &Caller) -> Result<(), Status> {
+        let Caller { node: from, incarnation, .. } = *caller;
+        let in_log = self.metrics.borrow().membership_config.membership().get_node(&from).map(|it| it.incarnation);
+        let roster = self.applied_state.roster();
+        let applied = || roster.membership.membership().get_node(&from).map(|it| it.incarnation);
+        let is_removed = || roster.ids.contains(&from);
+        match in_log.or_else(applied) {
+            Some(known) if known == incarnation => return Ok(()),
+            Some(_) => return Err(Status::new(EXCLUDED, other_folder(from))),
+            None if is_removed() => return Err(Status::new(EXCLUDED, removed(from))),
+            None => {}
+        }
+        if self.vouched.incarnation(from) == Some(incarnation) {
+            return Ok(());
+        }
+        match audience {
+            Audience::Nodes => Ok(()),
+            Audience::Joining => self.check_admission(&roster, caller),
+            Audience::Members => {
+                self.vouched.has_stranger.store(true, Ordering::Relaxed);
+                Err(Status::failed_precondition(format!("node {from} is not a member of the cluster")))
+            }
+        }
+    }
+}
+
+impl PeerAuth {
+    /// Decides whether a node that never was a member may ask to join. The leader checks the invitation again when it
+    /// is redeemed.
+    fn check_admission(&self, roster: &Roster, caller: &Caller) -> Result<(), Status> {
+        let hash = match &caller.admission {
+            Admission::OpenNetwork | Admission::Admin => return Ok(()),
+            Admission::None => return Err(Status::failed_precondition(not_invited(caller.node))),
+            Admission::Invitation(hash) => hash,
+        };
+        let now = self.clock.now(UnixMs::new(0)).map_or(UnixMs::new(0), |now| now.log);
+        let checked = roster.invitations.check(hash, (caller.node, caller.incarnation), now);
+        let is_leader = self.metrics.borrow().state == ServerState::Leader;
+        checked.map(drop).map_err(|error| match is_leader {
+            true => Status::new(EXCLUDED, error.to_string()),
+            // This node may not have heard of the invitation yet.
+            false => Status::failed_precondition(error.to_string()),
+        })
+    }
+}
+
+pub(crate) fn not_invited(node: u64) -> String {
+    format!(
+        "node {node} is not a member and has no invitation: make one with earmark cluster invite and start the node with \
+         --invitation-file, or add the node with earmark cluster add"
+    )
+}
+
+pub(crate) fn other_folder(node: u64) -> String {
+    format!(
+        "node {node} is a member with another data folder. If that folder is lost, remove node {node} and start the new \
+         node with an id that was never used"
+    )
+}
+
+/// Ids are never used again, so a removal is permanent.
+pub(crate) fn removed(node: u64) -> String {
+    format!(
+        "node {node} was removed from the cluster, and node ids are never used again: shut it down. To add it again, \
+         start it with a new data folder and another id"
+    )
+}
+
+fn read_route(headers: &http::HeaderMap) -> Result<Route, Status> {
+    let missing = || Status::invalid_argument("the call has no valid route");
+    let mut values = headers.get_all(ROUTE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return Err(missing()) };
+    let only =
+        MetadataMap::from_headers(http::HeaderMap::from_iter([(http::HeaderName::from_static(ROUTE), value.clone())]));
+    let bytes = only.get_bin(ROUTE).and_then(|value| value.to_bytes().ok()).ok_or_else(missing)?;
+    Route::decode(bytes).map_err(|_| missing())
+}
+
+fn number(bytes: &[u8]) -> Option<u128> {
+    bytes.try_into().ok().map(u128::from_le_bytes)
+}
+
+/// A gRPC service behind [`PeerAuth`].
+#[derive(Clone)]
+pub(crate) struct Authorized<S> {
+    pub(crate) service: S,
+    pub(crate) auth: Arc<PeerAuth>,
+}
+
+impl<S: NamedService> NamedService for Authorized<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> tower_service::Service<http::Request<Body>> for Authorized<S>
+where
+    S: tower_service::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let identity = request.extensions().get::<PeerIdentity>();
+        match self.auth.authorize(request.uri().path(), request.headers(), identity) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                Box::pin(self.service.call(request))
+            }
+            Err(status) => Box::pin(async move { Ok(status.into_http()) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new peer call needs a decision about who may make it.
+    #[test]
+    fn every_peer_call_has_an_audience() {
+        for path in earmark_proto::PEER_METHODS {
+            assert!(Audience::of(path).is_some(), "{path}");
+        }
+        assert_eq!(Audience::of("/earmark.peer.v1.PeerService/Other"), None);
+        assert_eq!(Audience::of("/earmark.v1.PeerService/Hello"), None);
+    }
+}

@@ -1,0 +1,307 @@
+//! Invitations: an admin's permission for nodes to join the cluster. They are replicated. Only the hash of the secret is
+//! kept.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use earmark_core::{Actor, SecretHash, UnixMs};
+
+use crate::entry::{CodecError, Input};
+use crate::types::Batch;
+
+/// Open invitations at once. Every snapshot header holds all of them.
+pub(crate) const INVITATIONS_MAX: usize = 64;
+/// How long a used-up invitation is kept: one hour. Meanwhile its nodes may repeat their Join.
+const USED_UP_MS: u64 = 60 * 60 * 1000;
+/// First byte of a log entry that changes invitations. Entries with commands for the Book begin with their format.
+const FORMAT: u8 = 2;
+
+mod tag {
+    pub(super) const CREATE: u8 = 1;
+    pub(super) const REDEEM: u8 = 2;
+}
+
+/// Why a node may not join by an invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvitationError {
+    #[error("the invitation is unknown or has expired; make another with earmark cluster invite")]
+    Unknown,
+    #[error("the invitation is used up; make another with earmark cluster invite")]
+    UsedUp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Invitation {
+    uses_left: u32,
+    expires_at: Option<UnixMs>,
+    invited_by: Actor,
+    /// Nodes and their incarnations that have used it.
+    redeemed: Vec<(u64, u128)>,
+}
+
+/// All invitations, by the hash of their secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Invitations(BTreeMap<[u8; 32], Invitation>);
+
+/// A change of the invitations, as a log entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InvitationChange {
+    /// Log time.
+    pub(crate) at: UnixMs,
+    pub(crate) edit: InvitationEdit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InvitationEdit {
+    Create { hash: SecretHash, uses: u32, expires_at: Option<UnixMs>, invited_by: Actor },
+    Redeem { hash: SecretHash, node: u64, incarnation: u128 },
+}
+
+impl Invitations {
+    /// Checks whether a node may join by an invitation, and returns who made it. A node that has used it may repeat its
+    /// Join.
+    pub(crate) fn check(
+        &self,
+        hash: &SecretHash,
+        (node, incarnation): (u64, u128),
+        now: UnixMs,
+    ) -> Result<&Actor, InvitationError> {
+        let invitation = self.0.get(hash.as_bytes()).filter(|invitation| !invitation.is_expired(now));
+        let invitation = invitation.ok_or(InvitationError::Unknown)?;
+        match invitation.uses_left > 0 || invitation.redeemed.contains(&(node, incarnation)) {
+            true => Ok(&invitation.invited_by),
+            false => Err(InvitationError::UsedUp),
+        }
+    }
+
+    /// The actor that invited a node, if the node has used the invitation.
+    pub(crate) fn inviter(&self, hash: &SecretHash, node: (u64, u128)) -> Option<&Actor> {
+        let invitation = self.0.get(hash.as_bytes())?;
+        invitation.redeemed.contains(&node).then_some(&invitation.invited_by)
+    }
+
+    pub(crate) fn contains(&self, hash: &SecretHash) -> bool {
+        self.0.contains_key(hash.as_bytes())
+    }
+
+    /// Applies a log entry. A change that is not possible has no effect, so that its sender finds none.
+    pub(crate) fn apply(&mut self, change: InvitationChange) {
+        let InvitationChange { at, edit } = change;
+        self.0.retain(|_, invitation| !invitation.is_expired(at));
+        match edit {
+            InvitationEdit::Create { hash, uses, expires_at, invited_by } => {
+                if self.0.len() < INVITATIONS_MAX {
+                    let invitation = Invitation { uses_left: uses, expires_at, invited_by, redeemed: Vec::new() };
+                    self.0.entry(*hash.as_bytes()).or_insert(invitation);
+                }
+            }
+            InvitationEdit::Redeem { hash, node, incarnation } => {
+                if let Some(invitation) = self.0.get_mut(hash.as_bytes()) {
+                    invitation.redeem((node, incarnation), at);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.0.len(), out);
+        for (hash, invitation) in &self.0 {
+            out.extend_from_slice(hash);
+            out.extend_from_slice(&invitation.uses_left.to_le_bytes());
+            put_time(invitation.expires_at, out);
+            put_text(invitation.invited_by.as_str(), out);
+            put_count(invitation.redeemed.len(), out);
+            for (node, incarnation) in &invitation.redeemed {
+                out.extend_from_slice(&node.to_le_bytes());
+                out.extend_from_slice(&incarnation.to_le_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn take(input: &mut Input) -> Result<Invitations, CodecError> {
+        let mut all = BTreeMap::new();
+        for _ in 0..input.u32()? {
+            let hash = take_hash(input)?;
+            let (uses_left, expires_at, invited_by) = (input.u32()?, take_time(input)?, take_actor(input)?);
+            let mut redeemed = Vec::new();
+            for _ in 0..input.u32()? {
+                redeemed.push((input.u64()?, input.u128()?));
+            }
+            all.insert(*hash.as_bytes(), Invitation { uses_left, expires_at, invited_by, redeemed });
+        }
+        Ok(Invitations(all))
+    }
+}
+
+impl Invitation {
+    fn is_expired(&self, now: UnixMs) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+
+    fn redeem(&mut self, node: (u64, u128), at: UnixMs) {
+        if self.uses_left == 0 || self.redeemed.contains(&node) {
+            return;
+        }
+        self.redeemed.push(node);
+        self.uses_left = self.uses_left.saturating_sub(1);
+        if self.uses_left == 0 {
+            let end = at.plus_ms(USED_UP_MS);
+            self.expires_at = Some(self.expires_at.map_or(end, |expires_at| expires_at.min(end)));
+        }
+    }
+}
+
+impl InvitationChange {
+    pub(crate) fn encode(&self) -> Batch {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.at.get().to_le_bytes());
+        match &self.edit {
+            InvitationEdit::Create { hash, uses, expires_at, invited_by } => {
+                out.push(tag::CREATE);
+                out.extend_from_slice(hash.as_bytes());
+                out.extend_from_slice(&uses.to_le_bytes());
+                put_time(*expires_at, &mut out);
+                put_text(invited_by.as_str(), &mut out);
+            }
+            InvitationEdit::Redeem { hash, node, incarnation } => {
+                out.push(tag::REDEEM);
+                out.extend_from_slice(hash.as_bytes());
+                out.extend_from_slice(&node.to_le_bytes());
+                out.extend_from_slice(&incarnation.to_le_bytes());
+            }
+        }
+        Batch(Bytes::from(out))
+    }
+
+    /// Decodes a log entry. `None` if it has commands for the Book.
+    pub(crate) fn decode(batch: &Batch) -> Option<Result<InvitationChange, CodecError>> {
+        let mut input = Input::new(batch.0.clone());
+        let is_change = input.u8() == Ok(FORMAT);
+        is_change.then(|| InvitationChange::take(&mut input))
+    }
+
+    fn take(input: &mut Input) -> Result<InvitationChange, CodecError> {
+        let at = UnixMs::new(input.u64()?);
+        let edit = match input.u8()? {
+            tag::CREATE => InvitationEdit::Create {
+                hash: take_hash(input)?,
+                uses: input.u32()?,
+                expires_at: take_time(input)?,
+                invited_by: take_actor(input)?,
+            },
+            tag::REDEEM => {
+                InvitationEdit::Redeem { hash: take_hash(input)?, node: input.u64()?, incarnation: input.u128()? }
+            }
+            found => return Err(CodecError::Tag { found }),
+        };
+        input.end()?;
+        Ok(InvitationChange { at, edit })
+    }
+}
+
+fn put_count(count: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn put_text(text: &str, out: &mut Vec<u8>) {
+    put_count(text.len(), out);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_time(time: Option<UnixMs>, out: &mut Vec<u8>) {
+    out.push(u8::from(time.is_some()));
+    out.extend_from_slice(&time.map_or(0, UnixMs::get).to_le_bytes());
+}
+
+fn take_time(input: &mut Input) -> Result<Option<UnixMs>, CodecError> {
+    let (is_some, ms) = (input.flag()?, input.u64()?);
+    Ok(is_some.then_some(UnixMs::new(ms)))
+}
+
+fn take_hash(input: &mut Input) -> Result<SecretHash, CodecError> {
+    let bytes = input.take(32)?;
+    let bytes = bytes.first_chunk::<32>().copied().ok_or(CodecError::Short { wanted: 32, left: bytes.len() })?;
+    Ok(SecretHash::from_bytes(bytes))
+}
+
+fn take_actor(input: &mut Input) -> Result<Actor, CodecError> {
+    let len = input.u32()? as usize;
+    let bytes = input.take(len)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| CodecError::Actor)?;
+    Actor::new(text).map_err(|_| CodecError::Actor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: u64 = 60 * 60 * 1000;
+
+    fn at(ms: u64, edit: InvitationEdit) -> InvitationChange {
+        let change = InvitationChange { at: UnixMs::new(ms), edit };
+        let decoded = InvitationChange::decode(&change.encode()).unwrap().unwrap();
+        assert_eq!(decoded, change, "it is not what it was after its way through the log");
+        decoded
+    }
+
+    fn hash(number: u8) -> SecretHash {
+        SecretHash::of(&[number])
+    }
+
+    fn create(number: u8, uses: u32, expires_at: Option<u64>) -> InvitationEdit {
+        let invited_by = Actor::new("user:ann").unwrap();
+        InvitationEdit::Create { hash: hash(number), uses, expires_at: expires_at.map(UnixMs::new), invited_by }
+    }
+
+    fn redeem(number: u8, node: u64, incarnation: u128) -> InvitationEdit {
+        InvitationEdit::Redeem { hash: hash(number), node, incarnation }
+    }
+
+    #[test]
+    fn one_use_admits_one_node_and_a_retry_uses_nothing() {
+        let mut all = Invitations::default();
+        all.apply(at(1, create(1, 2, Some(HOUR_MS))));
+        for _ in 0..3 {
+            all.apply(at(2, redeem(1, 4, 40)));
+        }
+        assert_eq!(all.check(&hash(1), (5, 50), UnixMs::new(2)).unwrap().as_str(), "user:ann");
+        all.apply(at(3, redeem(1, 5, 50)));
+        all.apply(at(3, redeem(1, 6, 60)));
+        assert_eq!(all.check(&hash(1), (6, 60), UnixMs::new(3)), Err(InvitationError::UsedUp));
+        // The same id with another folder is another node.
+        assert_eq!(all.check(&hash(1), (4, 41), UnixMs::new(3)), Err(InvitationError::UsedUp));
+        for (node, has_joined) in [((4, 40), true), ((5, 50), true), ((6, 60), false)] {
+            assert_eq!(all.inviter(&hash(1), node).is_some(), has_joined, "{node:?}");
+            assert_eq!(all.check(&hash(1), node, UnixMs::new(3)).is_ok(), has_joined, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn an_invitation_ends_by_log_time_and_a_used_up_one_after_an_hour() {
+        let mut all = Invitations::default();
+        all.apply(at(1, create(1, 1, Some(100))));
+        all.apply(at(1, create(2, 1, None)));
+        assert!(all.check(&hash(1), (4, 40), UnixMs::new(99)).is_ok());
+        assert_eq!(all.check(&hash(1), (4, 40), UnixMs::new(100)), Err(InvitationError::Unknown));
+        all.apply(at(100, redeem(1, 4, 40)));
+        assert!(!all.contains(&hash(1)) && all.contains(&hash(2)));
+        all.apply(at(200, redeem(2, 4, 40)));
+        assert!(all.check(&hash(2), (4, 40), UnixMs::new(HOUR_MS)).is_ok());
+        all.apply(at(200 + HOUR_MS, create(3, 1, None)));
+        assert!(!all.contains(&hash(2)));
+        assert_eq!(all.check(&hash(7), (4, 40), UnixMs::new(1)), Err(InvitationError::Unknown));
+    }
+
+    #[test]
+    fn there_are_so_many_at_most_and_a_snapshot_has_them_all() {
+        let mut all = Invitations::default();
+        for number in 0..=u8::try_from(INVITATIONS_MAX).unwrap() {
+            all.apply(at(1, create(number, 3, Some(u64::from(number) + 1_000))));
+            all.apply(at(1, redeem(number, u64::from(number) + 1, 9)));
+        }
+        assert_eq!(all.0.len(), INVITATIONS_MAX);
+        let mut bytes = Vec::new();
+        all.put(&mut bytes);
+        assert_eq!(Invitations::take(&mut Input::new(bytes.into())), Ok(all));
+    }
+}

@@ -1,0 +1,4 @@
+//! Authorisation of peer calls, on real TLS connections.
+
+mod invitations;
+mod table;

@@ -1,0 +1,29 @@
+//! `earmark.v1.ClusterService`.
+
+use earmark_admission::ClusterError;
+use earmark_proto::v1::CreateInvitationRequest;
+use earmark_proto::v1::cluster_service_client::ClusterServiceClient;
+use tonic::Code;
+
+use super::calls::{channel, refused};
+use crate::support::{Nodes, TestServer};
+
+#[tokio::test]
+async fn an_invitation_is_made_over_grpc_as_over_http() {
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    let mut client = ClusterServiceClient::new(channel(&server).await);
+    let request = |uses, expires_seconds| CreateInvitationRequest { uses, expires_seconds };
+    for (asked, made) in [(request(None, None), "1_Some(3600)"), (request(Some(3), Some(0)), "3_None")] {
+        let answer = client.create_invitation(asked).await.unwrap().into_inner();
+        assert!(answer.invitation.ends_with(made), "{answer:?}");
+    }
+    let message = refused(client.create_invitation(request(Some(65), None)).await, Code::InvalidArgument);
+    assert_eq!(message, "uses: found 65, allowed are integers from 1 to 64");
+    let full = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("too many are open".into())))).await;
+    let mut client = ClusterServiceClient::new(channel(&full).await);
+    let message = refused(client.create_invitation(request(None, None)).await, Code::FailedPrecondition);
+    assert_eq!(message, "too many are open");
+    let memory = TestServer::open().await;
+    let mut client = ClusterServiceClient::new(channel(&memory).await);
+    refused(client.create_invitation(request(None, None)).await, Code::NotFound);
+}
