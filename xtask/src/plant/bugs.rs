@@ -97,8 +97,8 @@ pub(crate) const BUGS: [Bug; 8] = [
             LET_NODE,
             Edit {
                 path: "crates/node/src/state_machine.rs",
-                from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
-                to: "                let applied = self.reader.apply(&mut state.book, index, &batch);\n                if std::mem::take(&mut self.is_first) {\n                    earmark_core::DEDUPE.set(false);\n                    let _ = self.reader.apply(&mut state.book, index, &batch);\n                    earmark_core::DEDUPE.set(true);\n                }",
+                from: "                    None => self.reader.apply(&mut state.book, index, &batch).map_err(|error| failed(&error))?,",
+                to: "                    None => {\n                        let outcomes = self.reader.apply(&mut state.book, index, &batch).map_err(|error| failed(&error))?;\n                        if std::mem::take(&mut self.is_first) {\n                            earmark_core::DEDUPE.set(false);\n                            let _ = self.reader.apply(&mut state.book, index, &batch);\n                            earmark_core::DEDUPE.set(true);\n                        }\n                        outcomes\n                    }",
             },
         ],
         test: "three_nodes",
@@ -120,8 +120,8 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
             Edit {
                 path: "crates/node/src/state_machine.rs",
-                from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
-                to: "                let mut bytes = batch.0.to_vec();\n                if let Some(clock) = &self.clock {\n                    let wall = clock.wall();\n                    bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                }\n                let batch = crate::types::Batch(bytes.into());\n                let applied = self.reader.apply(&mut state.book, index, &batch);",
+                from: "                    None => self.reader.apply(&mut state.book, index, &batch).map_err(|error| failed(&error))?,",
+                to: "                    None => {\n                        let mut bytes = batch.0.to_vec();\n                        if let Some(clock) = &self.clock {\n                            let wall = clock.wall();\n                            bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                        }\n                        let batch = crate::types::Batch(bytes.into());\n                        self.reader.apply(&mut state.book, index, &batch).map_err(|error| failed(&error))?\n                    }",
             },
             Edit {
                 path: "crates/node/src/node.rs",
