@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Book, Charge, CompleteOutcome, CreditDenial, InvalidParts, KeyInfo, KeyOutcome, LimitKey, LimitOutcome,
-    LimitStatus, OverageHow, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
+    LimitStatus, OverageHow, QuotaKind, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
 };
 
 use crate::backend::{
@@ -12,6 +12,7 @@ use crate::backend::{
 };
 use crate::callers::KeyError;
 use crate::clock::{utc, utc_from};
+use crate::quotas::describe_quota;
 use crate::registry::PlacementError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
@@ -79,6 +80,9 @@ pub(crate) fn reserve(
             None => Err(BackendError::Failed("a limit was refused that does not exist".into())),
         },
         ReserveOutcome::LimitsExternal => Err(PlacementError::LimitsExternal.into()),
+        ReserveOutcome::QuotaExceeded { kind, retry_after_ms } => {
+            Ok(ReserveAnswer::Refused(Refusal::QuotaExceeded { kind, retry_after_ms }))
+        }
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
     }
 }
@@ -96,6 +100,11 @@ pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<C
         CompleteOutcome::UnknownByAge => {
             say("this lease is not known, and is too old or too far in the future to be reserved")
         }
+        CompleteOutcome::LeasesQuotaExceeded => Ok(CompleteAnswer {
+            message: Some(describe_quota(QuotaKind::Leases)),
+            exceeded: Some(QuotaKind::Leases),
+            ..CompleteAnswer::default()
+        }),
         CompleteOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
         CompleteOutcome::Invalid(parts) => Ok(CompleteAnswer {
             message: Some(describe(parts, "actuals")),
@@ -120,6 +129,7 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         message: describe_ignored(&ignored),
         ignored,
         is_invalid: false,
+        exceeded: None,
         overage_reserved: sum(OverageHow::Reserved),
         overage_debt: sum(OverageHow::Debt),
         overage_dropped: sum(OverageHow::Dropped),
@@ -138,6 +148,7 @@ pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
         LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(LimitError::NotFound),
         LimitOutcome::KindDiffers => Err(LimitError::KindDiffers),
         LimitOutcome::TooMany => Err(LimitError::TooMany),
+        LimitOutcome::QuotaExceeded(kind) => Err(LimitError::QuotaExceeded(kind)),
         LimitOutcome::VaultNotFound => Err(LimitError::VaultNotFound),
     }
 }
@@ -154,6 +165,7 @@ pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyE
         KeyOutcome::NotAnAdmin => Err(KeyError::NotAnAdmin),
         KeyOutcome::ClientIsKey => Err(KeyError::ClientIsKey),
         KeyOutcome::InvalidExpiry => Err(KeyError::InvalidExpiry),
+        KeyOutcome::QuotaExceeded(kind) => Err(KeyError::QuotaExceeded(kind)),
         KeyOutcome::TooMany => Err(KeyError::TooMany),
         KeyOutcome::TooManyNamespaces => Err(KeyError::TooManyNamespaces),
         KeyOutcome::NotFound => Err(KeyError::NotFound),

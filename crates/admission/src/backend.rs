@@ -5,11 +5,13 @@ use std::pin::Pin;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId,
-    LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage, VaultName,
+    LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, UnixMs,
+    Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
+use crate::quotas::{QuotaError, describe_quota};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
@@ -85,6 +87,15 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
+
+    /// The quotas of a namespace with their use; `None` if it does not exist.
+    fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>;
+
+    /// Sets quotas of a namespace.
+    fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>>;
+
+    /// The quotas of the first namespaces with their use, for metrics. Reads what this process knows.
+    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)>;
 
     /// The API keys, if this backend stores any. Without keys the server accepts loopback callers only.
     fn keys(&self) -> Option<&dyn Keys> {
@@ -226,6 +237,13 @@ pub enum Refusal {
     },
     /// The lease was completed, released or timed out: take a new one.
     LeaseExpired,
+    /// The namespace has used up a quota. The same lease may try again.
+    QuotaExceeded {
+        /// The quota.
+        kind: QuotaKind,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
     /// The vault or an account of a credit limit does not exist. The same lease may try again.
     AccountNotFound {
         /// The credit limit; the first by key if there are several.
@@ -255,6 +273,8 @@ pub struct CompleteAnswer {
     pub ignored: Vec<LimitKey>,
     /// Whether the request was malformed. Then nothing was applied.
     pub is_invalid: bool,
+    /// The quota that is used up, if the lease is unknown and could not be marked. Then nothing was applied.
+    pub exceeded: Option<QuotaKind>,
     /// Usage beyond the reservation that fitted.
     pub overage_reserved: u64,
     /// Usage beyond the reservation that is now debt.
@@ -323,6 +343,9 @@ pub enum LimitError {
     /// The limit count is at its maximum.
     #[error("key: limit count reached {LIMITS_MAX}, deleted limits included")]
     TooMany,
+    /// The namespace has used up a quota.
+    #[error("{}", describe_quota(*.0))]
+    QuotaExceeded(QuotaKind),
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),

@@ -44,6 +44,9 @@ impl<H: BookHost> BookCredits<H> {
             ReserveAnswer::Refused(Refusal::UnknownLimitKey(key) | Refusal::LimitDecreasing { key, .. }) => {
                 failed(format!("the limit {key} was deleted while credit was held for it"))
             }
+            ReserveAnswer::Refused(Refusal::QuotaExceeded { .. }) => {
+                Err(BackendError::Overloaded("the namespace has used up its quota of leases or of journal bytes"))
+            }
             ReserveAnswer::Denied { .. } => failed("the limits of a hold are not of kind credit".into()),
         }
     }

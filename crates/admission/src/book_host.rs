@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Operation, Part, Principal, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
+    NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TxId, UnixMs, Usage, VaultId, VaultName, Write,
+    WriteError,
 };
 
 use crate::backend::{
@@ -17,6 +18,7 @@ use crate::backend::{
 use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
 use crate::callers::{ChangePage, Keys};
 use crate::names::Names;
+use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 
@@ -457,6 +459,18 @@ impl<H: BookHost> Backend for BookBackend<H> {
             let (now, id) = self.read(|book, now| (now, vault(book, &namespace, &name))).await?;
             Ok(self.0.host.audit(id?, now).await?)
         })
+    }
+
+    fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
+        Box::pin(self.quota_usage(namespace))
+    }
+
+    fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
+        self.set_quotas_of(by, command)
+    }
+
+    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
+        self.quota_gauges_now()
     }
 
     fn keys(&self) -> Option<&dyn Keys> {

@@ -6,11 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    API_KEY_PREFIX, Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo,
-    KeyName, LimitEdit, LimitKey, NamespaceName, Principal, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    API_KEY_PREFIX, Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyName, LimitEdit,
+    LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
+use crate::quotas::describe_quota;
 pub use cursor::{ChangeCursor, ChangeCursorError, CreditCursor};
 
 /// The alphabet of ids and secrets, without letters that look alike.
@@ -72,11 +73,11 @@ pub enum KeyError {
     #[error("expires_in_seconds: allowed are integers from 1 to {KEY_SECONDS_MAX}")]
     InvalidExpiry,
     /// The key count is at its maximum.
-    #[error(
-        "key count reached {KEYS_OF_NAMESPACE_MAX} for one namespace other than default, or {KEYS_MAX} in total; revoke \
-         unused keys"
-    )]
+    #[error("key count reached {KEYS_MAX} in all namespaces; revoke unused keys")]
     TooMany,
+    /// The namespace has used up a quota.
+    #[error("{}", describe_quota(*.0))]
+    QuotaExceeded(QuotaKind),
     /// The namespace count is at its maximum.
     #[error("namespace: the namespace count is at its maximum")]
     TooManyNamespaces,
@@ -152,6 +153,11 @@ pub enum ChangeKind {
         key: LimitKey,
         /// The revision after the change.
         revision: u64,
+    },
+    /// Quotas of the namespace were set.
+    Quotas {
+        /// The quotas before and after.
+        changes: Vec<QuotaChange>,
     },
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, Principal, Usage, VaultName, WriteError,
+    LimitKey, NamespaceName, Principal, QuotaUsage, SetQuotas, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -31,6 +31,7 @@ use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
 use crate::limits::Limits;
+use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
@@ -327,6 +328,18 @@ impl<H: BookHost> Backend for Composed<H> {
             self.0.registry.check_vault(&namespace, &vault).await?;
             self.0.credits.audit(namespace, vault).await
         })
+    }
+
+    fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
+        Box::pin(self.0.registry.quota_usage(namespace))
+    }
+
+    fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
+        self.0.registry.set_quotas_of(by, command)
+    }
+
+    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
+        self.0.registry.quota_gauges_now()
     }
 
     fn keys(&self) -> Option<&dyn Keys> {

@@ -35,7 +35,11 @@ pub(crate) struct History {
 fn parts(record: &JournalRecord) -> usize {
     match record {
         JournalRecord::Transaction(record) => record.operations.len().saturating_add(record.changes.len()),
-        JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) | JournalRecord::Limit(_) => 1,
+        JournalRecord::Hold(_)
+        | JournalRecord::Release(_)
+        | JournalRecord::Key(_)
+        | JournalRecord::Limit(_)
+        | JournalRecord::Quotas(_) => 1,
         JournalRecord::Settle(_) => 2,
     }
 }
@@ -45,7 +49,7 @@ fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
     match record {
         JournalRecord::Transaction(record) => record.changes.iter().for_each(|change| touch(change.account)),
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => touch(hold.account),
-        JournalRecord::Key(_) | JournalRecord::Limit(_) => {}
+        JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Quotas(_) => {}
         JournalRecord::Settle(settle) => {
             touch(settle.hold.account);
             touch(settle.revenue);

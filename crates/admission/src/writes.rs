@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey, MEMO_BYTES_MAX,
-    NamespaceName, OPERATIONS_MAX, Operation, Receipt, UnixMs, VaultName, WriteError,
+    NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::backend::BackendError;
+use crate::quotas::describe_quota;
 
 /// Most entries in one page.
 pub const PAGE_MAX: usize = 1_000;
@@ -195,9 +196,11 @@ pub fn describe_write_error(error: &WriteError) -> String {
         WriteError::SequenceReused { last_committed_sequence: last } => {
             format!("sequence: already committed with other operations; the last committed sequence is {last}")
         }
-        WriteError::TooManyClients => {
-            "client_id: the client count is at its maximum; use a client_id that has written before".into()
+        WriteError::TooManyClients => format!("client_id: {}", describe_quota(QuotaKind::Clients)),
+        WriteError::QuotaExceeded { operation: Some(operation), kind } => {
+            format!("operations[{operation}]: {}", describe_quota(*kind))
         }
+        WriteError::QuotaExceeded { operation: None, kind } => describe_quota(*kind),
         WriteError::WrongScope { operation } => format!(
             "operations[{operation}]: operations on limits and vaults need a write without vault, operations on accounts \
              and credit a write with vault"

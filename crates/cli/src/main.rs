@@ -18,6 +18,7 @@ mod limits;
 mod logging;
 mod output;
 mod quantity;
+mod quota;
 mod recover;
 mod request;
 mod reserve;
@@ -93,6 +94,9 @@ enum Command {
     /// Show, add and remove the nodes of a cluster, and write backups
     #[command(subcommand, after_help = cluster::HELP)]
     Cluster(cluster::ClusterCommand),
+    /// Show and set the quotas of a namespace
+    #[command(subcommand, after_help = quota::HELP)]
+    Quota(quota::QuotaCommand),
     /// Create, list and revoke API keys
     #[command(subcommand, after_help = key::HELP)]
     Key(key::KeyCommand),
@@ -116,6 +120,7 @@ impl Command {
             Command::Balance(args) => credit::balance(args),
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
+            Command::Quota(command) => quota::run(command),
             Command::Key(command) => key::run(command),
             Command::Recover(args) => recover::run(args),
             Command::Bench(args) => bench::run(args),
@@ -134,6 +139,7 @@ impl Command {
             Command::Balance(args) => args.client.json,
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
+            Command::Quota(command) => command.client().json,
             Command::Key(command) => command.client().json,
             Command::Recover(args) => args.json,
             Command::Bench(args) => args.json,
@@ -222,6 +228,8 @@ mod tests {
             "cluster add --node-id 2 --address 127.0.0.1:7102",
             "cluster remove --node-id 2",
             "key create --name a --role reader",
+            "quota get team",
+            "quota set team --quota limits=1",
             "key list",
             "key revoke abc",
         ] {

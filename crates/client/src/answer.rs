@@ -24,6 +24,7 @@ pub(crate) enum ReserveAnswer {
     AccountNotFound(LimitKey),
     UnknownLimitKey(LimitKey),
     LeaseExpired,
+    QuotaExceeded { retry_after: Duration, message: String },
     Invalid { message: String },
 }
 
@@ -167,6 +168,8 @@ codes! {
     VaultNotFound = "VAULT_NOT_FOUND";
     /// The client is new, and the scope has its maximum number of clients.
     TooManyClients = "TOO_MANY_CLIENTS";
+    /// The namespace has used up a quota, which the message names.
+    QuotaExceeded = "QUOTA_EXCEEDED";
     /// The server cannot tell whether the write was committed.
     Unavailable = "UNAVAILABLE";
     /// An operation does not belong to the scope of the write.

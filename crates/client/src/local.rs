@@ -8,7 +8,7 @@ use std::time::Duration;
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
     DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered, ReserveRequest,
-    SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
+    SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -208,6 +208,10 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
                 ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key] })
             }
             Refusal::AccountNotFound { key, .. } => ReserveAnswer::AccountNotFound(key),
+            Refusal::QuotaExceeded { kind, retry_after_ms } => ReserveAnswer::QuotaExceeded {
+                retry_after: Duration::from_millis(retry_after_ms),
+                message: describe_quota(kind),
+            },
             Refusal::LeaseExpired => ReserveAnswer::LeaseExpired,
             Refusal::InsufficientCredit { key, why, .. } => {
                 let message = describe_credit_shortage(why).map(str::to_owned);
@@ -219,7 +223,7 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
 
 fn completed(answer: Result<earmark_admission::CompleteAnswer, BackendError>) -> Result<Completed, Failure> {
     let answer = answer.map_err(failed)?;
-    match answer.is_invalid {
+    match answer.is_invalid || answer.exceeded.is_some() {
         true => Err(Failure::Invalid { message: answer.message.unwrap_or_default() }),
         false => Ok(Completed { reconciled: answer.reconciled, message: answer.message }),
     }

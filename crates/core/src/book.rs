@@ -5,6 +5,7 @@ mod command;
 mod journal;
 mod key;
 mod outcome;
+mod quota;
 mod receipt;
 mod transact;
 mod transact_vault;
@@ -16,7 +17,8 @@ pub use command::{
     PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, SettleEntry,
+    Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -73,6 +75,15 @@ impl Book {
     }
 
     fn apply_at(&mut self, at: Moment, command: Command<'_>) -> Outcome {
+        let recorded = self.credits.journal.len();
+        let outcome = self.execute(at, command);
+        if self.credits.journal.len() > recorded {
+            self.count_journal_bytes(recorded);
+        }
+        outcome
+    }
+
+    fn execute(&mut self, at: Moment, command: Command<'_>) -> Outcome {
         self.credits.wall = at.wall;
         let now = self.limits.advance(at.log, &mut self.credits);
         let at = Moment { log: now, ..at };
@@ -85,15 +96,17 @@ impl Book {
                 // Earmark's own puts come from the limits file, which is read before a vault can be opened.
                 let lacks_vault =
                     self.credits.actor.is_some() && self.lacks_vault(command.namespace, command.definition);
-                let outcome = match lacks_vault {
-                    true => LimitOutcome::VaultNotFound,
-                    false => self.limits.put_limit(now, &command),
+                let outcome = match self.full_journal(command.namespace, now) {
+                    _ if lacks_vault => LimitOutcome::VaultNotFound,
+                    Some(full) => full,
+                    None => self.limits.put_limit(now, &command),
                 };
                 Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
             Command::DeleteLimit(command) => {
                 let (change, key) = (LimitEdit::Deleted, command.key);
-                let outcome = self.limits.delete_limit(now, &command);
+                let full = self.full_journal(command.namespace, now);
+                let outcome = full.unwrap_or_else(|| self.limits.delete_limit(now, &command));
                 Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
@@ -108,6 +121,7 @@ impl Book {
             Command::Write(write) => Outcome::Write(self.write(at, write)),
             Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
             Command::RevokeKey(command) => Outcome::Key(self.revoke_key(at, command)),
+            Command::SetQuotas(command) => Outcome::Quotas(self.set_quotas(at, command)),
             Command::Tick => Outcome::Ticked,
             Command::AdvanceTime(to) => {
                 if self.is_nothing_reserved(now) {

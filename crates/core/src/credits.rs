@@ -39,6 +39,8 @@ pub(crate) struct Credits {
     /// By namespace.
     names: Vec<BTreeMap<VaultName, VaultId>>,
     index: Index,
+    /// The number of accounts by namespace.
+    account_counts: Vec<u32>,
     /// Journal records that [`Book::drain_journal`](crate::Book::drain_journal) has not taken yet.
     pub(crate) journal: Vec<JournalRecord>,
     /// The actor of the command being applied; `None` for Earmark's own commands.
@@ -82,6 +84,7 @@ impl Credits {
             state: State::default(),
             names: Vec::new(),
             index: Index::new(table_seed),
+            account_counts: Vec::new(),
             journal: Vec::new(),
             actor: None,
             wall: UnixMs::default(),

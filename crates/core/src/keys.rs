@@ -13,12 +13,11 @@ pub use secret::SecretHash;
 
 use crate::book::{KeyChange, KeyEntry, KeyOutcome};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
+use crate::quota::QuotaKind;
 use crate::time::{Moment, UnixMs};
 
 /// The maximum number of keys. When it is reached, a new key replaces the key that expired or was revoked first.
 pub const KEYS_MAX: usize = 10_000;
-/// The maximum number of keys in one namespace other than `default`, so that one tenant cannot use up all keys.
-pub const KEYS_OF_NAMESPACE_MAX: usize = 2_500;
 /// The maximum number of keys in all namespaces other than `default`. The rest is reserved for keys of `default`, so
 /// that a server admin can always create one.
 const KEYS_OF_OTHERS_MAX: usize = 9_000;
@@ -204,8 +203,8 @@ impl Key {
 /// A group of keys that shares one maximum.
 #[derive(Clone, Copy, Debug)]
 enum Share<'a> {
-    /// The keys of one namespace.
-    Own(&'a NamespaceName),
+    /// The keys of one namespace, with its quota.
+    Own(&'a NamespaceName, u64),
     /// The keys of all namespaces but `default`.
     OfOthers,
     /// All keys.
@@ -215,7 +214,7 @@ enum Share<'a> {
 impl Share<'_> {
     fn max(self) -> usize {
         match self {
-            Share::Own(_) => KEYS_OF_NAMESPACE_MAX,
+            Share::Own(_, quota) => usize::try_from(quota).unwrap_or(usize::MAX),
             Share::OfOthers => KEYS_OF_OTHERS_MAX,
             Share::All => KEYS_MAX,
         }
@@ -223,7 +222,7 @@ impl Share<'_> {
 
     fn has(self, key: &KeyInfo) -> bool {
         match self {
-            Share::Own(namespace) => key.namespace == *namespace,
+            Share::Own(namespace, _) => key.namespace == *namespace,
             Share::OfOthers => !key.namespace.is_default(),
             Share::All => true,
         }
@@ -236,7 +235,10 @@ enum Room {
     Free,
     /// There is room once this ended key is removed.
     After(KeyNumber),
+    /// The table is full.
     None,
+    /// The namespace has as many keys as its quota allows.
+    NoneOfQuota,
 }
 
 /// All keys.
@@ -245,6 +247,8 @@ pub(crate) struct Keys {
     /// By number. A key that was replaced is removed.
     pub(crate) all: BTreeMap<KeyNumber, Key>,
     numbers: BTreeMap<KeyId, KeyNumber>,
+    /// The number of keys by namespace.
+    counts: BTreeMap<NamespaceName, usize>,
     /// The number of keys ever created.
     pub(crate) created: u32,
     /// The actor of anonymous callers, allowed while there are no keys.
@@ -254,7 +258,7 @@ pub(crate) struct Keys {
 impl Default for Keys {
     fn default() -> Keys {
         let local = Actor::new(Actor::LOCAL).ok();
-        Keys { all: BTreeMap::new(), numbers: BTreeMap::new(), created: 0, local }
+        Keys { all: BTreeMap::new(), numbers: BTreeMap::new(), counts: BTreeMap::new(), created: 0, local }
     }
 }
 
@@ -309,8 +313,26 @@ impl Keys {
         KeyId::new(client.as_str()).is_ok_and(|id| id.is_random() || self.numbers.contains_key(&id))
     }
 
-    /// The answer to a repeated command, or the reason to refuse a new one.
-    pub(crate) fn judge(&self, now: UnixMs, command: &CreateKey) -> Option<KeyOutcome> {
+    /// The number of keys of a namespace, ended ones included until a new key takes their place.
+    pub(crate) fn count_of(&self, namespace: &NamespaceName) -> usize {
+        self.counts.get(namespace).copied().unwrap_or(0)
+    }
+
+    /// The number of keys in a share.
+    fn count(&self, share: Share<'_>) -> usize {
+        let all = self.all.len();
+        match share {
+            Share::Own(namespace, _) => self.count_of(namespace),
+            Share::OfOthers => {
+                let of_default = self.counts.iter().find(|(namespace, _)| namespace.is_default());
+                all.saturating_sub(of_default.map_or(0, |(_, count)| *count))
+            }
+            Share::All => all,
+        }
+    }
+
+    /// The answer to a repeated command, or the reason to refuse a new one. `quota` is that of the key's namespace.
+    pub(crate) fn judge(&self, now: UnixMs, command: &CreateKey, quota: u64) -> Option<KeyOutcome> {
         if self.find(&command.id).is_some() {
             return Some(self.created_before(command).map_or(KeyOutcome::IdTaken, KeyOutcome::Exists));
         }
@@ -329,8 +351,11 @@ impl Keys {
         if command.valid_seconds.is_some_and(|seconds| seconds == 0 || seconds > KEY_SECONDS_MAX) {
             return Some(KeyOutcome::InvalidExpiry);
         }
-        let is_full = self.room(now, &command.namespace) == Room::None;
-        (is_full || self.created == u32::MAX).then_some(KeyOutcome::TooMany)
+        match self.room(now, &command.namespace, quota) {
+            Room::NoneOfQuota => Some(KeyOutcome::QuotaExceeded(QuotaKind::Keys)),
+            Room::None => Some(KeyOutcome::TooMany),
+            Room::Free | Room::After(_) => (self.created == u32::MAX).then_some(KeyOutcome::TooMany),
+        }
     }
 
     fn of<'a>(&'a self, share: Share<'a>) -> impl Iterator<Item = &'a KeyInfo> {
@@ -338,24 +363,28 @@ impl Keys {
     }
 
     /// Whether another key of this namespace fits. At the maximum, a key that has ended is replaced.
-    fn room(&self, now: UnixMs, namespace: &NamespaceName) -> Room {
-        let shares = [Share::Own(namespace), Share::OfOthers, Share::All];
-        // Only the overall maximum applies to `default`.
-        let shares = if namespace.is_default() { &shares[2..] } else { &shares[..] };
-        let Some(full) = shares.iter().find(|share| self.of(**share).count() >= share.max()) else {
+    fn room(&self, now: UnixMs, namespace: &NamespaceName, quota: u64) -> Room {
+        let own = Share::Own(namespace, quota);
+        let (of_default, of_others) = ([Share::All, own], [own, Share::OfOthers, Share::All]);
+        let shares = if namespace.is_default() { &of_default[..] } else { &of_others[..] };
+        let Some(full) = shares.iter().find(|share| self.count(**share) >= share.max()) else {
             return Room::Free;
         };
         let ended = self.of(*full).filter_map(|info| Some((info.ended_at(now)?, info.number)));
-        ended.min().map_or(Room::None, |(_, number)| Room::After(number))
+        let none = if matches!(full, Share::Own(..)) { Room::NoneOfQuota } else { Room::None };
+        ended.min().map_or(none, |(_, number)| Room::After(number))
     }
 
     /// Creates a key that [`Keys::judge`] did not refuse.
-    pub(crate) fn create(&mut self, at: Moment, command: &CreateKey) -> (KeyNumber, KeyEntry) {
+    pub(crate) fn create(&mut self, at: Moment, command: &CreateKey, quota: u64) -> (KeyNumber, KeyEntry) {
         let now = at.log;
-        if let Room::After(ended) = self.room(now, &command.namespace)
+        if let Room::After(ended) = self.room(now, &command.namespace, quota)
             && let Some(gone) = self.all.remove(&ended)
         {
             self.numbers.remove(&gone.info.id);
+            if let Some(count) = self.counts.get_mut(&gone.info.namespace) {
+                *count = count.saturating_sub(1);
+            }
         }
         let number = KeyNumber(self.created);
         let lasts = command.valid_seconds.map(crate::time::seconds_to_ms);
@@ -384,6 +413,8 @@ impl Keys {
             return false;
         }
         self.numbers.insert(id, number);
+        let count = self.counts.entry(key.info.namespace.clone()).or_default();
+        *count = count.saturating_add(1);
         self.all.insert(number, key);
         true
     }

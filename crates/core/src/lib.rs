@@ -41,6 +41,7 @@ mod hash;
 mod id;
 mod keys;
 mod limits;
+mod quota;
 mod sequence;
 mod snapshot;
 mod time;
@@ -53,14 +54,15 @@ pub use credits::{
 };
 pub use id::*;
 pub use keys::{
-    ClientClaim, ClientOwner, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber,
-    Principal, RevokeKey, Role, RoleError, SecretHash,
+    ClientClaim, ClientOwner, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, Principal, RevokeKey, Role,
+    RoleError, SecretHash,
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,
     LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, Setting, SettingChange,
     TIME_MAX, Totals, UNIT_BYTES_MAX, Usage,
 };
+pub use quota::{JOURNAL_BYTES_PER_DAY, QUOTA_MAX, QuotaKind, QuotaUsage, QuotasOutcome, SetQuotas};
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};
 pub use time::{Moment, UnixMs};

@@ -44,6 +44,7 @@ pub(crate) use undo::UndoLimit;
 
 use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitId, NamespaceId, Reserve};
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
+use crate::quota::{QuotaKind, Quotas};
 use crate::time::UnixMs;
 use credit::Planned;
 use index::{CellPosition, Found, Hash, Index, Reference};
@@ -76,6 +77,7 @@ pub(crate) struct State {
     /// Which parts of the state other systems keep.
     pub(crate) external: ExternalSetup,
     pub(crate) namespaces: Vec<NamespaceName>,
+    pub(crate) quotas: Quotas,
     pub(crate) texts: Vec<Arc<Text>>,
     pub(crate) limits: Table<Limit>,
     pub(crate) nodes: Nodes,
@@ -107,6 +109,7 @@ impl State {
             forgotten_before: UnixMs::default(),
             external: ExternalSetup::default(),
             namespaces: Vec::new(),
+            quotas: Quotas::default(),
             texts: Vec::new(),
             limits: Table::default(),
             nodes: Nodes::default(),
@@ -120,6 +123,7 @@ impl State {
     pub(crate) fn share(&mut self) -> State {
         State {
             namespaces: self.namespaces.clone(),
+            quotas: self.quotas.clone(),
             texts: self.texts.clone(),
             limits: self.limits.clone(),
             nodes: self.nodes.share(),
@@ -170,6 +174,7 @@ impl Limits {
     pub(crate) fn add_namespace(&mut self, name: &NamespaceName) -> Option<NamespaceId> {
         let id = NamespaceId(u16::try_from(self.state.namespaces.len()).ok()?);
         self.state.namespaces.push(name.clone());
+        self.state.quotas.add_namespace(&self.state.config);
         self.names.insert(name.clone(), id);
         self.keys.push(BTreeMap::new());
         Some(id)
@@ -193,6 +198,7 @@ impl Limits {
             return ConfigureOutcome::Invalid(*change);
         }
         self.state.config = self.state.config.with(changes);
+        self.state.quotas.refresh_all(&self.state.config);
         self.version = self.version.wrapping_add(1);
         ConfigureOutcome::Configured
     }
@@ -203,6 +209,15 @@ impl Limits {
 
     pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
         self.keys.get(usize::from(namespace.0))?.get(key).copied()
+    }
+
+    pub(crate) fn quota(&self, namespace: NamespaceId, kind: QuotaKind) -> u64 {
+        self.state.quotas.get(namespace, kind, &self.state.config)
+    }
+
+    /// The number of limits of a namespace, deleted ones included.
+    pub(crate) fn limits_of(&self, namespace: NamespaceId) -> u64 {
+        self.keys.get(usize::from(namespace.0)).map_or(0, |keys| keys.len() as u64)
     }
 
     pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitId {
@@ -274,6 +289,7 @@ impl Limits {
         parts: &[Reservation],
     ) -> u32 {
         let slot = self.state.leases.insert(namespace, lease, reserved_at, parts);
+        self.state.quotas.add_lease(namespace);
         self.index.insert(hash, Reference::record(slot));
         slot
     }
@@ -300,6 +316,7 @@ impl Limits {
     pub(crate) fn add_tombstone(&mut self, tombstone: Tombstone) {
         let hash = self.index.hash(tombstone.namespace, tombstone.id);
         let number = self.state.tombstones.push(tombstone);
+        self.state.quotas.add_lease(tombstone.namespace);
         self.index.insert(hash, Reference::tombstone(number));
     }
 

@@ -147,6 +147,8 @@ pub(crate) struct Sequences<R> {
     numbers: BTreeMap<(u32, u64), u64>,
     base: u64,
     clients_max: u32,
+    /// The number of clients by namespace.
+    counts: Vec<u32>,
 }
 
 impl<R: Clone + Default> Sequences<R> {
@@ -157,6 +159,7 @@ impl<R: Clone + Default> Sequences<R> {
             numbers: BTreeMap::new(),
             base: 0,
             clients_max,
+            counts: Vec::new(),
         }
     }
 
@@ -179,19 +182,25 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
+    /// The number of clients of a namespace, counted once per scope.
+    pub(crate) fn clients_of(&self, namespace: NamespaceId) -> u64 {
+        self.counts.get(usize::from(namespace.0)).copied().unwrap_or(0).into()
+    }
+
     /// The last sequence that the client committed; 0 before the first.
     pub(crate) fn last(&self, scope: Scope, client: &ClientId) -> u64 {
         let hash = self.index.hash_name(scope.bits(), client.as_str());
         self.find(hash, scope, client).map_or(0, |number| self.state.streams.get(number).last)
     }
 
-    /// Decides about a transaction with this sequence and content.
+    /// Decides about a transaction with this sequence and content. `clients_quota` is the number of clients that its
+    /// namespace may have.
     pub(crate) fn judge(
         &self,
         now: UnixMs,
         (scope, client): (Scope, &ClientId),
-        sequence: u64,
-        content: ContentHash,
+        (sequence, content): (u64, ContentHash),
+        clients_quota: u64,
     ) -> Verdict<'_, R> {
         if sequence == 0 || sequence == u64::MAX {
             return Verdict::Invalid;
@@ -203,7 +212,7 @@ impl<R: Clone + Default> Sequences<R> {
             return Verdict::Gap { last };
         }
         let Some(number) = stream else {
-            let is_full = self.state.len() >= self.clients_max;
+            let is_full = self.state.len() >= self.clients_max || self.clients_of(scope.namespace) >= clients_quota;
             return if is_full { Verdict::TooManyClients } else { Verdict::Next(SequenceClaim { hash, stream }) };
         };
         if sequence > last {
@@ -253,6 +262,11 @@ impl<R: Clone + Default> Sequences<R> {
     }
 
     fn add(&mut self, hash: Hash, scope: Scope, client: ClientId) -> u32 {
+        let namespace = usize::from(scope.namespace.0);
+        if self.counts.len() <= namespace {
+            self.counts.resize(namespace.saturating_add(1), 0);
+        }
+        self.counts[namespace] = self.counts[namespace].saturating_add(1);
         let stream = Stream { scope, client: Some(client), ..Stream::default() };
         let number = self.state.streams.insert(stream);
         self.index.insert(hash, Reference::record(number));

@@ -10,6 +10,7 @@ mod credit;
 mod decode;
 mod encode;
 mod keys;
+mod quotas;
 mod records;
 
 pub use decode::Restore;

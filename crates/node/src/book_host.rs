@@ -58,6 +58,7 @@ fn events(command: &Command<'_>) -> usize {
         | Command::Configure(_)
         | Command::CreateKey(_)
         | Command::RevokeKey(_)
+        | Command::SetQuotas(_)
         | Command::Tick
         | Command::AdvanceTime(_) => 1,
     }

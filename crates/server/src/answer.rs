@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::fmt;
 
 use axum::http::StatusCode;
-use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer, describe_credit_shortage};
-use earmark_core::{CreditShortage, LimitKey};
+use earmark_admission::{
+    BackendError, CompleteAnswer, Refusal, ReserveAnswer, describe_credit_shortage, describe_quota, quota_code,
+};
+use earmark_core::{CreditShortage, LimitKey, QuotaKind};
 use serde::{Serialize, Serializer};
 
 use crate::budget::NoRoom;
@@ -45,7 +47,7 @@ pub(crate) const UNAVAILABLE: &str = "UNAVAILABLE";
 pub(crate) const INVALID: &str = "INVALID";
 
 /// The codes of uncommitted writes.
-pub(crate) const WRITE_CODES: [&str; 14] = [
+pub(crate) const WRITE_CODES: [&str; 15] = [
     "SEQUENCE_GAP",
     "ALREADY_COMMITTED",
     "SEQUENCE_REUSED",
@@ -57,6 +59,7 @@ pub(crate) const WRITE_CODES: [&str; 14] = [
     "CONFLICT",
     "VAULT_NOT_FOUND",
     "TOO_MANY_CLIENTS",
+    "QUOTA_EXCEEDED",
     "WRONG_SCOPE",
     INVALID,
     UNAVAILABLE,
@@ -75,6 +78,7 @@ pub(crate) enum Code<'a> {
     AccountNotFound(&'a LimitKey),
     ExceedsCapacity(&'a LimitKey),
     LeaseExpired,
+    QuotaExceeded(QuotaKind),
     Overloaded,
     BackendError,
 }
@@ -90,6 +94,7 @@ impl fmt::Display for Code<'_> {
             Code::AccountNotFound(key) => write!(f, "{ACCOUNT_NOT_FOUND}:{key}"),
             Code::ExceedsCapacity(key) => write!(f, "{EXCEEDS_CAPACITY}:{key}"),
             Code::LeaseExpired => f.write_str(LEASE_EXPIRED),
+            Code::QuotaExceeded(kind) => f.write_str(&quota_code(*kind)),
             Code::Overloaded => f.write_str(OVERLOADED),
             Code::BackendError => f.write_str(BACKEND_ERROR),
         }
@@ -191,6 +196,12 @@ impl<'a> ReserveWire<'a> {
                 limited_by: std::slice::from_ref(key),
                 ..NOT_ALLOWED
             },
+            Refusal::QuotaExceeded { kind, retry_after_ms } => ReserveWire {
+                error: Code::QuotaExceeded(*kind),
+                retry_after_ms: *retry_after_ms,
+                message: Some(describe_quota(*kind).into()),
+                ..NOT_ALLOWED
+            },
             Refusal::LeaseExpired => {
                 let message = Some(
                     "lease_id: the lease was completed, released or timed out; reserve with a new lease id".into(),
@@ -210,6 +221,7 @@ impl<'a> ReserveWire<'a> {
             | Code::InsufficientCredit(_)
             | Code::AccountNotFound(_)
             | Code::ExceedsCapacity(_)
+            | Code::QuotaExceeded(_)
             | Code::LeaseExpired => StatusCode::OK,
             Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -226,6 +238,7 @@ impl<'a> ReserveWire<'a> {
             Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
             Code::AccountNotFound(_) => Reserved::AccountNotFound,
             Code::LeaseExpired => Reserved::LeaseExpired,
+            Code::QuotaExceeded(_) => Reserved::QuotaExceeded,
             Code::Overloaded => Reserved::Overloaded,
             Code::BackendError => Reserved::BackendError,
         }
@@ -257,9 +270,13 @@ pub(crate) struct CompleteWire<'a> {
 impl<'a> CompleteWire<'a> {
     pub(crate) fn of(answer: &'a Result<CompleteAnswer, BackendError>) -> CompleteWire<'a> {
         match answer {
-            Ok(CompleteAnswer { reconciled, message, is_invalid, .. }) => CompleteWire {
-                ok: !is_invalid,
-                error: if *is_invalid { Code::InvalidRequest } else { Code::None },
+            Ok(CompleteAnswer { reconciled, message, is_invalid, exceeded, .. }) => CompleteWire {
+                ok: !is_invalid && exceeded.is_none(),
+                error: match exceeded {
+                    Some(kind) => Code::QuotaExceeded(*kind),
+                    None if *is_invalid => Code::InvalidRequest,
+                    None => Code::None,
+                },
                 message: message.as_deref().map(Cow::Borrowed),
                 reconciled: *reconciled,
             },
@@ -271,7 +288,7 @@ impl<'a> CompleteWire<'a> {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self.outcome() {
-            Completed::Reconciled | Completed::Unknown => StatusCode::OK,
+            Completed::Reconciled | Completed::Unknown | Completed::QuotaExceeded => StatusCode::OK,
             Completed::InvalidRequest => StatusCode::BAD_REQUEST,
             Completed::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Completed::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -282,6 +299,7 @@ impl<'a> CompleteWire<'a> {
         match self.error {
             Code::None if self.reconciled => Completed::Reconciled,
             Code::None => Completed::Unknown,
+            Code::QuotaExceeded(_) => Completed::QuotaExceeded,
             Code::Overloaded => Completed::Overloaded,
             Code::BackendError => Completed::BackendError,
             Code::InvalidRequest

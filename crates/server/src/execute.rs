@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
+    QuotaError, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
 };
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, WriteError};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, WriteError};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
+pub(crate) const NAMESPACE_NOT_FOUND: &str = "namespace: no namespace has this name";
 pub(crate) const LEASE_NOT_FOUND: &str = "lease_id: lease not found, or forgotten since";
 /// Entries on a page when the request gives no page size.
 pub(crate) const PAGE_SIZE_DEFAULT: usize = 100;
@@ -164,6 +165,13 @@ pub(crate) async fn delete_limit(
     let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
     tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete limit");
     change(app, context, async move { backend.delete_limit(by, request).await }).await
+}
+
+/// Sets quotas of a namespace.
+pub(crate) async fn set_quotas(app: &App, context: &RequestContext, command: SetQuotas) -> Result<(), QuotaError> {
+    let (actor, namespace) = (&context.caller.actor, &command.namespace);
+    tracing::info!(request_id = context.id(), %actor, %namespace, "set quotas");
+    app.by(context.deadline, app.backend.set_quotas(context.caller.by.clone(), command)).await?
 }
 
 /// Executes a change of a limit in a task of its own: it has several steps, which must not stop half way when the

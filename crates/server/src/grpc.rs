@@ -9,6 +9,7 @@ mod health;
 mod ledger;
 mod limits;
 mod method;
+mod quotas;
 mod status;
 mod timeout;
 mod unary;

@@ -11,6 +11,7 @@ mod openapi;
 mod operation;
 mod parse;
 mod query;
+mod quotas;
 mod reply;
 mod request_id;
 mod reserve;

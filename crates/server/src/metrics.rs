@@ -6,6 +6,7 @@
 mod calls;
 mod denials;
 mod node;
+mod quotas;
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -25,6 +26,7 @@ use crate::http::ROUTES;
 use crate::log_rate::LINE_KINDS;
 use calls::Calls;
 use denials::Denials;
+use quotas::NamespaceQuotas;
 
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
@@ -49,11 +51,12 @@ pub(crate) enum Reserved {
     InsufficientCredit,
     AccountNotFound,
     LeaseExpired,
+    QuotaExceeded,
     Overloaded,
     BackendError,
 }
 
-const RESERVED: [(Reserved, &str); 10] = [
+const RESERVED: [(Reserved, &str); 11] = [
     (Reserved::Allowed, "allowed"),
     (Reserved::Denied, "denied"),
     (Reserved::InvalidRequest, "invalid_request"),
@@ -62,6 +65,7 @@ const RESERVED: [(Reserved, &str); 10] = [
     (Reserved::InsufficientCredit, "insufficient_credit"),
     (Reserved::AccountNotFound, "account_not_found"),
     (Reserved::LeaseExpired, "lease_expired"),
+    (Reserved::QuotaExceeded, "quota_exceeded"),
     (Reserved::Overloaded, "overloaded"),
     (Reserved::BackendError, "backend_error"),
 ];
@@ -81,14 +85,16 @@ pub(crate) enum Completed {
     Reconciled,
     Unknown,
     InvalidRequest,
+    QuotaExceeded,
     Overloaded,
     BackendError,
 }
 
-const COMPLETED: [(Completed, &str); 5] = [
+const COMPLETED: [(Completed, &str); 6] = [
     (Completed::Reconciled, "reconciled"),
     (Completed::Unknown, "unknown"),
     (Completed::InvalidRequest, "invalid_request"),
+    (Completed::QuotaExceeded, "quota_exceeded"),
     (Completed::Overloaded, "overloaded"),
     (Completed::BackendError, "backend_error"),
 ];
@@ -303,7 +309,7 @@ impl Metrics {
     }
 
     /// All metrics in the Prometheus text format.
-    pub(crate) fn render(&self, stats: &Stats, cluster: Option<&ClusterStatus>) -> String {
+    pub(crate) fn render(&self, stats: &Stats, quotas: &[NamespaceQuotas], cluster: Option<&ClusterStatus>) -> String {
         let gauges = &self.gauges;
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
         gauges.queue_depth.set(stats.queue_depth as f64);
@@ -320,13 +326,14 @@ impl Metrics {
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
         }
+        text.push_str(&quotas::gauges(quotas));
         text.push_str(&cluster.map(node::lags).unwrap_or_default());
         text
     }
 
     /// The series of one namespace. Totals of the server are not among them: they tell about other namespaces.
-    pub(crate) fn render_for(&self, stats: &Stats, namespace: &NamespaceName) -> String {
-        let (text, own) = (self.render(stats, None), format!("namespace=\"{namespace}\""));
+    pub(crate) fn render_for(&self, stats: &Stats, quotas: &[NamespaceQuotas], namespace: &NamespaceName) -> String {
+        let (text, own) = (self.render(stats, quotas, None), format!("namespace=\"{namespace}\""));
         let series = |line: &str| line.split_once('{').map(|(name, _)| name.to_owned());
         let names: BTreeSet<String> = text.lines().filter(|line| line.contains(&own)).filter_map(series).collect();
         let is_shown = |line: &&str| match line.strip_prefix("# ") {
@@ -407,7 +414,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.reserved(Reserved::LeaseExpired);
         metrics.completed(Completed::Unknown);
-        let text = metrics.render(&Stats::default(), None);
+        let text = metrics.render(&Stats::default(), &[], None);
         assert!(text.contains("earmark_reserves_total{outcome=\"lease_expired\"} 1\n"), "{text}");
         assert!(text.contains("earmark_completes_total{outcome=\"unknown\"} 1\n"), "{text}");
         assert!(text.contains("earmark_reserves_total{outcome=\"allowed\"} 0\n"), "{text}");
@@ -423,7 +430,7 @@ mod tests {
             debt: u128::from(u64::MAX) + 1,
             queue_depth: 6,
         };
-        let text = Metrics::new().render(&stats, None);
+        let text = Metrics::new().render(&stats, &[], None);
         for line in [
             "earmark_live_leases 1\n",
             "earmark_remembered_leases 2\n",
@@ -440,7 +447,7 @@ mod tests {
     /// With limits on TigerBeetle no node knows all leases, and `earmark_live_leases 0` was shown.
     #[test]
     fn a_gauge_that_the_backend_does_not_know_is_absent() {
-        let text = Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, None);
+        let text = Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, &[], None);
         assert!(!text.contains("earmark_live_leases "), "{text}");
     }
 
@@ -448,7 +455,7 @@ mod tests {
     fn an_unknown_status_counts_as_500() {
         let metrics = Metrics::new();
         metrics.served(0, StatusCode::IM_A_TEAPOT, Duration::from_micros(70));
-        let text = metrics.render(&Stats::default(), None);
+        let text = metrics.render(&Stats::default(), &[], None);
         assert!(text.contains("earmark_http_requests_total{route=\"reserve\",status=\"500\"} 1\n"), "{text}");
         assert!(text.contains("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"0.0001\"} 1\n"), "{text}");
     }

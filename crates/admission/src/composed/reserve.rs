@@ -160,6 +160,7 @@ impl<H: BookHost> Parts<H> {
                 | Refusal::UnknownLimitKey(_)
                 | Refusal::LimitDecreasing { .. }
                 | Refusal::AccountNotFound { .. }
+                | Refusal::QuotaExceeded { .. }
                 | Refusal::InsufficientCredit { .. },
             ) => return NextStep::Answer,
         };

@@ -210,6 +210,7 @@ async fn said_of(keys: &dyn Keys) -> Vec<String> {
                 ChangeKind::Transaction { operations, .. } => operations.join(", "),
                 ChangeKind::Key { change, role, .. } => format!("{change:?} {role}"),
                 ChangeKind::Limit { edit, key, revision } => format!("{edit:?} {key} {revision}"),
+                ChangeKind::Quotas { changes } => format!("quotas {}", changes.len()),
             };
             format!("{} by {}", what, entry.actor)
         }));

@@ -88,7 +88,7 @@ impl ChangeEntry {
     fn bytes(&self) -> usize {
         match &self.what {
             ChangeKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
-            ChangeKind::Key { .. } | ChangeKind::Limit { .. } => 0,
+            ChangeKind::Key { .. } | ChangeKind::Limit { .. } | ChangeKind::Quotas { .. } => 0,
         }
     }
 }
@@ -112,6 +112,14 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             namespace: book.namespace_name(limit.namespace)?.clone(),
             vault: None,
             what: ChangeKind::Limit { edit: limit.change, key: limit.key.clone(), revision: limit.revision },
+        }),
+        JournalRecord::Quotas(quotas) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
+            at: quotas.at.wall,
+            actor: quotas.actor.clone(),
+            namespace: book.namespace_name(quotas.namespace)?.clone(),
+            vault: None,
+            what: ChangeKind::Quotas { changes: quotas.changes.clone() },
         }),
         JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
     }

@@ -21,7 +21,11 @@ impl Sums {
         match record {
             JournalRecord::Transaction(transaction) => self.add_transaction(transaction),
             // A held amount still belongs to its account. Only payments move credit.
-            JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) | JournalRecord::Limit(_) => {}
+            JournalRecord::Hold(_)
+            | JournalRecord::Release(_)
+            | JournalRecord::Key(_)
+            | JournalRecord::Limit(_)
+            | JournalRecord::Quotas(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
                 self.change(settle.hold.account, settle.hold.asset, paid.wrapping_neg());

@@ -105,6 +105,7 @@ impl Shared {
             // The server does not remember these leases, so a late earlier copy may still be admitted.
             ReserveAnswer::UnknownLimitKey(_)
             | ReserveAnswer::AccountNotFound(_)
+            | ReserveAnswer::QuotaExceeded { .. }
             | ReserveAnswer::LimitDecreasing(_) => may_have_held,
             ReserveAnswer::Allowed { .. }
             | ReserveAnswer::Denied(_)
@@ -117,6 +118,10 @@ impl Shared {
                 Attempt::Admitted(Guard::new(shared, pending.lease, pending.job.clone(), reserved_at))
             }
             ReserveAnswer::Denied(denial) | ReserveAnswer::LimitDecreasing(denial) => Attempt::Denied(denial),
+            // Leases are forgotten and days end, so waiting helps.
+            ReserveAnswer::QuotaExceeded { retry_after, .. } => {
+                Attempt::Denied(Denial { retry_after, limited_by: Vec::new() })
+            }
             ReserveAnswer::LeaseExpired => {
                 Attempt::Denied(Denial { retry_after: std::time::Duration::ZERO, limited_by: Vec::new() })
             }

@@ -52,6 +52,9 @@ impl Reader<'_> {
             "unknown_limit_key" => Ok(ReserveAnswer::UnknownLimitKey(key()?)),
             "insufficient_credit" => Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: message.message }),
             "account_not_found" => Ok(ReserveAnswer::AccountNotFound(key()?)),
+            "quota_exceeded" => {
+                Ok(ReserveAnswer::QuotaExceeded { retry_after, message: message.message.unwrap_or_default() })
+            }
             "lease_expired" => Ok(ReserveAnswer::LeaseExpired),
             "invalid_request" => Ok(ReserveAnswer::Invalid { message: message.message.unwrap_or_default() }),
             "overloaded" | "backend_error" => Err(self.unavailable(message.message.unwrap_or_default())),
@@ -64,6 +67,9 @@ impl Reader<'_> {
         match (ok, error.as_str()) {
             (true, _) => Ok(Completed { reconciled, message }),
             (false, "invalid_request") => Err(Failure::Invalid { message: message.unwrap_or_default() }),
+            (false, quota) if quota.starts_with("quota_exceeded:") => {
+                Err(Failure::Invalid { message: message.unwrap_or_default() })
+            }
             (false, "overloaded" | "backend_error") => Err(self.unavailable(message.unwrap_or_default())),
             (false, other) => Err(self.unexpected(format!("error: found {other:?}"))),
         }

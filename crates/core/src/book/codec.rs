@@ -2,6 +2,7 @@
 
 mod key;
 mod outcome;
+mod quota;
 mod receipt;
 mod result;
 mod write;
@@ -20,6 +21,7 @@ use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, Overage, Setting, SettingChange};
+use crate::quota::SetQuotas;
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -39,6 +41,7 @@ const CONFIGURE: u8 = 12;
 const RESERVE_FOR_JOB: u8 = 13;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
+const SET_QUOTAS: u8 = 34;
 /// Before the tag of a command that comes from anyone.
 const BY_ANYONE: u8 = 40;
 /// Before the number of a key and the tag of a command that comes by it.
@@ -137,6 +140,10 @@ impl Command<'_> {
                 out.put_u8(REVOKE_KEY);
                 key::put_revoke(out, command);
             }
+            Command::SetQuotas(command) => {
+                out.put_u8(SET_QUOTAS);
+                quota::put_set(out, command);
+            }
             Command::Tick => out.put_u8(TICK),
             Command::AdvanceTime(to) => {
                 out.put_u8(ADVANCE_TIME);
@@ -158,6 +165,7 @@ pub struct CommandBuffer {
     write: Option<Write>,
     create_key: Option<CreateKey>,
     revoke_key: Option<RevokeKey>,
+    set_quotas: Option<SetQuotas>,
 }
 
 impl CommandBuffer {
@@ -223,6 +231,7 @@ impl CommandBuffer {
             }
             CREATE_KEY => Command::CreateKey(self.create_key.insert(key::create(&mut input)?)),
             REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(key::revoke(&mut input)?)),
+            SET_QUOTAS => Command::SetQuotas(self.set_quotas.insert(quota::set(&mut input)?)),
             TICK => Command::Tick,
             ADVANCE_TIME => Command::AdvanceTime(time(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),

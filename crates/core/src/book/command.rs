@@ -4,6 +4,7 @@ use super::write::Write;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{Definition, SettingChange};
+use crate::quota::SetQuotas;
 use crate::time::UnixMs;
 
 /// The maximum number of requirements of a reserve, and of actuals of a complete.
@@ -79,6 +80,8 @@ pub enum Command<'a> {
     CreateKey(&'a CreateKey),
     /// Revokes an API key.
     RevokeKey(&'a RevokeKey),
+    /// Sets quotas of a namespace.
+    SetQuotas(&'a SetQuotas),
     /// Advances time and cleans up a bounded number of due records.
     Tick,
     /// Moves log time forward to this time if nothing is reserved; else like a tick.

@@ -10,6 +10,7 @@ use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Role};
+use crate::quota::QuotaKind;
 use crate::time::Moment;
 
 /// One journal record. The Book hands records out and keeps none; see
@@ -28,6 +29,8 @@ pub enum JournalRecord {
     Key(KeyEntry),
     /// A limit was put or deleted outside a transaction.
     Limit(LimitEntry),
+    /// Quotas of a namespace were set.
+    Quotas(QuotaEntry),
 }
 
 impl JournalRecord {
@@ -40,12 +43,36 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
-            JournalRecord::Key(_) | JournalRecord::Limit(_) => Vec::new(),
+            JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Quotas(_) => Vec::new(),
         };
         accounts.sort_unstable();
         accounts.dedup();
         accounts
     }
+}
+
+/// Quotas of a namespace that were set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaEntry {
+    /// When they were set.
+    pub at: Moment,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The quotas, ordered by kind.
+    pub changes: Vec<QuotaChange>,
+    /// The actor.
+    pub actor: Actor,
+}
+
+/// A quota that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaChange {
+    /// What it bounds.
+    pub kind: QuotaKind,
+    /// The quota before.
+    pub old: u64,
+    /// The quota from now on.
+    pub new: u64,
 }
 
 /// A committed transaction.

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::id::{Actor, ClientId, KeyId, LimitKey};
 use crate::keys::{ClientClaim, ClientOwner, CreateKey, KeyInfo, KeyNumber, Principal, RevokeKey, SecretHash};
+use crate::quota::QuotaKind;
 use crate::time::{Moment, UnixMs};
 
 /// The answer to `CreateKey` and `RevokeKey`, in order of precedence.
@@ -24,6 +25,8 @@ pub enum KeyOutcome {
     ClientIsKey,
     /// The validity is 0 or too long.
     InvalidExpiry,
+    /// The namespace has used up a quota.
+    QuotaExceeded(QuotaKind),
     /// The maximum number of keys is reached, and none has ended.
     TooMany,
     /// The maximum number of namespaces is reached.
@@ -78,13 +81,19 @@ impl Book {
     }
 
     pub(super) fn create_key(&mut self, at: Moment, command: &CreateKey) -> KeyOutcome {
-        if let Some(outcome) = self.keys.judge(at.log, command) {
+        let namespace = self.limits.namespace(&command.namespace);
+        // A namespace that does not exist yet has the quota of the next one.
+        let quota = self.quota(namespace.unwrap_or(NamespaceId(u16::MAX)), QuotaKind::Keys);
+        if let Some(outcome) = self.keys.judge(at.log, command, quota) {
             return outcome;
+        }
+        if namespace.is_some_and(|namespace| !self.limits.state.quotas.has_room_in_journal(namespace, at.log)) {
+            return KeyOutcome::QuotaExceeded(QuotaKind::JournalBytesPerDay);
         }
         if self.open_namespace(&command.namespace) == NamespaceOutcome::TooMany {
             return KeyOutcome::TooManyNamespaces;
         }
-        let (number, entry) = self.keys.create(at, command);
+        let (number, entry) = self.keys.create(at, command, quota);
         self.credits.journal.push(JournalRecord::Key(entry));
         KeyOutcome::Created(number)
     }

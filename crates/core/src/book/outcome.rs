@@ -4,6 +4,7 @@ use super::command::{LimitId, NamespaceId};
 use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
 use crate::limits::{DefinitionError, SettingChange};
+use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::UnixMs;
 
 /// The outcome of a command.
@@ -25,6 +26,8 @@ pub enum Outcome {
     Write(WriteOutcome),
     /// Of `CreateKey` and `RevokeKey`.
     Key(KeyOutcome),
+    /// Of `SetQuotas`.
+    Quotas(QuotasOutcome),
     /// Of any command: the right it was sent with is not valid. Nothing changed.
     Unauthenticated,
     /// Of `Tick`.
@@ -71,6 +74,8 @@ pub enum LimitOutcome {
     VaultNotFound,
     /// The maximum number of limits is reached, deleted ones included.
     TooMany,
+    /// The namespace has used up a quota.
+    QuotaExceeded(QuotaKind),
     /// Changed, or decreasing towards the change.
     Changed {
         /// The id.
@@ -151,6 +156,13 @@ pub enum ReserveOutcome {
     LimitsExternal,
     /// The maximum number of lease records is reached. The same lease may try again.
     Overloaded,
+    /// The namespace has used up a quota. The same lease may try again.
+    QuotaExceeded {
+        /// The quota.
+        kind: QuotaKind,
+        /// Retry hint.
+        retry_after_ms: u64,
+    },
     /// A requirement does not fit. Nothing was reserved, and the lease stays denied.
     Denied(Denial),
     /// All limits have room but an account does not. Nothing was reserved, and the lease stays denied.
@@ -234,6 +246,9 @@ pub enum CompleteOutcome {
     UnknownByAge,
     /// The lease is unknown and the maximum number of lease records is reached. It may be completed again.
     Overloaded,
+    /// The lease is unknown, and the namespace has as many lease records as its quota allows. It may be completed
+    /// again.
+    LeasesQuotaExceeded,
     /// The lease was unknown. It is marked as completed, so that a late reserve takes nothing.
     Marked,
     /// Settled. After a release: nothing was used.
@@ -250,6 +265,7 @@ impl CompleteOutcome {
             | CompleteOutcome::HeldNothing
             | CompleteOutcome::UnknownByAge
             | CompleteOutcome::Overloaded
+            | CompleteOutcome::LeasesQuotaExceeded
             | CompleteOutcome::Marked => false,
         }
     }

@@ -8,6 +8,7 @@ use super::write::TxId;
 use crate::credits::AccountId;
 use crate::id::{Actor, ClientId};
 use crate::limits::DefinitionError;
+use crate::quota::QuotaKind;
 use crate::time::Moment;
 
 /// The outcome of `Write`.
@@ -83,8 +84,15 @@ pub enum WriteError {
         /// The last committed sequence.
         last_committed_sequence: u64,
     },
-    /// The client is new and the maximum number of clients is reached.
+    /// The client is new, and the maximum number of clients or the quota of its namespace is reached.
     TooManyClients,
+    /// The namespace has used up a quota.
+    QuotaExceeded {
+        /// The index of the operation that needs more; `None` for the transaction as a whole.
+        operation: Option<usize>,
+        /// The quota.
+        kind: QuotaKind,
+    },
     /// An operation does not belong to the scope of the transaction.
     WrongScope {
         /// The index of the operation.
@@ -192,6 +200,7 @@ impl WriteError {
             WriteError::AlreadyCommitted { .. } => "ALREADY_COMMITTED",
             WriteError::SequenceReused { .. } => "SEQUENCE_REUSED",
             WriteError::TooManyClients => "TOO_MANY_CLIENTS",
+            WriteError::QuotaExceeded { .. } => "QUOTA_EXCEEDED",
             WriteError::WrongScope { .. } => "WRONG_SCOPE",
             WriteError::ConditionFailed { .. } => "CONDITION_FAILED",
             WriteError::AccountNotFound { .. } => "ACCOUNT_NOT_FOUND",
@@ -214,7 +223,7 @@ impl WriteError {
             | WriteError::AccountFrozen { operation }
             | WriteError::Conflict { operation }
             | WriteError::InsufficientCredit { operation } => Some(*operation),
-            WriteError::VaultNotFound { operation } => *operation,
+            WriteError::VaultNotFound { operation } | WriteError::QuotaExceeded { operation, .. } => *operation,
             WriteError::Invalid(
                 InvalidWrite::UnknownNamespace
                 | InvalidWrite::TooManyOperations { .. }
@@ -238,6 +247,7 @@ impl WriteError {
             WriteError::Invalid(_)
             | WriteError::VaultNotFound { .. }
             | WriteError::TooManyClients
+            | WriteError::QuotaExceeded { .. }
             | WriteError::WrongScope { .. }
             | WriteError::ConditionFailed { .. }
             | WriteError::AccountNotFound { .. }

@@ -8,10 +8,12 @@ use super::codec::put_operations;
 use super::journal::{JournalRecord, Transaction};
 use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 use super::write::{OPERATIONS_MAX, Operation, Write};
-use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
+use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit};
 use crate::credits::CreditRefusal;
+use crate::id::VaultName;
 use crate::keys::ClientOwner;
 use crate::limits::UndoLimit;
+use crate::quota::QuotaKind;
 use crate::sequence::{ContentHash, Kept, Scope, Verdict};
 use crate::time::{Moment, UnixMs};
 
@@ -27,7 +29,8 @@ impl Book {
         let content = self.content(&write.operations);
         let client = (scope, &write.client);
         let owner = self.claim(now, scope, write)?;
-        let claim = match self.sequences.judge(now, client, write.sequence, content) {
+        let clients_quota = self.quota(scope.namespace, QuotaKind::Clients);
+        let claim = match self.sequences.judge(now, client, (write.sequence, content), clients_quota) {
             Verdict::Invalid => {
                 return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
             }
@@ -46,6 +49,9 @@ impl Book {
         let is_of_vault = scope.vault.is_some();
         if let Some(operation) = write.operations.iter().position(|each| each.is_of_vault() != is_of_vault) {
             return Err(WriteError::WrongScope { operation });
+        }
+        if !self.limits.state.quotas.has_room_in_journal(scope.namespace, now) {
+            return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
         }
         let (results, changes) = match scope.vault {
             Some(vault) => self.write_vault(now, vault, &write.operations)?,
@@ -157,6 +163,7 @@ impl Book {
                 self.limits.delete_limit(now, &DeleteLimit { namespace, key, expected_revision })
             }
             Operation::OpenVault { vault } => {
+                self.check_open_vault(namespace, vault)?;
                 let opened = self.credits.open_vault(namespace, vault);
                 let vault = opened.ok_or(Refusal::Invalid(InvalidOperation::TooManyVaults))?;
                 return Ok(OperationResult::Vault(vault));
@@ -176,8 +183,24 @@ impl Book {
             LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(Refusal::Condition { revision: 0 }),
             LimitOutcome::KindDiffers => Err(Refusal::Invalid(InvalidOperation::LimitKindDiffers)),
             LimitOutcome::TooMany => Err(Refusal::Invalid(InvalidOperation::TooManyLimits)),
+            LimitOutcome::QuotaExceeded(kind) => Err(Refusal::Quota(kind)),
             LimitOutcome::VaultNotFound => Err(Refusal::VaultNotFound),
         }
+    }
+}
+
+impl Book {
+    /// Checks that the namespace may open another vault, which has an account of its own.
+    fn check_open_vault(&self, namespace: NamespaceId, vault: &VaultName) -> Result<(), Refusal> {
+        if self.credits.vault(namespace, vault).is_some() {
+            return Ok(());
+        }
+        let used = [
+            (QuotaKind::Vaults, self.credits.vaults_of(namespace)),
+            (QuotaKind::Accounts, self.credits.accounts_of(namespace).into()),
+        ];
+        let full = used.into_iter().find(|(kind, used)| *used >= self.quota(namespace, *kind));
+        full.map_or(Ok(()), |(kind, _)| Err(Refusal::Quota(kind)))
     }
 }
 
@@ -188,6 +211,7 @@ pub(super) enum Refusal {
     Credit(CreditRefusal),
     WrongScope,
     VaultNotFound,
+    Quota(QuotaKind),
 }
 
 impl Refusal {
@@ -197,10 +221,12 @@ impl Refusal {
             Refusal::Condition { revision } => WriteError::ConditionFailed { operation, revision },
             Refusal::WrongScope => WriteError::WrongScope { operation },
             Refusal::VaultNotFound => WriteError::VaultNotFound { operation: Some(operation) },
+            Refusal::Quota(kind) => WriteError::QuotaExceeded { operation: Some(operation), kind },
             Refusal::Credit(refusal) => {
                 let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
                 match refusal {
                     CreditRefusal::TooManyAccounts => invalid(InvalidOperation::TooManyAccounts),
+                    CreditRefusal::AccountsQuota => Refusal::Quota(QuotaKind::Accounts).at(operation),
                     CreditRefusal::TooManyAssets => invalid(InvalidOperation::TooManyAssets),
                     CreditRefusal::OutOfRange => invalid(InvalidOperation::OutOfRange),
                     CreditRefusal::NotFound => WriteError::AccountNotFound { operation },

@@ -5,6 +5,7 @@ use super::transact::Refusal;
 use super::write::{MEMO_BYTES_MAX, Operation};
 use super::{Book, Change, VaultId};
 use crate::credits::{AccountStatus, CreditRefusal, Culprit, Draft, Shortfall};
+use crate::quota::QuotaKind;
 use crate::time::UnixMs;
 
 impl Book {
@@ -16,7 +17,8 @@ impl Book {
         vault: VaultId,
         operations: &[Operation],
     ) -> Result<(Vec<OperationResult>, Vec<Change>), WriteError> {
-        let mut draft = self.credits.begin(now, vault);
+        let quota = self.vault_name(vault).map(|(namespace, _)| self.quota(namespace, QuotaKind::Accounts));
+        let mut draft = self.credits.begin(now, vault, quota.unwrap_or(0));
         let mut results = Vec::with_capacity(operations.len());
         for (position, operation) in operations.iter().enumerate() {
             match self.draft(&mut draft, operation) {

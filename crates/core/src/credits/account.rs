@@ -2,14 +2,14 @@
 
 use super::plan::Overdraft;
 use super::{Credits, State};
-use crate::book::VaultId;
+use crate::book::{NamespaceId, VaultId};
 use crate::id::AccountName;
 use crate::limits::index::{Found, Hash, Reference};
 use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::Timeline;
 
-/// The maximum number of accounts in all vaults.
-pub const ACCOUNTS_MAX: u32 = 1 << 28;
+/// The maximum number of accounts in all vaults: 2^24, which take 8 GiB at 500 bytes each with their balances.
+pub const ACCOUNTS_MAX: u32 = 1 << 24;
 
 /// The id of an account. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +118,9 @@ impl Credits {
             return None;
         }
         let hash = self.account_hash(account.vault, &name);
+        if let Some(count) = self.accounts_of_mut(account.vault) {
+            *count = count.saturating_add(1);
+        }
         let slot = self.state.accounts.insert(account);
         self.index.insert(hash, Reference::record(slot));
         Some(slot)
@@ -127,13 +130,31 @@ impl Credits {
     pub(crate) fn pop_account(&mut self) {
         let Some(slot) = self.state.accounts.used().checked_sub(1) else { return };
         let account = self.state.accounts.get(slot);
+        let vault = account.vault;
         if let Some(name) = &account.name {
-            let hash = self.account_hash(account.vault, name);
+            let hash = self.account_hash(vault, name);
             if let Some((position, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
                 self.index.remove(position);
             }
         }
         self.state.accounts.pop();
+        if let Some(count) = self.accounts_of_mut(vault) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// The number of accounts of a namespace, closed ones included.
+    pub(crate) fn accounts_of(&self, namespace: NamespaceId) -> u32 {
+        self.account_counts.get(usize::from(namespace.0)).copied().unwrap_or(0)
+    }
+
+    /// The counter of accounts of a vault's namespace.
+    fn accounts_of_mut(&mut self, vault: VaultId) -> Option<&mut u32> {
+        let namespace = usize::from(self.state.vaults.get(vault.0 as usize)?.namespace.0);
+        if self.account_counts.len() <= namespace {
+            self.account_counts.resize(namespace.saturating_add(1), 0);
+        }
+        self.account_counts.get_mut(namespace)
     }
 
     /// The balance of an account in an asset, created if needed.

@@ -10,6 +10,8 @@ use crate::time::UnixMs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreditRefusal {
     TooManyAccounts,
+    /// The namespace has as many accounts as its quota allows.
+    AccountsQuota,
     TooManyAssets,
     OutOfRange,
     NotFound,
@@ -36,6 +38,8 @@ pub(crate) enum Culprit {
 pub(crate) struct Draft {
     now: UnixMs,
     vault: VaultId,
+    /// The number of accounts that the namespace may still open.
+    accounts_left: u64,
     assets: usize,
     opened: usize,
     standings: Vec<(u32, AccountStatus)>,
@@ -45,9 +49,12 @@ pub(crate) struct Draft {
 }
 
 impl Credits {
-    pub(crate) fn begin(&self, now: UnixMs, vault: VaultId) -> Draft {
+    /// `accounts_quota` is the number of accounts that the namespace of the vault may have.
+    pub(crate) fn begin(&self, now: UnixMs, vault: VaultId, accounts_quota: u64) -> Draft {
         let assets = self.state.vaults.get(vault.0 as usize).map_or(0, |vault| vault.assets.len());
-        Draft { now, vault, assets, ..Draft::default() }
+        let namespace = self.state.vaults.get(vault.0 as usize).map(|vault| vault.namespace);
+        let accounts = namespace.map_or(0, |namespace| u64::from(self.accounts_of(namespace)));
+        Draft { now, vault, assets, accounts_left: accounts_quota.saturating_sub(accounts), ..Draft::default() }
     }
 
     pub(crate) fn open_account(
@@ -59,6 +66,7 @@ impl Credits {
         if self.account(draft.vault, name).is_some() {
             return Err(CreditRefusal::Conflict);
         }
+        draft.accounts_left = draft.accounts_left.checked_sub(1).ok_or(CreditRefusal::AccountsQuota)?;
         let account = Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
         let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
         draft.opened = draft.opened.saturating_add(1);

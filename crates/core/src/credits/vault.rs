@@ -86,6 +86,11 @@ impl Credits {
         Some(id)
     }
 
+    /// The number of vaults of a namespace.
+    pub(crate) fn vaults_of(&self, namespace: NamespaceId) -> u64 {
+        self.names.get(usize::from(namespace.0)).map_or(0, |names| names.len() as u64)
+    }
+
     /// The number of vaults.
     pub(crate) fn vaults(&self) -> usize {
         self.state.vaults.len()
@@ -93,13 +98,12 @@ impl Credits {
 
     /// Removes the vaults beyond the first `len`, each with its revenue account.
     pub(crate) fn truncate_vaults(&mut self, len: usize) {
-        while self.state.vaults.len() > len
-            && let Some(Vault { namespace, name, .. }) = self.state.vaults.pop()
-        {
+        while self.state.vaults.len() > len {
+            self.pop_account();
+            let Some(Vault { namespace, name, .. }) = self.state.vaults.pop() else { return };
             if let Some(names) = self.names.get_mut(usize::from(namespace.0)) {
                 names.remove(&name);
             }
-            self.pop_account();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Definition, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
 use crate::book::{DeleteLimit, DropLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
 use crate::id::LimitKey;
+use crate::quota::QuotaKind;
 use crate::time::UnixMs;
 
 impl Limits {
@@ -24,6 +25,9 @@ impl Limits {
             (Some(id), _) => self.redefine(id, command.definition),
             (None, Some(id)) => self.recreate(id, command.definition),
             (None, None) if self.state.limits.len() >= LIMITS_MAX => LimitOutcome::TooMany,
+            (None, None) if self.limits_of(command.namespace) >= self.quota(command.namespace, QuotaKind::Limits) => {
+                LimitOutcome::QuotaExceeded(QuotaKind::Limits)
+            }
             (None, None) => {
                 let limit = Limit { namespace: command.namespace, ..Limit::of(command.definition) };
                 let id = self.add_limit(limit, Text::of(command.definition));

@@ -98,6 +98,7 @@ impl Limits {
         if let Some((position, _)) = self.index.find(hash, |found| found == reference) {
             self.index.remove(position);
         }
+        self.state.quotas.remove_lease(namespace);
         self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
     }
 

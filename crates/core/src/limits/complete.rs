@@ -91,6 +91,7 @@ impl Limits {
             },
             None if self.state.age(lease, at.wall).is_some() => CompleteOutcome::UnknownByAge,
             None if self.state.remembered() >= self.state.config.leases_max as usize => CompleteOutcome::Overloaded,
+            None if !self.state.quotas.has_room_for_lease(namespace) => CompleteOutcome::LeasesQuotaExceeded,
             None => {
                 self.add_tombstone(Tombstone::new(namespace, lease, Ending::Marked, now));
                 CompleteOutcome::Marked

@@ -9,6 +9,7 @@ use crate::book::{
 use crate::credits::Credits;
 use crate::hash::fold;
 use crate::id::LeaseId;
+use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::{Moment, UnixMs};
 
 /// A resolved requirement or actual. Sorted by limit, so that equal commands compare equal whatever their order.
@@ -138,6 +139,9 @@ impl Limits {
         if self.state.remembered() >= self.state.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
         }
+        if let Some(kind) = self.full_quota(now, namespace, has_credit) {
+            return ReserveOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS };
+        }
         if !fits {
             return ReserveOutcome::Denied(self.deny(now, command, resolved));
         }
@@ -149,6 +153,16 @@ impl Limits {
             self.take_credit(now, command, slot, credits);
         }
         ReserveOutcome::Created { reserved_at: now }
+    }
+
+    /// The quota that leaves no room for another lease. A hold of credit is recorded in the journal.
+    fn full_quota(&self, now: UnixMs, namespace: NamespaceId, has_credit: bool) -> Option<QuotaKind> {
+        let quotas = &self.state.quotas;
+        if !quotas.has_room_for_lease(namespace) {
+            return Some(QuotaKind::Leases);
+        }
+        let is_full = has_credit && !quotas.has_room_in_journal(namespace, now);
+        is_full.then_some(QuotaKind::JournalBytesPerDay)
     }
 
     /// The answer for a known lease. Its requirements are compared first, then its state.

@@ -18,7 +18,7 @@ fn scope(namespace: u16, vault: Option<u32>) -> Scope {
 
 /// Commits like a caller: only the next sequence.
 fn write(sequences: &mut Sequences<u64>, now: UnixMs, who: (Scope, &ClientId), sequence: u64, what: u8) -> bool {
-    let Verdict::Next(claim) = sequences.judge(now, who, sequence, content(what)) else { return false };
+    let Verdict::Next(claim) = sequences.judge(now, who, (sequence, content(what)), u64::MAX) else { return false };
     sequences.commit(claim, who, Kept { content: content(what), at: now, result: sequence * 1_000 + u64::from(what) });
     true
 }
@@ -28,21 +28,21 @@ fn every_row_of_the_table() {
     let mut sequences = Sequences::new(10, 1);
     let who = (scope(0, None), &client("billing"));
     assert_eq!(sequences.last(who.0, who.1), 0);
-    assert_eq!(sequences.judge(START, who, 0, content(1)), Verdict::Invalid);
-    assert_eq!(sequences.judge(START, who, u64::MAX, content(1)), Verdict::Invalid);
-    assert_eq!(sequences.judge(START, who, 2, content(1)), Verdict::Gap { last: 0 });
+    assert_eq!(sequences.judge(START, who, (0, content(1)), u64::MAX), Verdict::Invalid);
+    assert_eq!(sequences.judge(START, who, (u64::MAX, content(1)), u64::MAX), Verdict::Invalid);
+    assert_eq!(sequences.judge(START, who, (2, content(1)), u64::MAX), Verdict::Gap { last: 0 });
     assert!(write(&mut sequences, START, who, 1, 1));
     assert!(write(&mut sequences, START, who, 2, 2));
-    assert_eq!(sequences.judge(START, who, 1, content(1)), Verdict::Committed(&1_001));
-    assert_eq!(sequences.judge(START, who, 1, content(2)), Verdict::Reused { last: 2 });
-    assert_eq!(sequences.judge(START, who, 2, content(2)), Verdict::Committed(&2_002));
-    assert_eq!(sequences.judge(START, who, 4, content(2)), Verdict::Gap { last: 2 });
+    assert_eq!(sequences.judge(START, who, (1, content(1)), u64::MAX), Verdict::Committed(&1_001));
+    assert_eq!(sequences.judge(START, who, (1, content(2)), u64::MAX), Verdict::Reused { last: 2 });
+    assert_eq!(sequences.judge(START, who, (2, content(2)), u64::MAX), Verdict::Committed(&2_002));
+    assert_eq!(sequences.judge(START, who, (4, content(2)), u64::MAX), Verdict::Gap { last: 2 });
     let later = START.plus_ms(RESULTS_MS);
-    assert_eq!(sequences.judge(later.minus_ms(1), who, 1, content(1)), Verdict::Committed(&1_001));
-    assert_eq!(sequences.judge(later, who, 1, content(1)), Verdict::Forgotten { last: 2 });
-    assert_eq!(sequences.judge(later, who, 1, content(9)), Verdict::Forgotten { last: 2 });
-    assert_eq!(sequences.judge(later.plus_ms(1 << 40), who, 2, content(2)), Verdict::Committed(&2_002));
-    assert_eq!(sequences.judge(later.plus_ms(1 << 40), who, 2, content(9)), Verdict::Reused { last: 2 });
+    assert_eq!(sequences.judge(later.minus_ms(1), who, (1, content(1)), u64::MAX), Verdict::Committed(&1_001));
+    assert_eq!(sequences.judge(later, who, (1, content(1)), u64::MAX), Verdict::Forgotten { last: 2 });
+    assert_eq!(sequences.judge(later, who, (1, content(9)), u64::MAX), Verdict::Forgotten { last: 2 });
+    assert_eq!(sequences.judge(later.plus_ms(1 << 40), who, (2, content(2)), u64::MAX), Verdict::Committed(&2_002));
+    assert_eq!(sequences.judge(later.plus_ms(1 << 40), who, (2, content(9)), u64::MAX), Verdict::Reused { last: 2 });
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn beyond_the_cap_new_clients_are_refused_and_known_ones_go_on() {
     assert!(write(&mut sequences, START, (position, &client("a")), 1, 0));
     assert!(write(&mut sequences, START, (position, &client("b")), 1, 0));
     let c = client("c");
-    assert_eq!(sequences.judge(START, (position, &c), 1, content(0)), Verdict::TooManyClients);
-    assert_eq!(sequences.judge(START, (position, &c), 2, content(0)), Verdict::Gap { last: 0 });
+    assert_eq!(sequences.judge(START, (position, &c), (1, content(0)), u64::MAX), Verdict::TooManyClients);
+    assert_eq!(sequences.judge(START, (position, &c), (2, content(0)), u64::MAX), Verdict::Gap { last: 0 });
     assert!(write(&mut sequences, START, (position, &client("a")), 2, 0));
 }
 
@@ -81,10 +81,10 @@ fn the_last_ten_thousand_results_are_kept_and_the_last_of_every_client() {
         assert!(write(&mut sequences, START, (position, &a), sequence, 0));
     }
     assert_eq!(sequences.state.recent.len(), RESULTS_MAX);
-    assert_eq!(sequences.judge(START, (position, &b), 1, content(7)), Verdict::Committed(&1_007));
+    assert_eq!(sequences.judge(START, (position, &b), (1, content(7)), u64::MAX), Verdict::Committed(&1_007));
     let last = RESULTS_MAX as u64 + 5;
-    assert_eq!(sequences.judge(START, (position, &a), 5, content(0)), Verdict::Forgotten { last });
-    assert_eq!(sequences.judge(START, (position, &a), 6, content(0)), Verdict::Committed(&6_000));
+    assert_eq!(sequences.judge(START, (position, &a), (5, content(0)), u64::MAX), Verdict::Forgotten { last });
+    assert_eq!(sequences.judge(START, (position, &a), (6, content(0)), u64::MAX), Verdict::Committed(&6_000));
 }
 
 /// Everything ever committed, in order.
@@ -161,7 +161,7 @@ fn every_verdict_is_that_of_a_plain_model() {
             let key =
                 (scope(u16::from(who % 2), (!who.is_multiple_of(3)).then_some(u32::from(who))), &clients[who as usize]);
             let expected = model.judge(now, clients_max, who, sequence, what);
-            let verdict = said(&sequences.judge(now, key, sequence, content(what)));
+            let verdict = said(&sequences.judge(now, key, (sequence, content(what)), u64::MAX));
             assert_eq!(verdict, expected, "seed {seed}: client {who}, sequence {sequence} of {last}");
             if verdict == "next" && below(4) > 0 {
                 assert!(write(&mut sequences, now, key, sequence, what));

@@ -29,7 +29,8 @@ pub(super) enum Kind {
     Clients = 11,
     Results = 12,
     Keys = 13,
-    End = 14,
+    Quotas = 14,
+    End = 15,
 }
 
 impl Kind {
@@ -48,7 +49,8 @@ impl Kind {
             11 => Kind::Clients,
             12 => Kind::Results,
             13 => Kind::Keys,
-            14 => Kind::End,
+            14 => Kind::Quotas,
+            15 => Kind::End,
             _ => return None,
         })
     }

@@ -4,6 +4,7 @@ use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATUR
 use super::clients::{read_recent, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
+use super::quotas::{QuotaRecord, read_quota};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_job, read_limit, read_tombstone, tombstone_leases};
 use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
@@ -31,6 +32,7 @@ pub struct Restore {
     last_second: u64,
     credit_parts: u64,
     holds: HoldsRead,
+    last_quota: Option<QuotaRecord>,
     parts: Vec<Reservation>,
 }
 
@@ -52,6 +54,7 @@ impl Restore {
             last_second: 0,
             credit_parts: 0,
             holds: HoldsRead::default(),
+            last_quota: None,
             parts: Vec::new(),
         }
     }
@@ -182,6 +185,7 @@ impl Restore {
                 Kind::Clients => read_stream(book, input)?,
                 Kind::Results => read_recent(book, input)?,
                 Kind::Keys => read_key(book, input)?,
+                Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
         }

@@ -6,6 +6,7 @@ use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::clients::{put_recent, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
+use super::quotas::QuotaRecord;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_job, put_limit, put_tombstone};
 use crate::book::{LimitId, NamespaceId, Receipt};
 use crate::credits::{self, Hold};
@@ -64,6 +65,7 @@ impl Frozen {
             tombstones: Box::new(self.state.tombstones.iter()),
             jobs: Box::new(self.state.jobs.iter()),
             keys: Box::new(self.keys.all.values()),
+            quotas: Box::new(QuotaRecord::all(&self.state)),
             parts: Vec::new(),
         }
     }
@@ -86,6 +88,7 @@ pub struct Encoded<'a> {
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
     jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
+    quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
     parts: Vec<Reservation>,
 }
 
@@ -150,6 +153,12 @@ impl Encoded<'_> {
                 while block.len() < BLOCK_BYTES {
                     let Some(key) = self.keys.next() else { return };
                     put_key(block, key);
+                }
+            }
+            Kind::Quotas => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(quota) = self.quotas.next() else { return };
+                    quota.put(block);
                 }
             }
             Kind::End => {

@@ -292,6 +292,7 @@ fn the_journal_tells_of_every_hold_settlement_and_release() {
             JournalRecord::Release(hold) => format!("release {}", hold.amount),
             JournalRecord::Key(key) => format!("key {}", key.id),
             JournalRecord::Limit(limit) => format!("limit {}", limit.key),
+            JournalRecord::Quotas(quotas) => format!("quotas {}", quotas.changes.len()),
         })
         .collect();
     assert_eq!(said, ["hold 40", "hold 10", "hold 20", "settle 25 of 40", "release 10", "release 20"]);

@@ -2,9 +2,9 @@
 
 use earmark_core::{
     Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, InvalidWrite, JournalRecord, KEY_SECONDS_MAX,
-    KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
-    NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash, TxId,
-    Write, WriteError, WriteOutcome,
+    KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef, NamespaceId, Outcome, Overage,
+    Part, Principal, PutLimit, QuotaKind, Reserve, Restore, RevokeKey, Role, SecretHash, TxId, Write, WriteError,
+    WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -260,24 +260,25 @@ fn one_namespace_does_not_take_the_places_of_the_others() {
         namespace: space.parse().unwrap(),
         ..create(&format!("{space}{number}"))
     };
-    for space in ["a", "b", "c"] {
-        for number in 0..KEYS_OF_NAMESPACE_MAX {
+    let full = KeyOutcome::QuotaExceeded(QuotaKind::Keys);
+    for space in ["a", "b", "c", "f", "g", "h", "i", "j"] {
+        for number in 0..1_000 {
             assert!(matches!(make(&mut book, &of(space, number)), KeyOutcome::Created(_)));
         }
-        assert_eq!(make(&mut book, &of(space, KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
+        assert_eq!(make(&mut book, &of(space, 1_000)), full);
     }
     // An expired key makes room for a new key of its own namespace, even below the total bound.
     let revoke = RevokeKey { id: "b7".parse().unwrap(), namespace: None, actor: "client:root".parse().unwrap() };
     book.apply(START, Command::RevokeKey(&revoke));
-    assert_eq!(make(&mut book, &of("a", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
-    assert!(matches!(make(&mut book, &of("b", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::Created(_)));
+    assert_eq!(make(&mut book, &of("a", 1_000)), full);
+    assert!(matches!(make(&mut book, &of("b", 1_000)), KeyOutcome::Created(_)));
     assert!(book.keys().all(|key| key.id.as_str() != "b7"));
     // The remaining keys are reserved for server admins, however many namespaces exist.
     let mut made = 0;
     while let KeyOutcome::Created(_) = make(&mut book, &of("d", made)) {
         made += 1;
     }
-    assert_eq!(made, 1_500);
+    assert_eq!(made, 1_000);
     assert_eq!(make(&mut book, &of("e", 0)), KeyOutcome::TooMany);
     for number in 1..1_000 {
         assert!(matches!(make(&mut book, &create(&format!("k{number}"))), KeyOutcome::Created(_)));

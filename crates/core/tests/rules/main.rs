@@ -15,6 +15,7 @@ mod holds;
 mod keys;
 mod leases;
 mod memory;
+mod quotas;
 mod reserve;
 mod scopes;
 mod settings;

@@ -9,6 +9,7 @@ mod lease;
 mod limit;
 mod operation;
 mod parts;
+mod quota;
 mod reserve;
 mod write;
 
@@ -43,6 +44,7 @@ pub struct Model {
     external: ExternalParts,
     /// All committed transactions, in order.
     pub committed: Vec<Committed>,
+    quotas: quota::Quotas,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,7 @@ impl Model {
             holds: Vec::new(),
             external: ExternalParts::default(),
             committed: Vec::new(),
+            quotas: quota::Quotas::default(),
         };
         model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
         model
@@ -102,6 +105,7 @@ impl Model {
             Command::Write(write) => Outcome::Write(self.write(write)),
             // Scripts have no API keys; the rules in `keys.rs` test them.
             Command::CreateKey(_) | Command::RevokeKey(_) => Outcome::Unauthenticated,
+            Command::SetQuotas(set) => Outcome::Quotas(self.set_quotas(set)),
             Command::Tick => Outcome::Ticked,
             Command::AdvanceTime(to) => self.advance_time(to),
         };

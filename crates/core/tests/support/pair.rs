@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use earmark_core::{
-    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, Moment, NamespaceId, Outcome,
-    TIME_MAX, UnixMs, VaultId, WriteOutcome,
+    AccountId, AssetId, Book, CompleteOutcome, Config, JournalRecord, LeaseId, LimitId, LimitStatus, Moment,
+    NamespaceId, Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
 };
 
 use super::journal::Journal;
@@ -74,6 +74,7 @@ impl Pair {
             self.compare_credit(at)?;
         }
         self.compare_totals()?;
+        self.compare_quotas()?;
         let newest = self.leases.iter().rev().take(LEASES_READ);
         let older = (!self.leases.is_empty()).then(|| &self.leases[self.random.index(self.leases.len())]);
         for &(namespace, lease) in newest.chain(older) {
@@ -89,9 +90,29 @@ impl Pair {
         Ok(())
     }
 
+    /// Compares every quota and its use with a new count.
+    fn compare_quotas(&self) -> Result<(), String> {
+        for (number, name) in (0..).zip(self.model.namespaces()) {
+            let at = self.book.time();
+            for found in self.book.quotas(at, NamespaceId(number)) {
+                let quota = self.model.quota(NamespaceId(number), found.kind);
+                let used = self.model.used(at, NamespaceId(number), found.kind);
+                same("quota and use", &(found.quota, found.used), &(quota, used))
+                    .map_err(|difference| format!("{name} {}: {difference}", found.kind))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the journal records of this step match its outcome.
     fn compare_journal(&mut self, wall: UnixMs, outcome: &Outcome) -> Result<(), String> {
-        self.journal.add(self.book.drain_journal())?;
+        let records = self.book.drain_journal();
+        for record in &records {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            self.model.add_journal_bytes(namespace_of(record), bytes.len() as u64);
+        }
+        self.journal.add(records)?;
         let charges = match outcome {
             Outcome::Complete(CompleteOutcome::Completed(settlement)) => settlement.charges.as_slice(),
             _ => &[],
@@ -198,6 +219,15 @@ impl Pair {
             }
         }
         Ok(())
+    }
+}
+
+fn namespace_of(record: &JournalRecord) -> NamespaceId {
+    match record {
+        JournalRecord::Transaction(transaction) => transaction.namespace,
+        JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.namespace,
+        JournalRecord::Settle(settle) => settle.hold.namespace,
+        other => panic!("a change that no script made: {other:?}"),
     }
 }
 

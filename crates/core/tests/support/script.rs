@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
-    Overage, Part, Setting, SettingChange, UnixMs, Write,
+    Overage, Part, QUOTA_MAX, QuotaKind, SetQuotas, Setting, SettingChange, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -117,13 +117,17 @@ impl Script {
         if place == self.profile.keys {
             return Some(Step::OpenNamespace(NamespaceName::new("team").unwrap()));
         }
-        if place < self.profile.keys + 3 {
+        if place == self.profile.keys + 1 && self.random.chance(80) {
+            // A tenth of a small table would refuse most steps in `team`.
+            return Some(self.ample_quotas());
+        }
+        if place < self.profile.keys + 4 {
             let flavor = if place % 2 == 1 { Flavor::Rolling } else { self.random.pick(&FLAVORS) };
             let definition = self.fresh_definition(self.profile.key(place % 2), flavor);
             self.definitions.insert((TEAM, definition.key.clone()), definition.clone());
             return Some(Step::Put { namespace: TEAM, definition, expected_revision: Some(0) });
         }
-        self.first_write(place - self.profile.keys - 3)
+        self.first_write(place - self.profile.keys - 4)
     }
 
     fn any_step(&mut self) -> Step {
@@ -142,7 +146,8 @@ impl Script {
                 let name = self.random.pick(&["default", "team", "other"]);
                 Step::OpenNamespace(NamespaceName::new(name).unwrap())
             }
-            96..98 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
+            96 => self.set_quotas(),
+            97 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
             98 => self.configure(),
             _ => Step::Tick,
         }
@@ -158,6 +163,27 @@ impl Script {
             is_picked.then_some(SettingChange { setting, value })
         });
         Step::Configure(changes.collect())
+    }
+
+    fn ample_quotas(&mut self) -> Step {
+        let quotas = [(QuotaKind::Leases, 1_000), (QuotaKind::Clients, 1_000)].into_iter().collect();
+        Step::SetQuotas(SetQuotas { namespace: NamespaceName::new("team").unwrap(), quotas })
+    }
+
+    /// A quota near the use, sometimes below it; often an ample one, so that the script goes on.
+    fn set_quotas(&mut self) -> Step {
+        let name = self.random.pick(&["default", "team", "team"]);
+        let namespace = NamespaceName::new(name).unwrap();
+        let id = self.shadow.namespace(&namespace).unwrap_or_default();
+        let mut quotas = BTreeMap::new();
+        for usage in self.shadow.quotas(self.shadow.time(), id) {
+            if self.random.chance(40) {
+                let near = (usage.used + self.random.below(4)).saturating_sub(1);
+                let ample = self.random.pick(&[1_000_000, 1_000_000, 1_000_000, QUOTA_MAX, QUOTA_MAX + 1]);
+                quotas.insert(usage.kind, if self.random.chance(40) { near } else { ample });
+            }
+        }
+        Step::SetQuotas(SetQuotas { namespace, quotas })
     }
 
     /// Commands that only composed backends send.

@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId, LeaseId, LimitId, LimitKey, LimitRef,
-    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SettingChange, UnixMs, Write,
+    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SetQuotas, SettingChange, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -18,6 +18,7 @@ pub enum Step {
     SetExternal(ExternalSetup),
     Configure(Vec<SettingChange>),
     Write(Box<Write>),
+    SetQuotas(SetQuotas),
     Tick,
     AdvanceTime(UnixMs),
 }
@@ -43,6 +44,7 @@ impl Step {
             Step::SetExternal(setup) => Command::SetExternal(setup),
             Step::Configure(ref changes) => Command::Configure(changes),
             Step::Write(ref write) => Command::Write(write),
+            Step::SetQuotas(ref set) => Command::SetQuotas(set),
             Step::Tick => Command::Tick,
             Step::AdvanceTime(to) => Command::AdvanceTime(to),
         }
@@ -61,6 +63,7 @@ impl Step {
             | Step::SetExternal(_)
             | Step::Configure(_)
             | Step::Write(_)
+            | Step::SetQuotas(_)
             | Step::Tick
             | Step::AdvanceTime(_) => None,
         }

@@ -5,7 +5,8 @@ use std::fmt;
 
 use earmark_core::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite,
-    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
+    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, QuotasOutcome, ReserveOutcome, WriteError,
+    WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -17,6 +18,7 @@ pub const ALL: &[&str] = &[
     "limit revision differs",
     "limit not found",
     "limit kind differs",
+    "limit beyond its quota",
     "limit changed, active",
     "limit changed, decreasing",
     "limit changed, deleted",
@@ -34,6 +36,7 @@ pub const ALL: &[&str] = &[
     "reserve, unknown limit",
     "reserve, limit decreasing",
     "reserve, overloaded",
+    "reserve beyond a quota",
     "reserve denied by one",
     "reserve denied by several",
     "reserve denied for ever",
@@ -50,6 +53,7 @@ pub const ALL: &[&str] = &[
     "complete held nothing",
     "complete unknown by age",
     "complete overloaded",
+    "complete beyond a quota",
     "complete marked",
     "completed",
     "completed, something ignored",
@@ -70,6 +74,9 @@ pub const ALL: &[&str] = &[
     "ALREADY_COMMITTED",
     "SEQUENCE_REUSED",
     "TOO_MANY_CLIENTS",
+    "QUOTA_EXCEEDED",
+    "quotas set",
+    "quotas too high",
     "WRONG_SCOPE",
     "CONDITION_FAILED",
     "ACCOUNT_NOT_FOUND",
@@ -141,6 +148,9 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Configure(ConfigureOutcome::Configured) => "configured",
         Outcome::Configure(ConfigureOutcome::Invalid(_)) => "configured, not allowed",
         Outcome::Key(_) => "key",
+        Outcome::Quotas(QuotasOutcome::Set) => "quotas set",
+        Outcome::Quotas(QuotasOutcome::TooHigh(_)) => "quotas too high",
+        Outcome::Quotas(QuotasOutcome::TooManyNamespaces) => "quotas of too many namespaces",
         Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",
     }
@@ -154,6 +164,7 @@ fn limit(outcome: &LimitOutcome) -> &'static str {
         LimitOutcome::NotFound => "limit not found",
         LimitOutcome::KindDiffers => "limit kind differs",
         LimitOutcome::TooMany => "too many limits",
+        LimitOutcome::QuotaExceeded(_) => "limit beyond its quota",
         LimitOutcome::VaultNotFound => "limit on unknown vault",
         LimitOutcome::Changed { status: LimitStatus::Active, .. } => "limit changed, active",
         LimitOutcome::Changed { status: LimitStatus::Decreasing { .. }, .. } => "limit changed, decreasing",
@@ -179,6 +190,7 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::AccountNotFound { .. } => "reserve, account unknown",
         ReserveOutcome::LimitsExternal => "reserve, limits elsewhere",
         ReserveOutcome::Overloaded => "reserve, overloaded",
+        ReserveOutcome::QuotaExceeded { .. } => "reserve beyond a quota",
         ReserveOutcome::Denied(denial) if denial.never => "reserve denied for ever",
         ReserveOutcome::Denied(denial) if denial.limited_by.len() == 1 => "reserve denied by one",
         ReserveOutcome::Denied(_) => "reserve denied by several",
@@ -204,6 +216,7 @@ fn complete(outcome: &CompleteOutcome) -> &'static str {
         CompleteOutcome::HeldNothing => "complete held nothing",
         CompleteOutcome::UnknownByAge => "complete unknown by age",
         CompleteOutcome::Overloaded => "complete overloaded",
+        CompleteOutcome::LeasesQuotaExceeded => "complete beyond a quota",
         CompleteOutcome::Marked => "complete marked",
         CompleteOutcome::Completed(_) => "completed",
     }

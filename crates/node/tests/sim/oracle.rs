@@ -201,7 +201,9 @@ impl Oracle {
             ReserveAnswer::Refused(Refusal::LimitDecreasing { key, .. }) => {
                 self.must(key.as_str() == FLEX.key && !was_allowed, || told("allowed"));
             }
-            ReserveAnswer::Refused(Refusal::UnknownLimitKey(_) | Refusal::AccountNotFound { .. }) => {
+            ReserveAnswer::Refused(
+                Refusal::UnknownLimitKey(_) | Refusal::AccountNotFound { .. } | Refusal::QuotaExceeded { .. },
+            ) => {
                 self.must(false, || told("for known limits"));
             }
         }

@@ -51,6 +51,7 @@ pub(super) const fn code(error: &WriteError) -> v1::WriteErrorCode {
         WriteError::AlreadyCommitted { .. } => v1::WriteErrorCode::AlreadyCommitted,
         WriteError::SequenceReused { .. } => v1::WriteErrorCode::SequenceReused,
         WriteError::TooManyClients => v1::WriteErrorCode::TooManyClients,
+        WriteError::QuotaExceeded { .. } => v1::WriteErrorCode::QuotaExceeded,
         WriteError::WrongScope { .. } => v1::WriteErrorCode::WrongScope,
         WriteError::ConditionFailed { .. } => v1::WriteErrorCode::ConditionFailed,
         WriteError::AccountNotFound { .. } => v1::WriteErrorCode::AccountNotFound,

@@ -13,6 +13,7 @@ use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::ledger::context;
+use super::quotas;
 use super::status::{failed, failed_with, invalid, of_limit, rejected};
 use crate::answer::{CompleteWire, ReserveWire};
 use crate::app::App;
@@ -162,6 +163,22 @@ impl LimitsService for Limits {
             Ok(None) => Err(Status::not_found(LEASE_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    async fn get_quotas(
+        &self,
+        request: Request<v1::GetQuotasRequest>,
+    ) -> Result<Response<v1::GetQuotasResponse>, Status> {
+        let context = context(&request)?;
+        quotas::get(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn put_quotas(
+        &self,
+        request: Request<v1::PutQuotasRequest>,
+    ) -> Result<Response<v1::PutQuotasResponse>, Status> {
+        let context = context(&request)?;
+        quotas::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 }
 

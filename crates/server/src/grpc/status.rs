@@ -57,6 +57,7 @@ pub(super) fn of_limit(error: &LimitError) -> Status {
     match error {
         LimitError::NotFound => Status::not_found(LIMIT_NOT_FOUND),
         LimitError::Backend(error) => failed(error),
+        LimitError::QuotaExceeded(_) => Status::resource_exhausted(error.to_string()),
         other => Status::invalid_argument(other.to_string()),
     }
 }

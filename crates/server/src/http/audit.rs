@@ -61,6 +61,7 @@ enum WhatWire<'a> {
     Transaction { tx_id: String, log_index: u64, client_id: &'a str, sequence: u64 },
     Key { key_id: &'a str },
     Limit { key: &'a str, revision: u64 },
+    Quotas,
 }
 
 impl<'a> EntryWire<'a> {
@@ -89,6 +90,10 @@ impl<'a> EntryWire<'a> {
                 };
                 let what = WhatWire::Limit { key: key.as_str(), revision: *revision };
                 (format!("{edit}_limit {key}"), what)
+            }
+            ChangeKind::Quotas { changes } => {
+                let each = changes.iter().map(|change| format!("{} {} to {}", change.kind, change.old, change.new));
+                (format!("set_quotas {}", each.collect::<Vec<_>>().join(", ")), WhatWire::Quotas)
             }
         };
         EntryWire {
@@ -126,12 +131,13 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         entry("transaction", &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)]);
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count)]);
+    let quotas = entry("quotas", &[]);
     let mut next = described(
         Shape::LogPosition.schema(),
         "`after` of the next page; null on the last one. A page with `next` may be empty.",
     );
     next["type"] = json!(["string", "null"]);
-    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit]}});
+    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, quotas]}});
     let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

@@ -30,11 +30,11 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     if execute::is_revoked(app, &call.context).await {
         return Reply::unauthenticated();
     }
-    let (stats, caller) = (app.backend.stats(), &call.context.caller);
+    let (stats, quotas, caller) = (app.backend.stats(), app.backend.quota_gauges(), &call.context.caller);
     let cluster = app.cluster.get().map(|cluster| cluster.status());
     let text = match caller.is_server_admin() {
-        true => app.metrics.render(&stats, cluster.as_ref()),
-        false => app.metrics.render_for(&stats, &caller.namespace),
+        true => app.metrics.render(&stats, &quotas, cluster.as_ref()),
+        false => app.metrics.render_for(&stats, &quotas, &caller.namespace),
     };
     Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text))
 }

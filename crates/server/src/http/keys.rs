@@ -120,6 +120,7 @@ fn keys(app: &App) -> Result<&dyn Keys, Reply> {
 fn failed(error: &KeyError) -> Reply {
     let (status, code) = match error {
         KeyError::Backend(error) => return limits::failed(error),
+        KeyError::QuotaExceeded(kind) => return limits::quota_exceeded(*kind),
         KeyError::NotFound => (StatusCode::NOT_FOUND, NOT_FOUND),
         KeyError::InvalidExpiry | KeyError::NotAnAdmin | KeyError::ClientIsKey => {
             (StatusCode::BAD_REQUEST, INVALID_REQUEST)

@@ -1,8 +1,11 @@
 //! `/v1/admin/limits`: definitions and usage of limits.
 
 use axum::http::StatusCode;
-use earmark_admission::{BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest};
-use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, Usage};
+use earmark_admission::{
+    BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest, describe_quota,
+    quota_code,
+};
+use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, QuotaKind, Usage};
 use serde::Serialize;
 
 use super::reply::Reply;
@@ -92,8 +95,14 @@ fn changed(changed: Result<LimitChange, LimitError>) -> Reply {
         Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
         Err(LimitError::NotFound) => limit_not_found(),
         Err(LimitError::Backend(error)) => failed(&error),
+        Err(LimitError::QuotaExceeded(kind)) => quota_exceeded(kind),
         Err(error) => Reply::invalid(&error.to_string()),
     }
+}
+
+/// A refusal by a quota.
+pub(super) fn quota_exceeded(kind: QuotaKind) -> Reply {
+    Reply::problem(StatusCode::CONFLICT, &quota_code(kind), &describe_quota(kind))
 }
 
 fn limit_not_found() -> Reply {

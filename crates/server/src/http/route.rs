@@ -10,10 +10,11 @@ use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
 use super::operation::{WriteBatchBody, WriteBody};
 use super::parse::{BatchBody, CompleteBody, ReserveBody};
+use super::quotas::QuotasBody;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
-use super::{audit, cluster, complete, health, keys, leases, limits, reserve, vaults, write};
+use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, vaults, write};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
@@ -114,6 +115,7 @@ const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 
 const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
+const QUOTA: Documented = answer(409, PROBLEM, "`quota_exceeded:<quota>`: the namespace has used up a quota.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
 const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
 const MEMBERS_STAY: Documented =
@@ -153,7 +155,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 29] = [
+pub(crate) static ROUTES: [Route; 31] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -203,6 +205,7 @@ pub(crate) static ROUTES: [Route; 29] = [
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
             answer(200, &["LimitChanged"], "`active`, or `decreasing` until the lower capacity can take effect."),
+            QUOTA,
             FAILED,
             OVERLOADED,
         ],
@@ -367,7 +370,12 @@ pub(crate) static ROUTES: [Route; 29] = [
         answers: &[
             answer(200, &["KeyCreated"], "The key."),
             NO_KEYS,
-            answer(409, PROBLEM, "`conflict`: the maximum number of keys is reached."),
+            answer(
+                409,
+                PROBLEM,
+                "`quota_exceeded:keys`: the quota of the namespace is used up. `conflict`: the maximum number of keys is \
+                 reached.",
+            ),
             FAILED,
         ],
         ..post("/v1/admin/keys", Access::Manage, |app, call| Box::pin(keys::create(app, call)))
@@ -390,6 +398,26 @@ pub(crate) static ROUTES: [Route; 29] = [
             OVERLOADED,
         ],
         ..delete("/v1/admin/keys/{key_id}", Access::Manage, |app, call| Box::pin(keys::revoke(app, call)))
+    },
+    Route {
+        operation: "get_quotas",
+        about: "Gets the quotas of a namespace and their use.",
+        answers: &[
+            answer(200, &["Quotas"], "The quotas."),
+            BAD_NAME,
+            answer(404, PROBLEM, "No such namespace."),
+            FAILED,
+            OVERLOADED,
+        ],
+        ..get("/v1/admin/quotas/{namespace}", Access::Operate, |app, call| Box::pin(quotas::get(app, call)))
+    },
+    Route {
+        body: Some(&QuotasBody::SHAPE),
+        operation: "put_quotas",
+        about: "Sets quotas of a namespace, which is opened if it does not exist. A quota below the current use refuses \
+                new records and removes none.",
+        answers: &[answer(200, &["Done"], "Set."), FAILED, OVERLOADED],
+        ..put("/v1/admin/quotas/{namespace}", Access::Operate, |app, call| Box::pin(quotas::put(app, call)))
     },
     Route {
         query: shape::CHANGES_QUERY,

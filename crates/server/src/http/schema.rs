@@ -2,8 +2,8 @@
 
 mod ledger;
 
-use earmark_admission::BATCH_MAX;
-use earmark_core::{JobId, REQUIREMENTS_MAX};
+use earmark_admission::{BATCH_MAX, quota_code};
+use earmark_core::{JobId, QuotaKind, REQUIREMENTS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::reply::{
@@ -11,7 +11,7 @@ use super::reply::{
     UNAVAILABLE,
 };
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
-use super::{audit, cluster, keys};
+use super::{audit, cluster, keys, quotas};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
     LIMIT_DECREASING, OVERLOADED, UNKNOWN_LIMIT_KEY,
@@ -37,7 +37,7 @@ pub(super) fn schemas() -> Value {
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     });
-    let more = cluster::schemas().into_iter().chain(keys::schemas()).chain(audit::schemas());
+    let more = cluster::schemas().into_iter().chain(keys::schemas()).chain(audit::schemas()).chain(quotas::schemas());
     for (name, schema) in ledger::schemas().into_iter().chain(more) {
         schemas[name] = schema;
     }
@@ -122,6 +122,8 @@ fn problem() -> Value {
         FORBIDDEN,
         RATE_LIMITED,
     ];
+    let quotas = QuotaKind::ALL.map(quota_code);
+    let codes: Vec<&str> = codes.into_iter().chain(quotas.iter().map(String::as_str)).collect();
     exactly(json!({"error": {"enum": codes}, "message": {"type": "string"}}), &[])
 }
 
@@ -129,7 +131,7 @@ fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
     let by_key =
         [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT, ACCOUNT_NOT_FOUND, EXCEEDS_CAPACITY].join("|");
-    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
+    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+|quota_exceeded:[a-z_]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),

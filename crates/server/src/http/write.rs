@@ -98,6 +98,7 @@ fn status(error: &WriteError) -> StatusCode {
         | WriteError::AlreadyCommitted { .. }
         | WriteError::SequenceReused { .. }
         | WriteError::TooManyClients
+        | WriteError::QuotaExceeded { .. }
         | WriteError::ConditionFailed { .. }
         | WriteError::AccountClosed { .. }
         | WriteError::AccountFrozen { .. }

@@ -97,7 +97,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     fn lines(metrics: &Metrics, limits: usize) -> Vec<String> {
-        let text = metrics.render(&Stats { limits, ..Stats::default() }, None);
+        let text = metrics.render(&Stats { limits, ..Stats::default() }, &[], None);
         text.lines().filter(|line| line.starts_with("earmark_denials_total{")).map(str::to_owned).collect()
     }
 
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(kept.len(), SERIES_MIN + 1);
         assert!(kept.contains(&line("k0", "capacity", 2)) && kept.contains(&line("k2999", "capacity", 1)));
         let other = NamespaceName::new("other").unwrap();
-        assert!(!metrics.render_for(&Stats::default(), &other).contains("k0"));
-        assert!(metrics.render_for(&Stats::default(), &namespace).contains("k0"));
+        assert!(!metrics.render_for(&Stats::default(), &[], &other).contains("k0"));
+        assert!(metrics.render_for(&Stats::default(), &[], &namespace).contains("k0"));
     }
 }

@@ -15,6 +15,7 @@ mod limits;
 mod metrics;
 mod misplaced_keys;
 mod overload;
+mod quotas;
 mod reserve;
 mod shutdown;
 mod tls;

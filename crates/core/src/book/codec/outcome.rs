@@ -8,7 +8,7 @@ mod reserve;
 mod write;
 
 use super::result::{changed, put_changed};
-use super::{CodecError, put_setting, setting, time};
+use super::{CodecError, put_setting, quota, setting, time};
 use crate::book::{ConfigureOutcome, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
 use crate::wire::{Bytes, Put};
 
@@ -24,6 +24,7 @@ const KEPT: u8 = 7;
 const CONFIGURE: u8 = 8;
 const KEY: u8 = 32;
 const UNAUTHENTICATED: u8 = 33;
+const QUOTAS: u8 = 34;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -37,6 +38,7 @@ const LIMIT_KIND_DIFFERS: u8 = 5;
 const LIMIT_TOO_MANY: u8 = 6;
 const LIMIT_CHANGED: u8 = 7;
 const LIMIT_VAULT_NOT_FOUND: u8 = 8;
+const LIMIT_QUOTA_EXCEEDED: u8 = 9;
 
 impl Outcome {
     /// Appends the outcome to `out`: ten bytes for an allowed lease.
@@ -66,6 +68,10 @@ impl Outcome {
                 out.put_u8(KEY);
                 key::put_key(out, *outcome);
             }
+            Outcome::Quotas(outcome) => {
+                out.put_u8(QUOTAS);
+                quota::put_outcome(out, *outcome);
+            }
             Outcome::Unauthenticated => out.put_u8(UNAUTHENTICATED),
             Outcome::Ticked => out.put_u8(TICKED),
             Outcome::ExternalSet => out.put_u8(KEPT),
@@ -89,6 +95,7 @@ impl Outcome {
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),
             KEY => Outcome::Key(key::key(&mut input)?),
+            QUOTAS => Outcome::Quotas(quota::outcome(&mut input)?),
             UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,
             KEPT => Outcome::ExternalSet,
@@ -151,6 +158,10 @@ fn put_limit(out: &mut Vec<u8>, outcome: &LimitOutcome) {
         LimitOutcome::KindDiffers => out.put_u8(LIMIT_KIND_DIFFERS),
         LimitOutcome::VaultNotFound => out.put_u8(LIMIT_VAULT_NOT_FOUND),
         LimitOutcome::TooMany => out.put_u8(LIMIT_TOO_MANY),
+        LimitOutcome::QuotaExceeded(kind) => {
+            out.put_u8(LIMIT_QUOTA_EXCEEDED);
+            out.put_u8(*kind as u8);
+        }
         LimitOutcome::Changed { limit, revision, status } => {
             out.put_u8(LIMIT_CHANGED);
             put_changed(out, *limit, *revision, *status);
@@ -167,6 +178,7 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitOutcome> {
         LIMIT_KIND_DIFFERS => LimitOutcome::KindDiffers,
         LIMIT_VAULT_NOT_FOUND => LimitOutcome::VaultNotFound,
         LIMIT_TOO_MANY => LimitOutcome::TooMany,
+        LIMIT_QUOTA_EXCEEDED => LimitOutcome::QuotaExceeded(quota::kind(input)?),
         LIMIT_CHANGED => {
             let (limit, revision, status) = changed(input)?;
             LimitOutcome::Changed { limit, revision, status }

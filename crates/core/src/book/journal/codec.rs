@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction};
+use super::{
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, SettleEntry,
+    Transaction,
+};
 use crate::book::codec::{CodecError, moment, operations, put_moment, put_operations, put_receipt, receipt, role};
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::KeyNumber;
+use crate::quota::QuotaKind;
 use crate::wire::{Bytes, Put};
 
 type Result<T> = std::result::Result<T, CodecError>;
@@ -20,6 +24,7 @@ const SETTLE: u8 = 3;
 const RELEASE: u8 = 4;
 const KEY: u8 = 5;
 const LIMIT: u8 = 6;
+const QUOTAS: u8 = 7;
 
 impl JournalRecord {
     /// Appends the record to `out`: 55 bytes for a hold, plus its actor.
@@ -55,6 +60,10 @@ impl JournalRecord {
                 out.put_u8(LIMIT);
                 put_limit(out, limit);
             }
+            JournalRecord::Quotas(quotas) => {
+                out.put_u8(QUOTAS);
+                put_quotas(out, quotas);
+            }
         }
     }
 
@@ -81,6 +90,7 @@ impl JournalRecord {
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
             LIMIT => JournalRecord::Limit(limit(&mut input)?),
+            QUOTAS => JournalRecord::Quotas(quotas(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         if !input.is_empty() {
@@ -181,6 +191,31 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
         revision: input.u64()?,
         actor: Actor::new(input.text()?)?,
     })
+}
+
+fn put_quotas(out: &mut Vec<u8>, entry: &QuotaEntry) {
+    put_moment(out, entry.at);
+    out.put_u16(entry.namespace.0);
+    out.put_len(entry.changes.len());
+    for change in &entry.changes {
+        out.put_u8(change.kind as u8);
+        out.put_u64(change.old);
+        out.put_u64(change.new);
+    }
+    out.put_text(entry.actor.as_str());
+}
+
+fn quotas(input: &mut Bytes<'_>) -> Result<QuotaEntry> {
+    let (at, namespace) = (moment(input)?, NamespaceId(input.u16()?));
+    let mut changes: Vec<QuotaChange> = Vec::new();
+    for _ in 0..input.u32()? {
+        let kind = QuotaKind::of(input.u8()?).ok_or(CodecError::Malformed("its quota is unknown"))?;
+        if changes.last().is_some_and(|last| last.kind >= kind) {
+            return Err(CodecError::Malformed("its quotas are out of order"));
+        }
+        changes.push(QuotaChange { kind, old: input.u64()?, new: input.u64()? });
+    }
+    Ok(QuotaEntry { at, namespace, changes, actor: Actor::new(input.text()?)? })
 }
 
 fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {

@@ -1,8 +1,8 @@
 //! Complete, in the model.
 
 use earmark_core::{
-    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part, Release,
-    Settlement, UnixMs,
+    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
+    QuotaKind, Release, Settlement, UnixMs,
 };
 
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
@@ -26,6 +26,9 @@ impl Model {
             }
             if self.leases.len() >= self.config.leases_max as usize {
                 return CompleteOutcome::Overloaded;
+            }
+            if !self.has_room(said.namespace, QuotaKind::Leases) {
+                return CompleteOutcome::LeasesQuotaExceeded;
             }
             let fate = Fate::Marked { resolved_at };
             self.leases.push(Lease { namespace: said.namespace, id: said.lease, job: None, fate });

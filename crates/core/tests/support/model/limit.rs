@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Definition, DeleteLimit, DropLimit, LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName,
-    NamespaceOutcome, PutLimit,
+    NamespaceOutcome, PutLimit, QuotaKind,
 };
 
 use super::Model;
@@ -65,6 +65,9 @@ impl Model {
                 }
                 limit.redefine(put.definition);
                 id
+            }
+            None if !self.has_room(put.namespace, QuotaKind::Limits) => {
+                return LimitOutcome::QuotaExceeded(QuotaKind::Limits);
             }
             None => {
                 self.limits.push(Limit::new(put.namespace, put.definition));

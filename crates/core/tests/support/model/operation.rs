@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX,
-    Operation, OperationResult, Overdraft, VaultId, WriteError,
+    Operation, OperationResult, Overdraft, QuotaKind, VaultId, WriteError,
 };
 
 use super::Model;
@@ -80,6 +80,9 @@ impl Model {
             Operation::OpenAccount { account, overdraft } => {
                 return match self.find_account(vault, account) {
                     Some(_) => Err(WriteError::Conflict { operation: place }),
+                    None if !self.has_room(self.vaults[vault.0 as usize].namespace, QuotaKind::Accounts) => {
+                        Err(WriteError::QuotaExceeded { operation: Some(place), kind: QuotaKind::Accounts })
+                    }
                     None => Ok(self.add_account(vault, account, *overdraft)),
                 };
             }

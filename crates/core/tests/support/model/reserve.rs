@@ -1,7 +1,7 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, Reserve, ReserveOutcome,
+    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, Reserve, ReserveOutcome,
 };
 
 use super::hints::{backoff_ms, jittered_ms};
@@ -53,6 +53,13 @@ impl Model {
         }
         if self.leases.len() >= self.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
+        }
+        if !self.has_room(asked.namespace, QuotaKind::Leases) {
+            return ReserveOutcome::QuotaExceeded { kind: QuotaKind::Leases, retry_after_ms: 10_000 };
+        }
+        let has_credit = !self.external.credit && !names.iter().all(is_limit);
+        if has_credit && !self.has_room(asked.namespace, QuotaKind::JournalBytesPerDay) {
+            return ReserveOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
         }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
             return self.deny(&asked, wanted);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, Moment, NamespaceId, OPERATIONS_MAX,
-    Operation, OperationResult, PutLimit, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError, WriteOutcome,
+    Operation, OperationResult, PutLimit, QuotaKind, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError,
+    WriteOutcome,
 };
 
 use super::Model;
@@ -50,7 +51,8 @@ impl Model {
         if write.sequence <= last {
             return self.written_before(write, vault, last);
         }
-        if last == 0 && self.clients() >= self.config.clients_max as usize {
+        let is_full = self.clients() >= self.config.clients_max as usize;
+        if last == 0 && (is_full || !self.has_room(write.namespace, QuotaKind::Clients)) {
             return Err(WriteError::TooManyClients);
         }
         let results = self.operate(write, vault)?;
@@ -79,7 +81,12 @@ impl Model {
 
     /// Number of clients, counted once per scope.
     fn clients(&self) -> usize {
-        let mut all: Vec<_> = self.committed.iter().map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
+        (0..).map(NamespaceId).zip(&self.namespaces).map(|(namespace, _)| self.clients_of(namespace)).sum()
+    }
+
+    pub fn clients_of(&self, namespace: NamespaceId) -> usize {
+        let mine = self.committed.iter().filter(|c| c.namespace == namespace);
+        let mut all: Vec<_> = mine.map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
         all.sort_unstable();
         all.dedup();
         all.len()
@@ -110,6 +117,9 @@ impl Model {
         if let Some(operation) = write.operations.iter().position(is_wrong) {
             return Err(WriteError::WrongScope { operation });
         }
+        if !self.has_room(write.namespace, QuotaKind::JournalBytesPerDay) {
+            return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
+        }
         match vault {
             Some(vault) => self.write_vault(vault, &write.operations),
             None => (write.operations.iter().enumerate())
@@ -136,6 +146,11 @@ impl Model {
                 self.delete(DeleteLimit { namespace, key, expected_revision: *expected_revision })
             }
             Operation::OpenVault { vault } => {
+                for kind in [QuotaKind::Vaults, QuotaKind::Accounts] {
+                    if self.vault(namespace, vault).is_none() && !self.has_room(namespace, kind) {
+                        return Err(WriteError::QuotaExceeded { operation: Some(operation), kind });
+                    }
+                }
                 return Ok(OperationResult::Vault(self.open_vault(namespace, vault)));
             }
             other => panic!("{other:?} is not about a namespace"),
@@ -147,6 +162,7 @@ impl Model {
             LimitOutcome::RevisionDiffers { revision } => Err(WriteError::ConditionFailed { operation, revision }),
             LimitOutcome::NotFound => Err(WriteError::ConditionFailed { operation, revision: 0 }),
             LimitOutcome::KindDiffers => Err(invalid(InvalidOperation::LimitKindDiffers)),
+            LimitOutcome::QuotaExceeded(kind) => Err(WriteError::QuotaExceeded { operation: Some(operation), kind }),
             other => panic!("{other:?} in a namespace that is known"),
         }
     }

@@ -14,6 +14,7 @@ use tonic_prost::ProstCodec;
 use crate::grpc::calls;
 use crate::support::KeyedServer;
 
+const NOT_SERVER_ADMIN: &str = "needs role admin in namespace default; this key has role admin in namespace team";
 const UNAUTHENTICATED: &str = "the credentials are missing or not valid";
 /// The roles of the keys of a [`Row`], in order.
 const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
@@ -41,6 +42,8 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
     ("/earmark.v1.LimitsService/GetUsage", READ),
     ("/earmark.v1.LimitsService/GetLease", READ),
+    ("/earmark.v1.LimitsService/GetQuotas", OPERATE),
+    ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
     ("/earmark.v1.LedgerService/Write", WRITE),
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
@@ -241,6 +244,8 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
+        asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
+        asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
         asked!(ledger.write(write)),
         asked!(ledger.batch_write(batch)),
         asked!(ledger.get_client_state(state)),
@@ -250,7 +255,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 16] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 18] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 
@@ -272,14 +277,17 @@ async fn an_admin_of_another_namespace_is_refused_by_every_method_alike() {
     for namespace in ["default", "nowhere"] {
         for (path, answer) in each(&keyed, &key, namespace).await {
             let status = answer.expect_err(path);
-            let message = format!("namespace: found {namespace}, this key belongs to namespace team");
+            let message = match path.ends_with("Quotas") {
+                true => NOT_SERVER_ADMIN.to_owned(),
+                false => format!("namespace: found {namespace}, this key belongs to namespace team"),
+            };
             assert_eq!((status.code(), status.message()), (Code::PermissionDenied, message.as_str()), "{path}");
         }
     }
     assert_eq!(seen().await, before);
     for (path, answer) in each(&keyed, &key, "team").await {
         let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
-        assert_ne!(code, Code::PermissionDenied, "{path} in its own namespace");
+        assert_eq!(code == Code::PermissionDenied, path.ends_with("Quotas"), "{path} in its own namespace");
     }
 }
 

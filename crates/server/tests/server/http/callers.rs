@@ -24,7 +24,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 29] = [
+const MATRIX: [Row; 31] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
@@ -49,6 +49,8 @@ const MATRIX: [Row; 29] = [
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),
     ("delete", "/v1/admin/keys/{key_id}", MANAGE),
+    ("get", "/v1/admin/quotas/{namespace}", OPERATE),
+    ("put", "/v1/admin/quotas/{namespace}", OPERATE),
     ("get", "/v1/audit", MANAGE),
     ("get", "/metrics", READ),
     ("get", "/healthz", ALL),

@@ -82,8 +82,10 @@ const INVITATIONS: &str = "/v1/admin/cluster/invitations";
 const BACKUP: &str = "/v1/admin/cluster/backup";
 const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
+const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const CHANGES: &str = "/v1/audit";
 const WITH_BODY: [(&str, &str); 11] = [
+    ("PUT", QUOTAS),
     ("POST", KEYS),
     ("POST", MEMBERS),
     ("POST", INVITATIONS),
@@ -145,6 +147,15 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     }
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
     drift.ask(server, "DELETE", LIMIT, "a", &none).await;
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 2, "leases": 0})).await;
+    drift.ask(server, "GET", QUOTAS, "default", &none).await;
+    drift
+        .ask(server, "PUT", LIMITS, "", &json!({"key": "b", "kind": "rolling", "capacity": 2, "window_seconds": 60}))
+        .await;
+    drift.ask(server, "PUT", LIMITS, "", &rolling).await;
+    drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("a", 1)])).await;
+    drift.ask(server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 100, "leases": 1_000, "vaults": 9})).await;
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
         drift.ask(server, "GET", path, "", &none).await;
     }
@@ -237,6 +248,7 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
         ("GET", BALANCES, "%20", "gone"),
         ("GET", ENTRIES, "%20", "gone"),
         ("GET", AUDIT, "%20", "gone"),
+        ("GET", QUOTAS, "%20", "gone"),
     ] {
         drift.ask(server, method, path, bad, &none).await;
         drift.ask(server, method, path, absent, &none).await;
@@ -270,6 +282,7 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
         drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
+        drift.ask(&server, "PUT", QUOTAS, "team", &json!({"limits": 1})).await;
         drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
         write(drift, &server, None, 1, json!([])).await;
         for (method, path, name) in [
@@ -286,6 +299,7 @@ async fn failing(drift: &mut Drift) {
             ("GET", KEYS, ""),
             ("DELETE", KEY, "k"),
             ("GET", CHANGES, ""),
+            ("GET", QUOTAS, "default"),
         ] {
             drift.ask(&server, method, path, name, &none).await;
         }

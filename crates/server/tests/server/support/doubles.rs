@@ -7,11 +7,11 @@ use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest, EntryPage,
     KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook, MemberStatus, NewInvitation, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    QuotaError, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
-    RevokeKey, SecretHash, UnixMs, Usage, VaultName,
+    QuotaUsage, RevokeKey, SecretHash, SetQuotas, UnixMs, Usage, VaultName,
 };
 use tokio::sync::Semaphore;
 
@@ -96,6 +96,18 @@ impl Backend for Broken {
 
     fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.fail()
+    }
+
+    fn quotas(&self, _: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
+        self.fail()
+    }
+
+    fn set_quotas(&self, _: Principal, _: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
+        self.fail()
+    }
+
+    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
+        Vec::new()
     }
 
     fn keys(&self) -> Option<&dyn Keys> {
@@ -270,6 +282,18 @@ impl Backend for Gate {
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.book.audit(namespace, vault)
+    }
+
+    fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
+        self.book.quotas(namespace)
+    }
+
+    fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
+        self.book.set_quotas(by, command)
+    }
+
+    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
+        self.book.quota_gauges()
     }
 
     fn keys(&self) -> Option<&dyn Keys> {

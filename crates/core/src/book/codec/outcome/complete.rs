@@ -13,6 +13,7 @@ const UNKNOWN_BY_AGE: u8 = 4;
 const OVERLOADED: u8 = 5;
 const MARKED: u8 = 6;
 const COMPLETED: u8 = 7;
+const LEASES_QUOTA_EXCEEDED: u8 = 8;
 
 pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
     match outcome {
@@ -24,6 +25,7 @@ pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
         CompleteOutcome::HeldNothing => out.put_u8(HELD_NOTHING),
         CompleteOutcome::UnknownByAge => out.put_u8(UNKNOWN_BY_AGE),
         CompleteOutcome::Overloaded => out.put_u8(OVERLOADED),
+        CompleteOutcome::LeasesQuotaExceeded => out.put_u8(LEASES_QUOTA_EXCEEDED),
         CompleteOutcome::Marked => out.put_u8(MARKED),
         CompleteOutcome::Completed(settlement) => {
             out.put_u8(COMPLETED);
@@ -39,6 +41,7 @@ pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
         HELD_NOTHING => CompleteOutcome::HeldNothing,
         UNKNOWN_BY_AGE => CompleteOutcome::UnknownByAge,
         OVERLOADED => CompleteOutcome::Overloaded,
+        LEASES_QUOTA_EXCEEDED => CompleteOutcome::LeasesQuotaExceeded,
         MARKED => CompleteOutcome::Marked,
         COMPLETED => CompleteOutcome::Completed(settlement(input)?),
         _ => return Err(CodecError::Malformed("what became of its complete is unknown")),

@@ -2,7 +2,7 @@
 
 use super::Result;
 use crate::book::KeyOutcome;
-use crate::book::codec::CodecError;
+use crate::book::codec::{CodecError, quota};
 use crate::keys::KeyNumber;
 use crate::wire::{Bytes, Put};
 
@@ -18,6 +18,7 @@ const LAST_ADMIN: u8 = 9;
 const REVOKED: u8 = 10;
 const NOT_AN_ADMIN: u8 = 11;
 const CLIENT_IS_KEY: u8 = 12;
+const QUOTA_EXCEEDED: u8 = 13;
 
 pub(super) fn put_key(out: &mut Vec<u8>, outcome: KeyOutcome) {
     let mut numbered = |tag, number: KeyNumber| {
@@ -33,6 +34,10 @@ pub(super) fn put_key(out: &mut Vec<u8>, outcome: KeyOutcome) {
         KeyOutcome::NotAnAdmin => out.put_u8(NOT_AN_ADMIN),
         KeyOutcome::ClientIsKey => out.put_u8(CLIENT_IS_KEY),
         KeyOutcome::InvalidExpiry => out.put_u8(INVALID_EXPIRY),
+        KeyOutcome::QuotaExceeded(kind) => {
+            out.put_u8(QUOTA_EXCEEDED);
+            out.put_u8(kind as u8);
+        }
         KeyOutcome::TooMany => out.put_u8(TOO_MANY),
         KeyOutcome::TooManyNamespaces => out.put_u8(TOO_MANY_NAMESPACES),
         KeyOutcome::NotFound => out.put_u8(NOT_FOUND),
@@ -48,6 +53,7 @@ pub(super) fn key(input: &mut Bytes<'_>) -> Result<KeyOutcome> {
         NOT_AN_ADMIN => KeyOutcome::NotAnAdmin,
         CLIENT_IS_KEY => KeyOutcome::ClientIsKey,
         INVALID_EXPIRY => KeyOutcome::InvalidExpiry,
+        QUOTA_EXCEEDED => KeyOutcome::QuotaExceeded(quota::kind(input)?),
         TOO_MANY => KeyOutcome::TooMany,
         TOO_MANY_NAMESPACES => KeyOutcome::TooManyNamespaces,
         CREATED => KeyOutcome::Created(KeyNumber(input.u32()?)),

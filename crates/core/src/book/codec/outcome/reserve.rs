@@ -2,7 +2,7 @@
 
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size, time};
-use crate::book::codec::CodecError;
+use crate::book::codec::{CodecError, quota};
 use crate::book::{CreditDenial, CreditShortage, Denial, LimitId, ReserveOutcome};
 use crate::wire::{Bytes, Put};
 
@@ -22,6 +22,7 @@ const INSUFFICIENT_CREDIT: u8 = 13;
 const CREATED: u8 = 14;
 const LIMITS_EXTERNAL: u8 = 15;
 const ACCOUNT_NOT_FOUND: u8 = 16;
+const QUOTA_EXCEEDED: u8 = 17;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
     match outcome {
@@ -69,6 +70,11 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
         }
         ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_EXTERNAL),
         ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
+        ReserveOutcome::QuotaExceeded { kind, retry_after_ms } => {
+            out.put_u8(QUOTA_EXCEEDED);
+            out.put_u8(*kind as u8);
+            out.put_u64(*retry_after_ms);
+        }
         ReserveOutcome::Denied(denial) => {
             out.put_u8(DENIED);
             put_denial(out, denial);
@@ -101,6 +107,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         }
         LIMITS_EXTERNAL => ReserveOutcome::LimitsExternal,
         OVERLOADED => ReserveOutcome::Overloaded,
+        QUOTA_EXCEEDED => ReserveOutcome::QuotaExceeded { kind: quota::kind(input)?, retry_after_ms: input.u64()? },
         DENIED => ReserveOutcome::Denied(denial(input)?),
         INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),
         CREATED => ReserveOutcome::Created { reserved_at: time(input)? },

@@ -13,6 +13,7 @@ use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::keys::KeyNumber;
 use crate::limits::{DefinitionError, HoldField, Setting, SettingChange};
+use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::{Moment, UnixMs};
 
 /// Examples of each variant of an enum. A variant without an example does not compile.
@@ -97,6 +98,11 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Ticked => [Outcome::Ticked],
         Outcome::ExternalSet => [Outcome::ExternalSet],
         Outcome::Key(_) => of_each(keys(n), Outcome::Key),
+        Outcome::Quotas(_) => [
+            Outcome::Quotas(QuotasOutcome::TooHigh(QuotaKind::Leases)),
+            Outcome::Quotas(QuotasOutcome::TooManyNamespaces),
+            Outcome::Quotas(QuotasOutcome::Set),
+        ],
         Outcome::Unauthenticated => [Outcome::Unauthenticated],
         Outcome::Configure(_) => of_each(configures(n), Outcome::Configure),
     ]
@@ -120,6 +126,7 @@ fn keys(n: &mut Numbers) -> Vec<KeyOutcome> {
         KeyOutcome::NotAnAdmin => [KeyOutcome::NotAnAdmin],
         KeyOutcome::ClientIsKey => [KeyOutcome::ClientIsKey],
         KeyOutcome::InvalidExpiry => [KeyOutcome::InvalidExpiry],
+        KeyOutcome::QuotaExceeded(_) => QuotaKind::ALL.map(KeyOutcome::QuotaExceeded),
         KeyOutcome::TooMany => [KeyOutcome::TooMany],
         KeyOutcome::TooManyNamespaces => [KeyOutcome::TooManyNamespaces],
         KeyOutcome::Created(_) => [KeyOutcome::Created(KeyNumber(n.u32()))],
@@ -145,6 +152,7 @@ fn limits(n: &mut Numbers) -> Vec<LimitOutcome> {
         LimitOutcome::NotFound => [LimitOutcome::NotFound],
         LimitOutcome::KindDiffers => [LimitOutcome::KindDiffers],
         LimitOutcome::TooMany => [LimitOutcome::TooMany],
+        LimitOutcome::QuotaExceeded(_) => [LimitOutcome::QuotaExceeded(QuotaKind::Limits)],
         LimitOutcome::VaultNotFound => [LimitOutcome::VaultNotFound],
         LimitOutcome::Changed { .. } => of_each(statuses(n), |status| {
             n.restart();
@@ -228,6 +236,9 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ],
         ReserveOutcome::LimitsExternal => [ReserveOutcome::LimitsExternal],
         ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
+        ReserveOutcome::QuotaExceeded { .. } => [
+            ReserveOutcome::QuotaExceeded { kind: QuotaKind::Leases, retry_after_ms: n.u64() },
+        ],
         ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
         ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
         ReserveOutcome::Created { .. } => [ReserveOutcome::Created { reserved_at: n.time() }],
@@ -257,6 +268,7 @@ fn completes(n: &mut Numbers) -> Vec<CompleteOutcome> {
         CompleteOutcome::HeldNothing => [CompleteOutcome::HeldNothing],
         CompleteOutcome::UnknownByAge => [CompleteOutcome::UnknownByAge],
         CompleteOutcome::Overloaded => [CompleteOutcome::Overloaded],
+        CompleteOutcome::LeasesQuotaExceeded => [CompleteOutcome::LeasesQuotaExceeded],
         CompleteOutcome::Marked => [CompleteOutcome::Marked],
         CompleteOutcome::Completed(_) => of_each(settlements(n), CompleteOutcome::Completed),
     ]
@@ -308,6 +320,10 @@ fn write_errors(n: &mut Numbers) -> Vec<WriteError> {
         WriteError::AlreadyCommitted { .. } => [WriteError::AlreadyCommitted { last_committed_sequence: n.u64() }],
         WriteError::SequenceReused { .. } => [WriteError::SequenceReused { last_committed_sequence: n.u64() }],
         WriteError::TooManyClients => [WriteError::TooManyClients],
+        WriteError::QuotaExceeded { .. } => [
+            WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay },
+            WriteError::QuotaExceeded { operation: Some(n.size()), kind: QuotaKind::Vaults },
+        ],
         WriteError::WrongScope { .. } => [WriteError::WrongScope { operation: n.size() }],
         WriteError::ConditionFailed { .. } => [
             WriteError::ConditionFailed { operation: n.size(), revision: n.u64() },
@@ -492,17 +508,17 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[8, 0, 10], "its setting is unknown"),
         (&[9], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
-        (&[2, 9], "what became of its limit is unknown"),
+        (&[2, 10], "what became of its limit is unknown"),
         (&[2, 1, 6], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
-        (&[3, 17], "what became of its reserve is unknown"),
+        (&[3, 18], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),
         (&[3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5], "why there was no credit is unknown"),
-        (&[4, 8], "what became of its complete is unknown"),
+        (&[4, 9], "what became of its complete is unknown"),
         (&[5, 4], "what became of its transaction is unknown"),
-        (&[5, 1, 14], "why its transaction was refused is unknown"),
+        (&[5, 1, 15], "why its transaction was refused is unknown"),
         (&[5, 1, 1, 6], "what is wrong with its transaction is unknown"),
         (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 11], "what is wrong with its operation is unknown"),
     ] {

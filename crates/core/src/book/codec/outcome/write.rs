@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::invalid::{invalid_write, put_invalid_write};
 use super::{Result, put_size, size};
-use crate::book::codec::{CodecError, put_receipt, receipt};
+use crate::book::codec::{CodecError, put_receipt, quota, receipt};
 use crate::book::{WriteError, WriteOutcome};
 use crate::wire::{Bytes, Put};
 
@@ -25,6 +25,7 @@ const ACCOUNT_CLOSED: u8 = 10;
 const ACCOUNT_FROZEN: u8 = 11;
 const CONFLICT: u8 = 12;
 const INSUFFICIENT_CREDIT: u8 = 13;
+const QUOTA_EXCEEDED: u8 = 14;
 
 pub(super) fn put_write(out: &mut Vec<u8>, outcome: &WriteOutcome) {
     match outcome {
@@ -73,6 +74,12 @@ fn put_error(out: &mut Vec<u8>, error: &WriteError) {
             put_number(out, SEQUENCE_REUSED, *last_committed_sequence);
         }
         WriteError::TooManyClients => out.put_u8(TOO_MANY_CLIENTS),
+        WriteError::QuotaExceeded { operation, kind } => {
+            out.put_u8(QUOTA_EXCEEDED);
+            out.put_u8(operation.is_some().into());
+            operation.iter().for_each(|operation| put_size(out, *operation));
+            out.put_u8(*kind as u8);
+        }
         WriteError::WrongScope { operation } => put_place(out, WRONG_SCOPE, *operation),
         WriteError::ConditionFailed { operation, revision } => {
             put_place(out, CONDITION_FAILED, *operation);
@@ -106,6 +113,10 @@ fn error(input: &mut Bytes<'_>) -> Result<WriteError> {
         ALREADY_COMMITTED => WriteError::AlreadyCommitted { last_committed_sequence: input.u64()? },
         SEQUENCE_REUSED => WriteError::SequenceReused { last_committed_sequence: input.u64()? },
         TOO_MANY_CLIENTS => WriteError::TooManyClients,
+        QUOTA_EXCEEDED => {
+            let operation = if input.bool()? { Some(size(input)?) } else { None };
+            WriteError::QuotaExceeded { operation, kind: quota::kind(input)? }
+        }
         WRONG_SCOPE => WriteError::WrongScope { operation: size(input)? },
         CONDITION_FAILED => WriteError::ConditionFailed { operation: size(input)?, revision: input.u64()? },
         ACCOUNT_NOT_FOUND => WriteError::AccountNotFound { operation: size(input)? },

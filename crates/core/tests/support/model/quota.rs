@@ -1,0 +1,82 @@
+//! Quotas of the model: every use is counted again from the lists.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{
+    ACCOUNTS_MAX, JOURNAL_BYTES_PER_DAY, LIMITS_MAX, NamespaceId, NamespaceOutcome, QUOTA_MAX, QuotaKind,
+    QuotasOutcome, SetQuotas, UnixMs, VAULTS_MAX,
+};
+
+use super::Model;
+
+const DAY_MS: u64 = 86_400_000;
+
+/// The quotas that were set, and the journal bytes of a day, which the test adds.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    set: BTreeMap<(NamespaceId, QuotaKind), u64>,
+    journal: BTreeMap<(NamespaceId, u64), u64>,
+}
+
+impl Model {
+    pub fn set_quotas(&mut self, command: &SetQuotas) -> QuotasOutcome {
+        if let Some((kind, _)) = command.quotas.iter().find(|(_, quota)| **quota > QUOTA_MAX) {
+            return QuotasOutcome::TooHigh(*kind);
+        }
+        let namespace = match self.open_namespace(&command.namespace) {
+            NamespaceOutcome::Opened(namespace) | NamespaceOutcome::Exists(namespace) => namespace,
+            NamespaceOutcome::TooMany => return QuotasOutcome::TooManyNamespaces,
+        };
+        self.quotas.set.extend(command.quotas.iter().map(|(kind, quota)| ((namespace, *kind), *quota)));
+        QuotasOutcome::Set
+    }
+
+    pub fn quota(&self, namespace: NamespaceId, kind: QuotaKind) -> u64 {
+        let table = match kind {
+            QuotaKind::Limits | QuotaKind::DerivedLimits => u64::from(LIMITS_MAX),
+            QuotaKind::Templates => 10_240,
+            QuotaKind::Vaults => VAULTS_MAX as u64,
+            QuotaKind::Accounts => u64::from(ACCOUNTS_MAX),
+            QuotaKind::Clients => u64::from(self.config.clients_max),
+            QuotaKind::Keys => 10_000,
+            QuotaKind::Leases => u64::from(self.config.leases_max),
+            QuotaKind::IdempotencyKeys => 1 << 24,
+            QuotaKind::JournalBytesPerDay => JOURNAL_BYTES_PER_DAY,
+            QuotaKind::PolicyBytes => 1 << 24,
+        };
+        let whole = if kind == QuotaKind::Templates { 1_024 } else { table };
+        let share = if namespace == NamespaceId::DEFAULT { whole } else { (table / 10).max(1) };
+        self.quotas.set.get(&(namespace, kind)).copied().unwrap_or(share)
+    }
+
+    pub fn used(&self, at: UnixMs, namespace: NamespaceId, kind: QuotaKind) -> u64 {
+        let home = |vault: earmark_core::VaultId| self.vaults[vault.0 as usize].namespace == namespace;
+        let count = match kind {
+            QuotaKind::Limits => self.limits.iter().filter(|limit| limit.namespace == namespace).count(),
+            QuotaKind::Vaults => self.vaults.iter().filter(|vault| vault.namespace == namespace).count(),
+            QuotaKind::Accounts => self.accounts.iter().filter(|account| home(account.vault)).count(),
+            QuotaKind::Clients => self.clients_of(namespace),
+            QuotaKind::Leases => self.leases.iter().filter(|lease| lease.namespace == namespace).count(),
+            QuotaKind::JournalBytesPerDay => {
+                let day = at.max(self.time()).get() / DAY_MS;
+                return self.quotas.journal.get(&(namespace, day)).copied().unwrap_or(0);
+            }
+            QuotaKind::DerivedLimits
+            | QuotaKind::Templates
+            | QuotaKind::Keys
+            | QuotaKind::IdempotencyKeys
+            | QuotaKind::PolicyBytes => 0,
+        };
+        count as u64
+    }
+
+    pub fn has_room(&self, namespace: NamespaceId, kind: QuotaKind) -> bool {
+        self.used(self.time(), namespace, kind) < self.quota(namespace, kind)
+    }
+
+    /// Counts journal bytes of the last command.
+    pub fn add_journal_bytes(&mut self, namespace: NamespaceId, bytes: u64) {
+        let day = self.time().get() / DAY_MS;
+        *self.quotas.journal.entry((namespace, day)).or_default() += bytes;
+    }
+}

@@ -1,0 +1,193 @@
+//! Quotas: one tenant uses up its share of each table, and another goes on.
+
+use earmark_core::Role;
+use serde_json::{Value, json};
+
+use crate::support::KeyedServer;
+
+/// A writer, a caller and an admin of one namespace.
+struct Tenant {
+    name: &'static str,
+    writer: String,
+    caller: String,
+    admin: String,
+    sequence: u64,
+}
+
+impl Tenant {
+    async fn new(keyed: &KeyedServer, name: &'static str) -> Tenant {
+        Tenant {
+            name,
+            writer: keyed.key(Role::Writer, name).await,
+            caller: keyed.key(Role::Caller, name).await,
+            admin: keyed.key(Role::Admin, name).await,
+            sequence: 0,
+        }
+    }
+
+    /// Writes as client `c`; a refused write leaves its sequence free.
+    async fn write(&mut self, keyed: &KeyedServer, vault: Option<&str>, operation: Value) -> (u16, Value) {
+        let sequence = self.sequence + 1;
+        let client = vault.map_or("c".to_owned(), |vault| format!("c-{vault}-{sequence}"));
+        let sequence = if vault.is_some() { 1 } else { sequence };
+        let body = json!({
+            "namespace": self.name, "vault": vault, "client_id": client, "sequence": sequence, "operations": [operation],
+        });
+        let answer = keyed.ask(Some(&self.writer), "POST", "/v1/write", &body.to_string()).await;
+        if answer.status == 200 {
+            self.sequence += 1;
+        }
+        (answer.status, answer.json())
+    }
+
+    async fn put_limit(&self, keyed: &KeyedServer, key: &str) -> (u16, Value) {
+        let body = json!({"key": key, "kind": "rolling", "capacity": 1, "window_seconds": 60});
+        let answer = keyed.ask(Some(&self.writer), "PUT", "/v1/admin/limits", &body.to_string()).await;
+        (answer.status, answer.json())
+    }
+
+    async fn reserve(&self, keyed: &KeyedServer, lease: &str, key: &str) -> Value {
+        let body = json!({"lease_id": lease, "requirements": [{"key": key, "amount": 1}]});
+        let answer = keyed.ask(Some(&self.caller), "POST", "/v1/reserve", &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    async fn create_key(&self, keyed: &KeyedServer) -> (u16, Value) {
+        let body = json!({"name": "more", "role": "reader"});
+        let answer = keyed.ask(Some(&self.admin), "POST", "/v1/admin/keys", &body.to_string()).await;
+        (answer.status, answer.json())
+    }
+}
+
+async fn set(keyed: &KeyedServer, namespace: &str, quotas: Value) {
+    let path = format!("/v1/admin/quotas/{namespace}");
+    let answer = keyed.ask(Some(&keyed.root), "PUT", &path, &quotas.to_string()).await;
+    assert_eq!((answer.status, answer.json()), (200, json!({"ok": true})));
+}
+
+async fn get(keyed: &KeyedServer, namespace: &str) -> Value {
+    let path = format!("/v1/admin/quotas/{namespace}");
+    let answer = keyed.ask(Some(&keyed.root), "GET", &path, "").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["quotas"].clone()
+}
+
+fn assert_refused((status, answer): (u16, Value), code: &str, what: &str) {
+    assert_eq!(status, 409, "{answer}");
+    assert_eq!(answer["error"]["code"], code, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains(what), "{answer}");
+}
+
+/// Regression: one writer key filled the tables of limits, vaults, accounts and clients, and one caller that of leases,
+/// for every tenant and for good.
+#[tokio::test]
+async fn a_tenant_that_uses_up_each_table_leaves_the_other_working() {
+    let keyed = KeyedServer::open().await;
+    let (mut greedy, mut honest) = (Tenant::new(&keyed, "greedy").await, Tenant::new(&keyed, "honest").await);
+    let quotas = json!({"limits": 2, "vaults": 2, "accounts": 4, "clients": 4, "keys": 4, "leases": 3});
+    set(&keyed, "greedy", quotas).await;
+
+    for key in ["a", "b"] {
+        assert_eq!(greedy.put_limit(&keyed, key).await.0, 200);
+    }
+    let (status, answer) = greedy.put_limit(&keyed, "c").await;
+    assert_eq!((status, &answer["error"]), (409, &json!("quota_exceeded:limits")));
+    let operation =
+        json!({"put_limit": {"definition": {"key": "c", "kind": "rolling", "capacity": 1, "window_seconds": 1}}});
+    assert_refused(greedy.write(&keyed, None, operation).await, "QUOTA_EXCEEDED", "quota_exceeded:limits");
+
+    let open_vault = |name: &str| json!({"open_vault": {"vault": name}});
+    let open_account = |name: &str| json!({"open_account": {"account": name, "overdraft": "deny"}});
+    for vault in ["x", "y"] {
+        assert_eq!(greedy.write(&keyed, None, open_vault(vault)).await.0, 200);
+    }
+    assert_refused(greedy.write(&keyed, None, open_vault("z")).await, "QUOTA_EXCEEDED", "quota_exceeded:vaults");
+    for account in ["p", "q"] {
+        assert_eq!(greedy.write(&keyed, Some("x"), open_account(account)).await.0, 200);
+    }
+    assert_refused(
+        greedy.write(&keyed, Some("x"), open_account("r")).await,
+        "QUOTA_EXCEEDED",
+        "quota_exceeded:accounts",
+    );
+    let freeze = json!({"freeze_account": {"account": "p"}});
+    assert_eq!(greedy.write(&keyed, Some("x"), freeze.clone()).await.0, 200, "the fourth client");
+    assert_refused(greedy.write(&keyed, Some("x"), freeze).await, "TOO_MANY_CLIENTS", "quota_exceeded:clients");
+
+    let (status, answer) = greedy.create_key(&keyed).await;
+    assert_eq!((status, answer["info"]["namespace"].as_str()), (200, Some("greedy")));
+    let (status, answer) = greedy.create_key(&keyed).await;
+    assert_eq!((status, &answer["error"]), (409, &json!("quota_exceeded:keys")));
+
+    // The first lease is allowed, the second and the third are denied; all three are remembered.
+    for _ in 0..3 {
+        let answer = greedy.reserve(&keyed, &keyed.server.lease(), "a").await;
+        assert_eq!(answer["error"], "", "{answer}");
+    }
+    let lease = keyed.server.lease();
+    let answer = greedy.reserve(&keyed, &lease, "a").await;
+    assert_eq!((&answer["allowed"], &answer["error"]), (&json!(false), &json!("quota_exceeded:leases")));
+    assert!(answer["retry_after_ms"].as_u64().unwrap() > 0, "{answer}");
+
+    let used = get(&keyed, "greedy").await;
+    for kind in ["limits", "vaults", "accounts", "clients", "keys", "leases"] {
+        assert_eq!(used[kind]["used"], used[kind]["quota"], "{kind}: {used}");
+    }
+    assert!(used["journal_bytes_per_day"]["used"].as_u64().unwrap() > 0, "{used}");
+    assert_eq!(used["templates"]["used"], 0);
+
+    assert_eq!(honest.put_limit(&keyed, "a").await.0, 200);
+    assert_eq!(honest.write(&keyed, None, open_vault("x")).await.0, 200);
+    assert_eq!(honest.write(&keyed, Some("x"), open_account("p")).await.0, 200);
+    assert_eq!(honest.create_key(&keyed).await.0, 200);
+    assert_eq!(honest.reserve(&keyed, &keyed.server.lease(), "a").await["allowed"], true);
+
+    // The refused lease left no trace, so a higher quota lets it try again.
+    set(&keyed, "greedy", json!({"leases": 4})).await;
+    assert_eq!(greedy.reserve(&keyed, &lease, "b").await["allowed"], true);
+}
+
+#[tokio::test]
+async fn journal_bytes_beyond_the_quota_refuse_writes_and_definitions() {
+    let keyed = KeyedServer::open().await;
+    let (mut greedy, mut honest) = (Tenant::new(&keyed, "greedy").await, Tenant::new(&keyed, "honest").await);
+    set(&keyed, "greedy", json!({"journal_bytes_per_day": 1})).await;
+    let open = json!({"open_vault": {"vault": "x"}});
+    let what = "quota_exceeded:journal_bytes_per_day";
+    assert_refused(greedy.write(&keyed, None, open.clone()).await, "QUOTA_EXCEEDED", what);
+    let (status, answer) = greedy.put_limit(&keyed, "a").await;
+    assert_eq!((status, &answer["error"]), (409, &json!(what)));
+    assert_eq!(honest.write(&keyed, None, open).await.0, 200);
+}
+
+#[tokio::test]
+async fn quotas_have_defaults_are_checked_recorded_and_shown_to_the_right_eyes() {
+    let keyed = KeyedServer::open().await;
+    let team = Tenant::new(&keyed, "team").await;
+    let (own, whole) = (get(&keyed, "team").await, get(&keyed, "default").await);
+    assert_eq!((&own["vaults"]["quota"], &whole["vaults"]["quota"]), (&json!(6_553), &json!(65_536)));
+    assert_eq!((&own["limits"]["quota"], &whole["limits"]["quota"]), (&json!(104_857), &json!(1_048_576)));
+    assert_eq!(own["keys"]["used"], 3);
+    let path = "/v1/admin/quotas/team";
+    let answer = keyed.ask(Some(&team.admin), "GET", path, "").await;
+    assert!(answer.problem(403, "forbidden").contains("admin in namespace default"), "{answer:?}");
+    for body in [json!({"limit": 1}), json!({"limits": -1}), json!({"limits": 1_u64 << 53})] {
+        let answer = keyed.ask(Some(&keyed.root), "PUT", path, &body.to_string()).await;
+        assert!(answer.problem(400, "invalid_request").contains("limit"), "{answer:?}");
+    }
+    assert_eq!(get(&keyed, "team").await["limits"], own["limits"], "nothing was changed");
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/admin/quotas/nobody", "").await.status, 404);
+
+    set(&keyed, "team", json!({"limits": 7, "vaults": 1})).await;
+    let log = keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.json();
+    let entry = log["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "quotas").unwrap();
+    assert_eq!(entry["summary"], "set_quotas limits 104857 to 7, vaults 6553 to 1");
+    assert_eq!(entry["namespace"], "team");
+
+    let metrics = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+    assert!(metrics.contains("earmark_quota{namespace=\"team\",kind=\"limits\"} 7\n"), "{metrics}");
+    assert!(metrics.contains("earmark_quota_used{namespace=\"default\",kind=\"keys\"} 1\n"), "{metrics}");
+    let theirs = keyed.ask(Some(&team.admin), "GET", "/metrics", "").await.text;
+    assert!(theirs.contains("namespace=\"team\",kind=\"limits\"") && !theirs.contains("namespace=\"default\",kind"));
+}
