@@ -140,10 +140,7 @@ impl Command<'_> {
                 out.put_u8(REVOKE_KEY);
                 key::put_revoke(out, command);
             }
-            Command::SetQuotas(command) => {
-                out.put_u8(SET_QUOTAS);
-                quota::put_set(out, command);
-            }
+            Command::SetQuotas(command) => quota::put_set(out, SET_QUOTAS, command),
             Command::Tick => out.put_u8(TICK),
             Command::AdvanceTime(to) => {
                 out.put_u8(ADVANCE_TIME);

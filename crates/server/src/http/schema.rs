@@ -129,9 +129,16 @@ fn problem() -> Value {
 
 fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
-    let by_key =
-        [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT, ACCOUNT_NOT_FOUND, EXCEEDS_CAPACITY].join("|");
-    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+|quota_exceeded:[a-z_]+)$");
+    let by_key = [
+        UNKNOWN_LIMIT_KEY,
+        LIMIT_DECREASING,
+        INSUFFICIENT_CREDIT,
+        ACCOUNT_NOT_FOUND,
+        EXCEEDS_CAPACITY,
+        "quota_exceeded",
+    ]
+    .join("|");
+    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),
@@ -153,7 +160,7 @@ fn reserve_answer() -> Value {
 fn complete_answer() -> Value {
     let properties = json!({
         "ok": {"type": "boolean"},
-        "error": {"enum": ["", INVALID_REQUEST, OVERLOADED, BACKEND_ERROR]},
+        "error": {"enum": ["", INVALID_REQUEST, quota_code(QuotaKind::Leases), OVERLOADED, BACKEND_ERROR]},
         "message": {"type": "string"},
         "reconciled": {
             "type": "boolean",

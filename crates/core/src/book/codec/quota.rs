@@ -9,7 +9,8 @@ const TOO_HIGH: u8 = 1;
 const TOO_MANY_NAMESPACES: u8 = 2;
 const SET: u8 = 3;
 
-pub(super) fn put_set(out: &mut Vec<u8>, command: &SetQuotas) {
+pub(super) fn put_set(out: &mut Vec<u8>, tag: u8, command: &SetQuotas) {
+    out.put_u8(tag);
     out.put_text(command.namespace.as_str());
     out.put_len(command.quotas.len());
     for (kind, quota) in &command.quotas {

@@ -44,6 +44,7 @@ impl Drift {
     async fn ask(&mut self, server: &TestServer, method: &str, path: &str, name: &str, body: &Value) -> Value {
         let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
         let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
+        let filled = filled.replace("{namespace}", if name.is_empty() { "team" } else { name });
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
         let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -84,7 +85,7 @@ const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 11] = [
+const WITH_BODY: [(&str, &str); 12] = [
     ("PUT", QUOTAS),
     ("POST", KEYS),
     ("POST", MEMBERS),
