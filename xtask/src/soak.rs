@@ -33,7 +33,7 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     let start = Instant::now();
     run::run(&mut tests)?;
     let mut kills = kills();
-    println!("{KILLS} process kills per database: {}", run::line(&kills));
+    println!("{KILLS} process kills and all faults per database: {}", run::line(&kills));
     run::run(&mut kills)?;
     tigerbeetle::report();
     println!("soak passed in {}; record its seeds and counts in docs/testing.md", run::time(start.elapsed()));
@@ -52,9 +52,12 @@ fn command(minutes: u64) -> Command {
     command
 }
 
+/// The process kills, and a fault at every call of every saga, on every database.
 fn kills() -> Command {
-    let args = "test --release --locked -p earmark-credits --test kill -- --nocapture --test-threads=1";
+    let args =
+        "test --release --locked -p earmark-credits --test suite -- kill:: every_saga_ --nocapture --test-threads=1";
     let mut command = run::command("cargo", args);
+    command.env("EARMARK_FAULT_STRIDE", "1");
     command.env("EARMARK_KILLS", KILLS.to_string());
     command
 }

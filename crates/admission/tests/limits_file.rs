@@ -1,7 +1,5 @@
 //! The limits file of an in-memory server.
 
-#![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
-
 use std::path::Path;
 
 use earmark_admission::*;

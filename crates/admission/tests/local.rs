@@ -1,7 +1,5 @@
 //! The in-memory Book behind the submitter passes the conformance suite.
 
-#![allow(clippy::panic, reason = "a test may")]
-
 use std::sync::Arc;
 
 use earmark_admission::conformance::Harness;

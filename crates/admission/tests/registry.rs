@@ -1,7 +1,5 @@
 //! The Book as a registry: fast to read, and never behind its own answers.
 
-#![allow(clippy::unwrap_used, reason = "a test may")]
-
 use std::sync::Arc;
 
 use earmark_admission::{

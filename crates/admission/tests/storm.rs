@@ -1,18 +1,13 @@
 //! Many concurrent callers, some of which disconnect: no limit is ever exceeded, and in the end everything is free.
 
-#![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
-
-#[path = "../../core/tests/support/random.rs"]
-#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "other tests use more of it")]
-mod random;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use earmark_admission::*;
 use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, Principal, UnixMs};
-use random::Random;
+
+use crate::random::Random;
 
 const TASKS: u64 = 64;
 /// Reserves per task and round. With the completes this makes more than 200,000 operations.

@@ -50,18 +50,30 @@ pub struct FreshStore {
     pub other: Arc<dyn Store>,
     /// The folder or database that must live as long as the store.
     pub keep_alive: Box<dyn Any + Send + Sync>,
+    /// The saga tests inject a fault at one of this many calls.
+    pub fault_stride: usize,
 }
+
+/// Fault stride of stores on a disk: the sagas are the same everywhere, and the store in memory tries every call. `cargo
+/// xtask soak` sets `EARMARK_FAULT_STRIDE=1`.
+const FAULT_STRIDE: usize = 7;
 
 impl FreshStore {
     /// A store without a second access path.
     pub fn new(store: impl Store) -> FreshStore {
         let store: Arc<dyn Store> = Arc::new(store);
-        FreshStore { other: Arc::clone(&store), store, keep_alive: Box::new(()) }
+        FreshStore { other: Arc::clone(&store), store, keep_alive: Box::new(()), fault_stride: 1 }
     }
 
     /// Two stores on the same rows, and what they need to live.
     pub fn on<S: Store>([store, other]: [S; 2], keep_alive: impl Any + Send + Sync) -> FreshStore {
-        FreshStore { store: Arc::new(store), other: Arc::new(other), keep_alive: Box::new(keep_alive) }
+        let stride = std::env::var("EARMARK_FAULT_STRIDE").ok().and_then(|stride| stride.parse().ok());
+        FreshStore {
+            store: Arc::new(store),
+            other: Arc::new(other),
+            keep_alive: Box::new(keep_alive),
+            fault_stride: stride.unwrap_or(FAULT_STRIDE),
+        }
     }
 
     /// Closes both stores.

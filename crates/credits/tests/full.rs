@@ -1,20 +1,15 @@
 //! A full disk that gets room again.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
-mod process;
-mod support;
-
 use std::io::{BufRead, Write, stdin};
 use std::time::Duration;
 
+use crate::process::{self, report};
+use crate::support::{account, fill, namespace, usd, vault, write};
 use earmark_admission::{Credits, WriteAnswer, Writer};
 use earmark_core::Operation;
 use earmark_credits::Options;
-use process::report;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
-use support::{account, fill, namespace, usd, vault, write};
 
 /// Limits every file to 1 MiB. The write-ahead log reaches that after a few dozen writes. Without the signal a write
 /// fails as on a full disk.
@@ -74,7 +69,7 @@ async fn writer() {
 async fn a_full_disk_stops_credit_only_for_as_long_as_it_is_full() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
-    let mut child = process::spawn_by(SMALL_DISK, "writer", &format!("sqlite:{}", path.display()));
+    let mut child = process::spawn_by(SMALL_DISK, "full::writer", &format!("sqlite:{}", path.display()));
     let (mut output, input) =
         (process::lines_of(child.stdout.take().expect("an output")), child.stdin.take().expect("an output"));
     let full = output.find(|line| line.starts_with("full ")).expect("a disk that becomes full");

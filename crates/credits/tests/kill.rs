@@ -1,24 +1,19 @@
 //! Real processes killed with SIGKILL under load: acknowledged work exists once, and everything balances.
 //!
-//! The killed process is this test binary, running only `worker`. `EARMARK_KILLS` sets the number of kills; `cargo
+//! The killed process is this test binary, running only `kill::worker`. `EARMARK_KILLS` sets the number of kills; `cargo
 //! xtask soak` uses fifty.
-
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
-mod process;
-mod support;
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::process::{self, report};
+use crate::support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, WriteAnswer, Writer};
 use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
-use process::report;
-use support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 
 const ACCOUNTS: usize = 8;
 const CALLERS: usize = 16;
@@ -100,7 +95,7 @@ fn kill(store: &str, at_once: usize) -> Acknowledged {
     let kills: usize = std::env::var("EARMARK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
     let mut heard = Acknowledged::default();
     for round in 0..kills {
-        let mut workers: Vec<Child> = (0..at_once).map(|_| process::spawn("worker", store)).collect();
+        let mut workers: Vec<Child> = (0..at_once).map(|_| process::spawn("kill::worker", store)).collect();
         let outputs: Vec<_> = workers
             .iter_mut()
             .map(|worker| {

@@ -1,20 +1,16 @@
 //! A real PostgreSQL that goes away, cuts connections, or has few of them: callers get errors, and the same request
 //! works later, once.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 use earmark_admission::{BackendError, Credits, HoldAnswer, SystemClock, WriteAnswer, Writer};
 use earmark_core::{LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, PostgresOptions, PostgresStore, SagaCredits};
 use sqlx::Connection;
-use support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 
 const ACCOUNTS: usize = 4;
 

@@ -1,7 +1,5 @@
 //! The rows in a PostgreSQL database.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
 use earmark_credits::conformance::{CreditsHarness, FreshStore, server};
 use earmark_credits::{PostgresOptions, PostgresStore};
 

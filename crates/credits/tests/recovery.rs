@@ -1,11 +1,8 @@
 //! Recovery of a dead process's sagas next to unreadable ones.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
-mod support;
-
 use std::sync::{Arc, OnceLock};
 
+use crate::support::{fill, namespace, vault};
 use earmark_admission::{Credits, SystemClock};
 use earmark_core::UnixMs;
 use earmark_credits::conformance::{sample_plan, server};
@@ -17,7 +14,6 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
-use support::{fill, namespace, vault};
 
 /// More than one page of recovery.
 const UNREADABLE: u64 = 70;

@@ -1,7 +1,5 @@
 //! The rows in a SQLite file.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
 use earmark_credits::conformance::{CreditsHarness, FreshStore};
 use earmark_credits::{SqliteOptions, SqliteStore};
 

@@ -4,22 +4,17 @@
 //! An earlier test used two owners on one store object. They shared a queue, writers and connections, so they never met
 //! in the database.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
-mod process;
-mod support;
-
 use std::io::{BufRead, stdin};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::process::{self, report};
+use crate::support::{account, hold, namespace, settle, usd, vault, write};
 use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer, Writer};
 use earmark_core::{AccountName, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
-use process::report;
-use support::{account, hold, namespace, settle, usd, vault, write};
 
 const ACCOUNTS: usize = 10;
 /// Callers per process.
@@ -100,7 +95,7 @@ async fn spender() {
 /// Lets both processes spend at once; returns what each paid.
 fn run_both(store: &str) -> Vec<u64> {
     use std::io::Write;
-    let mut spenders: Vec<Child> = (0..2).map(|_| process::spawn("spender", store)).collect();
+    let mut spenders: Vec<Child> = (0..2).map(|_| process::spawn("storm::spender", store)).collect();
     let mut outputs: Vec<_> =
         spenders.iter_mut().map(|spender| process::lines_of(spender.stdout.take().expect("an output"))).collect();
     for output in &mut outputs {

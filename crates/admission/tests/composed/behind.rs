@@ -13,8 +13,8 @@ use earmark_core::{
     UnixMs, VaultId,
 };
 
-use crate::support::counter::{key, namespace};
-use crate::support::mirror::MirroredCredits;
+use super::support::counter::{key, namespace};
+use super::support::mirror::MirroredCredits;
 
 /// Hosts a Book that decides, and shows an empty Book until its next read barrier.
 struct Follower {

@@ -1,3 +1,3 @@
-use crate::support::credit_elsewhere;
+use super::support::credit_elsewhere;
 
 earmark_admission::conformance!(credit_elsewhere);

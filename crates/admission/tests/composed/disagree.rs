@@ -8,7 +8,7 @@ use earmark_admission::{
 };
 use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage, Principal};
 
-use crate::support::counter::{key, namespace};
+use super::support::counter::{key, namespace};
 
 fn lease(number: u128) -> LeaseId {
     LeaseId::from_parts(SystemClock::new().now().wall, number)

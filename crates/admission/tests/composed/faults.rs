@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use earmark_admission::{Backend, BackendError, Refusal, ReserveAnswer};
 use earmark_core::{CreditShortage, NamespaceName};
 
-use crate::support::counter::{Sums, key};
-use crate::support::flaky::{Fault, How, Step, When};
-use crate::support::{Pair, credit_elsewhere, limits_elsewhere};
+use super::support::counter::{Sums, key};
+use super::support::flaky::{Fault, How, Step, When};
+use super::support::{Pair, credit_elsewhere, limits_elsewhere};
 
 const NOTHING: Sums = Sums { rpm: 0, slots: 0, usd: 100, held: 0, paid: 0 };
 const TAKEN: Sums = Sums { rpm: 1, slots: 1, usd: 70, held: 30, paid: 0 };

@@ -1,3 +1,3 @@
-use crate::support::limits_elsewhere;
+use super::support::limits_elsewhere;
 
 earmark_admission::conformance!(limits_elsewhere);

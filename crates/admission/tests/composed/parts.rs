@@ -8,9 +8,9 @@ use earmark_admission::{
 };
 use earmark_core::{ExternalParts, Kind, LimitStatus, Principal};
 
-use crate::support::counter::{key, namespace};
-use crate::support::flaky::Step;
-use crate::support::{Pair, credit_elsewhere, limits_elsewhere};
+use super::support::counter::{key, namespace};
+use super::support::flaky::Step;
+use super::support::{Pair, credit_elsewhere, limits_elsewhere};
 
 fn request(pair: &Pair, number: u128, parts: &[(&str, u64)]) -> ReserveRequest {
     let requirements = parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();

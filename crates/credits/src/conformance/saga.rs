@@ -51,7 +51,7 @@ macro_rules! saga_conformance {
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
             one_posting_and_many_callers_at_once,
-            an_account_that_may_owe_is_never_short,
+            an_account_that_may_owe_is_never_short;
             every_saga_stopped_at_every_call_ends_in_one_of_two_ways,
             every_saga_failed_at_every_call_ends_in_one_of_two_ways,
             every_saga_stopped_at_every_call_is_finished_by_another_process;
@@ -59,11 +59,19 @@ macro_rules! saga_conformance {
             copies_of_one_entry_at_two_processes_are_one_entry,
         );
     };
-    ($fresh:path: $($case:ident),*; $($shared:ident),* $(,)?) => {$(
+    ($fresh:path: $($case:ident),*; $($faulty:ident),*; $($shared:ident),* $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $case() {
             let fresh = $fresh().await;
             $crate::conformance::$case(std::sync::Arc::clone(&fresh.store)).await;
+            fresh.close().await;
+        }
+    )*
+    $(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $faulty() {
+            let fresh = $fresh().await;
+            $crate::conformance::$faulty(std::sync::Arc::clone(&fresh.store), fresh.fault_stride).await;
             fresh.close().await;
         }
     )*

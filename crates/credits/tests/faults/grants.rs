@@ -5,7 +5,7 @@ use earmark_credits::{PostgresOptions, PostgresStore, Store};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::helpers::{home, issue};
+use super::helpers::{home, issue};
 
 /// The SQL block in docs/operating.md, for another schema and role.
 fn grants(schema: &str, role: &str) -> String {

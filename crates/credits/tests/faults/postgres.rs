@@ -9,8 +9,8 @@ use earmark_credits::{Change, FindRecord, OwnerId, PostgresOptions, PostgresStor
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::helpers::{begin, freezing, home, issue, issuing, one_is_refused, record, token, total};
-use crate::proxy::Proxy;
+use super::helpers::{begin, freezing, home, issue, issuing, one_is_refused, record, token, total};
+use super::proxy::Proxy;
 
 fn options() -> PostgresOptions {
     let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();

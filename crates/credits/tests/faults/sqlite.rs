@@ -9,7 +9,7 @@ use earmark_credits::{Change, Options, SagaCredits, SqliteOptions, SqliteStore, 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Executor};
 
-use crate::helpers::{home, issue, issuing, one_is_refused, record, token, total};
+use super::helpers::{home, issue, issuing, one_is_refused, record, token, total};
 
 const AMOUNTS: i128 = 20;
 

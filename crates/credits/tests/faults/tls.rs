@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
-use crate::helpers::{issue, total};
+use super::helpers::{issue, total};
 
 /// A certificate authority.
 fn authority() -> CertifiedIssuer<'static, KeyPair> {

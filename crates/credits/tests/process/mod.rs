@@ -1,7 +1,5 @@
 //! This test binary as a child process that runs a single ignored test.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Requests for credit, as a server makes them.
 
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, reason = "the bench uses a part")]
 
 use std::sync::Arc;
 

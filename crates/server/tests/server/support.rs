@@ -8,7 +8,7 @@ mod schema;
 pub(crate) mod session;
 mod test_server;
 
-pub(crate) use client::{Answer, Wire, request};
+pub(crate) use client::{Answer, Wire, new_address, request};
 pub(crate) use crowded::Crowded;
 pub(crate) use doubles::{Broken, Gate, Nodes};
 pub(crate) use keyed::KeyedServer;

@@ -6,10 +6,11 @@ use earmark_proto::v1::limits_service_client::LimitsServiceClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::support::TestServer;
+use crate::support::{TestServer, new_address};
 
 pub(crate) async fn channel(server: &TestServer) -> Channel {
-    Endpoint::from_shared(format!("http://{}", server.address)).unwrap().connect().await.unwrap()
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+    endpoint.local_address(Some(new_address())).connect().await.unwrap()
 }
 
 pub(crate) async fn limits(server: &TestServer) -> LimitsServiceClient<Channel> {

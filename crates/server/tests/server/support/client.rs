@@ -1,11 +1,12 @@
 //! A hand-made HTTP/1.1 client, which can also break the protocol.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Timeout of a response; far longer than any takes.
@@ -45,6 +46,12 @@ pub(crate) fn request(method: &str, path: &str, body: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
+/// A loopback address that no test has connected from: repeated failed logins of one address are delayed.
+pub(crate) fn new_address() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    (Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST) + NEXT.fetch_add(1, Ordering::Relaxed))).into()
+}
+
 /// A connection.
 pub(crate) struct Wire {
     pub(crate) tcp: TcpStream,
@@ -54,6 +61,13 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) async fn to(address: SocketAddr) -> Wire {
         Wire::of(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// A connection from a new address.
+    pub(crate) async fn from_new_address(server: SocketAddr) -> Wire {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((new_address(), 0).into()).unwrap();
+        Wire::of(socket.connect(server).await.unwrap())
     }
 
     pub(crate) fn of(tcp: TcpStream) -> Wire {

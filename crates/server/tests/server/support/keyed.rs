@@ -111,7 +111,10 @@ impl KeyedServer {
 
     /// Sends a request with any headers.
     pub(crate) async fn ask_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Answer {
-        let mut wire = Wire::to(self.server.address).await;
+        let mut wire = match headers.is_empty() {
+            true => Wire::from_new_address(self.server.address).await,
+            false => Wire::to(self.server.address).await,
+        };
         let length = body.len();
         wire.send(&format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}"

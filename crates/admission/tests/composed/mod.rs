@@ -1,7 +1,5 @@
 //! Composed backends pass the conformance suite, and recover from a failure between any two steps.
 
-#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
-
 mod behind;
 mod credit_elsewhere;
 mod disagree;

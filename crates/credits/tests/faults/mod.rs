@@ -1,7 +1,5 @@
 //! Database faults: outages, refusals, locks and missing answers.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
-
 mod grants;
 mod helpers;
 mod postgres;

@@ -1,0 +1,15 @@
+//! Stores, sagas and their faults, in one program.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+mod faults;
+mod full;
+mod kill;
+mod memory;
+mod outage;
+mod postgres;
+mod process;
+mod recovery;
+mod sqlite;
+mod storm;
+mod support;
