@@ -7,7 +7,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     Actor, ClientId, Definition, ExternalParts, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName, Operation,
-    Overage, Principal,
+    Principal,
 };
 
 fn namespace(name: &str) -> NamespaceName {
@@ -15,9 +15,8 @@ fn namespace(name: &str) -> NamespaceName {
 }
 
 fn definition(capacity: u64) -> Definition {
-    let (unit, description) = (String::new(), String::new());
     let kind = Kind::Rolling { window_seconds: 60 };
-    Definition { key: key(), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key(), kind, capacity)
 }
 
 fn key() -> LimitKey {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Backend, LocalBook};
-use earmark_client::core::{Definition, Kind, LimitKey, Overage};
+use earmark_client::core::{Definition, Kind, LimitKey};
 use earmark_client::{
     Actuals, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions, LocalOptions, Protocol,
 };
@@ -38,8 +38,7 @@ async fn put_limits(client: &Client) -> Job {
             true => Kind::Concurrency { timeout_seconds: 600 },
             false => Kind::Rolling { window_seconds: 60 },
         };
-        let (unit, description) = (String::new(), String::new());
-        let limit = Definition { key: key.clone(), kind, capacity: 1 << 40, unit, description, overage: Overage::Debt };
+        let limit = Definition::new(key.clone(), kind, 1 << 40);
         client.put_limit(&limit, soon()).await.unwrap();
         needs.push((key, 1));
     }

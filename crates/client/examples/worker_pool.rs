@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_client::core::{Definition, Kind, LimitKey, Overage};
+use earmark_client::core::{Definition, Kind, LimitKey};
 use earmark_client::llm::{Bytes, Model, Usage};
 use earmark_client::{
     Client, Deadline, Guard, Limiter, LimiterOptions, LocalOptions, Priority, Scheduler, SchedulerOptions, Task,
@@ -45,8 +45,7 @@ impl Provider {
 }
 
 fn limit(key: &LimitKey, kind: Kind, capacity: u64) -> Definition {
-    let (unit, description) = (String::new(), String::new());
-    Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key.clone(), kind, capacity)
 }
 
 /// The result of the example.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, Principal, UnixMs};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Principal, UnixMs};
 use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
 const SECONDS: u64 = 5;
@@ -87,14 +87,7 @@ async fn open(folder: &std::path::Path) -> Node {
 
 async fn put_limits(backend: &NodeBackend, window_seconds: u32) {
     for place in 0..LIMITS {
-        let definition = Definition {
-            key: key(place),
-            kind: Kind::Rolling { window_seconds },
-            capacity: u64::MAX / 4,
-            unit: String::new(),
-            description: String::new(),
-            overage: Overage::Debt,
-        };
+        let definition = Definition::new(key(place), Kind::Rolling { window_seconds }, u64::MAX / 4);
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
         backend.put_limit(Principal::System, request).await.unwrap();
     }

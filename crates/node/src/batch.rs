@@ -151,7 +151,7 @@ impl BatchReader {
 
 #[cfg(test)]
 mod tests {
-    use earmark_core::{Config, Definition, JournalRecord, KeyNumber, Kind, NamespaceId, Overage, PutLimit};
+    use earmark_core::{Config, Definition, JournalRecord, KeyNumber, Kind, NamespaceId, PutLimit};
 
     use super::*;
 
@@ -172,14 +172,7 @@ mod tests {
     fn commands_are_applied_at_the_log_and_wall_time_of_their_batch() {
         let mut book = Book::new(Config::default(), 1);
         let mut builder = BatchBuilder::new(0);
-        let definition = Definition {
-            key: "rpm".parse().unwrap(),
-            kind: Kind::Rolling { window_seconds: 60 },
-            capacity: 1,
-            unit: String::new(),
-            description: String::new(),
-            overage: Overage::Debt,
-        };
+        let definition = Definition::new("rpm".parse().unwrap(), Kind::Rolling { window_seconds: 60 }, 1);
         let namespace = NamespaceId::DEFAULT;
         let put = PutLimit { namespace, definition: &definition, expected_revision: None };
         builder.push_by(&Principal::Anonymous, &Command::PutLimit(put));

@@ -207,7 +207,7 @@ impl LimitTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earmark_core::{Definition, Kind, LimitId, Overage};
+    use earmark_core::{Definition, Kind, LimitId};
 
     fn name(text: &str) -> (NamespaceName, LimitKey) {
         ("default".parse().unwrap(), text.parse().unwrap())
@@ -225,14 +225,7 @@ mod tests {
     }
 
     fn info(status: LimitStatus) -> LimitInfo {
-        let definition = Definition {
-            key: name("rpm").1,
-            kind: Kind::Rolling { window_seconds: 1 },
-            capacity: 5,
-            unit: String::new(),
-            description: String::new(),
-            overage: Overage::Debt,
-        };
+        let definition = Definition::new(name("rpm").1, Kind::Rolling { window_seconds: 1 }, 5);
         LimitInfo { id: LimitId(0), capacity: definition.capacity, definition, status, revision: 3 }
     }
 

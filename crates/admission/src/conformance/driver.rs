@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use earmark_core::{
-    Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, Principal, UnixMs, Usage,
-};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage};
 
 use super::Harness;
 use crate::backend::{
@@ -34,8 +32,7 @@ fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
 }
 
 pub(super) fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
-    let (unit, description) = (String::new(), String::new());
-    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key(name), kind, capacity)
 }
 
 impl<H: Harness> Driver<'_, H> {

@@ -1,7 +1,7 @@
 use earmark_core::{
     Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, Kind, LeaseId, LimitKey, LimitRef,
-    NamespaceId, Operation, Outcome, Overage, Overdraft, Part, PutLimit, Reserve, ReserveOutcome, Transaction, TxId,
-    VaultName, Write,
+    NamespaceId, Operation, Outcome, Overdraft, Part, PutLimit, Reserve, ReserveOutcome, Transaction, TxId, VaultName,
+    Write,
 };
 
 use super::*;
@@ -71,14 +71,7 @@ impl Shop {
             asset: AssetName::new("usd").unwrap(),
             revenue: account(payee),
         };
-        let definition = Definition {
-            key: LimitKey::new("usd").unwrap(),
-            kind: Kind::Credit(terms),
-            capacity: 0,
-            unit: String::new(),
-            description: String::new(),
-            overage: Overage::Debt,
-        };
+        let definition = Definition::new(LimitKey::new("usd").unwrap(), Kind::Credit(terms), 0);
         let namespace = NamespaceId::DEFAULT;
         let put = PutLimit { namespace, definition: &definition, expected_revision: None };
         self.book.apply(NOW, Command::PutLimit(put));

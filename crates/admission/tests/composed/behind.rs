@@ -9,8 +9,8 @@ use earmark_admission::{
     ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Overage, Principal,
-    UnixMs, VaultId,
+    AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Principal, UnixMs,
+    VaultId,
 };
 
 use super::support::counter::{key, namespace};
@@ -97,14 +97,7 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
     let limits = Arc::new(BookLimits::new(registry.clone()));
     let backend = Composed::new(registry, limits, credits, ExternalParts { limits: false, credit: true });
     backend.start().await.unwrap();
-    let definition = Definition {
-        key: key("tpm"),
-        kind: Kind::Rolling { window_seconds: 60 },
-        capacity: 10,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
-    };
+    let definition = Definition::new(key("tpm"), Kind::Rolling { window_seconds: 60 }, 10);
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
     backend.put_limit(Principal::System, put).await.unwrap();
 

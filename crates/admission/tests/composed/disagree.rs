@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, Limits, LimitsReserve, LocalBook,
     LocalOptions, PlacementError, PutLimitRequest, ReserveRequest, SystemClock,
 };
-use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage, Principal};
+use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Principal};
 
 use super::support::counter::{key, namespace};
 
@@ -19,14 +19,7 @@ fn one_slot() -> Vec<Amount> {
 }
 
 fn slots() -> Definition {
-    Definition {
-        key: key("slots"),
-        kind: Kind::Concurrency { timeout_seconds: 60 },
-        capacity: 3,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
-    }
+    Definition::new(key("slots"), Kind::Concurrency { timeout_seconds: 60 }, 3)
 }
 
 /// The answers of a process about `slots`, one word each.

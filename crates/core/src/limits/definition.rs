@@ -160,6 +160,12 @@ impl fmt::Display for HoldField {
 }
 
 impl Definition {
+    /// A limit without unit and description whose overage becomes debt.
+    #[must_use]
+    pub fn new(key: LimitKey, kind: Kind, capacity: u64) -> Definition {
+        Definition { key, kind, capacity, unit: String::new(), description: String::new(), overage: Overage::Debt }
+    }
+
     /// Checks that every field is within its bounds.
     ///
     /// # Errors

@@ -58,14 +58,8 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
         revenue: "revenue".parse().unwrap(),
     };
     let namespace = NamespaceId::DEFAULT;
-    let definition = Definition {
-        key: "usd".parse().unwrap(),
-        kind: Kind::Credit(terms),
-        capacity: 0,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Deny,
-    };
+    let definition =
+        Definition { overage: Overage::Deny, ..Definition::new("usd".parse().unwrap(), Kind::Credit(terms), 0) };
     book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }));
     let job = "job".parse().unwrap();
     for number in [4, 5] {
@@ -167,14 +161,7 @@ mod forged {
     }
 
     fn definition() -> Definition {
-        Definition {
-            key: "tpm".parse().unwrap(),
-            kind: Kind::Rolling { window_seconds: 60 },
-            capacity: 100,
-            unit: String::new(),
-            description: String::new(),
-            overage: Overage::Debt,
-        }
+        Definition::new("tpm".parse().unwrap(), Kind::Rolling { window_seconds: 60 }, 100)
     }
 
     fn bytes(forgery: &Forgery) -> Vec<u8> {

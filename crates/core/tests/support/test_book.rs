@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, JobId, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part,
     ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
@@ -31,8 +31,7 @@ pub fn concurrency(name: &str, capacity: u64, timeout_seconds: u32) -> Definitio
 }
 
 fn define(name: &str, capacity: u64, kind: Kind) -> Definition {
-    let (unit, description) = (String::new(), String::new());
-    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key(name), kind, capacity)
 }
 
 pub fn changed(limit: LimitId, revision: u64, status: LimitStatus) -> LimitOutcome {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest, Writer};
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, VaultName,
+    Operation, Overdraft, VaultName,
 };
 use earmark_credits::SagaCredits;
 
@@ -50,14 +50,7 @@ pub(crate) fn credit_limit(key: &str, account: AccountName) -> Arc<Definition> {
         asset: usd(),
         revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
     };
-    Arc::new(Definition {
-        key: LimitKey::new(key).expect("a valid key"),
-        kind: Kind::Credit(terms),
-        capacity: 0,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
-    })
+    Arc::new(Definition::new(LimitKey::new(key).expect("a valid key"), Kind::Credit(terms), 0))
 }
 
 pub(crate) fn hold(lease: LeaseId, payer: usize) -> HoldRequest {

@@ -9,7 +9,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, Principal, Receipt, UnixMs, Usage, VaultName,
+    Operation, Overdraft, Principal, Receipt, UnixMs, Usage, VaultName,
 };
 use earmark_node::NodeBackend;
 
@@ -67,8 +67,7 @@ pub fn transfer(from: &str, to: &str, amount: u128) -> Operation {
 }
 
 pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
-    let (unit, description) = (String::new(), String::new());
-    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key(name), kind, capacity)
 }
 
 /// A credit limit on an account's usd.

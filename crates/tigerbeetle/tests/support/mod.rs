@@ -13,7 +13,7 @@ pub mod soak;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use earmark_admission::Amount;
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, UnixMs};
 
 pub fn namespace() -> NamespaceName {
     NamespaceName::new(NamespaceName::DEFAULT).unwrap()
@@ -28,8 +28,7 @@ pub fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
 }
 
 pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
-    let (unit, description) = (String::new(), String::new());
-    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+    Definition::new(key(name), kind, capacity)
 }
 
 pub fn wall_ms() -> u64 {

@@ -8,7 +8,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, Principal, VaultName,
+    Operation, Overdraft, Principal, VaultName,
 };
 
 use super::Pair;
@@ -68,8 +68,7 @@ impl Pair {
     }
 
     pub(crate) async fn put(&self, name: &str, kind: Kind, capacity: u64) {
-        let (unit, description) = (String::new(), String::new());
-        let definition = Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt };
+        let definition = Definition::new(key(name), kind, capacity);
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
         self.backend.put_limit(Principal::System, request).await.unwrap();
     }

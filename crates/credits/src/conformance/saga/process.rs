@@ -114,14 +114,7 @@ impl HoldSpec {
             asset: usd(),
             revenue: account(AccountName::REVENUE),
         };
-        let limit = Definition {
-            key: limit(self.name),
-            kind: Kind::Credit(terms),
-            capacity: 0,
-            unit: String::new(),
-            description: String::new(),
-            overage: self.overage,
-        };
+        let limit = Definition { overage: self.overage, ..Definition::new(limit(self.name), Kind::Credit(terms), 0) };
         HoldPart { limit: Arc::new(limit), amount: self.amount }
     }
 }
