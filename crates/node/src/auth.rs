@@ -158,8 +158,9 @@ impl PeerAuth {
         authorized().inspect_err(|status: &Status| self.warn(from, path, status))
     }
 
-    /// Logs a refusal, at most one a second. Otherwise a node with a certificate could fill the log.
+    /// Counts a refusal and logs it, at most one a second. Otherwise a node with a certificate could fill the log.
     fn warn(&self, node: u64, path: &str, status: &Status) {
+        metrics::counter!("earmark_node_refused_peer_calls_total").increment(1);
         let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL) {
             *last = Some(Instant::now());

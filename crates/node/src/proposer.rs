@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use earmark_admission::{Applied, BackendError, BatchTarget, Submission};
 use earmark_core::{Command, LeaseId, Moment, Outcome, TxId, UnixMs, Write};
-use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
+use openraft::{EntryPayload, ServerState};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::batch::{BatchBuilder, BatchReader};
 use crate::clock::{Lead, NodeClock};
+use crate::entry::validate;
 use crate::peers::{Peers, Target};
 use crate::runtime::random;
 use crate::state_machine::AppliedState;
@@ -124,6 +125,8 @@ impl Proposer {
 
     /// Leader: appends commands and waits until they are applied. Returns their log index and outcomes.
     pub(crate) async fn propose(&self, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
+        // Batches are encoded from commands, here or in `propose_for_peer`, so the check of a follower cannot fail.
+        debug_assert_eq!(validate(&EntryPayload::Normal(batch.clone()), &mut BatchReader::default()), Ok(()));
         match self.raft.client_write(batch).await {
             Ok(response) => Ok((response.log_id.index, response.data.0)),
             // The appending leader may have lost its leadership, so the fate of the entry is unknown.

@@ -12,7 +12,7 @@ pub(super) const SECONDS: [f64; 16] =
 pub(super) const HISTOGRAMS: [&str; 3] =
     ["earmark_node_fsync_seconds", "earmark_node_apply_seconds", "earmark_node_snapshot_seconds"];
 
-const DESCRIPTIONS: [(&str, &str); 13] = [
+const DESCRIPTIONS: [(&str, &str); 14] = [
     ("earmark_node_is_leader", "1 if this node is the leader, else 0."),
     ("earmark_node_term", "Raft term of the latest vote. It rises with every election."),
     ("earmark_node_last_log_index", "Index of the last entry in the Raft log of this node."),
@@ -21,6 +21,7 @@ const DESCRIPTIONS: [(&str, &str); 13] = [
     ("earmark_node_snapshot_index", "Index of the last entry in the newest snapshot; 0 without one."),
     ("earmark_node_fsync_seconds", "Time of a flush of the Raft log to disk."),
     ("earmark_node_apply_seconds", "Time to apply a batch of committed entries."),
+    ("earmark_node_refused_peer_calls_total", "Peer calls that were refused: wrong certificate, or not a member."),
     ("earmark_node_log_bytes", "Size of the Raft log on disk."),
     ("earmark_node_journal_bytes", "Size of the journal on disk."),
     ("earmark_node_journal_records", "Records in the journal."),
