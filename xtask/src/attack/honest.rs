@@ -19,7 +19,7 @@ const SHOWN_MAX: usize = 5;
 /// The limit of every tenant.
 pub(super) const LIMIT: &str = r#"{"key":"calls","kind":"rolling","capacity":1000000000,"window_seconds":60}"#;
 
-/// What a tenant saw.
+/// The results of a tenant.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Time of each reserve, in microseconds, with its connection if that is new.

@@ -170,7 +170,7 @@ impl Drop for Nodes {
     }
 }
 
-/// The resident memory of a process, from `/proc`; 0 where there is none.
+/// The resident memory of a process, from `/proc`; 0 on other systems than Linux.
 fn resident(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -97,7 +97,7 @@ pub(super) fn ask(address: SocketAddr, request: Request<'_>) -> io::Result<Answe
     Wire::connect(address)?.ask(request)
 }
 
-/// A lease id of now.
+/// A lease id with the current time.
 pub(super) fn lease() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();

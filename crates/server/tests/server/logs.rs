@@ -282,6 +282,26 @@ async fn malformed_calls_without_credentials_write_a_few_lines_and_a_count() {
     assert!(!metrics.contains("earmark_log_lines_dropped_total{kind=\"anonymous_grpc\"} 0\n"), "{metrics}");
 }
 
+/// A private key that every user of the machine can read was used without a word.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_private_key_that_others_can_read_gets_a_warning() {
+    use std::os::unix::fs::PermissionsExt;
+    let lines = Lines::listen();
+    let folder = tempfile::tempdir().unwrap();
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let warnings = |mode| {
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+        earmark_server::Tls::open(&cert, &key).unwrap();
+        let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        logged.matches("holds a secret that other users can read").count()
+    };
+    assert_eq!((warnings(0o600), warnings(0o640), warnings(0o400)), (0, 1, 1));
+}
+
 /// `Debug` output and errors of values that hold a secret.
 #[tokio::test]
 async fn secrets_are_in_nothing_that_is_printed_for_programmers() {

@@ -117,7 +117,7 @@ async fn a_key_is_refused_over_grpc_too() {
     refusals.push(("job_id", limits.reserve(with(Some(&keyed.root), reserve)).await.map(drop)));
     let mut put = calls::rolling("a", 1);
     put.definition.as_mut().unwrap().description = key.clone();
-    refusals.push(("definition.description", limits.put_limit(with(Some(&keyed.root), put)).await.map(drop)));
+    refusals.push(("description", limits.put_limit(with(Some(&keyed.root), put)).await.map(drop)));
     let get = v1::GetLimitRequest { key: key.clone(), namespace: None };
     refusals.push(("key", limits.get_limit(with(Some(&keyed.root), get)).await.map(drop)));
     let state = v1::GetClientStateRequest { client_id: key.clone(), ..Default::default() };
