@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use earmark_admission::{
     Backend, Cluster, ClusterStatus, Keys as _, LimitError, LimitsFileError, NamespacedLimits, PlacementError,
-    PutLimitRequest, read_limits,
+    PutLimitRequest, exposure, read_limits,
 };
 use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
@@ -157,6 +157,9 @@ impl ServeArgs {
         };
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| Failure::Usage(format!("--invitation-file: {}: {error}", path.display())))?;
+        if let Some(warning) = exposure(path) {
+            tracing::warn!("--invitation-file: {warning}");
+        }
         match text.trim() {
             "" => Err(Failure::Usage(format!("--invitation-file: {} is empty", path.display()))),
             text => Ok(Some(text.to_owned())),
