@@ -56,4 +56,6 @@ earmark_admission::conformance!(on_a_server:
     too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
     a_lease_denied_for_want_of_credit_stays_denied,
     copies_of_a_reserve_at_once_hold_once,
+    a_missing_account_is_named_before_a_full_limit,
+    a_client_id_belongs_to_its_first_writer,
 );
