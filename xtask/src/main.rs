@@ -31,7 +31,7 @@ The tasks of this repository.
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
-  cargo xtask plant [BUG] [--search]  plant bugs in a copy of the tree and check that the simulation finds them
+  cargo xtask plant [BUG]         plant bugs in a copy of the tree and check that the simulation finds them
   cargo xtask help                show this text
 
 Examples:
@@ -74,10 +74,8 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         },
         ["attack", "--help" | "-h"] => Ok(Task::Help),
         ["attack", options @ ..] => attack::Options::parse(options).map(Task::Attack),
-        ["plant"] => Ok(Task::Plant(Plant { only: None, search: false })),
-        ["plant", "--search"] => Ok(Task::Plant(Plant { only: None, search: true })),
-        ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: false })),
-        ["plant", bug, "--search"] => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: true })),
+        ["plant"] => Ok(Task::Plant(Plant { only: None })),
+        ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
             "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
@@ -126,8 +124,8 @@ mod tests {
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
-            (&["plant"], Task::Plant(Plant { only: None, search: false })),
-            (&["plant", "x", "--search"], Task::Plant(Plant { only: Some("x".into()), search: true })),
+            (&["plant"], Task::Plant(Plant { only: None })),
+            (&["plant", "x"], Task::Plant(Plant { only: Some("x".into()) })),
             (&["soak", "--help"], Task::Help),
             (&["help"], Task::Help),
             (&[], Task::Help),

@@ -6,9 +6,8 @@ pub(crate) struct Bug {
     /// A description of the bug.
     pub(crate) what: &'static str,
     pub(crate) edits: &'static [Edit],
-    /// The test that finds it, and its seed.
+    /// The test that finds it.
     pub(crate) test: &'static str,
-    pub(crate) seed: u64,
 }
 
 /// One replacement in one file. `from` occurs exactly once.
@@ -55,7 +54,6 @@ pub(crate) const BUGS: [Bug; 8] = [
         what: "an append is acknowledged before it is on disk",
         edits: &[Edit { path: "crates/node/src/raft_log/files.rs", from: "        sync_file(&tail.file)?;", to: "" }],
         test: "three_nodes",
-        seed: 10_451_216_379_200_822_465,
     },
     Bug {
         name: "dedupe-on-leader",
@@ -73,7 +71,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
         ],
         test: "three_nodes",
-        seed: 10_451_216_379_200_822_465,
     },
     Bug {
         name: "forget-vote",
@@ -84,7 +81,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             to: "        let _ = vote;\n        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(None)), context })",
         }],
         test: "three_nodes",
-        seed: 17_911_839_290_282_890_590,
     },
     Bug {
         name: "apply-twice",
@@ -102,7 +98,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
         ],
         test: "three_nodes",
-        seed: 16_184_226_688_143_867_045,
     },
     Bug {
         name: "local-clock",
@@ -130,7 +125,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
         ],
         test: "three_nodes",
-        seed: 10_451_216_379_200_822_465,
     },
     Bug {
         name: "stale-leader",
@@ -141,7 +135,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             to: "    let applied = node.raft.metrics().borrow().last_applied;\n    match timeout(node.deadline, async { Ok::<_, RaftError<u64, CheckIsLeaderError<u64, crate::types::Member>>>((applied, ())) }).await {",
         }],
         test: "three_nodes",
-        seed: 13_757_245_211_066_428_519,
     },
     Bug {
         name: "leader-again",
@@ -152,7 +145,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             to: "let index = read.map(|id| id.index).max(last_leadership.filter(|_| false));",
         }],
         test: "starts_again",
-        seed: 0,
     },
     Bug {
         name: "early-follower",
@@ -163,6 +155,5 @@ pub(crate) const BUGS: [Bug; 8] = [
             to: "                            let _ = index;",
         }],
         test: "three_nodes",
-        seed: 10_451_216_379_200_822_465,
     },
 ];
