@@ -310,6 +310,7 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
         Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
         Operation::DeleteLimit { key, .. } => Some(key.clone()),
         Operation::OpenVault { .. }
+        | Operation::RetireClient { .. }
         | Operation::OpenAccount { .. }
         | Operation::FreezeAccount { .. }
         | Operation::UnfreezeAccount { .. }

@@ -39,11 +39,11 @@ pub fn describe_quota(kind: QuotaKind) -> String {
         QuotaKind::Leases => "wait until older leases are forgotten, or complete them",
         QuotaKind::JournalBytesPerDay => "wait until the next day (UTC)",
         QuotaKind::Keys => "revoke unused keys",
-        QuotaKind::Vaults => "delete empty vaults",
-        QuotaKind::Clients => "use a client_id that has written before, or have unused ones retired",
+        QuotaKind::Clients => "use a client_id that has written before, or have an admin retire unused ones",
         QuotaKind::Limits
         | QuotaKind::DerivedLimits
         | QuotaKind::Templates
+        | QuotaKind::Vaults
         | QuotaKind::Accounts
         | QuotaKind::IdempotencyKeys
         | QuotaKind::PolicyBytes => "use what exists",

@@ -244,6 +244,9 @@ fn describe_invalid(invalid: &InvalidWrite) -> String {
                 "client_id: {client} belongs to another key or user; use a client id of your own, or a key bound to {client}"
             )
         }
+        InvalidWrite::ClientRetired { client } => {
+            format!("client_id: {client} was retired and is refused for ever; use another")
+        }
         InvalidWrite::Operation { operation, why } => {
             format!("operations[{operation}]{}", describe_operation(why))
         }
@@ -268,6 +271,13 @@ fn describe_operation(why: &InvalidOperation) -> String {
         }
         InvalidOperation::MemoTooLong { found } => {
             format!("memo: found {found} bytes, allowed are up to {MEMO_BYTES_MAX}")
+        }
+        InvalidOperation::NeedsAdmin => "needs role admin".into(),
+        InvalidOperation::UnknownClient => {
+            "client_id: no such client has written in this scope, or it is the client of this write".into()
+        }
+        InvalidOperation::CreditExternal => {
+            "not possible with --credits, because the database keeps the clients of its vaults".into()
         }
         InvalidOperation::ToItself => "to: found the paying account; name another".into(),
     };

@@ -102,6 +102,8 @@ pub enum OperationOutcome {
     Account(String),
     /// Credit moved in the ledger entry with this id, which is that of the transaction.
     Entry(String),
+    /// This client id is retired.
+    Client(String),
 }
 
 /// Why a transaction was not committed. Nothing changed, except perhaps with [`WriteCode::Unavailable`].

@@ -4,13 +4,15 @@
 //! ever, so a repeated transaction is never applied again. The last result of every client is kept for ever and other
 //! results for a while, so that a retry gets the original answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::book::{NamespaceId, VaultId};
 use crate::id::ClientId;
 use crate::keys::ClientOwner;
 use crate::limits::index::{Found, Hash, Index, Reference};
 use crate::limits::slab::{NONE, Record, Slab};
+use crate::quota::RETIRED_PER_CLIENT;
 use crate::time::UnixMs;
 
 /// Results kept for retries, besides the last one of every client. 10,000 cover five minutes at 33 writes a second.
@@ -45,6 +47,10 @@ pub(crate) struct Kept<R> {
     pub(crate) at: UnixMs,
     pub(crate) result: R,
 }
+
+/// A hash of a client id and the names of its scope: half of a SHA-256 digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClientHash(pub(crate) [u8; 16]);
 
 /// The decision about a sequence.
 #[derive(Debug, PartialEq, Eq)]
@@ -123,8 +129,11 @@ impl<R> Recent<R> {
 
 /// The replicated state, in tables that a snapshot can share.
 pub(crate) struct Streams<R> {
-    /// In the order in which the clients first wrote. Clients are never removed.
+    /// In the order in which the clients first wrote. A retired client leaves an empty record, which the next new
+    /// client takes.
     streams: Slab<Stream<R>>,
+    /// The client ids that were retired and are refused for ever.
+    pub(crate) retired: Arc<BTreeSet<(NamespaceId, ClientHash)>>,
     /// The results kept for retries, oldest first.
     pub(crate) recent: VecDeque<Recent<R>>,
 }
@@ -147,25 +156,32 @@ pub(crate) struct Sequences<R> {
     numbers: BTreeMap<(u32, u64), u64>,
     base: u64,
     clients_max: u32,
-    /// The number of clients by namespace.
-    counts: Vec<u32>,
+    /// The number of clients and of retired client ids by namespace.
+    counts: Vec<(u32, u32)>,
+    /// The empty records. The lowest is used first, so that every replica chooses the same.
+    free: BTreeSet<u32>,
 }
 
 impl<R: Clone + Default> Sequences<R> {
     pub(crate) fn new(clients_max: u32, table_seed: u64) -> Sequences<R> {
         Sequences {
-            state: Streams { streams: Slab::default(), recent: VecDeque::new() },
+            state: Streams { streams: Slab::default(), retired: Arc::default(), recent: VecDeque::new() },
             index: Index::new(table_seed),
             numbers: BTreeMap::new(),
             base: 0,
             clients_max,
             counts: Vec::new(),
+            free: BTreeSet::new(),
         }
     }
 
     /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Streams<R> {
-        Streams { streams: self.state.streams.share(), recent: self.state.recent.clone() }
+        Streams {
+            streams: self.state.streams.share(),
+            retired: Arc::clone(&self.state.retired),
+            recent: self.state.recent.clone(),
+        }
     }
 
     fn find(&self, hash: Hash, scope: Scope, client: &ClientId) -> Option<u32> {
@@ -182,9 +198,78 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
-    /// The number of clients of a namespace, counted once per scope.
+    /// The number of clients of a namespace, counted once per scope. Retired client ids count a little.
     pub(crate) fn clients_of(&self, namespace: NamespaceId) -> u64 {
-        self.counts.get(usize::from(namespace.0)).copied().unwrap_or(0).into()
+        let (live, retired) = self.counts.get(usize::from(namespace.0)).copied().unwrap_or_default();
+        u64::from(live).saturating_add(retired.div_ceil(RETIRED_PER_CLIENT).into())
+    }
+
+    /// The counters of a namespace.
+    fn count_mut(&mut self, namespace: NamespaceId) -> &mut (u32, u32) {
+        let namespace = usize::from(namespace.0);
+        if self.counts.len() <= namespace {
+            self.counts.resize(namespace.saturating_add(1), (0, 0));
+        }
+        &mut self.counts[namespace]
+    }
+
+    /// The number of clients, without retired ones.
+    fn live(&self) -> u32 {
+        self.state.len().saturating_sub(u32::try_from(self.free.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The record of a client, if it has written in this scope and was not retired.
+    pub(crate) fn number(&self, scope: Scope, client: &ClientId) -> Option<u32> {
+        self.find(self.index.hash_name(scope.bits(), client.as_str()), scope, client)
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.state.retired.is_empty()
+    }
+
+    pub(crate) fn is_retired(&self, namespace: NamespaceId, hash: ClientHash) -> bool {
+        self.state.retired.contains(&(namespace, hash))
+    }
+
+    /// Retires clients by their records: their memory is freed, and only a hash of each id stays.
+    pub(crate) fn retire(&mut self, gone: &BTreeMap<u32, ClientHash>) {
+        let has_results = |number: &u32| self.numbers.range((*number, 0)..=(*number, u64::MAX)).next().is_some();
+        if gone.keys().any(has_results) {
+            (self.base, self.numbers) = (0, BTreeMap::new());
+            for recent in std::mem::take(&mut self.state.recent) {
+                if !gone.contains_key(&recent.stream) {
+                    self.push(recent);
+                }
+            }
+        }
+        for (&number, &hash) in gone {
+            let Stream { scope, client, .. } = std::mem::take(self.state.streams.get_mut(number));
+            let Some(client) = client else { continue };
+            let name = self.index.hash_name(scope.bits(), client.as_str());
+            if let Some((position, _)) = self.index.find(name, |found| found == Reference::record(number)) {
+                self.index.remove(position);
+            }
+            let (live, _) = self.count_mut(scope.namespace);
+            *live = live.saturating_sub(1);
+            self.free.insert(number);
+            self.restore_retired(scope.namespace, hash);
+        }
+    }
+
+    /// Adds a retired client id. Returns false if it is there already.
+    pub(crate) fn restore_retired(&mut self, namespace: NamespaceId, hash: ClientHash) -> bool {
+        let is_new = Arc::make_mut(&mut self.state.retired).insert((namespace, hash));
+        if is_new {
+            let (_, retired) = self.count_mut(namespace);
+            *retired = retired.saturating_add(1);
+        }
+        is_new
+    }
+
+    /// Restores the empty record of a retired client.
+    pub(crate) fn restore_empty(&mut self) {
+        let number = self.state.streams.insert(Stream::default());
+        self.free.insert(number);
     }
 
     /// The last sequence that the client committed; 0 before the first.
@@ -212,7 +297,7 @@ impl<R: Clone + Default> Sequences<R> {
             return Verdict::Gap { last };
         }
         let Some(number) = stream else {
-            let is_full = self.state.len() >= self.clients_max || self.clients_of(scope.namespace) >= clients_quota;
+            let is_full = self.live() >= self.clients_max || self.clients_of(scope.namespace) >= clients_quota;
             return if is_full { Verdict::TooManyClients } else { Verdict::Next(SequenceClaim { hash, stream }) };
         };
         if sequence > last {
@@ -262,13 +347,16 @@ impl<R: Clone + Default> Sequences<R> {
     }
 
     fn add(&mut self, hash: Hash, scope: Scope, client: ClientId) -> u32 {
-        let namespace = usize::from(scope.namespace.0);
-        if self.counts.len() <= namespace {
-            self.counts.resize(namespace.saturating_add(1), 0);
-        }
-        self.counts[namespace] = self.counts[namespace].saturating_add(1);
+        let (live, _) = self.count_mut(scope.namespace);
+        *live = live.saturating_add(1);
         let stream = Stream { scope, client: Some(client), ..Stream::default() };
-        let number = self.state.streams.insert(stream);
+        let number = match self.free.pop_first() {
+            Some(number) => {
+                *self.state.streams.get_mut(number) = stream;
+                number
+            }
+            None => self.state.streams.insert(stream),
+        };
         self.index.insert(hash, Reference::record(number));
         number
     }
@@ -301,10 +389,12 @@ impl<R: Clone + Default> Sequences<R> {
     pub(crate) fn restore(&mut self, stream: Stream<R>) -> bool {
         let Some(client) = stream.client.clone() else { return false };
         let hash = self.index.hash_name(stream.scope.bits(), client.as_str());
-        if self.find(hash, stream.scope, &client).is_some() || self.state.len() >= self.clients_max {
+        if self.find(hash, stream.scope, &client).is_some() || self.live() >= self.clients_max {
             return false;
         }
+        let free = std::mem::take(&mut self.free);
         let number = self.add(hash, stream.scope, client);
+        self.free = free;
         *self.state.streams.get_mut(number) = stream;
         true
     }

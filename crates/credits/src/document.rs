@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Moment, Operation, Overdraft, TxId,
-    UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, ClientId, CreditShortage, Definition, LimitKey, Moment, Operation,
+    Overdraft, TxId, UnixMs, VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -189,6 +189,8 @@ enum OperationDocument {
     DeleteLimit { key: LimitKey, expected_revision: Option<u64> },
     #[serde(skip)]
     OpenVault { vault: VaultName },
+    #[serde(skip)]
+    RetireClient { client: ClientId },
     OpenAccount {
         #[serde(with = "text")]
         account: AccountName,

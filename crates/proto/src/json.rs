@@ -58,6 +58,7 @@ pub(crate) enum OperationResult {
     Vault { vault: String },
     Account { account: String },
     Entry { entry: String },
+    Client { client_id: String },
     Unknown {},
 }
 
@@ -69,6 +70,7 @@ impl From<OperationResult> for v1::OperationResult {
             OperationResult::Vault { vault } => Some(Kind::Vault(vault)),
             OperationResult::Account { account } => Some(Kind::Account(account)),
             OperationResult::Entry { entry } => Some(Kind::Entry(entry)),
+            OperationResult::Client { client_id } => Some(Kind::ClientId(client_id)),
             OperationResult::Unknown {} => None,
         };
         v1::OperationResult { result }

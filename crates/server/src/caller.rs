@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Principal, Role};
+use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Operation, Principal, Role};
 
 use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
 use crate::budget::BytesUsed;
@@ -206,6 +206,15 @@ impl Caller {
         }
         let (kind, own) = (self.kind(), &self.namespace);
         Err(AuthError::Forbidden(format!("namespace: found {namespace}, this {kind} belongs to namespace {own}")))
+    }
+
+    /// Rejects operations that need a higher role than writes do.
+    pub(crate) fn check_operations(&self, operations: &[Operation]) -> Result<(), AuthError> {
+        let is_retirement = |operation: &Operation| matches!(operation, Operation::RetireClient { .. });
+        match operations.iter().position(is_retirement) {
+            Some(_) => self.check_access(Access::Manage),
+            None => Ok(()),
+        }
     }
 
     /// Rejects a client id other than the one that its key is bound to.

@@ -154,6 +154,7 @@ pub fn summary(operation: &Operation) -> String {
         Operation::PutLimit { definition, .. } => format!("put_limit {}", definition.key),
         Operation::DeleteLimit { key, .. } => format!("delete_limit {key}"),
         Operation::OpenVault { vault } => format!("open_vault {vault}"),
+        Operation::RetireClient { client } => format!("retire_client {client}"),
         Operation::OpenAccount { account, .. } => format!("open_account {account}"),
         Operation::FreezeAccount { account } => format!("freeze_account {account}"),
         Operation::UnfreezeAccount { account } => format!("unfreeze_account {account}"),

@@ -58,6 +58,7 @@ impl Sums {
                 Operation::PutLimit { .. }
                 | Operation::DeleteLimit { .. }
                 | Operation::OpenVault { .. }
+                | Operation::RetireClient { .. }
                 | Operation::OpenAccount { .. }
                 | Operation::FreezeAccount { .. }
                 | Operation::UnfreezeAccount { .. }

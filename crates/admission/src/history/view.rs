@@ -91,6 +91,7 @@ fn memo<'a>(operation: &'a Operation, name: &AccountName) -> Option<&'a str> {
         Operation::PutLimit { .. }
         | Operation::DeleteLimit { .. }
         | Operation::OpenVault { .. }
+        | Operation::RetireClient { .. }
         | Operation::OpenAccount { .. }
         | Operation::FreezeAccount { .. }
         | Operation::UnfreezeAccount { .. }

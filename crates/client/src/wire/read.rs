@@ -102,6 +102,7 @@ impl Reader<'_> {
             Some(Kind::Vault(name)) => Ok(OperationOutcome::Vault(name)),
             Some(Kind::Account(name)) => Ok(OperationOutcome::Account(name)),
             Some(Kind::Entry(id)) => Ok(OperationOutcome::Entry(id)),
+            Some(Kind::ClientId(client)) => Ok(OperationOutcome::Client(client)),
             None => Err(self.unexpected("results: found an empty one")),
         };
         Ok(Receipt {

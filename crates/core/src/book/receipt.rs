@@ -57,6 +57,8 @@ pub enum OperationResult {
     Account(AccountId),
     /// Credit was moved by the transaction's entry.
     Entry,
+    /// A client was retired, now or before.
+    Client,
 }
 
 /// Why a transaction was refused, in order of precedence.
@@ -152,6 +154,11 @@ pub enum InvalidWrite {
         /// The client id.
         client: ClientId,
     },
+    /// The client id was retired.
+    ClientRetired {
+        /// The client id.
+        client: ClientId,
+    },
     /// An operation is malformed.
     Operation {
         /// Its index.
@@ -187,6 +194,12 @@ pub enum InvalidOperation {
     },
     /// A transfer from an account to itself.
     ToItself,
+    /// The writer is not an admin.
+    NeedsAdmin,
+    /// The client to retire has never written in this scope, or is the writer itself.
+    UnknownClient,
+    /// Another system keeps the credit, and does not support the operation.
+    CreditExternal,
 }
 
 impl WriteError {
@@ -228,7 +241,8 @@ impl WriteError {
                 InvalidWrite::UnknownNamespace
                 | InvalidWrite::TooManyOperations { .. }
                 | InvalidWrite::Sequence { .. }
-                | InvalidWrite::ClientClaimed { .. },
+                | InvalidWrite::ClientClaimed { .. }
+                | InvalidWrite::ClientRetired { .. },
             )
             | WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }

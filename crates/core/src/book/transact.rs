@@ -1,5 +1,6 @@
 //! Applies transactions: each sequence once, all operations or none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -10,11 +11,11 @@ use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, W
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit};
 use crate::credits::CreditRefusal;
-use crate::id::VaultName;
+use crate::id::{ClientId, VaultName};
 use crate::keys::ClientOwner;
 use crate::limits::UndoLimit;
 use crate::quota::QuotaKind;
-use crate::sequence::{ContentHash, Kept, Scope, Verdict};
+use crate::sequence::{ClientHash, ContentHash, Kept, Scope, Verdict};
 use crate::time::{Moment, UnixMs};
 
 impl Book {
@@ -29,6 +30,7 @@ impl Book {
         let content = self.content(&write.operations);
         let client = (scope, &write.client);
         let owner = self.claim(now, scope, write)?;
+        self.check_not_retired(scope, write)?;
         let clients_quota = self.quota(scope.namespace, QuotaKind::Clients);
         let claim = match self.sequences.judge(now, client, (write.sequence, content), clients_quota) {
             Verdict::Invalid => {
@@ -47,12 +49,13 @@ impl Book {
             Verdict::Next(claim) => claim,
         };
         let is_of_vault = scope.vault.is_some();
-        if let Some(operation) = write.operations.iter().position(|each| each.is_of_vault() != is_of_vault) {
+        if let Some(operation) = write.operations.iter().position(|each| !each.fits(is_of_vault)) {
             return Err(WriteError::WrongScope { operation });
         }
         if !self.limits.state.quotas.has_room_in_journal(scope.namespace, now) {
             return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
         }
+        let retired = self.retiring(scope, write)?;
         let (results, changes) = match scope.vault {
             Some(vault) => self.write_vault(now, vault, &write.operations)?,
             None => (self.write_namespace(now, write)?, Vec::new()),
@@ -69,6 +72,7 @@ impl Book {
         if let Some(owner) = owner {
             self.sequences.claim(scope, &write.client, owner);
         }
+        self.sequences.retire(&retired);
         self.credits.journal.push(JournalRecord::Transaction(Transaction {
             namespace: scope.namespace,
             vault: scope.vault,
@@ -168,6 +172,7 @@ impl Book {
                 let vault = opened.ok_or(Refusal::Invalid(InvalidOperation::TooManyVaults))?;
                 return Ok(OperationResult::Vault(vault));
             }
+            Operation::RetireClient { .. } => return Ok(OperationResult::Client),
             Operation::OpenAccount { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
@@ -190,6 +195,43 @@ impl Book {
 }
 
 impl Book {
+    /// The hash by which a retired client id is remembered. It covers names, so that it outlives the ids of its scope.
+    fn client_hash(write: &Write, client: &ClientId) -> ClientHash {
+        let vault = write.vault.as_ref().map_or("", VaultName::as_str);
+        let digest = Sha256::new().chain_update(vault).chain_update([0]).chain_update(client.as_str()).finalize();
+        let mut half = [0; 16];
+        half.copy_from_slice(&digest[..16]);
+        ClientHash(half)
+    }
+
+    fn check_not_retired(&self, scope: Scope, write: &Write) -> Result<(), WriteError> {
+        let is_retired = self.sequences.has_retired()
+            && self.sequences.number(scope, &write.client).is_none()
+            && self.sequences.is_retired(scope.namespace, Book::client_hash(write, &write.client));
+        if !is_retired {
+            return Ok(());
+        }
+        Err(WriteError::Invalid(InvalidWrite::ClientRetired { client: write.client.clone() }))
+    }
+
+    /// The records of the clients that a transaction retires, with their hashes.
+    fn retiring(&self, scope: Scope, write: &Write) -> Result<BTreeMap<u32, ClientHash>, WriteError> {
+        let mut retired = BTreeMap::new();
+        for (operation, each) in write.operations.iter().enumerate() {
+            let Operation::RetireClient { client } = each else { continue };
+            let invalid = |why| Err(WriteError::Invalid(InvalidWrite::Operation { operation, why }));
+            let hash = Book::client_hash(write, client);
+            match self.sequences.number(scope, client) {
+                // Only a writer that is no admin claims client ids.
+                _ if self.client_claim.is_some() => return invalid(InvalidOperation::NeedsAdmin),
+                Some(number) if *client != write.client => _ = retired.insert(number, hash),
+                None if self.sequences.is_retired(scope.namespace, hash) => {}
+                Some(_) | None => return invalid(InvalidOperation::UnknownClient),
+            }
+        }
+        Ok(retired)
+    }
+
     /// Checks that the namespace may open another vault, which has an account of its own.
     fn check_open_vault(&self, namespace: NamespaceId, vault: &VaultName) -> Result<(), Refusal> {
         if self.credits.vault(namespace, vault).is_some() {

@@ -64,6 +64,7 @@ impl Book {
                 credits.retire(draft, account, asset, amount).map_err(Refusal::Credit)?;
                 return Ok(OperationResult::Entry);
             }
+            Operation::RetireClient { .. } => return Ok(OperationResult::Client),
             Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {
                 return Err(Refusal::WrongScope);
             }
@@ -93,6 +94,7 @@ impl Book {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::RetireClient { .. }
             | Operation::OpenAccount { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }

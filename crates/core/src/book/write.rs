@@ -65,6 +65,11 @@ pub enum Operation {
         /// The name.
         vault: VaultName,
     },
+    /// Retires a client id of the scope: it is refused for ever, and its memory is freed. Needs role admin.
+    RetireClient {
+        /// The client id.
+        client: ClientId,
+    },
     /// Opens an account of the vault.
     OpenAccount {
         /// The name.
@@ -132,6 +137,7 @@ impl Operation {
             Operation::PutLimit { definition, .. } => definition.key.as_str(),
             Operation::DeleteLimit { key, .. } => key.as_str(),
             Operation::OpenVault { vault } => vault.as_str(),
+            Operation::RetireClient { client } => client.as_str(),
             Operation::OpenAccount { account, .. }
             | Operation::FreezeAccount { account }
             | Operation::UnfreezeAccount { account }
@@ -140,18 +146,19 @@ impl Operation {
         }
     }
 
-    /// Whether it belongs to a vault transaction.
+    /// Whether it belongs to a transaction of a vault, or else of a namespace.
     #[must_use]
-    pub const fn is_of_vault(&self) -> bool {
+    pub const fn fits(&self, is_of_vault: bool) -> bool {
         match self {
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => false,
+            Operation::RetireClient { .. } => true,
+            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => !is_of_vault,
             Operation::OpenAccount { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
             | Operation::CloseAccount { .. }
             | Operation::Issue { .. }
             | Operation::Transfer { .. }
-            | Operation::Retire { .. } => true,
+            | Operation::Retire { .. } => is_of_vault,
         }
     }
 }

@@ -30,7 +30,8 @@ pub(super) enum Kind {
     Results = 12,
     Keys = 13,
     Quotas = 14,
-    End = 15,
+    Retired = 15,
+    End = 16,
 }
 
 impl Kind {
@@ -50,7 +51,8 @@ impl Kind {
             12 => Kind::Results,
             13 => Kind::Keys,
             14 => Kind::Quotas,
-            15 => Kind::End,
+            15 => Kind::Retired,
+            16 => Kind::End,
             _ => return None,
         })
     }

@@ -7,7 +7,7 @@ use crate::book::codec::{put_result, read_result};
 use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
 use crate::keys::ClientOwner;
-use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
+use crate::sequence::{ClientHash, ContentHash, Kept, Recent, Scope, Stream};
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -20,6 +20,9 @@ pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>
     out.put_u16(stream.scope.namespace.0);
     out.put_u32(stream.scope.vault.map_or(NO_VAULT, |vault| vault.0));
     out.put_text(stream.client.as_ref().map_or("", ClientId::as_str));
+    if stream.client.is_none() {
+        return;
+    }
     out.put_u64(stream.last);
     out.put_u8(stream.owner.is_some().into());
     if let Some(owner) = &stream.owner {
@@ -28,10 +31,29 @@ pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>
     put_kept(out, &stream.kept);
 }
 
+pub(super) fn put_retired(out: &mut Vec<u8>, (namespace, hash): (NamespaceId, ClientHash)) {
+    out.put_u16(namespace.0);
+    out.put(&hash.0);
+}
+
+pub(super) fn read_retired(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
+    let (namespace, hash) = (NamespaceId(input.u16()?), ClientHash(input.u128()?.to_le_bytes()));
+    let is_in_order = book.sequences.state.retired.last().is_none_or(|last| *last < (namespace, hash));
+    if !is_in_order || !book.limits.has_namespace(namespace) || !book.sequences.restore_retired(namespace, hash) {
+        return Err(Malformed("retired clients are doubled, out of order or in no namespace"));
+    }
+    Ok(())
+}
+
 pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
     let namespace = NamespaceId(input.u16()?);
     let vault = Some(input.u32()?).filter(|vault| *vault != NO_VAULT).map(VaultId);
-    let client = ClientId::new(input.text()?).map_err(|_| Malformed("a client has no valid name"))?;
+    let name = input.text()?;
+    if name.is_empty() {
+        let is_empty = namespace == NamespaceId::default() && vault.is_none();
+        return is_empty.then(|| book.sequences.restore_empty()).ok_or(Malformed("an empty client has a scope"));
+    }
+    let client = ClientId::new(name).map_err(|_| Malformed("a client has no valid name"))?;
     let is_there = vault.is_none_or(|vault| {
         book.credits.state.vaults.get(vault.0 as usize).is_some_and(|vault| vault.namespace == namespace)
     });

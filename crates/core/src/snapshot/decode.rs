@@ -1,7 +1,7 @@
 //! Decodes a snapshot into a Book.
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
-use super::clients::{read_recent, read_stream};
+use super::clients::{read_recent, read_retired, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::quotas::{QuotaRecord, read_quota};
@@ -185,6 +185,7 @@ impl Restore {
                 Kind::Clients => read_stream(book, input)?,
                 Kind::Results => read_recent(book, input)?,
                 Kind::Keys => read_key(book, input)?,
+                Kind::Retired => read_retired(book, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
-use super::clients::{put_recent, put_stream};
+use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
@@ -13,7 +13,7 @@ use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
 use crate::limits::{Lease, Reservation, State, Tombstone};
-use crate::sequence::Streams;
+use crate::sequence::{ClientHash, Streams};
 use crate::time::UnixMs;
 use crate::wire::Put;
 
@@ -66,6 +66,7 @@ impl Frozen {
             jobs: Box::new(self.state.jobs.iter()),
             keys: Box::new(self.keys.all.values()),
             quotas: Box::new(QuotaRecord::all(&self.state)),
+            retired: Box::new(self.streams.retired.iter().copied()),
             parts: Vec::new(),
         }
     }
@@ -89,6 +90,7 @@ pub struct Encoded<'a> {
     jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
+    retired: Box<dyn Iterator<Item = (NamespaceId, ClientHash)> + Send + 'a>,
     parts: Vec<Reservation>,
 }
 
@@ -159,6 +161,12 @@ impl Encoded<'_> {
                 while block.len() < BLOCK_BYTES {
                     let Some(quota) = self.quotas.next() else { return };
                     quota.put(block);
+                }
+            }
+            Kind::Retired => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(retired) = self.retired.next() else { return };
+                    put_retired(block, retired);
                 }
             }
             Kind::End => {

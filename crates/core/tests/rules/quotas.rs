@@ -1,9 +1,9 @@
 //! Quotas: what one namespace may use of the tables that all share.
 
 use earmark_core::{
-    Actor, Book, Command, CompleteOutcome, Config, CreateKey, JournalRecord, KeyOutcome, LimitOutcome, NamespaceId,
-    Operation, Outcome, Overage, Principal, PutLimit, QUOTA_MAX, QuotaChange, QuotaKind, QuotasOutcome, ReserveOutcome,
-    Role, SecretHash, SetQuotas, TxId, Write, WriteError, WriteOutcome,
+    Actor, Book, Command, CompleteOutcome, Config, CreateKey, InvalidOperation, InvalidWrite, JournalRecord,
+    KeyOutcome, LimitOutcome, NamespaceId, Operation, Outcome, Overage, Principal, PutLimit, QUOTA_MAX, QuotaChange,
+    QuotaKind, QuotasOutcome, ReserveOutcome, Role, SecretHash, SetQuotas, TxId, Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{credit, issue, open};
@@ -103,6 +103,66 @@ fn a_lease_that_a_quota_refused_may_try_again() {
     assert_eq!(test.book.lease(test.now(), test.namespace, lease), None);
     assert_eq!(set(&mut test, "team", &[(QuotaKind::Leases, 1)]), QuotasOutcome::Set);
     assert!(matches!(test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { .. }));
+}
+
+fn retire(client: &str) -> Vec<Operation> {
+    vec![Operation::RetireClient { client: client.parse().unwrap() }]
+}
+
+/// Regression: client ids were kept for ever, so one writer could use up the table for good.
+#[test]
+fn a_retired_client_gives_its_place_back_and_no_late_copy_of_its_writes_applies() {
+    let mut test = team(Config::default());
+    assert_eq!(set(&mut test, "team", &[(QuotaKind::Clients, 3)]), QuotasOutcome::Set);
+    for client in ["w", "a", "b"] {
+        assert!(matches!(wrote(&mut test, None, client, open_vault("main")), WriteOutcome::Committed(_)));
+    }
+    assert_eq!(wrote(&mut test, None, "c", Vec::new()), WriteOutcome::Refused(WriteError::TooManyClients));
+    let both = [retire("a"), retire("b"), retire("a")].concat();
+    assert!(matches!(wrote(&mut test, None, "w", both), WriteOutcome::Committed(_)));
+    assert_eq!(used(&test, test.namespace, QuotaKind::Clients), 2, "16 retired ones count as one");
+    let client = "a".parse().unwrap();
+    let retired = WriteOutcome::Refused(WriteError::Invalid(InvalidWrite::ClientRetired { client }));
+    assert_eq!(wrote(&mut test, None, "a", open_vault("main")), retired);
+    assert!(matches!(wrote(&mut test, None, "w", retire("a")), WriteOutcome::Committed(_)), "again changes nothing");
+    for gone in ["nobody", "w"] {
+        let outcome = wrote(&mut test, None, "w", retire(gone));
+        let why = InvalidOperation::UnknownClient;
+        assert_eq!(outcome, WriteOutcome::Refused(WriteError::Invalid(InvalidWrite::Operation { operation: 0, why })));
+    }
+
+    let bytes = snapshot(&mut test.book);
+    let mut again = restore(&bytes, 1 << 20, 7).unwrap();
+    assert_eq!(snapshot(&mut again), bytes);
+    test.book = again;
+    assert_eq!(wrote(&mut test, None, "a", Vec::new()), retired);
+    // The next client takes the freed record. The same id is free in another scope.
+    assert!(matches!(wrote(&mut test, None, "c", Vec::new()), WriteOutcome::Committed(_)));
+    assert_eq!(set(&mut test, "team", &[(QuotaKind::Clients, 9)]), QuotasOutcome::Set);
+    assert!(matches!(wrote(&mut test, Some("main"), "a", Vec::new()), WriteOutcome::Committed(_)));
+}
+
+#[test]
+fn only_an_admin_retires_clients() {
+    let mut test = team(Config::default());
+    wrote(&mut test, None, "a", Vec::new());
+    let write = Write {
+        namespace: test.namespace,
+        vault: None,
+        client: "w".parse().unwrap(),
+        sequence: 1,
+        operations: retire("a"),
+        tx_id: TxId(1),
+        log_index: 1,
+        actor: Actor::new("user:7").unwrap(),
+    };
+    let session = |role| Principal::Session { actor: Actor::new("user:7").unwrap(), role };
+    let why = InvalidOperation::NeedsAdmin;
+    let refused = WriteOutcome::Refused(WriteError::Invalid(InvalidWrite::Operation { operation: 0, why }));
+    let by_writer = test.book.apply_as(START, &session(Role::Writer), Command::Write(&write));
+    assert_eq!(by_writer, Outcome::Write(refused));
+    let by_admin = test.book.apply_as(START, &session(Role::Admin), Command::Write(&write));
+    assert!(matches!(by_admin, Outcome::Write(WriteOutcome::Committed(_))), "{by_admin:?}");
 }
 
 /// Regression: one writer filled the tables of limits, vaults, accounts and clients for every tenant.

@@ -176,7 +176,7 @@ impl BalanceModel {
 
 impl Tables {
     fn apply(&mut self, write: &Write, held: &Net) -> Result<(), Code> {
-        if write.operations.iter().any(|each| each.is_of_vault() != write.vault.is_some()) {
+        if write.operations.iter().any(|each| !each.fits(write.vault.is_some())) {
             return Err("WRONG_SCOPE");
         }
         let before = self.balances.clone();
@@ -253,7 +253,10 @@ impl Tables {
                 add(net, account.as_str(), asset.as_str(), -amount)?;
                 count(&mut self.retired, asset.as_str(), amount)?;
             }
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+            Operation::PutLimit { .. }
+            | Operation::DeleteLimit { .. }
+            | Operation::OpenVault { .. }
+            | Operation::RetireClient { .. } => {}
         }
         Ok(())
     }

@@ -14,9 +14,9 @@ mod reserve;
 mod write;
 
 use earmark_core::{
-    Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo,
-    LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, SettingChange, TIME_MAX, UnixMs, Usage,
-    VaultName,
+    ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId,
+    LimitInfo, LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, SettingChange, TIME_MAX, UnixMs,
+    Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -45,6 +45,8 @@ pub struct Model {
     /// All committed transactions, in order.
     pub committed: Vec<Committed>,
     quotas: quota::Quotas,
+    /// Retired client ids with the names of their scopes.
+    retired: Vec<(NamespaceId, Option<VaultName>, ClientId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,7 @@ impl Model {
             external: ExternalParts::default(),
             committed: Vec::new(),
             quotas: quota::Quotas::default(),
+            retired: Vec::new(),
         };
         model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
         model

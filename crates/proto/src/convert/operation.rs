@@ -59,7 +59,7 @@ pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid
 
 /// Operation fields, for error messages.
 const KINDS: &str = "put_limit, delete_limit, open_vault, open_account, freeze_account, unfreeze_account, \
-                     close_account, issue, transfer, retire";
+                     close_account, issue, transfer, retire, retire_client";
 
 fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
     use v1::operation::Operation as Kind;
@@ -74,6 +74,9 @@ fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
         Kind::OpenVault(open) => name("vault", &open.vault)
             .map(|vault| Operation::OpenVault { vault })
             .map_err(|error| error.inside("open_vault")),
+        Kind::RetireClient(retire) => name("client_id", &retire.client_id)
+            .map(|client| Operation::RetireClient { client })
+            .map_err(|error| error.inside("retire_client")),
         Kind::OpenAccount(open) => open_account(&open).map_err(|error| error.inside("open_account")),
         Kind::FreezeAccount(freeze) => name("account", &freeze.account)
             .map(|account| Operation::FreezeAccount { account })

@@ -19,6 +19,7 @@ pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
             OperationResult::Vault(_) => Kind::Vault(subject.clone()),
             OperationResult::Account(_) => Kind::Account(subject.clone()),
             OperationResult::Entry => Kind::Entry(receipt.tx_id.to_string()),
+            OperationResult::Client => Kind::ClientId(subject.clone()),
         };
         v1::OperationResult { result: Some(result) }
     };

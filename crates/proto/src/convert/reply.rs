@@ -103,6 +103,9 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
             Kind::DeleteLimit(v1::DeleteLimitOperation { key: key.to_string(), expected_revision: *expected_revision })
         }
         Operation::OpenVault { vault } => Kind::OpenVault(v1::OpenVaultOperation { vault: vault.to_string() }),
+        Operation::RetireClient { client } => {
+            Kind::RetireClient(v1::RetireClientOperation { client_id: client.to_string() })
+        }
         Operation::OpenAccount { account, overdraft } => Kind::OpenAccount(v1::OpenAccountOperation {
             account: account.to_string(),
             overdraft: match overdraft {

@@ -123,6 +123,7 @@ impl Ledger {
         let WriteParts { namespace, vault, client, sequence, operations } = write;
         let caller = &context.caller;
         caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(rejected)?;
+        caller.check_operations(&operations).map_err(rejected)?;
         let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
         let written = execute::write(&self.0, context, request).await;

@@ -127,6 +127,8 @@ operations! {
     DeleteLimit(DeleteLimit) = "delete_limit",
     /// Namespace: opens a vault.
     OpenVault(OpenVault) = "open_vault",
+    /// Namespace or vault: retires a client id of this scope for ever and frees its memory. Needs role admin.
+    RetireClient(RetireClient) = "retire_client",
     /// Vault: opens an account.
     OpenAccount(OpenAccount) = "open_account",
     /// Vault: freezes an account, so that only the cost of leases leaves it.
@@ -165,6 +167,13 @@ body! {
     pub(super) struct OpenVault {
         /// The vault.
         vault: Text<VaultName>,
+    }
+}
+
+body! {
+    pub(super) struct RetireClient {
+        /// The client id.
+        client_id: Text<ClientId>,
     }
 }
 
@@ -266,6 +275,7 @@ impl From<OperationBody> for Operation {
                 Operation::DeleteLimit { key: key.0, expected_revision }
             }
             OperationBody::OpenVault(Object(OpenVault { vault })) => Operation::OpenVault { vault: vault.0 },
+            OperationBody::RetireClient(Object(body)) => Operation::RetireClient { client: body.client_id.0 },
             OperationBody::OpenAccount(Object(OpenAccount { account, overdraft })) => {
                 let overdraft = match overdraft {
                     OverdraftBody::Deny => Overdraft::Deny,

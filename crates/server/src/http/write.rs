@@ -59,7 +59,8 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
 async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
     let caller = &call.context.caller;
     let is_theirs = caller.check_namespace(&request.namespace);
-    if let Err(error) = is_theirs.and_then(|()| caller.check_client(&request.client)) {
+    let may_write = is_theirs.and_then(|()| caller.check_client(&request.client));
+    if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
         return Reply::rejected(&error);
     }
     let written = execute::write(app, &call.context, request).await;
@@ -133,6 +134,7 @@ enum ResultWire<'a> {
     Vault { vault: &'a str },
     Account { account: &'a str },
     Entry { entry: String },
+    Client { client_id: &'a str },
 }
 
 impl<'a> Success<'a> {
@@ -143,6 +145,7 @@ impl<'a> Success<'a> {
             }
             OperationResult::Vault(_) => ResultWire::Vault { vault: name },
             OperationResult::Account(_) => ResultWire::Account { account: name },
+            OperationResult::Client => ResultWire::Client { client_id: name },
             OperationResult::Entry => ResultWire::Entry { entry: receipt.tx_id.to_string() },
         };
         Success {

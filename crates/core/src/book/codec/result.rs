@@ -19,6 +19,7 @@ pub(crate) fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
             out.put_u32(account.0);
         }
         OperationResult::Entry => out.put_u8(4),
+        OperationResult::Client => out.put_u8(5),
     }
 }
 
@@ -31,6 +32,7 @@ pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malf
         2 => OperationResult::Vault(VaultId(input.u32()?)),
         3 => OperationResult::Account(AccountId(input.u32()?)),
         4 => OperationResult::Entry,
+        5 => OperationResult::Client,
         _ => return Err(Malformed("the result of an operation is unknown")),
     })
 }

@@ -16,6 +16,7 @@ const CLOSE_ACCOUNT: u8 = 7;
 const ISSUE: u8 = 8;
 const TRANSFER: u8 = 9;
 const RETIRE: u8 = 10;
+const RETIRE_CLIENT: u8 = 11;
 
 pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
     out.put_u16(write.namespace.0);
@@ -69,6 +70,10 @@ fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
             out.put_u8(OPEN_VAULT);
             out.put_text(vault.as_str());
         }
+        Operation::RetireClient { client } => {
+            out.put_u8(RETIRE_CLIENT);
+            out.put_text(client.as_str());
+        }
         Operation::OpenAccount { account, overdraft } => {
             put_account(out, OPEN_ACCOUNT, account);
             out.put_u8(*overdraft as u8);
@@ -119,6 +124,7 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
             Operation::DeleteLimit { expected_revision, key: LimitKey::new(input.text()?)? }
         }
         OPEN_VAULT => Operation::OpenVault { vault: VaultName::new(input.text()?)? },
+        RETIRE_CLIENT => Operation::RetireClient { client: ClientId::new(input.text()?)? },
         OPEN_ACCOUNT => Operation::OpenAccount { account: account(input)?, overdraft: overdraft(input)? },
         FREEZE_ACCOUNT => Operation::FreezeAccount { account: account(input)? },
         UNFREEZE_ACCOUNT => Operation::UnfreezeAccount { account: account(input)? },

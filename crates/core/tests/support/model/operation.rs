@@ -59,6 +59,7 @@ impl Model {
                         .and_then(|()| add(&mut retired, asset, amount))
                         .map(|()| OperationResult::Entry)
                 }
+                Operation::RetireClient { .. } => Ok(OperationResult::Client),
                 other => Ok(OperationResult::Account(self.change_account(place, vault, other, &net)?)),
             };
             results.push(done.map_err(|refusal| refusal(place))?);

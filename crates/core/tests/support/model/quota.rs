@@ -55,7 +55,10 @@ impl Model {
             QuotaKind::Limits => self.limits.iter().filter(|limit| limit.namespace == namespace).count(),
             QuotaKind::Vaults => self.vaults.iter().filter(|vault| vault.namespace == namespace).count(),
             QuotaKind::Accounts => self.accounts.iter().filter(|account| home(account.vault)).count(),
-            QuotaKind::Clients => self.clients_of(namespace),
+            QuotaKind::Clients => {
+                let retired = self.retired.iter().filter(|(home, _, _)| *home == namespace).count();
+                self.clients_of(namespace) + retired.div_ceil(16)
+            }
             QuotaKind::Leases => self.leases.iter().filter(|lease| lease.namespace == namespace).count(),
             QuotaKind::JournalBytesPerDay => {
                 let day = at.max(self.time()).get() / DAY_MS;

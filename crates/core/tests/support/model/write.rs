@@ -18,6 +18,8 @@ pub struct Committed {
     pub client: ClientId,
     pub operations: Vec<Operation>,
     pub receipt: Arc<Receipt>,
+    /// Whether the client was retired since.
+    pub is_retired: bool,
 }
 
 impl Model {
@@ -41,6 +43,9 @@ impl Model {
             Some(name) => Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?),
             None => None,
         };
+        if self.is_retired(write, &write.client) {
+            return Err(WriteError::Invalid(InvalidWrite::ClientRetired { client: write.client.clone() }));
+        }
         if write.sequence == 0 || write.sequence == u64::MAX {
             return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
         }
@@ -55,6 +60,7 @@ impl Model {
         if last == 0 && (is_full || !self.has_room(write.namespace, QuotaKind::Clients)) {
             return Err(WriteError::TooManyClients);
         }
+        let gone = self.retiring(write, vault)?;
         let results = self.operate(write, vault)?;
         let receipt = Arc::new(Receipt {
             tx_id: write.tx_id,
@@ -70,13 +76,48 @@ impl Model {
             client: write.client.clone(),
             operations: write.operations.clone(),
             receipt: Arc::clone(&receipt),
+            is_retired: false,
         });
+        for client in gone {
+            let mine = |c: &&mut Committed| c.namespace == write.namespace && c.vault == vault && c.client == client;
+            self.committed.iter_mut().filter(mine).for_each(|c| c.is_retired = true);
+            self.retired.push((write.namespace, write.vault.clone(), client));
+        }
         Ok(WriteOutcome::Committed(receipt))
     }
 
     pub fn last_committed(&self, namespace: NamespaceId, vault: Option<VaultId>, client: &ClientId) -> u64 {
-        let mine = |c: &&Committed| c.namespace == namespace && c.vault == vault && c.client == *client;
+        let mine =
+            |c: &&Committed| !c.is_retired && c.namespace == namespace && c.vault == vault && c.client == *client;
         self.committed.iter().filter(mine).map(|c| c.receipt.sequence).max().unwrap_or(0)
+    }
+
+    fn is_retired(&self, write: &Write, client: &ClientId) -> bool {
+        self.retired.iter().any(|(n, v, c)| *n == write.namespace && *v == write.vault && c == client)
+    }
+
+    /// The clients that a transaction retires. Scripts write as admins.
+    fn retiring(&self, write: &Write, vault: Option<VaultId>) -> Result<Vec<ClientId>, WriteError> {
+        let is_wrong = |operation: &Operation| !operation.fits(vault.is_some());
+        if let Some(operation) = write.operations.iter().position(is_wrong) {
+            return Err(WriteError::WrongScope { operation });
+        }
+        if !self.has_room(write.namespace, QuotaKind::JournalBytesPerDay) {
+            return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
+        }
+        let mut gone: Vec<ClientId> = Vec::new();
+        for (operation, each) in write.operations.iter().enumerate() {
+            let Operation::RetireClient { client } = each else { continue };
+            if self.last_committed(write.namespace, vault, client) > 0 && *client != write.client {
+                if !gone.contains(client) {
+                    gone.push(client.clone());
+                }
+            } else if !self.is_retired(write, client) {
+                let why = InvalidOperation::UnknownClient;
+                return Err(WriteError::Invalid(InvalidWrite::Operation { operation, why }));
+            }
+        }
+        Ok(gone)
     }
 
     /// Number of clients, counted once per scope.
@@ -85,7 +126,7 @@ impl Model {
     }
 
     pub fn clients_of(&self, namespace: NamespaceId) -> usize {
-        let mine = self.committed.iter().filter(|c| c.namespace == namespace);
+        let mine = self.committed.iter().filter(|c| c.namespace == namespace && !c.is_retired);
         let mut all: Vec<_> = mine.map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
         all.sort_unstable();
         all.dedup();
@@ -99,7 +140,7 @@ impl Model {
                 && c.client == write.client
                 && c.receipt.sequence == write.sequence
         };
-        let place = self.committed.iter().position(is_it).unwrap();
+        let place = self.committed.iter().rposition(is_it).unwrap();
         let found = &self.committed[place];
         let is_recent = self.committed.len() - place <= RESULTS_MAX
             && self.time() < found.receipt.committed_at.log.plus_ms(RESULTS_MS);
@@ -113,13 +154,6 @@ impl Model {
     }
 
     fn operate(&mut self, write: &Write, vault: Option<VaultId>) -> Result<Vec<OperationResult>, WriteError> {
-        let is_wrong = |operation: &Operation| operation.is_of_vault() != vault.is_some();
-        if let Some(operation) = write.operations.iter().position(is_wrong) {
-            return Err(WriteError::WrongScope { operation });
-        }
-        if !self.has_room(write.namespace, QuotaKind::JournalBytesPerDay) {
-            return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
-        }
         match vault {
             Some(vault) => self.write_vault(vault, &write.operations),
             None => (write.operations.iter().enumerate())
@@ -145,6 +179,7 @@ impl Model {
             Operation::DeleteLimit { key, expected_revision } => {
                 self.delete(DeleteLimit { namespace, key, expected_revision: *expected_revision })
             }
+            Operation::RetireClient { .. } => return Ok(OperationResult::Client),
             Operation::OpenVault { vault } => {
                 for kind in [QuotaKind::Vaults, QuotaKind::Accounts] {
                     if self.vault(namespace, vault).is_none() && !self.has_room(namespace, kind) {

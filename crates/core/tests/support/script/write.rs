@@ -140,7 +140,11 @@ impl Script {
         if self.random.chance(3) && !self.profile.is_calm {
             operations = self.winding_up(scope);
         }
-        let client = self.random.pick(&["setup", "billing", "ops"]);
+        if self.random.chance(2) {
+            let client = ClientId::new(self.random.pick(&["billing", "ops", "ops-2", "nobody"])).unwrap();
+            operations.push(Operation::RetireClient { client });
+        }
+        let client = self.random.pick(&["setup", "setup", "billing", "ops", "ops-2", "ops-3"]);
         let mut step = self.written(scope, client, operations);
         if let Step::Write(write) = &mut step {
             let next = write.sequence;

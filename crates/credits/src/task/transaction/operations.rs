@@ -116,7 +116,10 @@ impl Operations {
                 sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount.saturating_neg());
                 sum(self.retired.entry(asset.clone()).or_default(), amount);
             }
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+            Operation::PutLimit { .. }
+            | Operation::DeleteLimit { .. }
+            | Operation::OpenVault { .. }
+            | Operation::RetireClient { .. } => {}
         }
         if overflows { Err(Refusal::Invalid(InvalidOperation::OutOfRange)) } else { Ok(()) }
     }
@@ -199,8 +202,13 @@ impl Operations {
         operations: &[Operation],
         found: &Surveyed,
     ) -> Result<Result<Verdict, WriteError>, TaskError> {
-        if let Some(operation) = operations.iter().position(|operation| !operation.is_of_vault()) {
+        if let Some(operation) = operations.iter().position(|operation| !operation.fits(true)) {
             return Ok(Err(WriteError::WrongScope { operation }));
+        }
+        let is_retirement = |operation: &Operation| matches!(operation, Operation::RetireClient { .. });
+        if let Some(operation) = operations.iter().position(is_retirement) {
+            let why = InvalidOperation::CreditExternal;
+            return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation, why })));
         }
         let rows = self.names.iter().cloned().zip(&found.accounts);
         let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
@@ -263,7 +271,10 @@ impl Operations {
                 find(accounts, account)?.spend()?;
                 moved.insert(account.clone(), true);
             }
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+            Operation::PutLimit { .. }
+            | Operation::DeleteLimit { .. }
+            | Operation::OpenVault { .. }
+            | Operation::RetireClient { .. } => {}
         }
         self.add(operation)
     }

@@ -45,6 +45,7 @@ fn success() -> Value {
         exactly(json!({"vault": name(&VAULT)}), &[]),
         exactly(json!({"account": name(&ACCOUNT)}), &[]),
         exactly(json!({"entry": tx_id()}), &[]),
+        exactly(json!({"client_id": {"type": "string"}}), &[]),
     ]});
     exactly(
         json!({

@@ -149,6 +149,32 @@ async fn a_tenant_that_uses_up_each_table_leaves_the_other_working() {
 }
 
 #[tokio::test]
+async fn an_admin_retires_a_client_and_its_late_writes_are_refused() {
+    let keyed = KeyedServer::open().await;
+    let mut team = Tenant::new(&keyed, "team").await;
+    assert_eq!(team.write(&keyed, None, json!({"open_vault": {"vault": "x"}})).await.0, 200);
+    let retire = |key: &str| {
+        let body = json!({
+            "namespace": "team", "client_id": "boss", "sequence": 1,
+            "operations": [{"retire_client": {"client_id": "c"}}],
+        });
+        let (key, body) = (key.to_owned(), body.to_string());
+        let keyed = &keyed;
+        async move { keyed.ask(Some(&key), "POST", "/v1/write", &body).await }
+    };
+    let answer = retire(&team.writer).await;
+    assert_eq!(answer.problem(403, "forbidden"), "needs role admin; this key has role writer");
+    let answer = retire(&team.admin).await;
+    assert_eq!(answer.json()["success"]["results"], json!([{"client_id": "c"}]), "{answer:?}");
+    team.sequence = 0;
+    let (status, answer) = team.write(&keyed, None, json!({"open_vault": {"vault": "x"}})).await;
+    assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("c was retired"), "{answer}");
+    let log = keyed.ask(Some(&team.admin), "GET", "/v1/audit", "").await.text;
+    assert!(log.contains("retire_client c"), "{log}");
+}
+
+#[tokio::test]
 async fn journal_bytes_beyond_the_quota_refuse_writes_and_definitions() {
     let keyed = KeyedServer::open().await;
     let (mut greedy, mut honest) = (Tenant::new(&keyed, "greedy").await, Tenant::new(&keyed, "honest").await);

@@ -18,6 +18,7 @@ const WRITE_TOO_MANY_OPERATIONS: u8 = 2;
 const WRITE_SEQUENCE: u8 = 3;
 const WRITE_OPERATION: u8 = 4;
 const WRITE_CLIENT_CLAIMED: u8 = 5;
+const WRITE_CLIENT_RETIRED: u8 = 6;
 
 const OPERATION_DEFINITION: u8 = 1;
 const OPERATION_LIMIT_KIND_DIFFERS: u8 = 2;
@@ -29,6 +30,9 @@ const OPERATION_AMOUNT_ZERO: u8 = 7;
 const OPERATION_OUT_OF_RANGE: u8 = 8;
 const OPERATION_MEMO_TOO_LONG: u8 = 9;
 const OPERATION_TO_ITSELF: u8 = 10;
+const OPERATION_NEEDS_ADMIN: u8 = 11;
+const OPERATION_UNKNOWN_CLIENT: u8 = 12;
+const OPERATION_CREDIT_EXTERNAL: u8 = 13;
 
 const DEFINITION_CAPACITY_ZERO: u8 = 1;
 const DEFINITION_CAPACITY_OF_CREDIT: u8 = 2;
@@ -81,6 +85,10 @@ pub(super) fn put_invalid_write(out: &mut Vec<u8>, why: &InvalidWrite) {
             out.put_u8(WRITE_CLIENT_CLAIMED);
             out.put_text(client.as_str());
         }
+        InvalidWrite::ClientRetired { client } => {
+            out.put_u8(WRITE_CLIENT_RETIRED);
+            out.put_text(client.as_str());
+        }
         InvalidWrite::Operation { operation, why } => {
             out.put_u8(WRITE_OPERATION);
             put_size(out, *operation);
@@ -95,6 +103,7 @@ pub(super) fn invalid_write(input: &mut Bytes<'_>) -> Result<InvalidWrite> {
         WRITE_TOO_MANY_OPERATIONS => InvalidWrite::TooManyOperations { found: size(input)? },
         WRITE_SEQUENCE => InvalidWrite::Sequence { found: input.u64()? },
         WRITE_CLIENT_CLAIMED => InvalidWrite::ClientClaimed { client: ClientId::new(input.text()?)? },
+        WRITE_CLIENT_RETIRED => InvalidWrite::ClientRetired { client: ClientId::new(input.text()?)? },
         WRITE_OPERATION => InvalidWrite::Operation { operation: size(input)?, why: invalid_operation(input)? },
         _ => return Err(CodecError::Malformed("what is wrong with its transaction is unknown")),
     })
@@ -118,6 +127,9 @@ fn put_invalid_operation(out: &mut Vec<u8>, why: &InvalidOperation) {
             put_size(out, *found);
         }
         InvalidOperation::ToItself => out.put_u8(OPERATION_TO_ITSELF),
+        InvalidOperation::NeedsAdmin => out.put_u8(OPERATION_NEEDS_ADMIN),
+        InvalidOperation::UnknownClient => out.put_u8(OPERATION_UNKNOWN_CLIENT),
+        InvalidOperation::CreditExternal => out.put_u8(OPERATION_CREDIT_EXTERNAL),
     }
 }
 
@@ -133,6 +145,9 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
         OPERATION_OUT_OF_RANGE => InvalidOperation::OutOfRange,
         OPERATION_MEMO_TOO_LONG => InvalidOperation::MemoTooLong { found: size(input)? },
         OPERATION_TO_ITSELF => InvalidOperation::ToItself,
+        OPERATION_NEEDS_ADMIN => InvalidOperation::NeedsAdmin,
+        OPERATION_UNKNOWN_CLIENT => InvalidOperation::UnknownClient,
+        OPERATION_CREDIT_EXTERNAL => InvalidOperation::CreditExternal,
         _ => return Err(CodecError::Malformed("what is wrong with its operation is unknown")),
     })
 }

@@ -283,6 +283,7 @@ fn results(n: &mut Numbers) -> Vec<OperationResult> {
         OperationResult::Vault(_) => [OperationResult::Vault(VaultId(n.u32()))],
         OperationResult::Account(_) => [OperationResult::Account(AccountId(n.u32()))],
         OperationResult::Entry => [OperationResult::Entry],
+        OperationResult::Client => [OperationResult::Client],
     ]
 }
 
@@ -344,6 +345,9 @@ fn invalid_writes(n: &mut Numbers) -> Vec<InvalidWrite> {
         InvalidWrite::ClientClaimed { .. } => [
             InvalidWrite::ClientClaimed { client: "billing".parse().unwrap() },
         ],
+        InvalidWrite::ClientRetired { .. } => [
+            InvalidWrite::ClientRetired { client: "billing".parse().unwrap() },
+        ],
         InvalidWrite::Operation { .. } => of_each(invalid_operations(n), |why| {
             n.restart();
             InvalidWrite::Operation { operation: n.size(), why }
@@ -363,6 +367,9 @@ fn invalid_operations(n: &mut Numbers) -> Vec<InvalidOperation> {
         InvalidOperation::OutOfRange => [InvalidOperation::OutOfRange],
         InvalidOperation::MemoTooLong { .. } => [InvalidOperation::MemoTooLong { found: n.size() }],
         InvalidOperation::ToItself => [InvalidOperation::ToItself],
+        InvalidOperation::NeedsAdmin => [InvalidOperation::NeedsAdmin],
+        InvalidOperation::UnknownClient => [InvalidOperation::UnknownClient],
+        InvalidOperation::CreditExternal => [InvalidOperation::CreditExternal],
     ]
 }
 
@@ -519,8 +526,8 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[4, 9], "what became of its complete is unknown"),
         (&[5, 4], "what became of its transaction is unknown"),
         (&[5, 1, 15], "why its transaction was refused is unknown"),
-        (&[5, 1, 1, 6], "what is wrong with its transaction is unknown"),
-        (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 11], "what is wrong with its operation is unknown"),
+        (&[5, 1, 1, 7], "what is wrong with its transaction is unknown"),
+        (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 14], "what is wrong with its operation is unknown"),
     ] {
         assert_eq!(refusal(bytes), format!("it cannot be decoded: {why}"), "{bytes:?}");
     }

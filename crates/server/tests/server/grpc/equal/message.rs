@@ -209,6 +209,7 @@ pub(super) fn of_write(response: v1::WriteResponse) -> Value {
                 Kind::Vault(vault) => json!({"vault": vault}),
                 Kind::Account(account) => json!({"account": account}),
                 Kind::Entry(entry) => json!({"entry": entry}),
+                Kind::ClientId(entry) => json!({"client_id": entry}),
             };
             let results: Vec<Value> = it.results.into_iter().map(result).collect();
             json!({"success": {
