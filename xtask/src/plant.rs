@@ -18,7 +18,7 @@ const SEARCH_SECONDS: u64 = 600;
 /// Steps per simulation.
 const STEPS: u64 = 1_500;
 
-/// The bug to plant; all if there is none.
+/// The bug to plant; `None` plants all, one after another.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plant {
     pub(crate) only: Option<String>,

@@ -32,7 +32,7 @@ pub(crate) const RETIRED_PER_CLIENT: u32 = 16;
 pub(crate) const QUOTA_RETRY_MS: u64 = 10_000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// What a quota bounds.
+/// The resource that a quota bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum QuotaKind {
@@ -126,7 +126,7 @@ impl fmt::Display for QuotaKind {
 /// A quota and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaUsage {
-    /// What it bounds.
+    /// The bounded resource.
     pub kind: QuotaKind,
     /// The quota.
     pub quota: u64,
@@ -154,7 +154,7 @@ pub enum QuotasOutcome {
     Set,
 }
 
-/// What one namespace uses of the tables that every reserve touches, and its quotas of them.
+/// The use and the quotas of one namespace in the tables that every reserve touches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hot {
     leases: u32,

@@ -219,7 +219,7 @@ mod tests {
         assert!(read(body(6, false), bounds(&budget, none)).await.is_ok());
     }
 
-    /// A body was charged as its pieces came. So many clients began one each, and all of them failed half way.
+    /// A body was charged as its pieces came. Many clients began one each, and all of them failed half way.
     #[tokio::test]
     async fn the_memory_of_an_announced_body_is_taken_before_it_is_read() {
         let (budget, none) = (bodies(10 * PIECE), Holders::default());

@@ -20,7 +20,7 @@ const CONNECTION_PART: usize = 32;
 const NETWORK_PART: usize = 4;
 const CALLER_PART: usize = 8;
 
-/// What a budget pays for. The value is the index of its counter in [`BytesUsed`].
+/// The use of a budget. The value is the index of its counter in [`BytesUsed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Request bodies that arrive in pieces.
@@ -272,7 +272,7 @@ mod tests {
         let unread = AnswerRoom::of_read().charge(&budget, none, large()).unwrap();
         assert_eq!(AnswerRoom::of_change(&budget, none, LARGE_BYTES).err(), Some(NoRoom::Server));
         assert_eq!(AnswerRoom::of_read().charge(&budget, none, large()).err(), Some(NoRoom::Server));
-        // A small change needs no room. If its answer is large all the same, it is sent.
+        // A small change needs no room. A large answer to it is still sent.
         let room = AnswerRoom::of_change(&budget, none, 100).unwrap();
         assert_eq!(room.charge(&budget, none, large()).unwrap().len(), LARGE_BYTES);
         drop(unread);

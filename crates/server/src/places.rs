@@ -126,7 +126,7 @@ impl Drop for Place {
     }
 }
 
-/// A place, or why there is none.
+/// A place, or the reason for a refusal.
 pub(crate) enum Claimed {
     Place {
         place: Arc<Place>,

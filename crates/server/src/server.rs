@@ -51,8 +51,8 @@ pub const REQUESTS_AT_ONCE: u32 = 256;
 pub struct ServerOptions {
     /// Listen address. Port 0 takes any free port.
     pub listen: SocketAddr,
-    /// Concurrent connections. Beyond it, connections without valid credentials make room, the oldest first. If there
-    /// are none, new ones get 503 and are closed.
+    /// Concurrent connections. Beyond it, connections without valid credentials make room, the oldest first.
+    /// Without such connections, new ones get 503 and are closed.
     pub connections_max: usize,
     /// Concurrent connections of one address, or of one IPv6 network of 64 bits. Beyond it the same happens within that
     /// address.

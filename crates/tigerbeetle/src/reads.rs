@@ -132,7 +132,7 @@ impl<R: Read> AnyRead for TypedRead<R> {
     }
 
     fn reply(self: Box<Self>, clock: &LedgerClock) {
-        // Without a reply the caller learns from the closed channel that there is none.
+        // Without a reply the channel closes, and the caller gets an error.
         let Some(reply) = self.received else { return };
         if let Some(time) = R::ledger_time(&reply) {
             clock.observe(time);

@@ -67,7 +67,7 @@ pub struct QuotaEntry {
 /// A quota that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaChange {
-    /// What it bounds.
+    /// The bounded resource.
     pub kind: QuotaKind,
     /// The quota before.
     pub old: u64,
