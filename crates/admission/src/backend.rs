@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
 use crate::quotas::{QuotaError, describe_quota};
-use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
 /// in the crate that makes it and not in every program that awaits it.
@@ -51,8 +51,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Deletes a limit. A limit in use decreases to 0 first.
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
-    /// All limits of a namespace, ordered by key.
-    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>>;
+    /// A page of the limits of a namespace, ordered by key.
+    fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>>;
 
     /// One limit.
     fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>;
@@ -122,8 +122,39 @@ pub trait Backend: Send + Sync + 'static {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
+    /// What an operator has to know although the backend serves, such as a disk that is short of space.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Finishes pending requests and refuses new ones.
     fn shut_down(&self) -> Answer<'_, ()>;
+}
+
+/// Which limits to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitQuery {
+    /// Only limits whose key begins like this.
+    pub prefix: Option<LimitKey>,
+    /// Only limits after this key: `next` of the previous page.
+    pub after: Option<LimitKey>,
+    /// Limits on the page, 1 to [`PAGE_MAX`].
+    pub page_size: usize,
+}
+
+impl Default for LimitQuery {
+    fn default() -> LimitQuery {
+        LimitQuery { prefix: None, after: None, page_size: PAGE_MAX }
+    }
+}
+
+/// A page of limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitPage {
+    /// The limits, ordered by key.
+    pub limits: Vec<LimitInfo>,
+    /// `after` of the next page; `None` on the last one.
+    pub next: Option<LimitKey>,
 }
 
 /// Most items in one batch.

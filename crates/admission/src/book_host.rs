@@ -13,7 +13,7 @@ use earmark_core::{
 
 use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
 use crate::callers::{ChangePage, Keys};
@@ -88,9 +88,17 @@ pub trait BookHost: Send + Sync + 'static {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
+    /// What an operator has to know although the Book serves, such as a disk that is short of space.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
     /// Finishes pending requests and refuses new ones.
     fn shut_down(self: &Arc<Self>) -> impl Future<Output = ()> + Send;
 }
+
+/// Limits that a page reads while it holds the Book: about a tenth of a millisecond.
+const LIMITS_PIECE: usize = 100;
 
 /// A backend on a Book. Clones share the Book.
 pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<ProcessPlacement>>);
@@ -159,6 +167,27 @@ impl<H: BookHost> BookBackend<H> {
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
         let now = self.0.host.read_barrier().await?;
         Ok(self.0.host.with_book(|book| read(book, now)))
+    }
+
+    /// Reads a page of limits in pieces, so that neither the Book nor a thread of the runtime is held for long.
+    async fn limit_page(&self, namespace: NamespaceName, query: LimitQuery) -> Result<LimitPage, BackendError> {
+        let now = self.0.host.read_barrier().await?;
+        let LimitQuery { prefix, after, page_size } = query;
+        let page_size = page_size.clamp(1, PAGE_MAX);
+        let mut page = LimitPage { limits: Vec::new(), next: after };
+        loop {
+            let most = LIMITS_PIECE.min(page_size - page.limits.len());
+            let (limits, next) = self.0.host.with_book(|book| match book.namespace(&namespace) {
+                Some(namespace) => book.limit_page(now, namespace, (prefix.as_ref(), page.next.as_ref()), most),
+                None => (Vec::new(), None),
+            });
+            page.limits.extend(limits);
+            page.next = next;
+            if page.next.is_none() || page.limits.len() >= page_size {
+                return Ok(page);
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Reads an account after a read barrier.
@@ -362,11 +391,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
         Box::pin(self.change(by, request.namespace, change))
     }
 
-    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
-        Box::pin(self.read(move |book, now| match book.namespace(&namespace) {
-            Some(namespace) => book.limits(now, namespace),
-            None => Vec::new(),
-        }))
+    fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
+        Box::pin(self.limit_page(namespace, query))
     }
 
     fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
@@ -485,6 +511,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
     fn ready(&self) -> Result<(), String> {
         self.0.host.ready()?;
         self.check_placement().map_err(|error| error.to_string())
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.0.host.warning()
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {

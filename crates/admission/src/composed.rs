@@ -25,7 +25,7 @@ use earmark_core::{
 
 use crate::backend::{
     AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
@@ -258,8 +258,8 @@ impl<H: BookHost> Backend for Composed<H> {
         Box::pin(async move { Composed::<H>::finish(delete).await? })
     }
 
-    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
-        Box::pin(self.0.limits(namespace))
+    fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
+        Box::pin(self.0.limits(namespace, query))
     }
 
     fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
@@ -351,6 +351,10 @@ impl<H: BookHost> Backend for Composed<H> {
         let limits = self.0.limits.stats();
         let decreasing_limits = registry.decreasing_limits.max(limits.decreasing_limits);
         Stats { limits: registry.limits, decreasing_limits, ..limits }
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.0.registry.warning()
     }
 
     fn ready(&self) -> Result<(), String> {

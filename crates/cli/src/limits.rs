@@ -28,6 +28,7 @@ Examples:
 const LIST_HELP: &str = "\
 Examples:
   earmark limits list
+  earmark limits list --prefix gpt-4o:
   earmark limits list --json | jq -r '.limits[].definition.key'";
 
 const DELETE_HELP: &str = "\
@@ -49,7 +50,7 @@ pub(crate) enum LimitsCommand {
     Get(KeyArgs),
     /// List all limits
     #[command(after_help = LIST_HELP)]
-    List(ClientArgs),
+    List(ListArgs),
     /// Delete a limit once it has no open reservations
     #[command(after_help = DELETE_HELP)]
     Delete(KeyArgs),
@@ -59,6 +60,15 @@ pub(crate) enum LimitsCommand {
 pub(crate) struct KeyArgs {
     /// Key of the limit, such as gpt-4o:rpm
     key: LimitKey,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Only limits whose key begins like this, such as gpt-4o:
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<LimitKey>,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -75,7 +85,7 @@ impl LimitsCommand {
         match self {
             LimitsCommand::Put(args) => args.client.json,
             LimitsCommand::Get(args) | LimitsCommand::Delete(args) => args.client.json,
-            LimitsCommand::List(client) => client.json,
+            LimitsCommand::List(args) => args.client.json,
         }
     }
 }
@@ -115,13 +125,31 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
     output::show(args.client.json, &document, |document| show::one(&document.limit, &document.usage))
 }
 
-fn list(client: &ClientArgs) -> Result<(), Failure> {
-    #[derive(Deserialize, Serialize)]
+/// Lists all limits, page by page.
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Page {
+        limits: Vec<Limit>,
+        next: Option<String>,
+    }
+    #[derive(Serialize)]
     struct Document {
         limits: Vec<Limit>,
     }
-    let document: Document = request::get(client, PATH)?;
-    output::show(client.json, &document, |document| show::list(&document.limits))
+    let prefix = args.prefix.as_ref().map(|prefix| format!("prefix={prefix}"));
+    let (mut document, mut after) = (Document { limits: Vec::new() }, None);
+    loop {
+        let query: Vec<String> =
+            prefix.iter().cloned().chain(after.map(|key: String| format!("after={key}"))).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let page: Page = request::get(&args.client, &format!("{PATH}{mark}{}", query.join("&")))?;
+        document.limits.extend(page.limits);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    output::show(args.client.json, &document, |document| show::list(&document.limits))
 }
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {

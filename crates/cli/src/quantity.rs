@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use earmark_node::DiskReserve;
+
 const SECOND_UNITS: [(&str, u64); 5] = [("", 1), ("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
 const MILLISECOND_UNITS: [(&str, u64); 5] = [("", 1_000), ("s", 1_000), ("ms", 1), ("m", 60_000), ("h", 3_600_000)];
+const SIZE_UNITS: [(&str, u64); 5] = [("", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
 const AMOUNT_UNITS: [(&str, u64); 3] = [("", 1), ("k", 1_000), ("m", 1_000_000)];
 
 /// A clap value parser for a duration of 1 to `max` seconds.
@@ -26,6 +29,15 @@ pub(crate) fn duration(max: u32) -> impl Fn(&str) -> Result<Duration, String> + 
             format!("found {text:?}, allowed are durations up to {most}, such as 10, 0.5 or 1m")
         })
     }
+}
+
+/// A clap value parser for the space to keep free: a size, or a percentage of the disk.
+pub(crate) fn disk_reserve(text: &str) -> Result<DiskReserve, String> {
+    let found = match text.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().filter(|percent| *percent <= 90).map(DiskReserve::Percent),
+        None => parse(text, &SIZE_UNITS).map(DiskReserve::Bytes),
+    };
+    found.ok_or_else(|| format!("found {text:?}, allowed are sizes such as 0, 512M or 2G, and 0% to 90%"))
 }
 
 /// Parses an amount of at least `min`.
@@ -57,6 +69,21 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_reserve_is_a_size_or_a_percentage() {
+        for (text, expected) in [
+            ("0", DiskReserve::Bytes(0)),
+            ("1.5G", DiskReserve::Bytes(3 << 29)),
+            ("512m", DiskReserve::Bytes(512 << 20)),
+            ("5%", DiskReserve::Percent(5)),
+        ] {
+            assert_eq!(disk_reserve(text), Ok(expected), "{text}");
+        }
+        for text in ["", "5", "91%", "-1%", "1X", "%"] {
+            assert_eq!(disk_reserve(text).is_ok(), text == "5", "{text}");
+        }
+    }
 
     #[test]
     fn a_duration_is_seconds_or_has_a_unit() {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use earmark_admission::{Keys as _, LocalBook, LocalOptions};
 use earmark_core::Config;
+use earmark_node::DiskReserve;
 use earmark_server::{REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -159,6 +160,10 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback without TLS; only safe behind a proxy that encrypts
     #[arg(long)]
     insecure_plaintext: bool,
+    /// Space to keep free on the data disk: a size such as 512M or 2G, or 5%; below it a leader refuses reserves and
+    /// writes, and takes completes; 0 turns it off [default: 1G, or 5% of a disk below 20G]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::disk_reserve, conflicts_with = "in_memory")]
+    disk_reserve: Option<DiskReserve>,
     /// Open client connections; beyond it the oldest one without valid credentials is closed, else the new one
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]

@@ -194,12 +194,20 @@ impl Client {
         self.ask(&GetLimit(key), deadline).await
     }
 
-    /// All limits, sorted by key.
+    /// All limits, sorted by key. They are read in pages, so limits that change meanwhile may appear or not.
     ///
     /// # Errors
     /// When no answer came in time.
     pub async fn limits(&self, deadline: Deadline) -> Result<Vec<LimitView>, Failure> {
-        self.ask(&ListLimits, deadline).await
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.ask(&ListLimits { after }, deadline).await?;
+            all.extend(page.limits);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
+            }
+        }
     }
 
     /// The usage of a limit.

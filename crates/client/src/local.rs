@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered, ReserveRequest,
-    SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
+    DeleteLimitRequest, LimitChange, LimitError, LimitQuery, PutLimitRequest, Refusal, ReserveAnswer as Answered,
+    ReserveRequest, SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota,
+    describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -21,7 +22,7 @@ use futures_util::FutureExt;
 use self::host::LocalHost;
 use crate::answer::{Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, WriteRefusal};
 use crate::failure::Failure;
-use crate::request::{CompleteItem, ReserveItem, Write};
+use crate::request::{CompleteItem, LimitViews, ReserveItem, Write};
 use crate::wire::Reader;
 
 /// The actor of writes on a Book in this process, which authenticates no callers.
@@ -85,9 +86,10 @@ impl Local {
         found.map(view).ok_or_else(no_such_limit)
     }
 
-    pub(crate) async fn limits(&self) -> Result<Vec<LimitView>, Failure> {
-        let found = self.backend.limits(self.namespace.clone()).await.map_err(failed)?;
-        Ok(found.into_iter().map(view).collect())
+    pub(crate) async fn limits(&self, after: Option<LimitKey>) -> Result<LimitViews, Failure> {
+        let query = LimitQuery { after, ..LimitQuery::default() };
+        let page = self.backend.limits(self.namespace.clone(), query).await.map_err(failed)?;
+        Ok(LimitViews { limits: page.limits.into_iter().map(view).collect(), next: page.next })
     }
 
     pub(crate) async fn usage(&self, key: LimitKey) -> Result<Usage, Failure> {

@@ -10,6 +10,8 @@ use serde::de::DeserializeOwned;
 use tonic::{Response, Status};
 
 pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
+#[cfg(feature = "local")]
+pub(crate) use limit::LimitViews;
 pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, PutLimit};
 pub(crate) use write::{GetBalances, GetClientState, Write};
 

@@ -257,6 +257,19 @@ impl Book {
         self.limits.limit_infos(now, namespace)
     }
 
+    /// Limits of a namespace, ordered by key: those whose key begins with `prefix`, after a key. It looks at `most` keys,
+    /// which may include deleted ones, and returns the last of them if there are more.
+    #[must_use]
+    pub fn limit_page(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
+        most: usize,
+    ) -> (Vec<LimitInfo>, Option<LimitKey>) {
+        self.limits.limit_page(now, namespace, (prefix, after), most)
+    }
+
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::fault::Fault;
 use crate::proposer::{NO_KEYS, Proposer, QueuedRequests, RaftBatchTarget};
 use crate::reads::Reads;
+use crate::space::{NO_SPACE, needs_space};
 
 /// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
 const OPERATION_EVENTS: usize = 8;
@@ -64,16 +65,28 @@ fn events(command: &Command<'_>) -> usize {
     }
 }
 
+impl NodeBookHost {
+    /// Whether the leader refuses commands that need space: this node, or another that said so.
+    fn is_short_of_space(&self) -> bool {
+        let space = &self.proposer.space;
+        (space.is_short() && self.proposer.is_leader()) || space.is_leader_short()
+    }
+}
+
 impl BookHost for NodeBookHost {
     async fn submit<R: BookRequest>(&self, by: Principal, requests: Vec<R>, direction: Direction) -> Vec<Answered<R>> {
         Submission::run(by, requests, |submission| {
-            let (mut sum, mut is_about_keys) = (0_usize, false);
+            let (mut sum, mut is_about_keys, mut is_growing) = (0_usize, false, false);
             submission.each_command(&mut |_, command| {
                 sum = sum.saturating_add(events(&command));
+                is_growing |= needs_space(&command);
                 is_about_keys |= matches!(command, Command::CreateKey(_) | Command::RevokeKey(_));
             });
             if is_about_keys && !self.proposer.takes_keys {
                 return Err(BackendError::Failed(NO_KEYS.into()));
+            }
+            if is_growing && self.is_short_of_space() {
+                return Err(BackendError::Overloaded(NO_SPACE));
             }
             self.submitter.enqueue(QueuedRequests { submission, since: Instant::now() }, sum, direction)
         })
@@ -188,6 +201,10 @@ impl BookHost for NodeBookHost {
             Some(_) => Ok(()),
             None => Err("no leader is known".into()),
         }
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.proposer.space.warning()
     }
 
     async fn shut_down(self: &Arc<Self>) {

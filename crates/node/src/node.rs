@@ -36,6 +36,7 @@ use crate::proposer::{Proposer, RaftBatchTarget};
 use crate::raft_log::{LogStore, Options as LogOptions};
 use crate::reads::{LastLeadership, Reads};
 use crate::service::{LeaderContact, Service};
+use crate::space::{DiskReserve, SpaceMonitor};
 use crate::state_machine::{AppliedState, BookStateMachine};
 use crate::types::{Member, Raft};
 
@@ -114,6 +115,8 @@ pub struct NodeOptions {
     pub queue_max: usize,
     /// Folder for named backups.
     pub backups: Option<PathBuf>,
+    /// Space that the node keeps free on its data disk while it leads.
+    pub disk_reserve: DiskReserve,
 }
 
 impl NodeOptions {
@@ -138,6 +141,7 @@ impl NodeOptions {
             journal_segment_bytes: SEGMENT_BYTES,
             queue_max: 65_536,
             backups: None,
+            disk_reserve: DiskReserve::default(),
         }
     }
 }
@@ -224,7 +228,8 @@ impl Node {
         let Timing { deadline, .. } = options.timing;
         let lease = options.timing.lease();
         let takes_keys = options.trusts_peers || options.peer_listen.is_none();
-        let proposer = Proposer { id, raft, applied_state, clock, peers, deadline, lease, takes_keys };
+        let space = Arc::new(SpaceMonitor::open(options.disk_reserve, disk)?);
+        let proposer = Proposer { id, raft, applied_state, clock, peers, deadline, lease, takes_keys, space };
         let address = listener.as_ref().map(|listener| listener.address());
         let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let peer_address = address.clone().unwrap_or_default();
@@ -404,8 +409,11 @@ impl Node {
         self.spawn(async move {
             loop {
                 tokio::time::sleep(MAINTENANCE_INTERVAL).await;
+                proposer.space.check().await;
                 let last = proposer.applied_state.snapshots.current().map_or(0, |saved| saved.len);
-                if proposer.applied_state.since_snapshot() > snapshot_bytes.max(last / 2) {
+                let since = proposer.applied_state.since_snapshot();
+                // A snapshot is at most the last one and the log since. Without room for it the log stays.
+                if since > snapshot_bytes.max(last / 2) && proposer.space.has_room(last.saturating_add(since)) {
                     // A failed attempt loses nothing: the log is still there, and the next attempt is soon.
                     _ = proposer.raft.trigger().snapshot().await;
                 }
@@ -446,6 +454,7 @@ impl Node {
         earmark_admission::BookHost::shut_down(&self.host).await;
         // Raft's own tasks learn from the metrics that the stop is intended.
         self.stop.send_replace(true);
+        self.proposer.space.stop_waiting();
         _ = self.proposer.raft.shutdown().await;
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
@@ -465,6 +474,7 @@ impl Node {
 impl Drop for Node {
     /// Without [`shut_down`](Node::shut_down) this acts like a crash, but it also ends the background tasks.
     fn drop(&mut self) {
+        self.proposer.space.stop_waiting();
         let raft = self.proposer.raft.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { _ = raft.shutdown().await });

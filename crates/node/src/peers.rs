@@ -172,6 +172,7 @@ impl Peers {
             submit_reply::Result::Outcomes(bytes) => Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?)),
             submit_reply::Result::NotTaken(message) => Err(ProposeError::NotTaken(message)),
             submit_reply::Result::Unknown(message) => Err(ProposeError::Unknown(message)),
+            submit_reply::Result::NoSpace(_) => Err(ProposeError::NoSpace),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::clock::{Lead, NodeClock};
 use crate::entry::validate;
 use crate::peers::{Peers, Target};
 use crate::runtime::random;
+use crate::space::{NO_SPACE, SpaceMonitor, needs_space};
 use crate::state_machine::AppliedState;
 use crate::types::{Batch, Raft};
 
@@ -39,6 +40,8 @@ pub(crate) struct Proposer {
     /// Whether keys may be created and revoked. False where any client can pose as a node, because keys protect
     /// nothing there.
     pub(crate) takes_keys: bool,
+    /// Free space on the data disk.
+    pub(crate) space: Arc<SpaceMonitor>,
 }
 
 /// Refusal of key commands on a cluster with unauthenticated peers.
@@ -54,6 +57,9 @@ pub(crate) enum ProposeError {
     /// Possibly in the log.
     #[error("{0}")]
     Unknown(String),
+    /// In no log, because the leader's disk is short of space.
+    #[error("{NO_SPACE}")]
+    NoSpace,
 }
 
 impl Proposer {
@@ -151,8 +157,9 @@ impl Proposer {
         }
         let now = self.now()?;
         let mut builder = BatchBuilder::new(batch.0.len());
-        let mut is_about_keys = false;
+        let (mut is_about_keys, mut is_growing) = (false, false);
         let read = BatchReader::default().each(batch, |by, command| match command {
+            _ if needs_space(command) && self.space.is_short() => is_growing = true,
             Command::CreateKey(_) | Command::RevokeKey(_) if !self.takes_keys => is_about_keys = true,
             Command::Write(write) => {
                 let write = Write { tx_id: self.tx_id(now.log), ..(*write).clone() };
@@ -163,6 +170,9 @@ impl Proposer {
             other => builder.push_by(by, other),
         });
         read.map_err(|error| ProposeError::NotTaken(format!("the commands are malformed: {error}")))?;
+        if is_growing {
+            return Err(ProposeError::NoSpace);
+        }
         if is_about_keys {
             return Err(ProposeError::NotTaken(NO_KEYS.into()));
         }
@@ -174,6 +184,13 @@ impl Proposer {
         let low = (u128::from(random()) << 64) | u128::from(random());
         TxId(LeaseId::from_parts(now, low).to_u128())
     }
+}
+
+/// Why a batch was not executed, as far as this node knows.
+enum ExecuteError {
+    /// The leader's disk is short of space. Commands that need none may be tried again.
+    NoSpace,
+    Failed(String),
 }
 
 /// The result of a batch.
@@ -257,7 +274,7 @@ impl RaftBatchTarget {
 
     /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A limit change
     /// has neither, so it is retried only if it was not taken.
-    async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, String> {
+    async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, ExecuteError> {
         let mut is_repeatable = true;
         for waiting in batch.iter_mut() {
             waiting.submission.each_command(&mut |_, command| {
@@ -275,22 +292,40 @@ impl RaftBatchTarget {
                     is_repeated = true;
                     why = message;
                 }
-                Ok(Err(ProposeError::Unknown(message))) => return Err(message),
-                Err(_) => return Err(format!("no majority of the nodes answered in time ({why})")),
+                Ok(Err(ProposeError::Unknown(message))) => return Err(ExecuteError::Failed(message)),
+                Ok(Err(ProposeError::NoSpace)) => return Err(ExecuteError::NoSpace),
+                Err(_) => {
+                    let why = format!("no majority of the nodes answered in time ({why})");
+                    return Err(ExecuteError::Failed(why));
+                }
             }
             let next = Instant::now() + RETRY;
             if next >= deadline {
-                return Err(why);
+                return Err(ExecuteError::Failed(why));
             }
             let leader = metrics.borrow_and_update().current_leader;
             // The metrics channel of a stopped node is closed.
             _ = timeout_at(next, metrics.wait_for(|metrics| metrics.current_leader != leader)).await;
             if self.node.has_stopped() {
-                return Err("this node has stopped".into());
+                return Err(ExecuteError::Failed("this node has stopped".into()));
             }
             sleep_until(next).await;
         }
     }
+}
+
+/// Refuses the requests that need space, and returns the others.
+fn refuse_growth(batch: Vec<QueuedRequests>) -> Vec<QueuedRequests> {
+    let mut rest = Vec::with_capacity(batch.len());
+    for item in batch {
+        let mut is_growing = false;
+        item.submission.each_command(&mut |_, command| is_growing |= needs_space(&command));
+        match is_growing {
+            true => item.submission.fail(&BackendError::Overloaded(NO_SPACE)),
+            false => rest.push(item),
+        }
+    }
+    rest
 }
 
 impl BatchTarget for RaftBatchTarget {
@@ -301,7 +336,15 @@ impl BatchTarget for RaftBatchTarget {
 
     async fn submit(&mut self, mut batch: Vec<QueuedRequests>) {
         let deadline = self.deadline(&batch);
-        let done = self.execute(&mut batch, deadline).await;
+        let mut done = self.execute(&mut batch, deadline).await;
+        if matches!(done, Err(ExecuteError::NoSpace)) {
+            self.node.space.set_leader_short();
+            batch = refuse_growth(batch);
+            if batch.is_empty() {
+                return;
+            }
+            done = self.execute(&mut batch, deadline).await;
+        }
         self.is_stalled = done.is_err();
         match done {
             Ok(Executed { outcomes, wall, is_repeated }) => {
@@ -313,7 +356,11 @@ impl BatchTarget for RaftBatchTarget {
                 }
                 batch.into_iter().for_each(|item| item.submission.send());
             }
-            Err(message) => {
+            Err(error) => {
+                let message = match error {
+                    ExecuteError::NoSpace => NO_SPACE.to_owned(),
+                    ExecuteError::Failed(message) => message,
+                };
                 // How to retry depends on the operation, so the caller adds that advice.
                 let error = BackendError::Failed(format!("{message}; the request may still be executed"));
                 batch.into_iter().for_each(|item| item.submission.fail(&error));

@@ -312,6 +312,7 @@ impl PeerService for Service {
             Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
             Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),
             Err(ProposeError::Unknown(message)) => (0, submit_reply::Result::Unknown(message)),
+            Err(ProposeError::NoSpace) => (0, submit_reply::Result::NoSpace(true)),
         };
         Ok(Response::new(SubmitReply { result: Some(result), index }))
     }

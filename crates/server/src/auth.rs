@@ -33,7 +33,7 @@ use request_rate::RequestRate;
 
 /// Longest token that is checked; longer ones are rejected unread.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
-/// Requests that one page of the change log counts as, because it is read from disk.
+/// Fewest requests that one page of the change log counts as, because it is read from disk.
 pub(crate) const CHANGE_LOG_PAGE_COST: usize = 100;
 /// Vault audits that use up a caller's request rate for one second.
 const AUDITS_PER_SECOND: u64 = 10;

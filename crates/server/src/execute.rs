@@ -41,6 +41,19 @@ pub(crate) struct RequestContext {
 }
 
 impl RequestContext {
+    /// Charges `items` items to the caller's request rate, and waits for their turn in its queue.
+    pub(crate) async fn admit(&self, app: &App, items: usize) -> Result<WorkPermit<'_>, AuthError> {
+        app.auth.charge_batch(&self.caller, items)?;
+        self.acquire(items).await
+    }
+
+    /// Charges the audit of a vault, and waits until no other request of the caller is executed: it reads the whole
+    /// history.
+    pub(crate) async fn admit_audit(&self, app: &App) -> Result<WorkPermit<'_>, AuthError> {
+        app.auth.charge_audit(&self.caller)?;
+        self.acquire(usize::MAX).await
+    }
+
     /// Waits for the permits of `items` items. They are held until the response is built.
     pub(crate) async fn acquire(&self, items: usize) -> Result<WorkPermit<'_>, AuthError> {
         self.caller.acquire(items, self.wait_bounds()).await

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use super::Parts;
-use crate::backend::{Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest};
+use crate::backend::{
+    Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest,
+};
 use crate::book_host::BookHost;
 use crate::limits::{EnforcedStatus, Registry};
 use crate::registry::is_deleting;
@@ -132,9 +134,9 @@ impl<H: BookHost> Parts<H> {
         self.limits.enforced_status(namespace, limits).await.ok()
     }
 
-    pub(super) async fn limits(&self, namespace: NamespaceName) -> Result<Vec<LimitInfo>, BackendError> {
-        let found: Vec<Arc<LimitInfo>> =
-            Backend::limits(&self.registry, namespace.clone()).await?.into_iter().map(Arc::new).collect();
+    pub(super) async fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Result<LimitPage, BackendError> {
+        let LimitPage { limits, next } = Backend::limits(&self.registry, namespace.clone(), query).await?;
+        let found: Vec<Arc<LimitInfo>> = limits.into_iter().map(Arc::new).collect();
         let enforced: Vec<_> = found.iter().filter(|limit| !is_credit(limit)).cloned().collect();
         let mut enforced = self.enforced_statuses(namespace.clone(), enforced).await.map(Vec::into_iter);
         let mut seen = Vec::with_capacity(found.len());
@@ -152,7 +154,7 @@ impl<H: BookHost> Parts<H> {
                 seen.push(self.with_status(namespace.clone(), limit, status).await?);
             }
         }
-        Ok(seen)
+        Ok(LimitPage { limits: seen, next })
     }
 
     pub(super) async fn limit(

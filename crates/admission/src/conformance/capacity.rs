@@ -4,7 +4,7 @@ use earmark_core::{Kind, LimitStatus};
 
 use super::Harness;
 use super::driver::{Driver, MINUTE, SLOTS, definition, key, namespace};
-use crate::backend::{LimitError, Refusal, ReserveAnswer};
+use crate::backend::{LimitError, LimitQuery, Refusal, ReserveAnswer};
 
 /// A limit can be listed, read and deleted.
 pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
@@ -12,10 +12,17 @@ pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
     driver.put("tpm", MINUTE, 100).await;
     driver.put("rpm", MINUTE, 10).await;
     let names = async || {
-        let limits = harness.backend().limits(namespace()).await.expect("a backend that answers");
-        limits.into_iter().map(|limit| limit.definition.key.to_string()).collect::<Vec<_>>()
+        let page = harness.backend().limits(namespace(), LimitQuery::default()).await.expect("a backend that answers");
+        page.limits.into_iter().map(|limit| limit.definition.key.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names().await, ["rpm", "tpm"]);
+    let page = |query| async { harness.backend().limits(namespace(), query).await.expect("a backend that answers") };
+    let first = page(LimitQuery { page_size: 1, ..LimitQuery::default() }).await;
+    assert_eq!((first.limits.len(), &first.limits[0].definition.key), (1, &key("rpm")));
+    let second = page(LimitQuery { page_size: 1, after: first.next, prefix: None }).await;
+    assert_eq!((&second.limits[0].definition.key, second.next), (&key("tpm"), None));
+    let some = page(LimitQuery { prefix: Some(key("t")), ..LimitQuery::default() }).await;
+    assert_eq!((some.limits.len(), &some.limits[0].definition.key, some.next), (1, &key("tpm"), None));
     let limit = harness.backend().limit(namespace(), key("tpm")).await.expect("a backend that answers");
     let limit = limit.expect("a limit that exists");
     assert_eq!(limit.definition, definition("tpm", MINUTE, 100));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use earmark_admission::{Backend, BackendError, Refusal, ReserveAnswer};
+use earmark_admission::{Backend, BackendError, LimitQuery, Refusal, ReserveAnswer};
 use earmark_core::{CreditShortage, NamespaceName};
 
 use super::support::counter::{Sums, key};
@@ -324,12 +324,12 @@ async fn definitions_are_read_while_the_system_that_enforces_them_is_down() {
     let pair = limits_elsewhere().await;
     pair.furnish().await;
     let namespace = NamespaceName::new(NamespaceName::DEFAULT).unwrap();
-    let all = pair.backend.limits(namespace.clone()).await.unwrap();
-    assert!(!all.is_empty());
+    let all = pair.backend.limits(namespace.clone(), LimitQuery::default()).await.unwrap();
+    assert!(!all.limits.is_empty());
     let fault = Fault { step: Step::Standing, when: When::Before, how: How::Fails };
     pair.faults.plan(fault);
-    assert_eq!(pair.backend.limits(namespace.clone()).await, Ok(all.clone()));
-    for limit in all {
+    assert_eq!(pair.backend.limits(namespace.clone(), LimitQuery::default()).await, Ok(all.clone()));
+    for limit in all.limits {
         pair.faults.plan(fault);
         let key = limit.definition.key.clone();
         assert_eq!(pair.backend.limit(namespace.clone(), key).await, Ok(Some(limit)));

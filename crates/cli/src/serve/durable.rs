@@ -188,6 +188,7 @@ impl ServeArgs {
         let disk = RealDisk::new(&self.data)
             .map_err(|error| Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display())))?;
         Ok(NodeOptions {
+            disk_reserve: self.disk_reserve.unwrap_or_default(),
             id: self.node_id,
             peer_listen: self.peer_listen.map(|address| address.to_string()),
             peer_advertise: self.peer_advertise.map(|address| address.to_string()),
@@ -199,7 +200,7 @@ impl ServeArgs {
             accept_time: self.accept_time,
             backups: Some(self.data.join("backups")),
             timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
-            ..NodeOptions::new(Arc::new(disk))
+            ..NodeOptions::new(Arc::new(disk.waiting_for_space()))
         })
     }
 }

@@ -21,8 +21,18 @@ pub(crate) struct PutLimit<'a>(pub(crate) &'a Definition);
 pub(crate) struct DeleteLimit<'a>(pub(crate) &'a LimitKey);
 /// Reads one limit.
 pub(crate) struct GetLimit<'a>(pub(crate) &'a LimitKey);
-/// Reads all limits.
-pub(crate) struct ListLimits;
+/// Reads a page of limits.
+pub(crate) struct ListLimits {
+    /// `next` of the previous page.
+    pub(crate) after: Option<LimitKey>,
+}
+
+/// A page of limits.
+pub(crate) struct LimitViews {
+    pub(crate) limits: Vec<LimitView>,
+    /// `after` of the next page.
+    pub(crate) next: Option<LimitKey>,
+}
 /// Reads the usage of a limit.
 pub(crate) struct GetUsage<'a>(pub(crate) &'a LimitKey);
 
@@ -101,24 +111,31 @@ impl Request for GetLimit<'_> {
 
 impl Request for ListLimits {
     type Message = v1::ListLimitsResponse;
-    type Answer = Vec<LimitView>;
+    type Answer = LimitViews;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        Ok(HttpRequest::new(Method::GET, LIMITS))
+        Ok(match &self.after {
+            None => HttpRequest::new(Method::GET, LIMITS),
+            Some(after) => HttpRequest::new(Method::GET, format!("{LIMITS}?after={after}")),
+        })
     }
 
     async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::ListLimitsResponse>, Status> {
-        let namespace = grpc.owned_namespace();
-        grpc.limits().list_limits(grpc.request(v1::ListLimitsRequest { namespace }, by)).await
+        let (namespace, after) = (grpc.owned_namespace(), self.after.as_ref().map(ToString::to_string));
+        let request = v1::ListLimitsRequest { namespace, after, ..v1::ListLimitsRequest::default() };
+        grpc.limits().list_limits(grpc.request(request, by)).await
     }
 
-    fn read(&self, reader: Reader<'_>, message: v1::ListLimitsResponse) -> Result<Vec<LimitView>, Failure> {
-        message.limits.into_iter().map(|limit| reader.limit(limit)).collect()
+    fn read(&self, reader: Reader<'_>, message: v1::ListLimitsResponse) -> Result<LimitViews, Failure> {
+        let next = message.next.as_deref().map(LimitKey::new).transpose();
+        let next = next.map_err(|error| reader.unexpected(error))?;
+        let limits = message.limits.into_iter().map(|limit| reader.limit(limit)).collect::<Result<_, _>>()?;
+        Ok(LimitViews { limits, next })
     }
 
     #[cfg(feature = "local")]
-    async fn local(&self, local: &Local) -> Result<Vec<LimitView>, Failure> {
-        local.limits().await
+    async fn local(&self, local: &Local) -> Result<LimitViews, Failure> {
+        local.limits(self.after.clone()).await
     }
 }
 

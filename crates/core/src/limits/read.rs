@@ -1,5 +1,7 @@
 //! Reads. They answer as of `now` and change nothing.
 
+use std::ops::Bound;
+
 use super::lease::{ends, is_forgotten};
 use super::{Definition, Ending, Found, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
@@ -107,6 +109,33 @@ impl Limits {
         let definition = self.state.definition(id)?;
         let (capacity, revision) = (limit.capacity, limit.revision);
         Some(LimitInfo { id, definition, capacity, status: limit.status(), revision })
+    }
+
+    /// Limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the last of them
+    /// if there are more.
+    pub(crate) fn limit_page(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
+        most: usize,
+    ) -> (Vec<LimitInfo>, Option<LimitKey>) {
+        let Some(keys) = self.keys.get(usize::from(namespace.0)) else { return (Vec::new(), None) };
+        let start = match (prefix, after) {
+            (Some(prefix), Some(after)) if after < prefix => Bound::Included(prefix),
+            (_, Some(after)) => Bound::Excluded(after),
+            (Some(prefix), None) => Bound::Included(prefix),
+            (None, None) => Bound::Unbounded,
+        };
+        let is_in = |key: &LimitKey| prefix.is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()));
+        let mut rest = keys.range::<LimitKey, _>((start, Bound::Unbounded)).take_while(|(key, _)| is_in(key));
+        let (mut infos, mut last) = (Vec::new(), None);
+        for (key, id) in rest.by_ref().take(most) {
+            infos.extend(self.limit_info(now, *id));
+            last = Some(key);
+        }
+        let next = rest.next().and(last).cloned();
+        (infos, next)
     }
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {

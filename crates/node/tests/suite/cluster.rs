@@ -13,4 +13,5 @@ mod restart;
 mod settings;
 mod sizes;
 mod slow_link;
+mod space;
 mod time;

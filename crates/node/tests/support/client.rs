@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, PutLimitRequest, ReserveAnswer,
-    ReserveRequest, WriteAnswer, WriteRequest,
+    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, LimitQuery, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -163,7 +163,7 @@ pub async fn try_visible_state(client: &TestClient, leases: &[LeaseId]) -> Resul
     }
     let TestClient(backend) = client;
     let mut lines = Vec::new();
-    for limit in backend.limits(namespace()).await.map_err(failed)? {
+    for limit in backend.limits(namespace(), LimitQuery::default()).await.map_err(failed)?.limits {
         let usage = backend.usage(namespace(), limit.definition.key.clone()).await.map_err(failed)?;
         lines.push(format!("{limit:?} {usage:?}"));
     }

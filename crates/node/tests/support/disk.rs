@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use earmark_node::{Disk, DiskFile};
+use earmark_node::{Disk, DiskFile, DiskSpace};
 
 use super::random::Random;
 
@@ -74,6 +74,8 @@ struct State {
     disk_error: Option<(Kind, u64, DiskError)>,
     /// Changes left until the disk is full: then every change fails, and a write keeps half of its bytes.
     space: Option<u64>,
+    /// Free space as the disk reports it, of 1,000 bytes.
+    free: Option<u64>,
     /// Whether a fault was injected since the last crash or kill.
     is_faulty: bool,
     changes: u64,
@@ -126,6 +128,7 @@ impl SimDisk {
             power: None,
             disk_error: None,
             space: None,
+            free: None,
             is_faulty: false,
             changes: 0,
             read_bytes: 0,
@@ -186,6 +189,11 @@ impl SimDisk {
     /// Allows a number of further changes; then the disk is full until a crash or kill.
     pub fn fill_after(&self, changes: u64) {
         self.state().space = Some(changes);
+    }
+
+    /// Sets the reported free space, of 1,000 bytes.
+    pub fn set_free(&self, free: u64) {
+        self.state().free = Some(free);
     }
 
     /// Runs `action` once, during the next read.
@@ -476,6 +484,10 @@ impl Disk for SimDisk {
             return Ok(None);
         }
         Ok(Some(Box::new(Unlock { disk: self.clone(), path: path.to_owned(), life: state.life })))
+    }
+
+    fn space(&self) -> io::Result<Option<DiskSpace>> {
+        Ok(self.state().free.map(|free| DiskSpace { free, total: 1_000 }))
     }
 
     fn offload(&self, work: Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -84,6 +84,7 @@ impl LedgerService for Ledger {
                 Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
             }
         };
+        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
         let page = self.0.backend.entries(account, after.unwrap_or(0), page_size);
         let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
         let entries = page.entries.iter().map(entry).collect();
@@ -98,7 +99,7 @@ impl LedgerService for Ledger {
         let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
         let namespace = namespace_of(&context, namespace.as_deref())?;
         let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
-        self.0.auth.charge_audit(&context.caller).map_err(rejected)?;
+        let _permit = context.admit_audit(&self.0).await.map_err(rejected)?;
         let audit = execute::read(&self.0, &context, self.0.backend.audit(namespace, vault)).await;
         let audit = audit.map_err(|error| of_ledger(&error))?;
         let assets = audit.assets.iter().map(convert::totals).collect();
@@ -124,6 +125,7 @@ impl Ledger {
         let caller = &context.caller;
         caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(rejected)?;
         caller.check_operations(&operations).map_err(rejected)?;
+        let _permit = context.admit(&self.0, operations.len()).await.map_err(rejected)?;
         let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
         let written = execute::write(&self.0, context, request).await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, PutLimitRequest,
-    ReserveAnswer, ReserveRequest,
+    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, LimitQuery,
+    PAGE_MAX, PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
 use earmark_core::{LeaseId, LimitKey, NamespaceName, UnixMs};
 use earmark_proto::convert::{self, Invalid, Parts};
@@ -66,8 +66,7 @@ impl LimitsService for Limits {
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_reserve(&error))?;
         check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
-        self.0.auth.charge_batch(&context.caller, asked.len()).map_err(rejected)?;
-        let _permit = context.acquire(asked.len()).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
         let answers = execute::reserve(&self.0, &context, asked).await;
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
@@ -83,8 +82,7 @@ impl LimitsService for Limits {
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_complete(&error))?;
         check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
-        self.0.auth.charge_batch(&context.caller, asked.len()).map_err(rejected)?;
-        let _permit = context.acquire(asked.len()).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
         let answers = execute::complete(&self.0, &context, asked).await;
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
@@ -119,11 +117,25 @@ impl LimitsService for Limits {
         request: Request<v1::ListLimitsRequest>,
     ) -> Result<Response<v1::ListLimitsResponse>, Status> {
         let context = context(&request)?;
-        let namespace = namespace_of(&context, request.into_inner().namespace.as_deref())?;
-        match execute::read(&self.0, &context, self.0.backend.limits(namespace)).await {
-            Ok(limits) => {
-                let limits = limits.iter().map(convert::info).collect();
-                Ok(Response::new(v1::ListLimitsResponse { limits }))
+        let v1::ListLimitsRequest { namespace, prefix, after, page_size } = request.into_inner();
+        let namespace = namespace_of(&context, namespace.as_deref())?;
+        let optional = |field, text: Option<&str>| convert::optional_name(field, text).map_err(|error| invalid(&error));
+        let page_size = match page_size {
+            None => PAGE_MAX,
+            Some(size) => {
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
+            }
+        };
+        // An empty prefix is the default in protobuf, and means all limits.
+        let prefix = optional("prefix", prefix.as_deref().filter(|prefix| !prefix.is_empty()))?;
+        let query = LimitQuery { prefix, after: optional("after", after.as_deref())?, page_size };
+        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
+        match execute::read(&self.0, &context, self.0.backend.limits(namespace, query)).await {
+            Ok(page) => {
+                let limits = page.limits.iter().map(convert::info).collect();
+                let next = page.next.map(|key| key.to_string());
+                Ok(Response::new(v1::ListLimitsResponse { limits, next }))
             }
             Err(error) => Err(failed(&error)),
         }

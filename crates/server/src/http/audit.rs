@@ -18,11 +18,12 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
     let Some(keys) = app.backend.keys() else {
         return Reply::not_found("this server has no change log");
     };
-    if let Err(error) = app.auth.charge_batch(&call.context.caller, CHANGE_LOG_PAGE_COST) {
-        return Reply::rejected(&error);
-    }
     let after = call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default();
     let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT);
+    let _permit = match call.context.admit(app, page_size.max(CHANGE_LOG_PAGE_COST)).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
     let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
     match execute::read(app, &call.context, keys.log(namespace, after, page_size)).await {
         Ok(page) => Reply::ok(&PageWire::of(&page)),

@@ -12,15 +12,18 @@ use crate::execute;
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
+    /// What an operator has to know although the server is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
 }
 
 pub(super) fn healthz() -> Reply {
-    Reply::ok(&Health { status: "ok" })
+    Reply::ok(&Health { status: "ok", message: None })
 }
 
 pub(super) fn readyz(app: &App) -> Reply {
     match app.ready() {
-        Ok(()) => Reply::ok(&Health { status: "ready" }),
+        Ok(()) => Reply::ok(&Health { status: "ready", message: app.backend.warning() }),
         Err(why) => Reply::not_ready(&why),
     }
 }

@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use earmark_admission::{
-    BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest, describe_quota,
-    quota_code,
+    BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, LimitPage, LimitQuery, PAGE_MAX,
+    PutLimitRequest, describe_quota, quota_code,
 };
 use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, QuotaKind, Usage};
 use serde::Serialize;
@@ -14,6 +14,9 @@ use super::shape::{Described as _, LIMIT_KEY};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
 use crate::execute::{self, LIMIT_NOT_FOUND};
+
+/// Limits of a page that is built at once: about a tenth of a millisecond of work.
+const SHORT_PAGE: usize = 100;
 
 pub(super) async fn put(app: &App, call: Call) -> Reply {
     let definition = match definition(&call) {
@@ -36,10 +39,33 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
-    match execute::read(app, &call.context, app.backend.limits(call.namespace())).await {
-        Ok(limits) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
+    // The query is already validated.
+    let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
+    let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX);
+    let query = LimitQuery { prefix: key("prefix"), after: key("after"), page_size };
+    let _permit = match call.context.admit(app, page_size).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match execute::read(app, &call.context, app.backend.limits(call.namespace(), query)).await {
+        Ok(page) => page_reply(page, call.has_query()).await,
         Err(error) => failed(&error),
     }
+}
+
+/// The response with a page. A long one is built off the runtime's threads. Without a query, the list of all limits has no
+/// `next`.
+async fn page_reply(page: LimitPage, has_query: bool) -> Reply {
+    let build = move |page: &LimitPage| {
+        let limits = page.limits.iter().map(LimitWire::of).collect();
+        let next = page.next.as_ref().map(LimitKey::as_str);
+        Reply::ok(&Limits { limits, next: (has_query || next.is_some()).then_some(next) })
+    };
+    if page.limits.len() <= SHORT_PAGE {
+        return build(&page);
+    }
+    let built = tokio::task::spawn_blocking(move || build(&page)).await;
+    built.unwrap_or_else(|error| failed(&BackendError::Failed(error.to_string())))
 }
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
@@ -131,8 +157,10 @@ struct Changed {
 }
 
 #[derive(Serialize)]
-struct Limits {
+struct Limits<'a> {
     limits: Vec<LimitWire>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<Option<&'a str>>,
 }
 
 #[derive(Serialize)]

@@ -39,10 +39,7 @@ pub(super) async fn batch(app: &App, call: Call) -> Reply {
     };
     let requests: Vec<_> =
         body.requests.0.into_iter().map(|body| body.into_request(&call.context.caller.namespace)).collect();
-    if let Err(error) = app.auth.charge_batch(&call.context.caller, requests.len()) {
-        return Reply::rejected(&error);
-    }
-    let _permit = match call.context.acquire(requests.len()).await {
+    let _permit = match call.context.admit(app, requests.len()).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };

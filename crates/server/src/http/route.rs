@@ -212,9 +212,11 @@ pub(crate) static ROUTES: [Route; 31] = [
         ..put("/v1/admin/limits", Access::Write, |app, call| Box::pin(limits::put(app, call)))
     },
     Route {
+        query: shape::LIMITS_QUERY,
+        queue_cost: QueueCost::PerItem,
         operation: "list_limits",
-        about: "Lists all limits by key.",
-        answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
+        about: "Lists limits by key, in pages of at most 1,000.",
+        answers: &[answer(200, &["Limits"], "A page."), BAD_QUERY, FAILED, OVERLOADED],
         ..get("/v1/admin/limits", Access::Read, |app, call| Box::pin(limits::list(app, call)))
     },
     Route {
@@ -260,6 +262,7 @@ pub(crate) static ROUTES: [Route; 31] = [
     },
     Route {
         body: Some(&WriteBody::SHAPE),
+        queue_cost: QueueCost::PerItem,
         operation: "write",
         about: "Executes a transaction exactly once: all its operations, or none.",
         answers: WRITE_ANSWERS,
@@ -267,6 +270,7 @@ pub(crate) static ROUTES: [Route; 31] = [
     },
     Route {
         body: Some(&WriteBatchBody::SHAPE),
+        queue_cost: QueueCost::PerItem,
         operation: "write_batch",
         about: "Executes several lists of operations as one transaction with one sequence.",
         answers: WRITE_ANSWERS,
@@ -289,6 +293,7 @@ pub(crate) static ROUTES: [Route; 31] = [
     },
     Route {
         query: shape::ENTRIES_QUERY,
+        queue_cost: QueueCost::PerItem,
         operation: "list_entries",
         about: "Lists the recent entries of an account, oldest first, in pages.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -297,6 +302,7 @@ pub(crate) static ROUTES: [Route; 31] = [
         })
     },
     Route {
+        queue_cost: QueueCost::PerItem,
         operation: "audit_vault",
         about: "Recomputes a vault and compares it with its history.",
         answers: &[answer(200, &["Audit"], "The audit."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -421,6 +427,7 @@ pub(crate) static ROUTES: [Route; 31] = [
     },
     Route {
         query: shape::CHANGES_QUERY,
+        queue_cost: QueueCost::PerItem,
         operation: "list_changes",
         about: "Lists transactions and changes of limits and keys with their actors, oldest first, in pages.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],

@@ -31,10 +31,16 @@ pub(super) fn schemas() -> Value {
         }), &[]),
         "LimitInfo": limit_info(),
         "Limit": exactly(json!({"limit": reference("LimitInfo")}), &[]),
-        "Limits": exactly(json!({"limits": {"type": "array", "items": reference("LimitInfo")}}), &[]),
+        "Limits": exactly(
+            json!({
+                "limits": {"type": "array", "items": reference("LimitInfo")},
+                "next": {"type": ["string", "null"], "description": "`after` of the next page; null on the last one. Absent if a request without a query gets all limits."},
+            }),
+            &["next"],
+        ),
         "Usage": usage(),
         "Lease": exactly(json!({"lease": lease()}), &[]),
-        "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
+        "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}, "message": {"type": "string"}}), &["message"]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     });
     let more = cluster::schemas().into_iter().chain(keys::schemas()).chain(audit::schemas()).chain(quotas::schemas());

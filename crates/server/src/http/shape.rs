@@ -223,6 +223,13 @@ pub(super) const CLIENT_QUERY: &[Field] = &[
 
 const PAGE_SIZE: Shape = Shape::Integer { min: 1, max: PAGE_MAX as u64 };
 
+/// The query of the list of limits.
+pub(super) const LIMITS_QUERY: &[Field] = &[
+    parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
+    parameter("after", Shape::Name(&LIMIT_KEY), "`next` of the previous page."),
+    parameter("page_size", PAGE_SIZE, "Limits per page, by default 1,000."),
+];
+
 /// The query of an account's entries.
 pub(super) const ENTRIES_QUERY: &[Field] = &[
     parameter("after", Count::<0>::SHAPE, "`next` of the previous page."),

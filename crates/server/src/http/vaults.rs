@@ -30,6 +30,10 @@ pub(super) async fn entries(app: &App, call: Call) -> Reply {
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let after = number("after").unwrap_or(0);
     let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_SIZE_DEFAULT);
+    let _permit = match call.context.admit(app, page_size).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
     match execute::read(app, &call.context, app.backend.entries(account, after, page_size)).await {
         Ok(page) => Reply::ok(&Entries::of(&page)),
         Err(error) => failed(&error),
@@ -41,9 +45,10 @@ pub(super) async fn audit(app: &App, call: Call) -> Reply {
         Ok(vault) => vault,
         Err(reply) => return reply,
     };
-    if let Err(error) = app.auth.charge_audit(&call.context.caller) {
-        return Reply::rejected(&error);
-    }
+    let _permit = match call.context.admit_audit(app).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
     match execute::read(app, &call.context, app.backend.audit(call.namespace(), vault)).await {
         Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
         Err(error) => failed(&error),

@@ -63,6 +63,10 @@ async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[us
     if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
         return Reply::rejected(&error);
     }
+    let _permit = match call.context.admit(app, request.operations.len()).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
     let written = execute::write(app, &call.context, request).await;
     match &written.answer {
         Ok(WriteAnswer::Committed(receipt)) => {

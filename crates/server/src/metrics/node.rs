@@ -12,7 +12,10 @@ pub(super) const SECONDS: [f64; 16] =
 pub(super) const HISTOGRAMS: [&str; 3] =
     ["earmark_node_fsync_seconds", "earmark_node_apply_seconds", "earmark_node_snapshot_seconds"];
 
-const DESCRIPTIONS: [(&str, &str); 14] = [
+const DESCRIPTIONS: [(&str, &str); 17] = [
+    ("earmark_node_disk_free_bytes", "Free space on the data disk."),
+    ("earmark_node_disk_reserve_bytes", "Space that a leader keeps free on its data disk (--disk-reserve)."),
+    ("earmark_node_disk_is_short", "1 if the data disk has less free space than its reserve, else 0."),
     ("earmark_node_is_leader", "1 if this node is the leader, else 0."),
     ("earmark_node_term", "Raft term of the latest vote. It rises with every election."),
     ("earmark_node_last_log_index", "Index of the last entry in the Raft log of this node."),

@@ -240,7 +240,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.complete_batch(completes)),
         asked!(limits.put_limit(put)),
         asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
-        asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named() })),
+        asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })),
         asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
@@ -308,7 +308,7 @@ async fn a_key_of_one_namespace_names_no_other_and_a_revoked_one_is_refused_alik
         let message = format!("namespace: found {namespace}, this key belongs to namespace team");
         assert_eq!(calls::refused(answer, Code::PermissionDenied), message);
     }
-    let list = v1::ListLimitsRequest { namespace: Some("default".into()) };
+    let list = v1::ListLimitsRequest { namespace: Some("default".into()), ..v1::ListLimitsRequest::default() };
     assert_eq!(client.list_limits(with(Some(&key), list)).await.unwrap_err().code(), Code::PermissionDenied);
     let mut ledger = calls::ledger(&keyed.server).await;
     let write = calls::write(None, 1, Vec::new());

@@ -119,7 +119,7 @@ async fn namespaces_keep_their_limits_apart() {
     let lease = server.lease();
     let there = v1::ReserveRequest { namespace: team(), ..reserve(&lease, &[("a", 1)]) };
     assert!(client.reserve(there).await.unwrap().into_inner().allowed);
-    let list = v1::ListLimitsRequest { namespace: team() };
+    let list = v1::ListLimitsRequest { namespace: team(), ..v1::ListLimitsRequest::default() };
     assert_eq!(client.list_limits(list).await.unwrap().into_inner().limits.len(), 1);
     assert!(client.list_limits(v1::ListLimitsRequest::default()).await.unwrap().into_inner().limits.is_empty());
     let elsewhere = v1::GetLeaseRequest { lease_id: lease.clone(), namespace: None };

@@ -66,6 +66,39 @@ fn filled(path: &str) -> String {
     parts.join("/")
 }
 
+/// A page of a thousand items and a write of 256 operations counted as one request each.
+#[tokio::test]
+async fn pages_and_writes_are_charged_by_their_items() {
+    for (heavy, light) in [
+        ("/v1/admin/limits", "/v1/admin/limits?page_size=8"),
+        (
+            "/v1/vaults/main/accounts/revenue/entries?page_size=1000",
+            "/v1/vaults/main/accounts/revenue/entries?page_size=8",
+        ),
+        ("/v1/audit?page_size=1000", "/v1/admin/limits/x"),
+    ] {
+        let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1_000)).await;
+        for _ in 0..20 {
+            assert_ne!(keyed.ask(Some(&keyed.root), "GET", light, "").await.status, 429, "{light}");
+        }
+        let statuses = [
+            keyed.ask(Some(&keyed.root), "GET", heavy, "").await.status,
+            keyed.ask(Some(&keyed.root), "GET", heavy, "").await.status,
+        ];
+        assert!(statuses.contains(&429), "{heavy}: {statuses:?}");
+    }
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1_000)).await;
+    let operation = serde_json::json!({"open_vault": {"vault": "main"}});
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        let write = serde_json::json!({
+            "namespace": "default", "client_id": "c", "sequence": 7, "operations": vec![&operation; 256],
+        });
+        statuses.push(keyed.ask(Some(&keyed.root), "POST", "/v1/write", &write.to_string()).await.status);
+    }
+    assert!(statuses.contains(&429) && statuses.contains(&409), "{statuses:?}");
+}
+
 #[tokio::test]
 async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
     let keyed = KeyedServer::open().await;

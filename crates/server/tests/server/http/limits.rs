@@ -134,3 +134,44 @@ async fn a_path_with_a_key_or_lease_that_cannot_be_one_is_refused() {
         assert_eq!(server.ask("GET", path, "").await.problem(400, "invalid_request"), message, "{path}");
     }
 }
+
+/// All limits were listed in one answer, which was built in one go on a thread of the runtime.
+#[tokio::test]
+async fn limits_are_listed_in_pages_and_a_short_list_is_one() {
+    let server = TestServer::open().await;
+    let put = |number: usize| {
+        json!({"put_limit": {"definition": {
+            "key": format!("{}:{number:04}", if number < 1_200 { "a" } else { "b" }),
+            "kind": "rolling", "capacity": 1, "window_seconds": 60,
+        }}})
+    };
+    for (sequence, first) in (0..1_280).step_by(256).enumerate() {
+        let operations: Vec<Value> = (first..first + 256).map(put).collect();
+        let write =
+            json!({"namespace": "default", "client_id": "c", "sequence": sequence + 1, "operations": operations});
+        server.ok("POST", "/v1/write", &write).await;
+    }
+    let pages = async |query: &str| {
+        let (mut keys, mut lengths, mut after) = (Vec::new(), Vec::new(), String::new());
+        loop {
+            let page = server.ok("GET", &format!("/v1/admin/limits?{query}{after}"), &Value::Null).await;
+            let limits = page["limits"].as_array().unwrap();
+            keys.extend(limits.iter().map(|limit| limit["definition"]["key"].as_str().unwrap().to_owned()));
+            lengths.push(limits.len());
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return (keys, lengths),
+            }
+        }
+    };
+    let (all, lengths) = pages("").await;
+    assert_eq!((all.len(), lengths), (1_280, vec![1_000, 280]));
+    assert!(all.is_sorted());
+    let (some, lengths) = pages("prefix=b&page_size=33").await;
+    assert_eq!((some.as_slice(), lengths), (&all[1_200..], vec![33, 33, 14]));
+    assert_eq!(pages("prefix=c").await, (vec![], vec![0]));
+    assert_eq!(pages("prefix=b&after=a:0001").await.0.len(), 80);
+    for query in ["page_size=0", "page_size=1001", "prefix=", "after=%20", "size=1"] {
+        server.ask("GET", &format!("/v1/admin/limits?{query}"), "").await.problem(400, "invalid_request");
+    }
+}

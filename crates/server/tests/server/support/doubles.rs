@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest, EntryPage,
-    KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook, MemberStatus, NewInvitation, PutLimitRequest,
-    QuotaError, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
+    PutLimitRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -57,7 +57,7 @@ impl Backend for Broken {
         self.fail()
     }
 
-    fn limits(&self, _: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+    fn limits(&self, _: NamespaceName, _: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
         self.fail()
     }
 
@@ -238,8 +238,8 @@ impl Backend for Gate {
         self.book.delete_limit(by, request)
     }
 
-    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
-        self.book.limits(namespace)
+    fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
+        self.book.limits(namespace, query)
     }
 
     fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {

@@ -111,7 +111,9 @@ impl Ask {
                 json!({"limit": of_info(&client.get_limit(request).await?.into_inner().limit.unwrap())})
             }
             Ask::List => {
-                let answer = client.list_limits(v1::ListLimitsRequest { namespace }).await?.into_inner();
+                let request = v1::ListLimitsRequest { namespace, ..v1::ListLimitsRequest::default() };
+                let answer = client.list_limits(request).await?.into_inner();
+                assert_eq!(answer.next, None);
                 json!({"limits": answer.limits.iter().map(of_info).collect::<Vec<_>>()})
             }
             Ask::Usage(name) => {
