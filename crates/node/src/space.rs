@@ -16,8 +16,7 @@ const RESERVE_PERCENT: u64 = 5;
 const RECOVERY_PART: u64 = 8;
 
 /// The answer to a command that needs space.
-pub(crate) const NO_SPACE: &str =
-    "the data disk of the leader is nearly full (--disk-reserve); nothing happened, free space and retry";
+pub(crate) const NO_SPACE: &str = "the data disk of the leader is nearly full (--disk-reserve); nothing happened";
 
 /// Space that a leader keeps free on its data disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
