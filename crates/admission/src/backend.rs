@@ -122,7 +122,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// What an operator has to know although the backend serves, such as a disk that is short of space.
+    /// A warning for the operator while the backend serves, such as a disk that is short of space.
     fn warning(&self) -> Option<String> {
         None
     }

@@ -88,7 +88,7 @@ pub trait BookHost: Send + Sync + 'static {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// What an operator has to know although the Book serves, such as a disk that is short of space.
+    /// A warning for the operator while the Book serves, such as a disk that is short of space.
     fn warning(&self) -> Option<String> {
         None
     }

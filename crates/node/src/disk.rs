@@ -93,7 +93,7 @@ pub struct RealDisk {
     patience: Arc<Patience>,
 }
 
-/// What writes do that find the disk full.
+/// Whether writes wait while the disk is full.
 #[derive(Debug, Default)]
 struct Patience {
     /// They wait for space, instead of failing.

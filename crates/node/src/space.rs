@@ -141,7 +141,7 @@ impl SpaceMonitor {
         self.is_leader_short.store(true, Ordering::Relaxed);
     }
 
-    /// What an operator has to know, if the disk is short of space.
+    /// The warning for the operator, if the disk is short of space.
     pub(crate) fn warning(&self) -> Option<String> {
         self.is_short().then(|| self.message())
     }

@@ -12,7 +12,7 @@ use crate::execute;
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
-    /// What an operator has to know although the server is ready.
+    /// A warning for the operator while the server is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
 }
