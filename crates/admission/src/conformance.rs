@@ -104,6 +104,7 @@ macro_rules! conformance_of_limits {
             less_capacity_waits_until_it_is_free,
             a_limit_in_use_is_deleted_when_it_is_free,
             a_limit_keeps_its_kind,
+            a_namespace_gets_no_limits_beyond_its_quota,
             a_change_for_another_revision_is_refused,
         );
     };

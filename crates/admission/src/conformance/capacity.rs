@@ -1,10 +1,10 @@
 //! Changes of limits under traffic.
 
-use earmark_core::{Kind, LimitStatus};
+use earmark_core::{Kind, LimitStatus, Principal, QuotaKind, SetQuotas};
 
 use super::Harness;
 use super::driver::{Driver, MINUTE, SLOTS, definition, key, namespace};
-use crate::backend::{LimitError, LimitQuery, Refusal, ReserveAnswer};
+use crate::backend::{LimitError, LimitQuery, PutLimitRequest, Refusal, ReserveAnswer};
 
 /// A limit can be listed, read and deleted.
 pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
@@ -101,4 +101,28 @@ pub async fn a_change_for_another_revision_is_refused(harness: &impl Harness) {
     assert_eq!(driver.try_put(rpm(2), Some(1)).await.map(|change| change.revision), Ok(2));
     assert_eq!(driver.try_put(rpm(3), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 2 }));
     assert_eq!(driver.usage("rpm").await.capacity, 2);
+}
+
+/// A namespace gets no limits beyond its quota, and those that it has go on.
+pub async fn a_namespace_gets_no_limits_beyond_its_quota(harness: &impl Harness) {
+    let (driver, backend) = (Driver(harness), harness.backend());
+    driver.put("rpm", MINUTE, 10).await;
+    let set = async |limits| {
+        let command = SetQuotas { namespace: namespace(), quotas: [(QuotaKind::Limits, limits)].into() };
+        backend.set_quotas(Principal::System, command).await.expect("quotas that can be set");
+    };
+    let put = async |name| {
+        let definition = definition(name, MINUTE, 5);
+        let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+        backend.put_limit(Principal::System, request).await.map(|change| change.revision)
+    };
+    set(1).await;
+    assert_eq!(put("tpm").await, Err(LimitError::QuotaExceeded(QuotaKind::Limits)));
+    assert_eq!(put("rpm").await, Ok(2));
+    driver.admit(&[("rpm", 1)]).await;
+    let quotas = backend.quotas(namespace()).await.expect("a backend that answers").expect("a namespace");
+    let limits = quotas.iter().find(|usage| usage.kind == QuotaKind::Limits).expect("a quota of limits");
+    assert_eq!((limits.quota, limits.used), (1, 1));
+    set(2).await;
+    assert_eq!(put("tpm").await, Ok(1));
 }
