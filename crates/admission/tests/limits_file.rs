@@ -28,8 +28,8 @@ async fn open(path: &Path) -> Result<LocalBook, LimitsFileError> {
 }
 
 async fn capacities(book: &LocalBook) -> Vec<u64> {
-    let limits = Backend::limits(book, namespace()).await.expect("a backend that answers");
-    limits.into_iter().map(|limit| limit.definition.capacity).collect()
+    let page = Backend::limits(book, namespace(), LimitQuery::default()).await.expect("a backend that answers");
+    page.limits.into_iter().map(|limit| limit.definition.capacity).collect()
 }
 
 #[tokio::test]
@@ -65,8 +65,8 @@ async fn limits_of_every_namespace_survive_a_restart() {
     book.shut_down().await;
     let book = open(&path).await.expect("a good file");
     assert_eq!(capacities(&book).await, [10]);
-    let limits = Backend::limits(&book, team).await.expect("a backend that answers");
-    assert_eq!(limits.iter().map(|limit| limit.definition.capacity).collect::<Vec<_>>(), [7]);
+    let page = Backend::limits(&book, team, LimitQuery::default()).await.expect("a backend that answers");
+    assert_eq!(page.limits.iter().map(|limit| limit.definition.capacity).collect::<Vec<_>>(), [7]);
 }
 
 #[tokio::test]
@@ -77,8 +77,8 @@ async fn a_credit_limit_survives_a_restart_with_its_terms() {
     std::fs::write(&path, file).expect("a file");
     let read = async || {
         let book = open(&path).await.expect("a good file");
-        let limits = Backend::limits(&book, namespace()).await;
-        limits.expect("a backend that answers").remove(0).definition
+        let page = Backend::limits(&book, namespace(), LimitQuery::default()).await;
+        page.expect("a backend that answers").limits.remove(0).definition
     };
     let definition = read().await;
     let terms = definition.kind.terms().expect("a credit limit");
