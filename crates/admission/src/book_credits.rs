@@ -13,7 +13,7 @@ use crate::backend::{
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
-use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, CreditCursor, Keys};
+use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, ChangeQuery, CreditCursor, Keys};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, Writer};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
@@ -177,17 +177,16 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Backend::entries(&self.0, account, after, page_size)
     }
 
-    fn changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        let placed = |place: ChangeCursor| {
-            ChangeCursor::of_credit(CreditCursor { commit: place.book, ..CreditCursor::default() })
+    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
+        let placed = |place: ChangeCursor| ChangeCursor::of_credit(CreditCursor { commit: place.book, given: 1 });
+        // A record is a commit of its own.
+        let after = match query.after.credit {
+            CreditCursor::END => ChangeCursor::BOOK_END,
+            CreditCursor { commit, given: 0 } if commit > 0 => commit.saturating_add(1),
+            CreditCursor { commit, .. } => commit,
         };
         Box::pin(async move {
-            let page = Keys::log(&self.0, namespace, ChangeCursor::of_book(after.commit), page_size).await?;
+            let page = Keys::log(&self.0, ChangeQuery { after: ChangeCursor::of_book(after), ..query }).await?;
             let of_vaults = page.entries.into_iter().filter(|entry| entry.vault.is_some());
             let entries = of_vaults.map(|entry| ChangeEntry { place: placed(entry.place), ..entry }).collect();
             Ok(ChangePage { entries, next: page.next.map(placed) })

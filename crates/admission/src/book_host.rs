@@ -16,7 +16,7 @@ use crate::backend::{
     LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
-use crate::callers::{ChangePage, Keys};
+use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::names::Names;
 use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
@@ -54,13 +54,8 @@ pub trait BookHost: Send + Sync + 'static {
     /// Recounts a vault as of a time.
     fn audit(&self, vault: VaultId, at: UnixMs) -> impl Future<Output = Result<Audit, BackendError>> + Send;
 
-    /// A page of the change log after record `after`, of one namespace or of all.
-    fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: u64,
-        page_size: usize,
-    ) -> impl Future<Output = Result<ChangePage, BackendError>> + Send;
+    /// A page of the change log.
+    fn log(&self, query: ChangeQuery) -> impl Future<Output = Result<ChangePage, BackendError>> + Send;
 
     /// Called after each attempt to change limits of a namespace, one at a time.
     fn limits_changed(

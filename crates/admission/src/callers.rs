@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    API_KEY_PREFIX, Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyName, LimitEdit,
-    LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    API_KEY_PREFIX, Actor, CreateKey, Definition, DefinitionChange, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId,
+    KeyInfo, KeyName, LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role, SecretHash, TxId,
+    UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -44,13 +45,8 @@ pub trait Keys: Send + Sync {
     /// Revokes a key. This is final.
     fn revoke(&self, by: Principal, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
-    /// A page of the change log, of one namespace or of all.
-    fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: ChangeCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>>;
+    /// A page of the change log.
+    fn log(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>>;
 }
 
 /// Why a key was not created or revoked.
@@ -92,7 +88,30 @@ pub enum KeyError {
     Backend(#[from] BackendError),
 }
 
-/// A page of the change log, oldest first.
+/// Which changes to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeQuery {
+    /// Changes of this namespace only; `None` for all.
+    pub namespace: Option<NamespaceName>,
+    /// Changes of the limit with exactly this key, also those by transactions.
+    pub key: Option<LimitKey>,
+    /// Changes by this actor only.
+    pub actor: Option<Actor>,
+    /// Changes older than this position. The default starts at the newest change.
+    pub after: ChangeCursor,
+    /// Most changes on the page.
+    pub page_size: usize,
+}
+
+impl ChangeQuery {
+    /// The newest changes of all namespaces.
+    #[must_use]
+    pub fn all(page_size: usize) -> ChangeQuery {
+        ChangeQuery { namespace: None, key: None, actor: None, after: ChangeCursor::default(), page_size }
+    }
+}
+
+/// A page of the change log, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangePage {
     /// The entries.
@@ -104,7 +123,7 @@ pub struct ChangePage {
 /// One entry of the change log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeEntry {
-    /// The cursor of pages after this entry.
+    /// The cursor of the page that starts behind this entry.
     pub place: ChangeCursor,
     /// When the change was made.
     pub at: UnixMs,
@@ -133,6 +152,8 @@ pub enum ChangeKind {
         sequence: u64,
         /// A summary of each operation, in order.
         operations: Vec<String>,
+        /// The limits that it put or deleted, in order.
+        limits: Vec<ChangedLimit>,
     },
     /// A key was created or revoked.
     Key {
@@ -147,10 +168,8 @@ pub enum ChangeKind {
     },
     /// A limit was put or deleted outside a transaction.
     Limit {
-        /// Put or deleted.
-        edit: LimitEdit,
         /// The limit.
-        key: LimitKey,
+        limit: Box<ChangedLimit>,
         /// The revision after the change.
         revision: u64,
     },
@@ -159,6 +178,23 @@ pub enum ChangeKind {
         /// The quotas before and after.
         changes: Vec<QuotaChange>,
     },
+}
+
+/// A limit before and after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedLimit {
+    /// The key.
+    pub key: LimitKey,
+    /// The definition before; `None` for a new limit. While the limit was decreasing, its capacity is the target.
+    pub old: Option<Definition>,
+    /// The definition after; `None` if the limit was deleted.
+    pub new: Option<Definition>,
+}
+
+impl From<DefinitionChange<'_>> for ChangedLimit {
+    fn from(change: DefinitionChange<'_>) -> ChangedLimit {
+        ChangedLimit { key: change.key.clone(), old: change.old.cloned(), new: change.new.cloned() }
+    }
 }
 
 /// A complete API key. `Debug` shows the id only.

@@ -8,7 +8,7 @@ use earmark_core::{
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
-use crate::callers::{ChangePage, CreditCursor};
+use crate::callers::{ChangePage, ChangeQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// Keeps accounts and credit holds, in a Book or in a SQL database.
@@ -62,13 +62,8 @@ pub trait Credits: Send + Sync + 'static {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
-    /// A page of committed transactions, of one namespace or of all.
-    fn changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>>;
+    /// A page of committed transactions, newest first. Limits are not changed here, so the key of the query is ignored.
+    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>>;
 
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;

@@ -6,9 +6,9 @@ mod view;
 
 use std::collections::{HashMap, VecDeque};
 
-use earmark_core::{AccountId, AccountName, Book, JournalRecord, NamespaceName, UnixMs, VaultId};
+use earmark_core::{AccountId, AccountName, Book, JournalRecord, UnixMs, VaultId};
 
-use crate::callers::ChangePage;
+use crate::callers::{ChangePage, ChangeQuery};
 use crate::writes::{Audit, EntryPage};
 pub use change_log::{ChangePager, summary};
 pub use sums::Sums;
@@ -30,11 +30,16 @@ pub(crate) struct History {
     parts: usize,
     /// The numbers of the records of each account.
     of_account: HashMap<AccountId, VecDeque<u64>>,
+    /// The numbers of the records in the change log.
+    changes: VecDeque<u64>,
 }
 
 fn parts(record: &JournalRecord) -> usize {
     match record {
-        JournalRecord::Transaction(record) => record.operations.len().saturating_add(record.changes.len()),
+        JournalRecord::Transaction(record) => {
+            let limits = record.replaced.len();
+            record.operations.len().saturating_add(limits).saturating_add(record.changes.len())
+        }
         JournalRecord::Hold(_)
         | JournalRecord::Release(_)
         | JournalRecord::Key(_)
@@ -73,6 +78,9 @@ impl History {
                 numbers.push_back(number);
             }
         });
+        if record.is_change() {
+            self.changes.push_back(number);
+        }
         self.parts = self.parts.saturating_add(parts(&record));
         self.records.push_back(record);
     }
@@ -82,6 +90,7 @@ impl History {
         self.dropped = self.dropped.saturating_add(1);
         self.dropped_sums.add(&record);
         self.parts = self.parts.saturating_sub(parts(&record));
+        self.changes.pop_front_if(|number| *number <= self.dropped);
         for_each_account(&record, |account| {
             if let Some(numbers) = self.of_account.get_mut(&account) {
                 numbers.pop_front_if(|number| *number <= self.dropped);
@@ -113,20 +122,16 @@ impl History {
         EntryPage::of(page.filter_map(view), has_more)
     }
 
-    /// A page of the change log after record `after`, of one namespace or of all.
-    pub(crate) fn log(
-        &self,
-        book: &Book,
-        namespace: Option<&NamespaceName>,
-        after: u64,
-        page_size: usize,
-    ) -> ChangePage {
-        let skipped = after.saturating_sub(self.dropped);
-        let first = self.dropped.saturating_add(skipped);
-        let records = self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
-        let mut pager = ChangePager::new(namespace.cloned(), page_size);
-        for (number, record) in (first.saturating_add(1)..).zip(records) {
-            if !pager.take(book, number, record) {
+    /// A page of the change log.
+    pub(crate) fn log(&self, book: &Book, query: &ChangeQuery) -> ChangePage {
+        let end = match query.after.book {
+            0 => self.changes.len(),
+            before => self.changes.partition_point(|number| *number < before),
+        };
+        let mut pager = ChangePager::new(query.clone());
+        for number in self.changes.range(..end).rev() {
+            let Some(record) = self.record(*number) else { break };
+            if !pager.take(book, *number, record) {
                 break;
             }
         }

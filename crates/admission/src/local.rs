@@ -15,7 +15,7 @@ use crate::answer;
 use crate::backend::{BackendError, LimitError, Stats};
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::{Answered, Applied, BookRequest, Submission};
-use crate::callers::ChangePage;
+use crate::callers::{ChangePage, ChangeQuery};
 use crate::clock::{Clock, SystemClock};
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError};
@@ -179,14 +179,9 @@ impl BookHost for Local {
         Ok(state.history.audit(&state.book, vault, at))
     }
 
-    async fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: u64,
-        page_size: usize,
-    ) -> Result<ChangePage, BackendError> {
+    async fn log(&self, query: ChangeQuery) -> Result<ChangePage, BackendError> {
         let state = lock(&self.state);
-        Ok(state.history.log(&state.book, namespace.as_ref(), after, page_size))
+        Ok(state.history.log(&state.book, &query))
     }
 
     async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, is_changed: bool) -> Result<(), BackendError> {

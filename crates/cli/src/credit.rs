@@ -1,11 +1,10 @@
 //! `earmark balance` and `earmark audit`.
 
 use clap::Args;
-use earmark_admission::ChangeCursor;
 use earmark_core::{AccountName, VaultName};
 use serde::{Deserialize, Serialize};
 
-use crate::changes;
+use crate::changes::{self, ChangesArgs};
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
@@ -20,17 +19,15 @@ Examples:
 
 pub(crate) const AUDIT_HELP: &str = "\
 Adds up all accounts of the vault and compares the totals with the issued and retired amounts and with the history. The
-exit code is 1 if they differ. With --changes it lists the change log instead: transactions, limit changes and key
-changes, each with its actor. The change log needs role admin.
+exit code is 1 if they differ. With --changes it lists the change log instead, newest first: transactions, limit changes
+with the old and the new definition, and key changes, each with its actor. The change log needs role admin.
 
 Examples:
   earmark audit --vault main
   earmark audit --changes
+  earmark audit --changes --key openai:rpm --actor user:7
   earmark audit --changes --after 120-345.2 --json | jq '.entries[].actor'
   earmark audit --vault main --json | jq .balanced";
-
-/// Most changes on one page, as accepted by the server.
-const PAGE_MAX: i64 = earmark_admission::PAGE_MAX as i64;
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
@@ -49,16 +46,11 @@ pub(crate) struct AuditArgs {
     /// Vault to check
     #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
     vault: VaultName,
-    /// List the change log, oldest first, instead of checking a vault
+    /// List the change log, newest first, instead of checking a vault
     #[arg(long)]
     changes: bool,
-    /// Start after this position, the last one of the previous page
-    #[arg(long, value_name = "POSITION", default_value_t = ChangeCursor::default(), requires = "changes")]
-    after: ChangeCursor,
-    /// Changes per page
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "changes")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=PAGE_MAX))]
-    page_size: u16,
+    #[command(flatten)]
+    log: ChangesArgs,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
 }
@@ -113,7 +105,7 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
 
 pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     if args.changes {
-        return changes::show(&args.client, args.after, args.page_size);
+        return changes::show(&args.client, &args.log);
     }
     let audit: Audit = request::get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
     output::show(args.client.json, &audit, |audit| audit.text(&args.vault))?;

@@ -4,6 +4,7 @@ pub(crate) mod codec;
 mod command;
 mod journal;
 mod key;
+mod limit;
 mod outcome;
 mod quota;
 mod receipt;
@@ -17,8 +18,8 @@ pub use command::{
     PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, SettleEntry,
-    Transaction,
+    Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange,
+    QuotaEntry, Replaced, SettleEntry, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, Definition, LeaseInfo, LimitInfo, Limits, Totals, Usage};
+use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -91,24 +92,8 @@ impl Book {
         self.sequences.forget(now);
         match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
-            Command::PutLimit(command) => {
-                let (change, key) = (LimitEdit::Put, &command.definition.key);
-                // Earmark's own puts come from the limits file, which is read before a vault can be opened.
-                let lacks_vault =
-                    self.credits.actor.is_some() && self.lacks_vault(command.namespace, command.definition);
-                let outcome = match self.full_journal(command.namespace, now) {
-                    _ if lacks_vault => LimitOutcome::VaultNotFound,
-                    Some(full) => full,
-                    None => self.limits.put_limit(now, &command),
-                };
-                Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
-            }
-            Command::DeleteLimit(command) => {
-                let (change, key) = (LimitEdit::Deleted, command.key);
-                let full = self.full_journal(command.namespace, now);
-                let outcome = full.unwrap_or_else(|| self.limits.delete_limit(now, &command));
-                Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
-            }
+            Command::PutLimit(command) => Outcome::Limit(self.put_limit(at, &command)),
+            Command::DeleteLimit(command) => Outcome::Limit(self.delete_limit(at, &command)),
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
             Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
             Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
@@ -155,13 +140,6 @@ impl Book {
                 outcomes.push(self.apply_as(at, rights.next().unwrap_or(&Principal::System), *command));
             }
         }
-    }
-
-    /// Whether a definition names a vault that does not exist.
-    fn lacks_vault(&self, namespace: NamespaceId, definition: &Definition) -> bool {
-        let vault = definition.kind.terms().map(|terms| &terms.vault);
-        self.limits.has_namespace(namespace)
-            && vault.is_some_and(|vault| self.credits.vault(namespace, vault).is_none())
     }
 
     fn open_namespace(&mut self, name: &NamespaceName) -> NamespaceOutcome {

@@ -129,7 +129,7 @@ macro_rules! conformance {
             the_holds_of_a_lease_are_found,
             the_history_of_an_account_comes_in_pages,
             the_assets_that_an_account_has_had_are_listed,
-            transactions_of_all_vaults_come_in_the_order_of_their_commits,
+            transactions_of_all_vaults_come_latest_commit_first,
             transactions_that_commit_together_are_listed_once_each,
             a_vault_is_counted,
             a_vault_that_does_not_add_up_is_found_out,

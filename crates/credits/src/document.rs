@@ -39,6 +39,20 @@ pub const fn body_kind(body: &EntryBody) -> &'static str {
     }
 }
 
+/// The actor of a transaction, for a column. A database cannot take it from the JSON: PostgreSQL fails on a memo with
+/// a NUL character.
+#[must_use]
+pub fn actor(body: &EntryBody) -> Option<&str> {
+    match body {
+        EntryBody::Transaction(transaction) => Some(transaction.actor.as_str()),
+        EntryBody::Hold { .. }
+        | EntryBody::Settle(_)
+        | EntryBody::Release { .. }
+        | EntryBody::Refused { .. }
+        | EntryBody::Ended { .. } => None,
+    }
+}
+
 /// A plan or the body of an entry as JSON. The vault, time and effects of an entry are columns.
 #[must_use]
 pub fn to_json<T: Serialize>(what: &T) -> String {

@@ -5,14 +5,14 @@ mod rows;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AssetName, NamespaceName, UnixMs};
+use earmark_admission::Answer;
+use earmark_core::{AssetName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
     CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners,
-    Store, StoreError, Survey, Surveyed, Transactions,
+    Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 use rows::Rows;
 
@@ -108,13 +108,8 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.history(&account, after, max))
     }
 
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>> {
-        self.answer(|rows| rows.transactions(namespace.as_ref(), after, max))
+    fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>> {
+        self.answer(|rows| rows.transactions(&query))
     }
 
     fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

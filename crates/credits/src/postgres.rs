@@ -245,6 +245,31 @@ impl PostgresDatabase {
     }
 }
 
+// Only commits older than every open PostgreSQL transaction, so that none can still appear behind them. First the rest of
+// the cursor's commit, then earlier commits, including all entries of the last one: their order within it is not in the
+// index.
+macro_rules! transactions_sql {
+    ($rest_filter:literal, $filter:literal, $order:literal) => {
+        concat!(
+            "select page.tx::text as commit_id, namespace, vault, number, wall_ms,
+                case when $4::text is null or namespace = $4 then body::text end as body
+             from (
+                (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
+                 where kind = 'transaction' and tx = $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot()) ",
+            $rest_filter,
+            "    order by at_ms desc, namespace desc, vault desc, number desc offset $2)
+                union all
+                (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
+                 where kind = 'transaction' and tx < $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot()) ",
+            $filter,
+            "    order by ",
+            $order,
+            "tx desc fetch first ($3) rows with ties)) page
+             order by page.tx desc, page.at_ms desc, page.namespace desc, page.vault desc, page.number desc limit $3"
+        )
+    };
+}
+
 impl Database for PostgresDatabase {
     type Row = PgRow;
 
@@ -287,21 +312,10 @@ impl Database for PostgresDatabase {
             and lease is not null and state <> 'inactive') parts
         group by part";
 
-    // Only commits older than every open PostgreSQL transaction, so that none can still appear before them. First the
-    // rest of the cursor's commit, then later commits, including all entries of the last one: their order within it is
-    // not in the index.
-    const TRANSACTIONS: &'static str = "
-        select page.tx::text as commit_id, namespace, vault, number, wall_ms,
-            case when $4::text is null or namespace = $4 then body::text end as body
-        from (
-            (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
-             where kind = 'transaction' and tx = $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
-             order by at_ms, namespace, vault, number offset $2)
-            union all
-            (select tx, namespace, vault, number, at_ms, wall_ms, body from entries
-             where kind = 'transaction' and tx > $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
-             order by tx fetch first ($3) rows with ties)) page
-        order by page.tx, page.at_ms, page.namespace, page.vault, page.number limit $3";
+    const TRANSACTIONS: &'static str = transactions_sql!("", "", "");
+    // The bounds on the actor leave one actor. An equality would let the planner take the index of all transactions.
+    const TRANSACTIONS_BY: &'static str =
+        transactions_sql!("and actor = $5", "and actor >= $5 and (actor, tx) < ($5, $1::text::xid8)", "actor desc, ");
 
     const CENSUS: &'static str = "
         select 'issued' as part, asset, null as account, cast(issued as text) as amount, cast(null as bigint) as low

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits, EntryPage,
+    AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock, CreditReadError, Credits, EntryPage,
     HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
@@ -441,13 +441,8 @@ impl Credits for SagaCredits {
         Box::pin(self.with_read_slot(self.read_entries(account, after, page_size)))
     }
 
-    fn changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        Box::pin(self.with_read_slot(self.read_changes(namespace, after, page_size)))
+    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
+        Box::pin(self.with_read_slot(self.read_changes(query)))
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {

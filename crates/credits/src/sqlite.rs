@@ -169,6 +169,20 @@ async fn is_stuck(connection: &mut SqliteConnection) -> bool {
     connection.ping().await.is_err() || connection.is_in_transaction()
 }
 
+// One writer at a time commits, so every transaction has its own place.
+macro_rules! transactions_sql {
+    ($filter:literal) => {
+        concat!(
+            "select cast(t.place as text) as commit_id, e.namespace, e.vault, e.number, e.wall_ms,
+                case when $4 is null or e.namespace = $4 then e.body end as body
+             from (select * from transactions ",
+            $filter,
+            " place < cast($1 as integer) + ($2 = 0) order by place desc limit $3) t
+             join entries e using (namespace, vault, number) order by t.place desc"
+        )
+    };
+}
+
 impl Database for SqliteDatabase {
     type Row = SqliteRow;
 
@@ -202,12 +216,8 @@ impl Database for SqliteDatabase {
         where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
         and lease is not null and state <> 'inactive'";
 
-    // One writer at a time commits, so every transaction has its own place.
-    const TRANSACTIONS: &'static str = "
-        select cast(t.place as text) as commit_id, e.namespace, e.vault, e.number, e.wall_ms,
-            case when $4 is null or e.namespace = $4 then e.body end as body
-        from (select * from transactions where place > cast($1 as integer) order by place limit $3) t
-        join entries e using (namespace, vault, number) order by t.place";
+    const TRANSACTIONS: &'static str = transactions_sql!("where");
+    const TRANSACTIONS_BY: &'static str = transactions_sql!("indexed by transactions_actor where actor = $5 and");
 
     // Sums by halves of 32 bits, which a billion rows cannot overflow, and the rows above 62 bits one by one.
     const CENSUS: &'static str = "

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
+use earmark_core::{AccountName, Actor, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
@@ -199,15 +199,9 @@ pub trait Store: Send + Sync + 'static {
     /// The entries of an account with a number above `after`, in order, at most `max`.
     fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// The transactions of one namespace, or of all, after a cursor. At most `max` are read, including those of other
-    /// namespaces. No transaction ever appears before a cursor that was returned; a store with concurrent commits
-    /// withholds a transaction until no earlier one can still commit.
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>>;
+    /// Transactions, the latest commit first. Transactions appear only before those already listed: a store with
+    /// concurrent commits withholds a transaction until no earlier one can still commit.
+    fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>>;
 
     /// The sums of a vault at one moment, for the audit.
     fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>>;
@@ -285,10 +279,23 @@ pub struct AssetSums {
     pub retired: i128,
 }
 
+/// Which transactions to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionQuery {
+    /// Those of this namespace; `None` for all.
+    pub namespace: Option<NamespaceName>,
+    /// Those of this actor, found by an index. A cursor belongs to the actor that it was made for.
+    pub actor: Option<Actor>,
+    /// Those behind this position.
+    pub after: CreditCursor,
+    /// Most transactions read, including those of other namespaces.
+    pub max: usize,
+}
+
 /// A page of transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transactions {
-    /// The matching transactions, in commit order.
+    /// The matching transactions, the latest commit first.
     pub found: Vec<LoggedTransaction>,
     /// The cursor after the last transaction read, if there may be more.
     pub next: Option<CreditCursor>,

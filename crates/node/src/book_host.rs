@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Answered, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangePager, Direction, EntryPage, Stats,
-    Submission, Submitter, Sums, entry_view,
+    Answered, Audit, BackendError, BookHost, BookRequest, ChangeCursor, ChangePage, ChangePager, ChangeQuery,
+    Direction, EntryPage, Stats, Submission, Submitter, Sums, entry_view,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Command, JobId, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId,
@@ -150,20 +150,17 @@ impl BookHost for NodeBookHost {
         counted.await.map_err(failed)
     }
 
-    async fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: u64,
-        page_size: usize,
-    ) -> Result<ChangePage, BackendError> {
+    async fn log(&self, query: ChangeQuery) -> Result<ChangePage, BackendError> {
         let applied_state = Arc::clone(&self.proposer.applied_state);
         let read = self.proposer.applied_state.disk.run(move || {
-            let mut pager = ChangePager::new(namespace, page_size);
-            let end = applied_state.journal.position();
-            applied_state.journal.scan(after.saturating_add(1), end, |entry| {
-                pager.take(&applied_state.lock().book, entry.number, &entry.record)
-            })?;
-            Ok(pager.finish())
+            let before = query.after.book;
+            let mut pager = ChangePager::new(query);
+            let rest = applied_state
+                .journal
+                .changes(before, |entry| pager.take(&applied_state.lock().book, entry.number, &entry.record))?;
+            let Some(rest) = rest else { return Ok(pager.finish()) };
+            pager.pass(ChangeCursor::of_book(rest));
+            Ok(pager.cut())
         });
         read.await.map_err(failed)
     }

@@ -7,7 +7,7 @@ use earmark_core::{CreateKey, KeyId, KeyInfo, NamespaceName, Principal, RevokeKe
 use super::{BookBackend, BookHost};
 use crate::backend::{Answer, BackendError};
 use crate::book_request::ChangeKey;
-use crate::callers::{ChangeCursor, ChangePage, KeyError, Keys};
+use crate::callers::{ChangePage, ChangeQuery, KeyError, Keys};
 
 use crate::writes::PAGE_MAX;
 
@@ -50,15 +50,11 @@ impl<H: BookHost> Keys for BookBackend<H> {
         Box::pin(self.0.submit_one(by, ChangeKey::Revoke(command)))
     }
 
-    fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: ChangeCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
+    fn log(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
         Box::pin(async move {
             self.0.host.read_barrier().await?;
-            self.0.host.log(namespace, after.book, page_size.clamp(1, PAGE_MAX)).await
+            let page_size = query.page_size.clamp(1, PAGE_MAX);
+            self.0.host.log(ChangeQuery { page_size, ..query }).await
         })
     }
 }

@@ -6,23 +6,35 @@ use std::str::FromStr;
 /// Most digits of a number in a cursor. Such a number always fits 64 bits.
 const DIGITS_MAX: usize = 19;
 
-/// A position in the change log. With credit in SQL the log merges two lists, so the cursor has a position in both. Its
-/// text form is `12` or `12-345.2`.
+/// A position in the change log, which is read from the newest change to the oldest. With credit in SQL the log merges
+/// two lists, so the cursor has a position in both. Its text form is `12` or `12-345.2`. The default is the start, at
+/// the newest change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCursor {
-    /// The number of the last journal record read.
+    /// Journal records with a smaller number follow; 0 at the start.
     pub book: u64,
     /// The position in the transactions of the SQL credit store.
     pub credit: CreditCursor,
 }
 
-/// A position in a list whose items become visible in groups.
+/// A position in a list of commits, newest first. The items of a commit become visible together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditCursor {
-    /// The commit number of the last item read. Later items never have a smaller one.
+    /// The commit of the last item read. Smaller ones follow; 0 at the start and at the end.
     pub commit: u64,
-    /// The number of items read of that commit.
+    /// The number of items read of that commit, from its last one on.
     pub given: u64,
+}
+
+impl CreditCursor {
+    /// Behind the oldest commit.
+    pub const END: CreditCursor = CreditCursor { commit: 0, given: 1 };
+
+    /// Whether this is the position before the newest commit.
+    #[must_use]
+    pub fn is_start(self) -> bool {
+        self == CreditCursor::default()
+    }
 }
 
 /// The text is not a cursor.
@@ -31,16 +43,18 @@ pub struct CreditCursor {
 pub struct ChangeCursorError;
 
 impl ChangeCursor {
+    /// The position behind the oldest journal record, which has number 1.
+    pub const BOOK_END: u64 = 1;
     /// The text form, as a regular expression.
     pub const PATTERN: &str = "^[0-9]{1,19}(-[0-9]{1,19}\\.[0-9]{1,19})?$";
 
-    /// After a journal record.
+    /// Behind a journal record.
     #[must_use]
     pub const fn of_book(number: u64) -> ChangeCursor {
         ChangeCursor { book: number, credit: CreditCursor { commit: 0, given: 0 } }
     }
 
-    /// After a transaction of the SQL credit store.
+    /// Behind a transaction of the SQL credit store.
     #[must_use]
     pub const fn of_credit(credit: CreditCursor) -> ChangeCursor {
         ChangeCursor { book: 0, credit }
@@ -51,7 +65,7 @@ impl fmt::Display for ChangeCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ChangeCursor { book, credit: CreditCursor { commit, given } } = *self;
         write!(f, "{book}")?;
-        if self.credit == CreditCursor::default() { Ok(()) } else { write!(f, "-{commit}.{given}") }
+        if self.credit.is_start() { Ok(()) } else { write!(f, "-{commit}.{given}") }
     }
 }
 
@@ -85,6 +99,7 @@ mod tests {
             (ChangeCursor::of_book(12), "12"),
             (both, "12-345.2"),
             (ChangeCursor::of_credit(both.credit), "0-345.2"),
+            (ChangeCursor { book: ChangeCursor::BOOK_END, credit: CreditCursor::END }, "1-0.1"),
         ] {
             assert_eq!(place.to_string(), text);
             assert_eq!(text.parse(), Ok(place));

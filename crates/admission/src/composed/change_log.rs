@@ -7,7 +7,7 @@ use earmark_core::{CreateKey, KeyId, KeyInfo, NamespaceName, Principal, RevokeKe
 use super::Composed;
 use crate::backend::{Answer, BackendError};
 use crate::book_host::BookHost;
-use crate::callers::{ChangeCursor, ChangePage, KeyError, Keys};
+use crate::callers::{ChangeCursor, ChangePage, ChangeQuery, CreditCursor, KeyError, Keys};
 use crate::history::ChangePager;
 use crate::writes::PAGE_MAX;
 
@@ -40,36 +40,32 @@ impl<H: BookHost> Keys for Composed<H> {
         self.0.registry.revoke(by, command)
     }
 
-    fn log(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: ChangeCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        let page_size = page_size.clamp(1, PAGE_MAX);
-        let book = self.0.registry.log(namespace.clone(), after, page_size);
-        if !self.0.setup.parts.credit {
-            return book;
+    fn log(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
+        // Only the Book changes limits.
+        if !self.0.setup.parts.credit || query.key.is_some() {
+            return self.0.registry.log(query);
         }
+        let query = ChangeQuery { page_size: query.page_size.clamp(1, PAGE_MAX), ..query };
         Box::pin(async move {
-            let credit = self.0.credits.changes(namespace, after.credit, page_size);
+            let book = self.0.registry.log(query.clone());
+            let credit = self.0.credits.changes(query.clone());
             let (book, credit) = tokio::join!(book, credit);
-            Ok(merge(after, page_size, book?, credit?))
+            Ok(merge(query, book?, credit?))
         })
     }
 }
 
-/// Merges two pages by time and keeps the order of each. The merged page ends where a page ends that has a successor,
-/// because its next entry may be older than the other page's next.
-fn merge(after: ChangeCursor, page_size: usize, book: ChangePage, credit: ChangePage) -> ChangePage {
+/// Merges two pages, newest first. Each keeps its own order, and the Book goes first at equal times. The merged page ends
+/// where a page ends that has a successor, because its next entry may be newer than the other page's next.
+fn merge(query: ChangeQuery, book: ChangePage, credit: ChangePage) -> ChangePage {
     let (book_next, credit_next) = (book.next, credit.next);
+    let mut place = pinned(query.after, &book, &credit);
     let mut of_book = book.entries.into_iter().peekable();
     let mut of_credit = credit.entries.into_iter().peekable();
-    let mut pager = ChangePager::new(None, page_size);
-    let mut place = after;
+    let mut pager = ChangePager::new(query);
     loop {
         let is_of_book = match (of_book.peek(), of_credit.peek()) {
-            (Some(first), Some(second)) => first.at <= second.at,
+            (Some(first), Some(second)) => first.at >= second.at,
             (Some(_), None) if credit_next.is_none() => true,
             (None, Some(_)) if book_next.is_none() => false,
             (None | Some(_), None) | (None, Some(_)) => break,
@@ -89,14 +85,32 @@ fn merge(after: ChangeCursor, page_size: usize, book: ChangePage, credit: Change
     }
     let (is_book_left, is_credit_left) = (of_book.peek().is_some(), of_credit.peek().is_some());
     // Skip what a list has scanned without finding an entry.
-    if let (false, Some(next)) = (is_book_left, book_next) {
-        place.book = next.book;
+    if !is_book_left {
+        place.book = book_next.map_or(ChangeCursor::BOOK_END, |next| next.book);
     }
-    if let (false, Some(next)) = (is_credit_left, credit_next) {
-        place.credit = next.credit;
+    if !is_credit_left {
+        place.credit = credit_next.map_or(CreditCursor::END, |next| next.credit);
     }
     let has_more = is_book_left || is_credit_left || book_next.is_some() || credit_next.is_some();
     ChangePage { next: has_more.then_some(place), ..pager.finish() }
+}
+
+/// The position before the first entries of both pages. At the start of a list it names the newest entry, so that
+/// changes made meanwhile are not listed among older ones.
+fn pinned(after: ChangeCursor, book: &ChangePage, credit: &ChangePage) -> ChangeCursor {
+    let mut place = after;
+    if place.book == 0 {
+        let next = book.next.map_or(ChangeCursor::BOOK_END, |next| next.book);
+        place.book = book.entries.first().map_or(next, |first| first.place.book.saturating_add(1));
+    }
+    if place.credit.is_start() {
+        let next = credit.next.map_or(CreditCursor::END, |next| next.credit);
+        place.credit = credit.entries.first().map_or(next, |first| {
+            let CreditCursor { commit, given } = first.place.credit;
+            CreditCursor { commit, given: given.saturating_sub(1) }
+        });
+    }
+    place
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::Harness;
 use super::credit_driver::{MAIN, issue, open, open_vault, write_request};
 use super::driver::{Driver, MINUTE, definition, namespace};
 use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLimitRequest};
-use crate::callers::{ChangeCursor, ChangeKind, KeyError, Keys, Token};
+use crate::callers::{ChangeKind, ChangeQuery, ChangedLimit, KeyError, Keys, Token};
 use crate::writes::{WriteAnswer, WriteRequest};
 
 /// Attempts to read a change log that may lag behind.
@@ -159,7 +159,9 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let user = Principal::Actor("user:7".parse().expect("an actor"));
     let delete = DeleteLimitRequest { namespace: namespace(), key: super::driver::key("rpm"), expected_revision: None };
     backend.delete_limit(user, delete).await.expect("a limit to delete");
-    let written = backend.write(Principal::System, write_request(None, "billing", 1, vec![open_vault("eu")])).await;
+    let again = Operation::PutLimit { definition: definition("rpm", MINUTE, 30), expected_revision: None };
+    let again = vec![open_vault("eu"), again];
+    let written = backend.write(Principal::System, write_request(None, "billing", 1, again)).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     // Merged lists are ordered by time.
     harness.advance_ms(20).await;
@@ -173,49 +175,68 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
     keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
     let expected = [
-        "Created admin by system:test".to_owned(),
-        format!("Put rpm 2 by client:{}", root.id()),
-        "Deleted rpm 3 by user:7".to_owned(),
-        "open_vault eu by system:test".to_owned(),
-        "open_account acme by user:8".to_owned(),
-        "issue 5 usd to acme, open_account bob by system:test".to_owned(),
-        "Created reader by system:test".to_owned(),
         "Revoked reader by client:root".to_owned(),
+        "Created reader by system:test".to_owned(),
+        "issue 5 usd to acme, open_account bob by system:test".to_owned(),
+        "open_account acme by user:8".to_owned(),
+        "open_vault eu, put_limit rpm [None -> Some(30)] by system:test".to_owned(),
+        "[Some(20) -> None] 3 by user:7".to_owned(),
+        format!("[Some(10) -> Some(20)] 2 by client:{}", root.id()),
+        "Created admin by system:test".to_owned(),
     ];
-    let mut said = said_of(keys).await;
+    let all = || ChangeQuery::all(1);
+    let mut said = said_of(keys, all()).await;
     // SQL shows a commit once all transactions that began before it have ended.
     for _ in 0..LOOKS_MAX {
         if said.len() >= expected.len() {
             break;
         }
         tokio::time::sleep(PAUSE).await;
-        said = said_of(keys).await;
+        said = said_of(keys, all()).await;
     }
     assert_eq!(said, expected);
-    let elsewhere = "elsewhere".parse().expect("a namespace");
-    let found = keys.log(Some(elsewhere), ChangeCursor::default(), 100).await;
-    assert_eq!(found.map(|page| page.entries.len()), Ok(0));
-    let found = keys.log(Some(namespace()), ChangeCursor::default(), 100).await;
-    assert_eq!(found.map(|page| page.entries.len()), Ok(expected.len()));
+    let of_namespace = |name: &str| ChangeQuery { namespace: name.parse().ok(), ..ChangeQuery::all(100) };
+    assert_eq!(said_of(keys, of_namespace("elsewhere")).await, [""; 0]);
+    assert_eq!(said_of(keys, of_namespace("default")).await, expected);
+    // Filters.
+    let by = |actor: &str| ChangeQuery { actor: actor.parse().ok(), ..all() };
+    assert_eq!(said_of(keys, by("user:8")).await, expected[3..4]);
+    assert_eq!(said_of(keys, by("user:7")).await, expected[5..6]);
+    assert_eq!(said_of(keys, by("user:9")).await, [""; 0]);
+    let mine = [1, 2, 4, 7].map(|place: usize| expected[place].clone());
+    assert_eq!(said_of(keys, by("system:test")).await, mine);
+    let about = |key: &str| ChangeQuery { key: key.parse().ok(), ..all() };
+    assert_eq!(said_of(keys, about("rpm")).await, expected[4..7]);
+    assert_eq!(said_of(keys, about("rp")).await, [""; 0], "a key is exact");
+    assert_eq!(said_of(keys, ChangeQuery { actor: "user:7".parse().ok(), ..about("rpm") }).await, expected[5..6]);
+    assert_eq!(said_of(keys, ChangeQuery { actor: "user:8".parse().ok(), ..about("rpm") }).await, [""; 0]);
 }
 
-/// Reads the change log one entry a page, as text.
-async fn said_of(keys: &dyn Keys) -> Vec<String> {
-    let (mut said, mut after) = (Vec::new(), ChangeCursor::default());
+/// Reads the change log page by page, as text.
+async fn said_of(keys: &dyn Keys, query: ChangeQuery) -> Vec<String> {
+    let (mut said, mut query) = (Vec::new(), query);
+    let capacities = |limit: &ChangedLimit| {
+        let [old, new] = [&limit.old, &limit.new].map(|of| of.as_ref().map(|definition| definition.capacity));
+        assert!([&limit.old, &limit.new].into_iter().flatten().all(|definition| definition.key == limit.key));
+        format!("[{old:?} -> {new:?}]")
+    };
     loop {
-        let page = keys.log(None, after, 1).await.expect("a log");
-        assert!(page.entries.len() <= 1);
+        let page = keys.log(query.clone()).await.expect("a log");
+        assert!(page.entries.len() <= query.page_size);
         said.extend(page.entries.into_iter().map(|entry| {
             let what = match entry.what {
-                ChangeKind::Transaction { operations, .. } => operations.join(", "),
+                ChangeKind::Transaction { operations, limits, .. } => {
+                    let limits = limits.iter().map(|limit| format!(" {}", capacities(limit))).collect::<String>();
+                    operations.join(", ") + &limits
+                }
                 ChangeKind::Key { change, role, .. } => format!("{change:?} {role}"),
-                ChangeKind::Limit { edit, key, revision } => format!("{edit:?} {key} {revision}"),
+                ChangeKind::Limit { limit, revision } => format!("{} {revision}", capacities(&limit)),
                 ChangeKind::Quotas { changes } => format!("quotas {}", changes.len()),
             };
             format!("{} by {}", what, entry.actor)
         }));
         match page.next {
-            Some(next) => after = next,
+            Some(next) => query.after = next,
             None => return said,
         }
     }

@@ -1,19 +1,18 @@
 //! The change log: the journal records that are changes by an actor.
 
-use earmark_core::{Book, JournalRecord, NamespaceName, Operation, Transaction};
+use earmark_core::{Actor, Book, Definition, JournalRecord, LimitKey, Operation, Transaction};
 
-use crate::callers::{ChangeCursor, ChangeEntry, ChangeKind, ChangePage};
+use crate::callers::{ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangeQuery, ChangedLimit};
 
-/// Most records scanned for one page. Most records may be holds, which are not changes.
-const RECORDS_MAX: usize = 20_000;
-/// Bytes of operation summaries after which a page ends.
-const SUMMARY_BYTES: usize = 1 << 20;
+/// Most changes examined for one page, so that a filter that matches nothing does not read the whole journal.
+const RECORDS_MAX: usize = 5_000;
+/// Bytes of operation summaries and definitions after which a page ends.
+const TEXT_BYTES: usize = 1 << 20;
 
 /// Builds a page of the change log.
 #[derive(Debug)]
 pub struct ChangePager {
-    namespace: Option<NamespaceName>,
-    page_size: usize,
+    query: ChangeQuery,
     page: ChangePage,
     looked_at: usize,
     bytes: usize,
@@ -22,28 +21,51 @@ pub struct ChangePager {
 }
 
 impl ChangePager {
-    /// An empty page, of one namespace or of all.
+    /// An empty page.
     #[must_use]
-    pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> ChangePager {
-        let page = ChangePage::default();
-        ChangePager { namespace, page_size, page, looked_at: 0, bytes: 0, last: ChangeCursor::default(), is_cut: false }
+    pub fn new(query: ChangeQuery) -> ChangePager {
+        let (page, last) = (ChangePage::default(), ChangeCursor::default());
+        ChangePager { query, page, looked_at: 0, bytes: 0, last, is_cut: false }
     }
 
-    /// Adds a journal record if it is a change. Returns false, without reading the record, if the page is full.
+    /// Adds a journal record if the query asks for it. Returns false, without reading the record, if the page is full.
     pub fn take(&mut self, book: &Book, number: u64, record: &JournalRecord) -> bool {
         if self.is_full() {
             self.is_cut = true;
             return false;
         }
         self.pass(ChangeCursor::of_book(number));
-        let is_meant = |entry: &ChangeEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
-        if let Some(entry) = entry(book, number, record).filter(is_meant) {
+        if !self.is_meant(record) {
+            return true;
+        }
+        let is_here = |entry: &ChangeEntry| self.query.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
+        if let Some(entry) = entry(book, number, record).filter(is_here) {
             self.push(entry);
         }
         true
     }
 
-    /// Adds a change of the requested namespace. Returns false, without adding it, if the page is full.
+    /// Whether the record has the key and the actor of the query.
+    fn is_meant(&self, record: &JournalRecord) -> bool {
+        let is_key = |key: &LimitKey| {
+            let is_same = |operation: &Operation| operation.limit() == Some(key);
+            match record {
+                JournalRecord::Transaction(record) => record.operations.iter().any(is_same),
+                JournalRecord::Limit(limit) => limit.edit.change().key == key,
+                _ => false,
+            }
+        };
+        let is_actor = |actor: &Actor| match record {
+            JournalRecord::Transaction(record) => record.receipt.actor == *actor,
+            JournalRecord::Key(key) => key.actor == *actor,
+            JournalRecord::Limit(limit) => limit.actor == *actor,
+            JournalRecord::Quotas(quotas) => quotas.actor == *actor,
+            JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
+        };
+        self.query.actor.as_ref().is_none_or(is_actor) && self.query.key.as_ref().is_none_or(is_key)
+    }
+
+    /// Adds a change that matches the query. Returns false, without adding it, if the page is full.
     pub fn add(&mut self, entry: ChangeEntry) -> bool {
         if self.is_full() {
             self.is_cut = true;
@@ -63,7 +85,7 @@ impl ChangePager {
     /// Whether the page accepts no more records.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.page.entries.len() >= self.page_size || self.looked_at >= RECORDS_MAX || self.bytes >= SUMMARY_BYTES
+        self.page.entries.len() >= self.query.page_size || self.looked_at >= RECORDS_MAX || self.bytes >= TEXT_BYTES
     }
 
     fn push(&mut self, entry: ChangeEntry) {
@@ -86,9 +108,15 @@ impl ChangePager {
 
 impl ChangeEntry {
     fn bytes(&self) -> usize {
+        let text = |definition: &Definition| definition.unit.len().saturating_add(definition.description.len());
+        let of_limit = |limit: &ChangedLimit| [&limit.old, &limit.new].into_iter().flatten().map(text).sum::<usize>();
         match &self.what {
-            ChangeKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
-            ChangeKind::Key { .. } | ChangeKind::Limit { .. } | ChangeKind::Quotas { .. } => 0,
+            ChangeKind::Transaction { operations, limits, .. } => {
+                let summaries = operations.iter().map(String::len).sum::<usize>();
+                limits.iter().map(of_limit).fold(summaries, usize::saturating_add)
+            }
+            ChangeKind::Limit { limit, .. } => of_limit(limit),
+            ChangeKind::Key { .. } | ChangeKind::Quotas { .. } => 0,
         }
     }
 }
@@ -111,7 +139,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             actor: limit.actor.clone(),
             namespace: book.namespace_name(limit.namespace)?.clone(),
             vault: None,
-            what: ChangeKind::Limit { edit: limit.change, key: limit.key.clone(), revision: limit.revision },
+            what: ChangeKind::Limit { limit: Box::new(limit.edit.change().into()), revision: limit.revision },
         }),
         JournalRecord::Quotas(quotas) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),
@@ -143,6 +171,7 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<ChangeE
             client: record.client.clone(),
             sequence: receipt.sequence,
             operations: record.operations.iter().map(summary).collect(),
+            limits: record.limit_changes().map(ChangedLimit::from).collect(),
         },
     })
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     Amount, Answered, Applied, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, BookRequest,
-    ChangePage, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, Stats, SystemClock,
+    ChangePage, ChangeQuery, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Principal, UnixMs,
@@ -58,7 +58,7 @@ impl BookHost for Follower {
         Err(BackendError::Failed("there is no credit here".into()))
     }
 
-    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<ChangePage, BackendError> {
+    async fn log(&self, _: ChangeQuery) -> Result<ChangePage, BackendError> {
         Err(BackendError::Failed("there is no history here".into()))
     }
 

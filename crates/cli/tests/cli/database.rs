@@ -131,18 +131,33 @@ fn the_change_log_is_one_list_wherever_credit_is_stored() {
     server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
     let words = ["write", "--client", "b", "--sequence", "2", "--vault", "main", "--op", ISSUE];
     server.earmark(&words).ends(0);
+    server.line(&SLOTS.replace("--capacity ", "--capacity 1")).ends(0);
     let expected = [
         "put_limit slots by system:local",
-        "open_account acme; issue 100 usd to acme by system:local",
-        "put_limit usd by system:local",
         "issue 100 usd to acme by system:local",
+        "put_limit usd by system:local",
+        "open_account acme; issue 100 usd to acme by system:local",
+        "put_limit slots by system:local",
     ];
     assert_eq!(changes(&server), expected);
     let all = server.line("audit --changes").ends(0).stdout;
     assert_eq!(all.matches("default/main").count(), 2, "{all}");
     server.kill();
+    // A restart keeps the definitions before and after.
     let server = Server::on(&data, &["--credits", &url]);
     assert_eq!(changes(&server), expected);
+    let of_slots = server.line("audit --changes --key slots --actor system:local").ends(0).stdout;
+    assert_eq!(of_slots.lines().count(), 3, "{of_slots}");
+    let newest = of_slots.lines().nth(1).unwrap();
+    assert!(newest.contains("put_limit slots: capacity ") && newest.contains(" -> 1"), "{newest}");
+    assert!(of_slots.lines().nth(2).unwrap().contains("put_limit slots: new, concurrency, capacity "), "{of_slots}");
+    let json = server.line("audit --changes --key slots --json").ends(0).json();
+    let capacities = |entry: usize| ["old", "new"].map(|of| json["entries"][entry][of]["capacity"].as_u64());
+    assert_eq!((capacities(1)[0], capacities(0)[0]), (None, capacities(1)[1]), "{json}");
+    assert_eq!(server.line("audit --changes --actor user:9").ends(0).stdout, "no changes\n");
+    let wrong = server.line("audit --changes --actor bob").ends(2);
+    assert!(wrong.stderr.contains("bob"), "{wrong:?}");
+    server.line("audit --key slots").ends(2);
     let wrong = server.line("audit --changes --after yesterday").ends(2);
     assert!(wrong.stderr.contains("yesterday"), "{wrong:?}");
 }

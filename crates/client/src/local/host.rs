@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
-    Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, Clock, Direction, EntryPage, Stats,
+    Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangeQuery, Clock, Direction,
+    EntryPage, Stats,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, LeaseId, Moment, NamespaceName, Outcome, Principal, TxId, UnixMs, VaultId,
@@ -89,7 +90,7 @@ impl BookHost for LocalHost {
         Err(no_history())
     }
 
-    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<ChangePage, BackendError> {
+    async fn log(&self, _: ChangeQuery) -> Result<ChangePage, BackendError> {
         Err(no_history())
     }
 

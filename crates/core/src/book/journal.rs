@@ -10,6 +10,7 @@ use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Role};
+use crate::limits::Definition;
 use crate::quota::QuotaKind;
 use crate::time::Moment;
 
@@ -28,12 +29,25 @@ pub enum JournalRecord {
     /// An API key was created or revoked.
     Key(KeyEntry),
     /// A limit was put or deleted outside a transaction.
-    Limit(LimitEntry),
+    Limit(Box<LimitEntry>),
     /// Quotas of a namespace were set.
     Quotas(QuotaEntry),
 }
 
 impl JournalRecord {
+    /// Whether it is a change by an actor, for the change log: a transaction, or a change of a key, a limit or
+    /// quotas. Holds and settlements are in the history of their accounts.
+    #[must_use]
+    pub const fn is_change(&self) -> bool {
+        match self {
+            JournalRecord::Transaction(_)
+            | JournalRecord::Key(_)
+            | JournalRecord::Limit(_)
+            | JournalRecord::Quotas(_) => true,
+            JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
+        }
+    }
+
     /// The accounts it concerns, without duplicates, in ascending order.
     #[must_use]
     pub fn accounts(&self) -> Vec<AccountId> {
@@ -88,8 +102,43 @@ pub struct Transaction {
     pub receipt: Arc<Receipt>,
     /// The operations.
     pub operations: Vec<Operation>,
+    /// The definitions that its operations replaced or deleted, ordered by operation.
+    pub replaced: Vec<Replaced>,
     /// The changes of its credit entry, ordered by account and asset. Empty if it moved no credit.
     pub changes: Vec<Change>,
+}
+
+impl Transaction {
+    /// The changes of limits by its operations, in order.
+    pub fn limit_changes(&self) -> impl Iterator<Item = DefinitionChange<'_>> {
+        self.operations.iter().enumerate().filter_map(|(position, operation)| {
+            let key = operation.limit()?;
+            let old = self.replaced.binary_search_by_key(&position, |replaced| replaced.operation);
+            let old = old.ok().and_then(|found| self.replaced.get(found)).map(|replaced| &replaced.definition);
+            let new = if let Operation::PutLimit { definition, .. } = operation { Some(definition) } else { None };
+            Some(DefinitionChange { key, old, new })
+        })
+    }
+}
+
+/// The definition of a limit before an operation of a transaction changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// The index of the operation.
+    pub operation: usize,
+    /// The definition before it.
+    pub definition: Definition,
+}
+
+/// A limit before and after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefinitionChange<'a> {
+    /// The key.
+    pub key: &'a LimitKey,
+    /// The definition before; `None` for a new limit. While the limit was decreasing, its capacity is the target.
+    pub old: Option<&'a Definition>,
+    /// The definition after; `None` if the limit was deleted.
+    pub new: Option<&'a Definition>,
 }
 
 /// The change of one balance by an entry.
@@ -188,14 +237,32 @@ impl KeyEntry {
     }
 }
 
-/// The change of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+/// The change of a limit, with its definitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitEdit {
     /// Created or redefined.
-    Put = 1,
+    Put {
+        /// The definition before; `None` for a new limit.
+        old: Option<Definition>,
+        /// The definition after.
+        new: Definition,
+    },
     /// Deleted, or decreasing to 0.
-    Deleted = 2,
+    Deleted {
+        /// The definition before.
+        old: Definition,
+    },
+}
+
+impl LimitEdit {
+    /// The limit before and after.
+    #[must_use]
+    pub const fn change(&self) -> DefinitionChange<'_> {
+        match self {
+            LimitEdit::Put { old, new } => DefinitionChange { key: &new.key, old: old.as_ref(), new: Some(new) },
+            LimitEdit::Deleted { old } => DefinitionChange { key: &old.key, old: Some(old), new: None },
+        }
+    }
 }
 
 /// A limit that was put or deleted.
@@ -205,10 +272,8 @@ pub struct LimitEntry {
     pub at: Moment,
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The key.
-    pub key: LimitKey,
     /// The change.
-    pub change: LimitEdit,
+    pub edit: LimitEdit,
     /// The revision after the change.
     pub revision: u64,
     /// The actor.

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Book, Command, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome,
-};
-use crate::id::{Actor, ClientId, KeyId, LimitKey};
+use super::{Book, Command, JournalRecord, NamespaceId, NamespaceOutcome, Outcome};
+use crate::id::{Actor, ClientId, KeyId};
 use crate::keys::{ClientClaim, ClientOwner, CreateKey, KeyInfo, KeyNumber, Principal, RevokeKey, SecretHash};
 use crate::quota::QuotaKind;
 use crate::time::{Moment, UnixMs};
@@ -61,22 +59,6 @@ impl Book {
         };
         let outcome = self.apply(at, command);
         (self.credits.actor, self.client_claim) = (None, None);
-        outcome
-    }
-
-    /// Records a change of a limit in the journal, if the command has an actor.
-    pub(super) fn changed_limit(
-        &mut self,
-        at: Moment,
-        (namespace, key): (NamespaceId, &LimitKey),
-        change: LimitEdit,
-        outcome: LimitOutcome,
-    ) -> LimitOutcome {
-        if let (LimitOutcome::Changed { revision, .. }, Some(actor)) = (&outcome, &self.credits.actor) {
-            let (key, revision, actor) = (key.clone(), *revision, actor.clone());
-            let entry = LimitEntry { at, namespace, key, change, revision, actor };
-            self.credits.journal.push(JournalRecord::Limit(entry));
-        }
         outcome
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::codec::put_operations;
-use super::journal::{JournalRecord, Transaction};
+use super::journal::{JournalRecord, Replaced, Transaction};
 use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit};
@@ -56,9 +56,10 @@ impl Book {
             return Err(WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay });
         }
         let retired = self.retiring(scope, write)?;
+        let mut replaced = Vec::new();
         let (results, changes) = match scope.vault {
             Some(vault) => self.write_vault(now, vault, &write.operations)?,
-            None => (self.write_namespace(now, write)?, Vec::new()),
+            None => (self.write_namespace(now, write, &mut replaced)?, Vec::new()),
         };
         let receipt = Arc::new(Receipt {
             tx_id: write.tx_id,
@@ -79,6 +80,7 @@ impl Book {
             client: write.client.clone(),
             receipt: Arc::clone(&receipt),
             operations: write.operations.clone(),
+            replaced,
             changes,
         }));
         Ok(WriteOutcome::Committed(receipt))
@@ -125,12 +127,20 @@ impl Book {
         ContentHash(half)
     }
 
-    /// Applies the operations of a namespace in order, and undoes all of them if one is refused.
-    fn write_namespace(&mut self, now: UnixMs, write: &Write) -> Result<Vec<OperationResult>, WriteError> {
+    /// Applies the operations of a namespace in order, and undoes all of them if one is refused. Appends the
+    /// definitions that they replace to `replaced`.
+    fn write_namespace(
+        &mut self,
+        now: UnixMs,
+        write: &Write,
+        replaced: &mut Vec<Replaced>,
+    ) -> Result<Vec<OperationResult>, WriteError> {
         let mut results = Vec::with_capacity(write.operations.len());
         let mut undo: Vec<UndoLimit> = Vec::new();
         let vaults = self.credits.vaults();
         for (position, operation) in write.operations.iter().enumerate() {
+            let old = operation.limit().and_then(|key| self.definition(now, write.namespace, key));
+            replaced.extend(old.map(|definition| Replaced { operation: position, definition }));
             let result = self.change_namespace(now, write, operation, &mut undo);
             match result.map_err(|refusal| refusal.at(position)) {
                 Ok(result) => results.push(result),

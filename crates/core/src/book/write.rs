@@ -146,6 +146,24 @@ impl Operation {
         }
     }
 
+    /// The limit it puts or deletes.
+    #[must_use]
+    pub const fn limit(&self) -> Option<&LimitKey> {
+        match self {
+            Operation::PutLimit { definition, .. } => Some(&definition.key),
+            Operation::DeleteLimit { key, .. } => Some(key),
+            Operation::OpenVault { .. }
+            | Operation::OpenAccount { .. }
+            | Operation::FreezeAccount { .. }
+            | Operation::UnfreezeAccount { .. }
+            | Operation::CloseAccount { .. }
+            | Operation::Issue { .. }
+            | Operation::Transfer { .. }
+            | Operation::Retire { .. }
+            | Operation::RetireClient { .. } => None,
+        }
+    }
+
     /// Whether it belongs to a transaction of a vault, or else of a namespace.
     #[must_use]
     pub const fn fits(&self, is_of_vault: bool) -> bool {

@@ -1,10 +1,10 @@
 //! API keys: creation, lookup, expiry and revocation.
 
 use earmark_core::{
-    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, InvalidWrite, JournalRecord, KEY_SECONDS_MAX,
-    KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef, NamespaceId, Outcome, Overage,
-    Part, Principal, PutLimit, QuotaKind, Reserve, Restore, RevokeKey, Role, SecretHash, TxId, Write, WriteError,
-    WriteOutcome,
+    Actor, Book, Command, Complete, Config, CreateKey, Definition, DefinitionChange, DeleteLimit, InvalidWrite,
+    JournalRecord, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitRef, NamespaceId,
+    Operation, Outcome, Overage, Part, Principal, PutLimit, QuotaKind, Reserve, Restore, RevokeKey, Role, SecretHash,
+    TxId, Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -340,8 +340,6 @@ fn behind(record: &JournalRecord) -> (&'static str, Option<&str>) {
         JournalRecord::Hold(hold) => ("hold", hold.actor.as_ref()),
         JournalRecord::Settle(settle) => ("settle", settle.hold.actor.as_ref()),
         JournalRecord::Release(hold) => ("release", hold.actor.as_ref()),
-        JournalRecord::Limit(limit) if limit.change == LimitEdit::Put => ("put", Some(&limit.actor)),
-        JournalRecord::Limit(limit) => ("delete", Some(&limit.actor)),
         other => panic!("{other:?}"),
     };
     (what, actor.map(Actor::as_str))
@@ -385,18 +383,76 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
 #[test]
 fn changes_of_limits_are_written_down_with_who_made_them() {
     let mut test = TestBook::new();
-    let (namespace, definition) = (NamespaceId::DEFAULT, rolling("rpm", 10, 60));
-    let put = || Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
-    let refused = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
-    let key = &definition.key;
-    let delete = Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: None });
-    test.book.apply_as(test.now(), &Principal::Anonymous, put());
-    test.book.apply_as(test.now(), &Principal::Anonymous, refused);
-    test.book.apply_as(test.now(), &Principal::System, put());
-    test.book.apply_as(test.now(), &Principal::Actor("user:7".parse().unwrap()), delete);
+    let (namespace, user) = (NamespaceId::DEFAULT, Principal::Actor("user:7".parse().unwrap()));
+    let [ten, six, nine] = [10, 6, 9].map(|capacity| rolling("rpm", capacity, 60));
+    let put = |definition, expected_revision| Command::PutLimit(PutLimit { namespace, definition, expected_revision });
+    let delete = Command::DeleteLimit(DeleteLimit { namespace, key: &ten.key, expected_revision: None });
+    test.book.apply_as(test.now(), &Principal::Anonymous, put(&ten, None));
+    test.book.apply_as(test.now(), &Principal::Anonymous, put(&six, Some(9)));
+    // The capacity cannot decrease at once. The target counts, so that each change continues the one before.
+    test.take(&[("rpm", 8)]);
+    test.book.apply_as(test.now(), &user, put(&six, None));
+    test.book.apply_as(test.now(), &Principal::System, put(&nine, None));
+    test.book.apply_as(test.now(), &user, delete);
+    test.book.apply_as(test.now(), &user, put(&ten, None));
+    test.advance(60_000);
+    test.book.apply_as(test.now(), &user, delete);
+    test.book.apply_as(test.now(), &user, delete);
+    test.book.apply_as(test.now(), &user, put(&six, None));
     let journal = test.book.drain_journal();
-    let said: Vec<_> = journal.iter().map(behind).collect();
-    assert_eq!(said, [("put", Some("system:local")), ("delete", Some("user:7"))]);
+    let said: Vec<_> = journal.iter().map(limit_change).collect();
+    let some = |definition: &Definition| Some(definition.clone());
+    assert_eq!(
+        said,
+        [
+            (None, some(&ten), 1, "system:local"),
+            (some(&ten), some(&six), 2, "user:7"),
+            (some(&nine), None, 4, "user:7"),
+            // The deleted limit exists until nothing is reserved.
+            (some(&nine), some(&ten), 5, "user:7"),
+            (some(&ten), None, 6, "user:7"),
+            (None, some(&six), 7, "user:7"),
+        ]
+    );
+}
+
+fn limit_change(record: &JournalRecord) -> (Option<Definition>, Option<Definition>, u64, &str) {
+    let JournalRecord::Limit(limit) = record else { panic!("{record:?}") };
+    let DefinitionChange { key, old, new } = limit.edit.change();
+    assert_eq!(key.as_str(), "rpm");
+    (old.cloned(), new.cloned(), limit.revision, limit.actor.as_str())
+}
+
+#[test]
+fn a_transaction_records_the_definitions_that_it_replaces() {
+    let mut test = TestBook::new();
+    let [ten, six, nine] = [10, 6, 9].map(|capacity| rolling("rpm", capacity, 60));
+    let put = |definition: &Definition| Operation::PutLimit { definition: definition.clone(), expected_revision: None };
+    let other = Operation::PutLimit { definition: rolling("tpm", 1, 60), expected_revision: None };
+    let delete = Operation::DeleteLimit { key: ten.key.clone(), expected_revision: None };
+    let refused = Operation::DeleteLimit { key: "absent".parse().unwrap(), expected_revision: None };
+    test.put_active(ten.clone());
+    let write = |sequence, operations| Write {
+        namespace: NamespaceId::DEFAULT,
+        vault: None,
+        client: "billing".parse().unwrap(),
+        sequence,
+        operations,
+        tx_id: TxId(u128::from(sequence)),
+        log_index: sequence,
+        actor: "user:7".parse().unwrap(),
+    };
+    test.book.apply(test.now(), Command::Write(&write(1, vec![put(&nine), refused])));
+    let all = vec![put(&six), other, put(&nine), delete, put(&ten)];
+    test.book.apply(test.now(), Command::Write(&write(1, all)));
+    let journal = test.book.drain_journal();
+    let [JournalRecord::Transaction(transaction)] = &journal[..] else { panic!("{journal:?}") };
+    let found: Vec<_> = transaction.limit_changes().map(|change| (change.key.as_str(), change.old)).collect();
+    let expected = [("rpm", Some(&ten)), ("tpm", None), ("rpm", Some(&six)), ("rpm", Some(&nine)), ("rpm", None)];
+    assert_eq!(found, expected);
+    let mut bytes = Vec::new();
+    journal[0].encode(&mut bytes);
+    assert_eq!(JournalRecord::decode(&bytes).as_ref(), Ok(&journal[0]));
 }
 
 /// Regression: a writer key that is not bound to a client id could use the sequence numbers of another writer.

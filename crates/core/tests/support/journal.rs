@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AssetId, Charge, HoldEntry, JournalRecord, LeaseId, LimitId, Moment, NamespaceId, SettleEntry,
+    AccountId, AssetId, Charge, Definition, HoldEntry, JournalRecord, LeaseId, LimitId, LimitKey, Moment, NamespaceId,
+    SettleEntry,
 };
 
 #[derive(Default)]
@@ -13,6 +14,8 @@ pub struct Journal {
     open: BTreeMap<(NamespaceId, LeaseId, LimitId), HoldEntry>,
     /// Settlements recorded in the last step.
     pub settled: Vec<SettleEntry>,
+    /// The definition of each limit before its first change in the last transaction.
+    pub replaced: BTreeMap<LimitKey, Option<Definition>>,
     pub transactions: usize,
     pub releases: usize,
 }
@@ -26,6 +29,10 @@ impl Journal {
             match record {
                 JournalRecord::Transaction(written) => {
                     self.transactions += 1;
+                    self.replaced.clear();
+                    for change in written.limit_changes() {
+                        self.replaced.entry(change.key.clone()).or_insert_with(|| change.old.cloned());
+                    }
                     for change in written.changes {
                         self.change(change.account, change.asset, change.amount);
                     }

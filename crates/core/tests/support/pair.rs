@@ -1,10 +1,11 @@
 //! The Book and the model side by side.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use earmark_core::{
-    AccountId, AssetId, Book, CompleteOutcome, Config, JournalRecord, LeaseId, LimitId, LimitStatus, Moment,
-    NamespaceId, Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
+    AccountId, AssetId, Book, Command, CompleteOutcome, Config, Definition, JournalRecord, LeaseId, LimitId, LimitKey,
+    LimitStatus, Moment, NamespaceId, Operation, Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
 };
 
 use super::journal::Journal;
@@ -42,6 +43,7 @@ impl Pair {
     /// Applies the step to both and compares everything that can be read.
     pub fn apply(&mut self, timed: &Timed) -> Result<Outcome, String> {
         let command = timed.step.command();
+        let before = self.definitions_before(timed.now, &command);
         let of_model = self.model.apply(timed.at(), command);
         let of_book = self.book.apply(timed.at(), command);
         same("outcome", &of_book, &of_model)?;
@@ -51,8 +53,22 @@ impl Pair {
             self.leases.push(lease);
         }
         self.compare_journal(timed.wall, &of_book)?;
+        if matches!(of_book, Outcome::Write(WriteOutcome::Committed(_))) {
+            same("replaced", &self.journal.replaced, &before)?;
+        }
         self.compare_reads(timed.now)?;
         Ok(of_book)
+    }
+
+    /// The definition of each limit that a write changes first, as the model has it before the write.
+    fn definitions_before(&self, now: UnixMs, command: &Command<'_>) -> BTreeMap<LimitKey, Option<Definition>> {
+        let Command::Write(write) = command else { return BTreeMap::new() };
+        let keys = write.operations.iter().filter_map(Operation::limit);
+        let of_key = |key: &LimitKey| {
+            let id = self.model.resolve(write.namespace, key)?;
+            Some(self.model.limit(now, id)?.definition)
+        };
+        keys.map(|key| (key.clone(), of_key(key))).collect()
     }
 
     fn compare_reads(&mut self, now: UnixMs) -> Result<(), String> {

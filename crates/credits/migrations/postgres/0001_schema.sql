@@ -90,6 +90,7 @@ create table entries (
     wall_ms bigint not null,
     kind text collate "C" not null,
     lease text collate "C",
+    actor text collate "C",
     body json not null,
     tx xid8 not null default pg_current_xact_id(),
     primary key (namespace, vault, number)
@@ -100,11 +101,13 @@ comment on column entries.gate is 'The idempotency key of its plan, which all en
 comment on column entries.at_ms is 'Log time, which never runs backwards.';
 comment on column entries.wall_ms is 'Calendar time, which is shown.';
 comment on column entries.place is 'Its index in the plan.';
+comment on column entries.actor is 'Who made the transaction; null for other entries, which have it in the body.';
 comment on column entries.tx is 'The PostgreSQL transaction that inserted it, for the order of commits.';
 comment on column entries.body is 'Its content, without its effects.';
 
 create unique index entries_gate on entries (gate, place);
 create index entries_transactions on entries (tx) where kind = 'transaction';
+create index entries_transactions_actor on entries (actor, tx) where kind = 'transaction';
 create index entries_lease on entries (namespace, lease) where lease is not null;
 
 create table changes (
@@ -429,9 +432,9 @@ begin
         -- Names contain no slash.
         lasts := lasts || jsonb_build_object((k->>0) || '/' || (k->>1), last);
     end loop;
-    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, actor, body)
     select e->>0, e->>1, (lasts->>((e->>0) || '/' || (e->>1)))::bigint - (e->>2)::bigint, saga, (e->>3)::int,
-        (e->>4)::bigint, (e->>5)::bigint, e->>6, e->>7, texts[(e->>8)::int]::json
+        (e->>4)::bigint, (e->>5)::bigint, e->>6, e->>7, e->>8, texts[(e->>9)::int]::json
     from jsonb_array_elements(c->'entries') e;
     get diagnostics n = row_count;
     if c ? 'changes' then
@@ -479,7 +482,8 @@ create function commit_plans(
     n_plan int[], n_home int[], n_account text[], n_spends boolean[],
     o_plan int[], o_id text[], o_home int[], o_account text[], o_asset text[], o_amount text[], o_lease text[], o_limit text[],
     o_ends bigint[],
-    e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[], e_body text[],
+    e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[],
+    e_actor text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
     t_plan int[], t_home int[], t_asset text[], t_issued text[], t_retired text[]
 ) returns boolean[]
@@ -539,11 +543,11 @@ begin
     from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends)
         o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms)
     where is_done[o.plan];
-    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
+    insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, actor, body)
     select v_namespace[e.home], v_vault[e.home], numbers[e.entry], p_gate[e.plan], e.place,
-        e.at_ms, e.wall_ms, e.kind, e.lease, e.body::json
-    from unnest(e_plan, e_home, e_place, e_at, e_wall, e_kind, e_lease, e_body) with ordinality
-        e (plan, home, place, at_ms, wall_ms, kind, lease, body, entry)
+        e.at_ms, e.wall_ms, e.kind, e.lease, e.actor, e.body::json
+    from unnest(e_plan, e_home, e_place, e_at, e_wall, e_kind, e_lease, e_actor, e_body) with ordinality
+        e (plan, home, place, at_ms, wall_ms, kind, lease, actor, body, entry)
     where is_done[e.plan];
     insert into changes (namespace, vault, number, account, asset, amount, held)
     select v_namespace[e_home[c.entry]], v_vault[e_home[c.entry]], numbers[c.entry], c.account, c.asset, c.amount::numeric,

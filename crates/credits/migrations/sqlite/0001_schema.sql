@@ -126,12 +126,16 @@ create table transactions (
     place integer primary key,
     namespace text not null,
     vault text not null,
-    number integer not null
+    number integer not null,
+    actor text not null
 ) strict;
+
+create index transactions_actor on transactions (actor);
 
 create trigger transactions_inserted after insert on entries when new.kind = 'transaction'
 begin
-    insert into transactions (namespace, vault, number) values (new.namespace, new.vault, new.number);
+    insert into transactions (namespace, vault, number, actor)
+    values (new.namespace, new.vault, new.number, json_extract(new.body, '$.actor'));
 end;
 
 -- Views for people. Earmark does not read them. Sums beyond 64 bits are rounded here, but exact in Earmark.

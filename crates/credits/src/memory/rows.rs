@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{AssetName, NamespaceName, UnixMs};
+use earmark_core::{AssetName, UnixMs};
 
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
@@ -14,7 +14,8 @@ use crate::model::{
 };
 use crate::store::{
     AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction, PostingQuery,
-    PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed, Transactions,
+    PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed, TransactionQuery,
+    Transactions,
 };
 
 /// All rows.
@@ -266,21 +267,22 @@ impl Rows {
         history[first..].iter().take(max).cloned().collect()
     }
 
-    pub(super) fn transactions(
-        &self,
-        namespace: Option<&NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Transactions {
-        let first = usize::try_from(after.commit).unwrap_or(usize::MAX).min(self.transactions.len());
-        let looked_at = self.transactions[first..].iter().take(max);
-        let last = (first as u64).saturating_add(looked_at.len() as u64);
-        let is_cut = looked_at.len() >= max;
-        let numbered = looked_at.zip((first as u64).saturating_add(1)..);
-        let found = numbered.filter_map(|(stored, commit)| {
+    pub(super) fn transactions(&self, query: &TransactionQuery) -> Transactions {
+        let TransactionQuery { namespace, actor, after, max } = query;
+        // Every transaction is a commit of its own, numbered from 1.
+        let before = match after {
+            after if after.is_start() => u64::MAX,
+            CreditCursor { commit, given: 0 } => *commit,
+            CreditCursor { commit, .. } => commit.saturating_sub(1),
+        };
+        let end = usize::try_from(before).unwrap_or(usize::MAX).min(self.transactions.len());
+        let first = end.saturating_sub(*max);
+        let numbered = (first as u64).saturating_add(1)..;
+        let found = numbered.zip(&self.transactions[first..end]).filter_map(|(commit, stored)| {
             let EntryBody::Transaction(transaction) = &stored.entry.body else { return None };
             let home = stored.entry.home.clone();
-            let is_meant = namespace.is_none_or(|name| *name == home.namespace);
+            let is_meant = namespace.as_ref().is_none_or(|name| *name == home.namespace)
+                && actor.as_ref().is_none_or(|actor| *actor == transaction.actor);
             is_meant.then(|| LoggedTransaction {
                 place: CreditCursor { commit, given: 1 },
                 home,
@@ -289,7 +291,10 @@ impl Rows {
                 transaction: transaction.clone(),
             })
         });
-        Transactions { found: found.collect(), next: is_cut.then_some(CreditCursor { commit: last, given: 1 }) }
+        let mut found: Vec<LoggedTransaction> = found.collect();
+        found.reverse();
+        let next = CreditCursor { commit: (first as u64).saturating_add(1), given: 1 };
+        Transactions { found, next: (end.saturating_sub(first) >= *max).then_some(next) }
     }
 
     pub(super) fn assets_of(&self, account: &AccountKey) -> Vec<AssetName> {

@@ -105,7 +105,8 @@ impl ChangeList {
             let lease = entry.body.lease().map(|lease| lease.to_string());
             let (kind, text) = (document::body_kind(&entry.body), self.text(document::to_json(&entry.body)));
             let (log_ms, wall_ms) = (entry.at.log.get(), entry.at.wall.get());
-            entries.push(json!([namespace, vault, behind, at, log_ms, wall_ms, kind, lease, text]));
+            let actor = document::actor(&entry.body);
+            entries.push(json!([namespace, vault, behind, at, log_ms, wall_ms, kind, lease, actor, text]));
             for change in &entry.changes {
                 let (account, asset) = (change.account.as_str(), change.asset.as_str());
                 let (amount, held) = (change.amount.to_string(), change.held.to_string());

@@ -13,7 +13,8 @@ use crate::sql::signed;
 
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43)";
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43,
+    $44)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -54,6 +55,7 @@ pub(super) struct Columns<'a> {
     e_wall: Vec<i64>,
     e_kind: Vec<&'static str>,
     e_lease: Vec<Option<String>>,
+    e_actor: Vec<Option<&'a str>>,
     e_body: Vec<String>,
     c_entry: Vec<i32>,
     c_account: Vec<&'a str>,
@@ -141,6 +143,7 @@ impl<'a> Columns<'a> {
         self.e_wall.push(signed(entry.at.wall.get()));
         self.e_kind.push(document::body_kind(&entry.body));
         self.e_lease.push(entry.body.lease().map(|lease| lease.to_string()));
+        self.e_actor.push(document::actor(&entry.body));
         self.e_body.push(document::to_json(&entry.body));
         for change in &entry.changes {
             self.c_entry.push(small(self.e_plan.len()));
@@ -162,7 +165,7 @@ impl<'a> Columns<'a> {
         let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
         let query = query.bind(&self.o_limit).bind(&self.o_ends);
         let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at).bind(&self.e_wall);
-        let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_body);
+        let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_actor).bind(&self.e_body);
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
         let query = query.bind(&self.c_amount).bind(&self.c_held);
         let query = query.bind(&self.t_plan).bind(&self.t_home).bind(&self.t_asset);

@@ -1,13 +1,12 @@
 //! The change log: transactions of vaults and their actors.
 
 use earmark_admission::{
-    BackendError, ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangePager, CreditCursor, summary,
+    BackendError, ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangePager, ChangeQuery, summary,
 };
-use earmark_core::NamespaceName;
 
 use super::{SagaCredits, backend_error};
 use crate::saga::TaskError;
-use crate::store::LoggedTransaction;
+use crate::store::{LoggedTransaction, TransactionQuery};
 
 /// Transactions per read. Each may have 256 operations with a memo.
 const CHUNK: usize = 100;
@@ -15,17 +14,13 @@ const CHUNK: usize = 100;
 const CHUNKS_MAX: usize = 20;
 
 impl SagaCredits {
-    pub(super) async fn read_changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Result<ChangePage, BackendError> {
+    pub(super) async fn read_changes(&self, query: ChangeQuery) -> Result<ChangePage, BackendError> {
         let engine = self.engine()?;
-        let mut pager = ChangePager::new(None, page_size);
-        let mut after = after;
+        let (namespace, actor) = (query.namespace.clone(), query.actor.clone());
+        let mut wanted = TransactionQuery { namespace, actor, after: query.after.credit, max: CHUNK };
+        let mut pager = ChangePager::new(query);
         for _ in 0..CHUNKS_MAX {
-            let read = engine.store.transactions(namespace.clone(), after, CHUNK);
+            let read = engine.store.transactions(wanted.clone());
             let chunk = engine.call(read).await.map_err(|error| backend_error(TaskError::Store(error)))?;
             for found in chunk.found {
                 if !pager.add(change(found)) {
@@ -37,7 +32,7 @@ impl SagaCredits {
             if pager.is_full() {
                 break;
             }
-            after = next;
+            wanted.after = next;
         }
         Ok(pager.cut())
     }
@@ -57,6 +52,7 @@ fn change(found: LoggedTransaction) -> ChangeEntry {
             client: transaction.client,
             sequence: transaction.sequence,
             operations: transaction.operations.iter().map(summary).collect(),
+            limits: Vec::new(),
         },
     }
 }

@@ -81,8 +81,10 @@ pub(crate) trait Database: Send + Sync + 'static {
     const FUNDS: &'static str;
     /// The sums of what an account can spend as `part`, `amount`: namespace, vault, account, now, asset.
     const SPENDABLE: &'static str;
-    /// A page of transactions in commit order: commit, given, max, namespace.
+    /// A page of transactions, the latest commit first: commit, given, max, namespace.
     const TRANSACTIONS: &'static str;
+    /// The same of one actor: commit, given, max, namespace, actor.
+    const TRANSACTIONS_BY: &'static str;
     /// The sums of a vault as `part`, `asset`, `account`, `amount`, `low`: namespace, vault. With `low`, which has 32
     /// bits, `amount` is the upper part of the sum.
     const CENSUS: &'static str;

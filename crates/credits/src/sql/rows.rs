@@ -110,7 +110,7 @@ pub(super) fn records(rows: &[impl Row], max: usize) -> Result<Records, StoreErr
     Ok(records)
 }
 
-/// A page of transactions after a cursor. Rows of other namespaces have no body.
+/// A page of transactions behind a cursor. Rows of other namespaces have no body.
 pub(super) fn transactions(rows: &[impl Row], after: CreditCursor, max: usize) -> Result<Transactions, StoreError> {
     let (mut place, mut found) = (after, Vec::new());
     for row in rows {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::{Answer, CreditCursor};
+use earmark_admission::Answer;
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 use tokio::task::JoinHandle;
 
@@ -19,8 +19,11 @@ use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
     CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, PostingSet, RecordPage,
-    Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
+    Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
+
+/// Larger than every commit number. SQLite adds 1 to it.
+const NEWEST_COMMIT: u64 = i64::MAX as u64 - 1;
 
 macro_rules! entry_sql {
     ($rest:literal) => {
@@ -313,16 +316,20 @@ impl<D: Database> Store for SqlStore<D> {
         })
     }
 
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>> {
+    fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>> {
         Box::pin(async move {
+            let TransactionQuery { namespace, actor, after, max } = query;
+            let commit = if after.is_start() { NEWEST_COMMIT } else { after.commit };
             let name = namespace.as_ref().map(NamespaceName::as_str);
-            let values = values![after.commit.to_string(), signed(after.given), limit(max), name];
-            rows::transactions(&self.database.read(D::TRANSACTIONS, values).await?, after, max)
+            let [commit, given, max_rows, name] = values![commit.to_string(), signed(after.given), limit(max), name];
+            let rows = match actor {
+                None => self.database.read(D::TRANSACTIONS, [commit, given, max_rows, name]).await?,
+                Some(actor) => {
+                    let [actor] = values![actor.as_str()];
+                    self.database.read(D::TRANSACTIONS_BY, [commit, given, max_rows, name, actor]).await?
+                }
+            };
+            rows::transactions(&rows, after, max)
         })
     }
 

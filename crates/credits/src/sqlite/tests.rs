@@ -140,6 +140,7 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
         store::ORPHANS,
         SqliteDatabase::HISTORY,
         SqliteDatabase::TRANSACTIONS,
+        SqliteDatabase::TRANSACTIONS_BY,
         SqliteDatabase::FUNDS,
         SqliteDatabase::SPENDABLE,
     ];
@@ -155,6 +156,9 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
             // Holds that have not timed out are not read.
             let is_bounded = steps.iter().any(|step| step.contains("ends_at_ms<?"));
             assert!(sql != SqliteDatabase::SPENDABLE || is_bounded, "{steps:?}");
+            // Transactions of other actors are not read.
+            let is_of_actor = steps.iter().any(|step| step.contains("(actor=? AND rowid<?)"));
+            assert!(sql != SqliteDatabase::TRANSACTIONS_BY || is_of_actor, "{steps:?}");
         }
     }
 }

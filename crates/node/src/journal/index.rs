@@ -1,9 +1,9 @@
-//! Account index of a segment: in memory while the segment grows, then in a sorted file beside it. A lookup reads one
+//! Index of a segment by account, and of its changes: in memory while the segment grows, then in a sorted file beside it. A lookup reads one
 //! or two pages. A lost index is rebuilt from its segment.
 
 use std::collections::HashMap;
 
-use earmark_core::AccountId;
+use earmark_core::{ACCOUNTS_MAX, AccountId, JournalRecord};
 
 use super::format::{HEADER_BYTES, JournalPosition};
 use crate::disk::Disk;
@@ -18,6 +18,35 @@ const PAGE_BYTES: usize = 4096;
 const ENTRY_BYTES: usize = 12;
 const PAGE_ENTRIES: usize = (PAGE_BYTES - 4) / ENTRY_BYTES;
 const FENCE_BYTES: usize = 8;
+
+/// The key of the records in the change log. No account has this number.
+pub(super) const CHANGES: AccountId = AccountId(u32::MAX);
+const _: () = assert!(ACCOUNTS_MAX < CHANGES.0, "an account would have the key of the changes");
+
+/// The keys under which a record is indexed: its accounts, and [`CHANGES`].
+pub(super) fn keys(record: &JournalRecord) -> Vec<AccountId> {
+    let mut keys = record.accounts();
+    keys.extend(record.is_change().then_some(CHANGES));
+    keys
+}
+
+/// A range of record numbers, in the journal or relative to the start of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Numbers {
+    /// Larger numbers, in ascending order.
+    After(u64),
+    /// Smaller numbers, in descending order.
+    Before(u64),
+}
+
+impl Numbers {
+    pub(super) fn relative_to(self, start: JournalPosition) -> Numbers {
+        match self {
+            Numbers::After(number) => Numbers::After(number.saturating_sub(start.records)),
+            Numbers::Before(number) => Numbers::Before(number.saturating_sub(start.records)),
+        }
+    }
+}
 
 /// Location of a record in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +80,24 @@ impl MemoryIndex {
         self.0.entry(account).or_default().push(location);
     }
 
-    /// Locations of an account after a relative number, at most `most`.
-    pub(super) fn after(&self, account: AccountId, after: u32, most: usize) -> Vec<RecordLocation> {
+    /// Locations of an account with these relative numbers, at most `most`.
+    pub(super) fn find(&self, account: AccountId, numbers: Numbers, most: usize) -> Vec<RecordLocation> {
         let Some(locations) = self.0.get(&account) else { return Vec::new() };
-        let first = locations.partition_point(|location| location.relative <= after);
-        locations[first..].iter().take(most).copied().collect()
+        match numbers {
+            Numbers::After(after) => {
+                let first = locations.partition_point(|location| u64::from(location.relative) <= after);
+                locations[first..].iter().take(most).copied().collect()
+            }
+            Numbers::Before(before) => {
+                let end = locations.partition_point(|location| u64::from(location.relative) < before);
+                locations[..end].iter().rev().take(most).copied().collect()
+            }
+        }
     }
 
     pub(super) fn accounts(&self) -> Accounts {
-        Some((*self.0.keys().min()?, *self.0.keys().max()?))
+        let accounts = || self.0.keys().filter(|key| **key != CHANGES);
+        Some((*accounts().min()?, *accounts().max()?))
     }
 
     pub(super) fn encode(&self, cluster: u128, span: Span) -> Vec<u8> {
@@ -152,28 +190,62 @@ impl IndexFile {
         self.head.accounts
     }
 
-    /// Locations of an account after a relative number, at most `most`; `None` if the index is damaged.
-    pub(super) fn after(
+    /// Locations of an account with these relative numbers, at most `most`; `None` if the index is damaged.
+    pub(super) fn find(
         &self,
         account: AccountId,
-        after: u32,
+        numbers: Numbers,
+        most: usize,
+    ) -> Result<Option<Vec<RecordLocation>>, Fault> {
+        if most == 0 || self.head.entries == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let Some(fences) = self.fences()? else { return Ok(None) };
+        let relative = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        match numbers {
+            Numbers::After(after) => self.after(&fences, (account.0, relative(after)), most),
+            Numbers::Before(before) => self.before(&fences, (account.0, relative(before)), most),
+        }
+    }
+
+    fn after(
+        &self,
+        fences: &[(u32, u32)],
+        wanted: (u32, u32),
         most: usize,
     ) -> Result<Option<Vec<RecordLocation>>, Fault> {
         let mut found = Vec::new();
-        if most == 0 || self.head.entries == 0 {
-            return Ok(Some(found));
-        }
-        let wanted = (account.0, after);
-        let Some(fences) = self.fences()? else { return Ok(None) };
         // The page before the first larger fence may still end with matching entries.
         let first = fences.partition_point(|fence| *fence <= wanted).saturating_sub(1);
         for page in first..self.head.pages() {
             let Some(entries) = self.page(page)? else { return Ok(None) };
             for (owner, location) in entries {
-                if owner > account.0 || found.len() == most {
+                if owner > wanted.0 || found.len() == most {
                     return Ok(Some(found));
                 }
                 if (owner, location.relative) > wanted {
+                    found.push(location);
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn before(
+        &self,
+        fences: &[(u32, u32)],
+        wanted: (u32, u32),
+        most: usize,
+    ) -> Result<Option<Vec<RecordLocation>>, Fault> {
+        let mut found = Vec::new();
+        let pages = fences.partition_point(|fence| *fence < wanted);
+        for page in (0..pages).rev() {
+            let Some(entries) = self.page(page)? else { return Ok(None) };
+            for (owner, location) in entries.into_iter().rev() {
+                if owner < wanted.0 || found.len() == most {
+                    return Ok(Some(found));
+                }
+                if (owner, location.relative) < wanted {
                     found.push(location);
                 }
             }

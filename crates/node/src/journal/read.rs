@@ -1,4 +1,4 @@
-//! Journal reads: the records of one account, or all records in order. They run beside appends.
+//! Journal reads: the records of one account, the changes, or all records in order. They run beside appends.
 
 use std::sync::{Arc, PoisonError};
 
@@ -6,9 +6,9 @@ use bytes::{Bytes, BytesMut};
 use earmark_core::{AccountId, JournalRecord};
 
 use super::format::{self, JournalPosition};
-use super::index::{IndexFile, MemoryIndex, RecordLocation, Span};
+use super::index::{CHANGES, IndexFile, MemoryIndex, Numbers, RecordLocation, Span};
 use super::open::write_index;
-use super::state::{Locations, Source, relative};
+use super::state::{Locations, Source};
 use super::walk::{Step, Walk};
 use super::{Journal, JournalEntry, Shared, index_path, segment_path};
 use crate::fault::Fault;
@@ -17,6 +17,10 @@ use crate::storage::frame::FrameDefect;
 
 /// First read per record, in bytes; most records are smaller.
 const RECORD_READ_BYTES: usize = 512;
+/// Records of the change log looked up at once.
+const CHANGES_AT_ONCE: usize = 512;
+/// Segments that one read of the change log looks at. A segment full of holds costs three small reads of its index.
+const CHANGE_SEGMENTS_MAX: usize = 256;
 /// Approximate chunk size of a stream, in bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
@@ -101,14 +105,12 @@ impl Journal {
         };
         for segment in first.. {
             let most = (limit - found.len()).saturating_add(1);
-            let Some(looked) = shared.state().look_up(segment, account, after, most) else { break };
-            let locations = match looked.locations {
-                Locations::Known(locations) => locations,
-                Locations::OnDisk(span) => shared.look_up_on_disk(span, account, relative(span.start, after), most)?,
+            let Some((start, locations)) = shared.look_up(segment, account, Numbers::After(after), most)? else {
+                break;
             };
-            let mut bytes = SegmentBytes::new(looked.start.records);
+            let mut bytes = SegmentBytes::new(start);
             for location in locations {
-                let number = looked.start.records + u64::from(location.relative);
+                let number = start + u64::from(location.relative);
                 if number > end {
                     return Ok((found, false));
                 }
@@ -125,22 +127,71 @@ impl Journal {
         }
         Ok((found, false))
     }
+
+    /// Reads the records of the change log before a record number, newest first, until `each` returns false; 0 starts
+    /// at the newest. Other records are not read. Returns the number to go on from if it stopped after
+    /// [`CHANGE_SEGMENTS_MAX`] segments.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged.
+    pub fn changes(&self, before: u64, mut each: impl FnMut(&JournalEntry) -> bool) -> Result<Option<u64>, Fault> {
+        let shared = &*self.0;
+        let mut before = if before == 0 { u64::MAX } else { before };
+        let newest = shared.state().segment_of(before.saturating_sub(1));
+        for (looked_at, segment) in (0..=newest).rev().enumerate() {
+            if looked_at == CHANGE_SEGMENTS_MAX {
+                return Ok(Some(before));
+            }
+            loop {
+                let found = shared.look_up(segment, CHANGES, Numbers::Before(before), CHANGES_AT_ONCE)?;
+                let Some((start, locations)) = found else { break };
+                let mut bytes = SegmentBytes::new(start);
+                for location in &locations {
+                    before = start + u64::from(location.relative);
+                    if !each(&bytes.record(shared, before, *location)?) {
+                        return Ok(None);
+                    }
+                }
+                if locations.len() < CHANGES_AT_ONCE {
+                    before = before.min(start.saturating_add(1));
+                    break;
+                }
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl Shared {
+    /// The number before a segment, and the records of an account in it; `None` if there is no such segment.
+    fn look_up(
+        &self,
+        segment: usize,
+        account: AccountId,
+        numbers: Numbers,
+        most: usize,
+    ) -> Result<Option<(u64, Vec<RecordLocation>)>, Fault> {
+        let Some(looked) = self.state().look_up(segment, account, numbers, most) else { return Ok(None) };
+        let locations = match looked.locations {
+            Locations::Known(locations) => locations,
+            Locations::OnDisk(span) => self.look_up_on_disk(span, account, numbers.relative_to(span.start), most)?,
+        };
+        Ok(Some((looked.start.records, locations)))
+    }
+
     fn look_up_on_disk(
         &self,
         span: Span,
         account: AccountId,
-        after: u32,
+        numbers: Numbers,
         most: usize,
     ) -> Result<Vec<RecordLocation>, Fault> {
         let path = index_path(span.start.records);
         let index = IndexFile::open(&*self.disk, &path, self.cluster, span)?;
-        let locations = index.map_or(Ok(None), |index| index.after(account, after, most))?;
+        let locations = index.map_or(Ok(None), |index| index.find(account, numbers, most))?;
         match locations {
             Some(locations) => Ok(locations),
-            None => Ok(self.rebuild_index(span)?.after(account, after, most)),
+            None => Ok(self.rebuild_index(span)?.find(account, numbers, most)),
         }
     }
 

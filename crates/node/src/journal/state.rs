@@ -7,7 +7,7 @@ use bytes::Bytes;
 use earmark_core::{AccountId, JournalRecord};
 
 use super::format::{self, HEADER_BYTES, JournalPosition};
-use super::index::{Accounts, MemoryIndex, RecordLocation, Span};
+use super::index::{self, Accounts, CHANGES, MemoryIndex, Numbers, RecordLocation, Span};
 
 /// A complete segment. Completion depends only on its bytes, so replicas agree.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl State {
             relative: (self.end.records - tail.start.records) as u32,
             offset: (tail.open_offset + before as u64) as u32,
         };
-        for account in record.accounts() {
+        for account in index::keys(record) {
             tail.index.add(account, location);
         }
         self.unwritten += tail.open.len() - before;
@@ -211,16 +211,17 @@ impl State {
         }
     }
 
-    /// Records of an account in one segment after a number, at most `most`.
-    pub(super) fn look_up(&self, segment: usize, account: AccountId, after: u64, most: usize) -> Option<Segment> {
+    /// Records of an account, or [`CHANGES`], in one segment with these numbers, at most `most`.
+    pub(super) fn look_up(&self, segment: usize, account: AccountId, numbers: Numbers, most: usize) -> Option<Segment> {
         let start = self.start_of(segment)?;
-        let relative = relative(start, after);
+        let relative = numbers.relative_to(start);
+        let is_absent = |sealed: &Sealed| {
+            account != CHANGES && sealed.accounts.is_none_or(|(low, high)| account < low || high < account)
+        };
         let locations = match self.sealed.get(segment) {
-            None => Locations::Known(self.tail.as_ref()?.index.after(account, relative, most)),
-            Some(sealed) if sealed.accounts.is_none_or(|(low, high)| account < low || high < account) => {
-                Locations::Known(Vec::new())
-            }
-            Some(Sealed { index: Some(index), .. }) => Locations::Known(index.after(account, relative, most)),
+            None => Locations::Known(self.tail.as_ref()?.index.find(account, relative, most)),
+            Some(sealed) if is_absent(sealed) => Locations::Known(Vec::new()),
+            Some(Sealed { index: Some(index), .. }) => Locations::Known(index.find(account, relative, most)),
             Some(sealed) => Locations::OnDisk(sealed.span),
         };
         Some(Segment { start, locations })

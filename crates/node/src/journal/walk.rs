@@ -4,7 +4,7 @@ use bytes::Bytes;
 use earmark_core::JournalRecord;
 
 use super::format::{self, FRAMING, HEADER_BYTES, JournalPosition};
-use super::index::{MemoryIndex, RecordLocation, Span};
+use super::index::{self, MemoryIndex, RecordLocation, Span};
 use super::state::relative;
 use crate::fault::Fault;
 use crate::storage::frame::{FrameWalk, Seed, WalkError};
@@ -56,21 +56,21 @@ impl Walk {
         Ok(Some(Step { number, log_index, offset }))
     }
 
-    /// Reads the records of a segment up to its end and indexes them by account.
+    /// Reads the records of a segment up to its end and indexes them.
     pub(super) fn index(
         &mut self,
         span: Span,
         mut read: impl FnMut(u64, usize) -> Result<Bytes, Fault>,
     ) -> Result<MemoryIndex, Fault> {
-        let mut index = MemoryIndex::default();
+        let mut found = MemoryIndex::default();
         while self.at.records < span.end.records {
             let Some(step) = self.next(&mut read)? else { break };
             let relative = relative(span.start, step.number);
-            for account in self.record(step)?.accounts() {
-                index.add(account, RecordLocation { relative, offset: step.offset as u32 });
+            for account in index::keys(&self.record(step)?) {
+                found.add(account, RecordLocation { relative, offset: step.offset as u32 });
             }
         }
-        Ok(index)
+        Ok(found)
     }
 
     pub(super) fn raw(&self) -> &[u8] {

@@ -1,13 +1,13 @@
 //! `GET /v1/audit`: the change log.
 
-use earmark_admission::{ChangeEntry, ChangeKind, ChangePage};
-use earmark_core::{KeyChange, LimitEdit, VaultName};
+use earmark_admission::{ChangeEntry, ChangeKind, ChangePage, ChangeQuery, ChangedLimit, LimitDocument};
+use earmark_core::{Definition, KeyChange, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits;
 use super::reply::Reply;
-use super::schema::{described, exactly};
+use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::Shape;
 use crate::app::App;
@@ -18,14 +18,18 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
     let Some(keys) = app.backend.keys() else {
         return Reply::not_found("this server has no change log");
     };
-    let after = call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default();
-    let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT);
-    let _permit = match call.context.admit(app, page_size.max(CHANGE_LOG_PAGE_COST)).await {
+    let query = ChangeQuery {
+        namespace: (!call.context.caller.is_server_admin()).then(|| call.namespace()),
+        key: call.query("key").and_then(|text| text.parse().ok()),
+        actor: call.query("actor").and_then(|text| text.parse().ok()),
+        after: call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default(),
+        page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT),
+    };
+    let _permit = match call.context.admit(app, query.page_size.max(CHANGE_LOG_PAGE_COST)).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };
-    let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
-    match execute::read(app, &call.context, keys.log(namespace, after, page_size)).await {
+    match execute::read(app, &call.context, keys.log(query)).await {
         Ok(page) => Reply::ok(&PageWire::of(&page)),
         Err(error) => limits::failed(&error),
     }
@@ -59,21 +63,49 @@ struct EntryWire<'a> {
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum WhatWire<'a> {
-    Transaction { tx_id: String, log_index: u64, client_id: &'a str, sequence: u64 },
-    Key { key_id: &'a str },
-    Limit { key: &'a str, revision: u64 },
+    Transaction {
+        tx_id: String,
+        log_index: u64,
+        client_id: &'a str,
+        sequence: u64,
+        limits: Vec<LimitWire<'a>>,
+    },
+    Key {
+        key_id: &'a str,
+    },
+    Limit {
+        revision: u64,
+        #[serde(flatten)]
+        limit: Box<LimitWire<'a>>,
+    },
     Quotas,
+}
+
+/// A limit before and after a change.
+#[derive(Serialize)]
+struct LimitWire<'a> {
+    key: &'a str,
+    old: Option<LimitDocument>,
+    new: Option<LimitDocument>,
+}
+
+impl<'a> LimitWire<'a> {
+    fn of(limit: &'a ChangedLimit) -> LimitWire<'a> {
+        let document = |definition: &Option<Definition>| definition.as_ref().map(LimitDocument::of);
+        LimitWire { key: limit.key.as_str(), old: document(&limit.old), new: document(&limit.new) }
+    }
 }
 
 impl<'a> EntryWire<'a> {
     fn of(entry: &'a ChangeEntry) -> EntryWire<'a> {
         let (summary, what) = match &entry.what {
-            ChangeKind::Transaction { tx_id, log_index, client, sequence, operations } => {
+            ChangeKind::Transaction { tx_id, log_index, client, sequence, operations, limits } => {
                 let what = WhatWire::Transaction {
                     tx_id: tx_id.to_string(),
                     log_index: *log_index,
                     client_id: client.as_str(),
                     sequence: *sequence,
+                    limits: limits.iter().map(LimitWire::of).collect(),
                 };
                 (if operations.is_empty() { "nothing".into() } else { operations.join("; ") }, what)
             }
@@ -84,13 +116,10 @@ impl<'a> EntryWire<'a> {
                 };
                 (format!("{change}_key {id} {name} {role}"), WhatWire::Key { key_id: id.as_str() })
             }
-            ChangeKind::Limit { edit, key, revision } => {
-                let edit = match edit {
-                    LimitEdit::Put => "put",
-                    LimitEdit::Deleted => "delete",
-                };
-                let what = WhatWire::Limit { key: key.as_str(), revision: *revision };
-                (format!("{edit}_limit {key}"), what)
+            ChangeKind::Limit { limit, revision } => {
+                let edit = if limit.new.is_some() { "put" } else { "delete" };
+                let what = WhatWire::Limit { revision: *revision, limit: LimitWire::of(limit).into() };
+                (format!("{edit}_limit {}", limit.key), what)
             }
             ChangeKind::Quotas { changes } => {
                 let each = changes.iter().map(|change| format!("{} {} to {}", change.kind, change.old, change.new));
@@ -115,7 +144,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let text = json!({"type": "string"});
     let entry = |kind: &str, more: &[(&str, &Value)]| {
         let mut properties = json!({
-            "place": described(Shape::LogPosition.schema(), "Use it as `after` to continue behind this entry."),
+            "place": described(Shape::LogPosition.schema(), "Use it as `after` to continue with older entries."),
             "at_unix_ms": count,
             "actor": text,
             "namespace": text,
@@ -128,10 +157,16 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         }
         exactly(properties, &[])
     };
-    let transaction =
-        entry("transaction", &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)]);
+    let definition = |about: &str| json!({"oneOf": [schema::defined(), {"type": "null"}], "description": about});
+    let old = definition("The definition before; null for a new limit. While it was decreasing: with the target.");
+    let new = definition("The definition after; null for a deleted limit.");
+    let changed = exactly(json!({"key": text, "old": old, "new": new}), &[]);
+    let limits = json!({"type": "array", "items": changed, "description": "The limits it put or deleted, in order."});
+    let of_transaction =
+        [("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count), ("limits", &limits)];
+    let transaction = entry("transaction", &of_transaction);
     let key = entry("key", &[("key_id", &text)]);
-    let limit = entry("limit", &[("key", &text), ("revision", &count)]);
+    let limit = entry("limit", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
     let quotas = entry("quotas", &[]);
     let mut next = described(
         Shape::LogPosition.schema(),

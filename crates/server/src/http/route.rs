@@ -429,7 +429,7 @@ pub(crate) static ROUTES: [Route; 31] = [
         query: shape::CHANGES_QUERY,
         queue_cost: QueueCost::PerItem,
         operation: "list_changes",
-        about: "Lists transactions and changes of limits and keys with their actors, oldest first, in pages.",
+        about: "Lists transactions and changes of limits and keys, newest first, with actors and definitions.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
         ..get("/v1/audit", Access::Manage, |app, call| Box::pin(audit::get(app, call)))
     },

@@ -84,7 +84,7 @@ fn of_kind(kind: &LimitKind) -> Value {
 }
 
 /// The schema of a limit definition in a response: every field of its kind, none null.
-fn defined() -> Value {
+pub(super) fn defined() -> Value {
     let answered = |kind: &LimitKind| {
         let mut schema = of_kind(kind);
         let mut required = vec![];

@@ -8,7 +8,7 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind};
 
 use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX};
 use earmark_core::{
-    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
+    AccountName, Actor, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
     VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
@@ -142,6 +142,7 @@ names! {
     ASSET: AssetName, "^[a-z0-9_]+$";
     KEY_NAME: KeyName, "^[A-Za-z0-9._@+-]+$";
     KEY_ID: KeyId, "^[a-z0-9]+$";
+    ACTOR: Actor, "^(user|client|system):[A-Za-z0-9:._@+-]+$";
 }
 
 /// A positive amount of credit, without leading zeros.
@@ -238,7 +239,13 @@ pub(super) const ENTRIES_QUERY: &[Field] = &[
 
 /// The query of the change log.
 pub(super) const CHANGES_QUERY: &[Field] = &[
-    parameter("after", Shape::LogPosition, "`next` of the previous page, or `place` of a change."),
+    parameter("key", Shape::Name(&LIMIT_KEY), "Only changes of the limit with exactly this key."),
+    parameter("actor", Shape::Name(&ACTOR), "Only changes by exactly this actor."),
+    parameter(
+        "after",
+        Shape::LogPosition,
+        "`next` of the previous page, or `place` of a change, with the same filters.",
+    ),
     parameter("page_size", PAGE_SIZE, "Changes per page, by default 100. A page may be shorter."),
 ];
 

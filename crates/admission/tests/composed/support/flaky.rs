@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError, Credits,
+    AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, Credits,
     EnforcedStatus, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsReserve,
     ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
@@ -232,13 +232,8 @@ impl Credits for FlakyCredits {
         self.0.entries(account, after, page_size)
     }
 
-    fn changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        self.0.changes(namespace, after, page_size)
+    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
+        self.0.changes(query)
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {

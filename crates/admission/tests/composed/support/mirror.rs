@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, CompleteAnswer,
-    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, HoldAnswer, HoldRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, ChangeQuery,
+    CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, HoldAnswer, HoldRequest,
     HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
     Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
@@ -218,13 +218,8 @@ impl Credits for MirroredCredits {
         self.credits.entries(account, after, page_size)
     }
 
-    fn changes(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        page_size: usize,
-    ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        self.credits.changes(namespace, after, page_size)
+    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
+        self.credits.changes(query)
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, SettleEntry,
-    Transaction,
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, Replaced,
+    SettleEntry, Transaction,
 };
-use crate::book::codec::{CodecError, moment, operations, put_moment, put_operations, put_receipt, receipt, role};
-use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
+use crate::book::codec::{
+    CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
+};
+use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
 use crate::keys::KeyNumber;
 use crate::quota::QuotaKind;
 use crate::wire::{Bytes, Put};
@@ -25,6 +27,10 @@ const RELEASE: u8 = 4;
 const KEY: u8 = 5;
 const LIMIT: u8 = 6;
 const QUOTAS: u8 = 7;
+
+const LIMIT_CREATED: u8 = 1;
+const LIMIT_REDEFINED: u8 = 2;
+const LIMIT_DELETED: u8 = 3;
 
 impl JournalRecord {
     /// Appends the record to `out`: 55 bytes for a hold, plus its actor.
@@ -89,7 +95,7 @@ impl JournalRecord {
             }),
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
-            LIMIT => JournalRecord::Limit(limit(&mut input)?),
+            LIMIT => JournalRecord::Limit(Box::new(limit(&mut input)?)),
             QUOTAS => JournalRecord::Quotas(quotas(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
@@ -109,6 +115,11 @@ fn put_transaction(out: &mut Vec<u8>, transaction: &Transaction) {
     out.put_text(transaction.client.as_str());
     put_receipt(out, &transaction.receipt);
     put_operations(out, &transaction.operations);
+    out.put_len(transaction.replaced.len());
+    for replaced in &transaction.replaced {
+        out.put_len(replaced.operation);
+        put_definition(out, &replaced.definition);
+    }
     out.put_len(transaction.changes.len());
     for change in &transaction.changes {
         out.put_u32(change.account.0);
@@ -126,7 +137,23 @@ fn transaction(input: &mut Bytes<'_>) -> Result<Transaction> {
     if operations.len() > OPERATIONS_MAX {
         return Err(CodecError::Malformed("it has too many operations"));
     }
-    Ok(Transaction { namespace, vault, client, receipt, operations, changes: changes(input)? })
+    let replaced = replaced(input, &operations)?;
+    Ok(Transaction { namespace, vault, client, receipt, operations, replaced, changes: changes(input)? })
+}
+
+fn replaced(input: &mut Bytes<'_>, operations: &[Operation]) -> Result<Vec<Replaced>> {
+    let mut found: Vec<Replaced> = Vec::new();
+    for _ in 0..input.u32()? {
+        let (operation, definition) = (input.u32()? as usize, definition(input)?);
+        if found.last().is_some_and(|last| last.operation >= operation) {
+            return Err(CodecError::Malformed("its replaced definitions are out of order"));
+        }
+        if operations.get(operation).and_then(Operation::limit) != Some(&definition.key) {
+            return Err(CodecError::Malformed("a replaced definition is not of its operation's limit"));
+        }
+        found.push(Replaced { operation, definition });
+    }
+    Ok(found)
 }
 
 fn changes(input: &mut Bytes<'_>) -> Result<Vec<Change>> {
@@ -172,8 +199,21 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
 fn put_limit(out: &mut Vec<u8>, limit: &LimitEntry) {
     put_moment(out, limit.at);
     out.put_u16(limit.namespace.0);
-    out.put_text(limit.key.as_str());
-    out.put_u8(limit.change as u8);
+    match &limit.edit {
+        LimitEdit::Put { old: None, new } => {
+            out.put_u8(LIMIT_CREATED);
+            put_definition(out, new);
+        }
+        LimitEdit::Put { old: Some(old), new } => {
+            out.put_u8(LIMIT_REDEFINED);
+            put_definition(out, old);
+            put_definition(out, new);
+        }
+        LimitEdit::Deleted { old } => {
+            out.put_u8(LIMIT_DELETED);
+            put_definition(out, old);
+        }
+    }
     out.put_u64(limit.revision);
     out.put_text(limit.actor.as_str());
 }
@@ -182,12 +222,7 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
     Ok(LimitEntry {
         at: moment(input)?,
         namespace: NamespaceId(input.u16()?),
-        key: LimitKey::new(input.text()?)?,
-        change: match input.u8()? {
-            1 => LimitEdit::Put,
-            2 => LimitEdit::Deleted,
-            _ => return Err(CodecError::Malformed("what became of its limit is unknown")),
-        },
+        edit: limit_edit(input)?,
         revision: input.u64()?,
         actor: Actor::new(input.text()?)?,
     })
@@ -216,6 +251,21 @@ fn quotas(input: &mut Bytes<'_>) -> Result<QuotaEntry> {
         changes.push(QuotaChange { kind, old: input.u64()?, new: input.u64()? });
     }
     Ok(QuotaEntry { at, namespace, changes, actor: Actor::new(input.text()?)? })
+}
+
+fn limit_edit(input: &mut Bytes<'_>) -> Result<LimitEdit> {
+    match input.u8()? {
+        LIMIT_CREATED => Ok(LimitEdit::Put { old: None, new: definition(input)? }),
+        LIMIT_REDEFINED => {
+            let (old, new) = (definition(input)?, definition(input)?);
+            if old.key != new.key {
+                return Err(CodecError::Malformed("its definitions are of different limits"));
+            }
+            Ok(LimitEdit::Put { old: Some(old), new })
+        }
+        LIMIT_DELETED => Ok(LimitEdit::Deleted { old: definition(input)? }),
+        _ => Err(CodecError::Malformed("what became of its limit is unknown")),
+    }
 }
 
 fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {

@@ -82,8 +82,14 @@ fn transaction() -> Transaction {
             results: results(8, 9),
         }),
         operations: operations(10, Some(11), "why"),
+        replaced: vec![replaced(0), replaced(2)],
         changes: vec![change(12, 0, -1), change(12, 1, 2), change(13, 0, i128::MIN)],
     }
+}
+
+/// A definition that an operation of [`operations`] replaced.
+fn replaced(operation: usize) -> Replaced {
+    Replaced { operation, definition: definition(Kind::Rolling { window_seconds: 60 }, 5) }
 }
 
 fn hold() -> HoldEntry {
@@ -150,6 +156,7 @@ fn any_transaction() -> impl Strategy<Value = Transaction> {
                 results: results(numbers.2, numbers.4),
             }),
             operations: asked.3.iter().map(|position| all[*position].clone()).collect(),
+            replaced: (0..asked.3.len()).filter(|each| asked.3[*each] < 3).map(replaced).collect(),
             changes: changes.iter().map(|each| change(each.0, each.1, each.2)).collect(),
         }
     })
@@ -170,14 +177,23 @@ fn any_key() -> impl Strategy<Value = KeyEntry> {
 }
 
 fn any_limit() -> impl Strategy<Value = LimitEntry> {
-    (any::<(u64, u16, bool, u64)>(), "[a-z]{1,9}").prop_map(|((at, namespace, is_put, revision), key)| LimitEntry {
-        at: moment(at),
-        namespace: NamespaceId(namespace),
-        key: key.parse().unwrap(),
-        change: if is_put { LimitEdit::Put } else { LimitEdit::Deleted },
-        revision,
-        actor: format!("client:{key}").parse().unwrap(),
-    })
+    let definition = |capacity| match capacity {
+        0 => definition(Kind::Credit(terms()), 0),
+        _ => definition(Kind::Concurrency { timeout_seconds: 9 }, capacity),
+    };
+    let capacities = (any::<Option<u64>>(), any::<Option<u64>>());
+    (any::<(u64, u16, u64)>(), capacities, "[a-z]{1,9}").prop_map(
+        move |((at, namespace, revision), (old, new), name)| LimitEntry {
+            at: moment(at),
+            namespace: NamespaceId(namespace),
+            edit: match new {
+                Some(new) => LimitEdit::Put { old: old.map(definition), new: definition(new) },
+                None => LimitEdit::Deleted { old: definition(old.unwrap_or(1)) },
+            },
+            revision,
+            actor: format!("client:{name}").parse().unwrap(),
+        },
+    )
 }
 
 fn any_record() -> impl Strategy<Value = JournalRecord> {
@@ -195,7 +211,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         settle.prop_map(JournalRecord::Settle),
         any_hold().prop_map(JournalRecord::Release),
         any_key().prop_map(JournalRecord::Key),
-        any_limit().prop_map(JournalRecord::Limit),
+        any_limit().prop_map(|limit| JournalRecord::Limit(limit.into())),
     ]
 }
 
@@ -274,18 +290,36 @@ fn the_bytes_of_a_record_never_change() {
         + "6b31010000006e03040000007465616d06000000757365723a37";
     assert_eq!(hex(&bytes(&JournalRecord::Key(key.clone()))), key_bytes);
     assert_eq!(JournalRecord::Key(key).accounts(), []);
-    let limit = LimitEntry {
-        at: moment(1),
-        namespace: NamespaceId(2),
-        key: "rpm".parse().unwrap(),
-        change: LimitEdit::Deleted,
-        revision: 3,
-        actor: "user:7".parse().unwrap(),
+    let limit = |edit| {
+        let actor = "user:7".parse().unwrap();
+        let entry = LimitEntry { at: moment(1), namespace: NamespaceId(2), edit, revision: 3, actor };
+        JournalRecord::Limit(entry.into())
     };
-    let limit_bytes =
-        "0106010000000000000001010000000000000200".to_owned() + "0300000072706d02030000000000000006000000757365723a37";
-    assert_eq!(hex(&bytes(&JournalRecord::Limit(limit.clone()))), limit_bytes);
-    assert_eq!(JournalRecord::Limit(limit).accounts(), []);
+    let old = definition(Kind::Rolling { window_seconds: 60 }, 5);
+    let new = Definition { capacity: 7, ..old.clone() };
+    let of_capacity = |capacity: u8| {
+        format!("0a0000006f70656e61693a72706d013c000000{capacity:02x}0000000000000001000000750100000064") + "02"
+    };
+    let (head, end) = ("0106010000000000000001010000000000000200", "030000000000000006000000757365723a37");
+    let [five, seven] = [5, 7].map(of_capacity);
+    for (edit, expected) in [
+        (LimitEdit::Put { old: None, new: new.clone() }, format!("01{seven}")),
+        (LimitEdit::Put { old: Some(old.clone()), new }, format!("02{five}{seven}")),
+        (LimitEdit::Deleted { old }, format!("03{five}")),
+    ] {
+        assert_eq!(hex(&bytes(&limit(edit.clone()))), format!("{head}{expected}{end}"));
+        assert_eq!(limit(edit).accounts(), []);
+    }
+}
+
+#[test]
+fn a_transaction_tells_each_limit_before_and_after() {
+    let transaction = transaction();
+    let found: Vec<_> = transaction.limit_changes().collect();
+    let capacities: Vec<_> =
+        found.iter().map(|change| [change.old, change.new].map(|of| of.map(|of| of.capacity))).collect();
+    assert_eq!(capacities, [[Some(5), Some(7)], [None, Some(0)], [Some(5), None]]);
+    assert!(found.iter().all(|change| *change.key == key()));
 }
 
 #[test]
@@ -297,6 +331,12 @@ fn what_is_no_record_is_refused_by_what_is_wrong_with_it() {
     };
     let doubled = refused(&|transaction| transaction.changes[1].asset = AssetId(0));
     assert_eq!(doubled, "it cannot be decoded: its changes are out of order");
+    let twice = refused(&|transaction| transaction.replaced = vec![replaced(2), replaced(0)]);
+    assert_eq!(twice, "it cannot be decoded: its replaced definitions are out of order");
+    for elsewhere in [3, 99] {
+        let foreign = refused(&|transaction| transaction.replaced = vec![replaced(elsewhere)]);
+        assert_eq!(foreign, "it cannot be decoded: a replaced definition is not of its operation's limit");
+    }
     let many = refused(&|transaction| transaction.operations = vec![operations(1, None, "").remove(3); 257]);
     assert_eq!(many, "it cannot be decoded: it has too many operations");
     let mut late = bytes(&JournalRecord::Hold(hold()));

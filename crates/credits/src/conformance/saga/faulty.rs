@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AssetName, NamespaceName, UnixMs};
+use earmark_admission::Answer;
+use earmark_core::{AssetName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -12,7 +12,7 @@ use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEn
 use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
     Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners, Store,
-    StoreError, Survey, Surveyed, Transactions,
+    StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 
 /// Whether a fault hits before or after the effect of a call.
@@ -285,13 +285,8 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.history(account, after, max)))
     }
 
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>> {
-        Box::pin(self.through(move || self.inner.transactions(namespace, after, max)))
+    fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>> {
+        Box::pin(self.through(move || self.inner.transactions(query)))
     }
 
     fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

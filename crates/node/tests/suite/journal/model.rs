@@ -83,6 +83,16 @@ impl Run {
         expected.truncate(limit);
         let found = self.journal.records_of(account, after, limit).unwrap();
         assert_eq!(found, (expected, has_more), "{}: {account:?} after {after}, {limit}", self.what);
+        let of_log = self.model.iter().rev().filter(|entry| entry.record.is_change());
+        let of_log = of_log.filter(|entry| after == 0 || entry.number < after);
+        let expected: Vec<JournalEntry> = of_log.take(limit).cloned().collect();
+        let mut found = Vec::new();
+        let rest = self.journal.changes(after, |entry| {
+            let is_wanted = found.len() < limit;
+            found.extend(is_wanted.then(|| entry.clone()));
+            is_wanted
+        });
+        assert_eq!((rest.unwrap(), found), (None, expected), "{}: changes before {after}, {limit}", self.what);
     }
 }
 

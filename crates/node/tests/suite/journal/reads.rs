@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earmark_core::AccountId;
 use earmark_node::{Disk, Journal, JournalEntry, JournalOptions, RealDisk};
 
-use crate::journal::records::hold_of;
+use crate::journal::records::{hold_of, limit_put};
 use crate::journal::{CLUSTER, SMALL, all};
 use crate::support::disk::SimDisk;
 
@@ -73,6 +73,45 @@ fn pages_reach_from_the_first_record_to_the_last() {
     }
     let expected: Vec<u64> = (1..20_000).filter(|number| number % 400 == 1).collect();
     assert_eq!(numbers, expected);
+}
+
+/// Changes are found by the index: holds between them are not read. A long run of segments without changes is read in
+/// pieces.
+#[test]
+fn changes_are_found_without_reading_the_holds_between_them() {
+    let disk = SimDisk::new();
+    let options = JournalOptions { segment_bytes: 1_000, ..SMALL };
+    let journal = Journal::open(disk.mount(), options, None).unwrap();
+    for number in 1..=10_000_u64 {
+        let record = if [1, 20, 9_999].contains(&number) { limit_put() } else { hold_of(7, number) };
+        journal.append(number, &[record]).unwrap();
+    }
+    journal.flush_blocking().unwrap();
+    let read = |before: u64| {
+        let (mut numbers, bytes) = (Vec::new(), disk.read_bytes());
+        let rest = journal.changes(before, |entry| {
+            assert_eq!(entry.record, limit_put());
+            numbers.push(entry.number);
+            true
+        });
+        let bytes = disk.read_bytes() - bytes;
+        assert!(bytes < 1_500_000, "{bytes} bytes were read");
+        (numbers, rest.unwrap())
+    };
+    let (mut found, mut before, mut pieces) = (Vec::new(), 0, 0);
+    loop {
+        let (numbers, rest) = read(before);
+        found.extend(numbers);
+        pieces += 1;
+        match rest {
+            Some(rest) => before = rest,
+            None => break,
+        }
+    }
+    assert_eq!(found, [9_999, 20, 1]);
+    assert!((2..6).contains(&pieces), "{pieces} pieces");
+    assert_eq!(read(20), (vec![1], None));
+    assert_eq!(read(1), (vec![], None));
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, HoldEntry, JournalRecord, LeaseId, LimitId,
-    NamespaceId, Operation, Receipt, SettleEntry, Transaction, TxId, UnixMs, VaultId,
+    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, Definition, HoldEntry, JournalRecord, Kind,
+    LeaseId, LimitEdit, LimitEntry, LimitId, NamespaceId, Operation, Overage, Receipt, SettleEntry, Transaction, TxId,
+    UnixMs, VaultId,
 };
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -12,7 +13,7 @@ use rand::rngs::StdRng;
 pub const ACCOUNTS: u32 = 6;
 
 pub fn record(random: &mut StdRng) -> JournalRecord {
-    match random.gen_range(0..5) {
+    match random.gen_range(0..6) {
         0 => JournalRecord::Transaction(transaction(random)),
         1 => JournalRecord::Release(hold(random)),
         2 => JournalRecord::Settle(SettleEntry {
@@ -23,12 +24,32 @@ pub fn record(random: &mut StdRng) -> JournalRecord {
             debt: random.r#gen(),
             uncollected: random.r#gen(),
         }),
+        3 => limit_put(),
         _ => JournalRecord::Hold(hold(random)),
     }
 }
 
 pub fn records(random: &mut StdRng, count: usize) -> Vec<JournalRecord> {
     (0..count).map(|_| record(random)).collect()
+}
+
+/// A limit that was redefined.
+pub fn limit_put() -> JournalRecord {
+    let definition = |capacity| Definition {
+        key: "rpm".parse().unwrap(),
+        kind: Kind::Rolling { window_seconds: 60 },
+        capacity,
+        unit: "requests".into(),
+        description: String::new(),
+        overage: Overage::Debt,
+    };
+    JournalRecord::Limit(Box::new(LimitEntry {
+        at: UnixMs::new(1_700_000_000_000).into(),
+        namespace: NamespaceId::DEFAULT,
+        edit: LimitEdit::Put { old: Some(definition(60)), new: definition(120) },
+        revision: 2,
+        actor: Actor::new("user:7").unwrap(),
+    }))
 }
 
 pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
@@ -76,6 +97,7 @@ fn transaction(random: &mut StdRng) -> Transaction {
             results: Vec::new(),
         }),
         operations: vec![issue; random.gen_range(0..3)],
+        replaced: Vec::new(),
         changes: (changes.into_iter())
             .map(|account| Change { account: AccountId(account), asset: AssetId(0), amount: random.r#gen() })
             .collect(),

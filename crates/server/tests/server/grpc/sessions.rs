@@ -122,7 +122,7 @@ async fn a_session_acts_as_its_user_in_its_namespace_and_within_its_role() {
     let entries = audit["entries"].as_array().unwrap();
     let seen = |entry: &Value| ["summary", "actor", "namespace"].map(|field| entry[field].as_str().unwrap().to_owned());
     let entries: Vec<[String; 3]> = entries.iter().map(seen).collect();
-    let expected = ["put_limit slots", "open_vault eu", "open_vault us"];
+    let expected = ["open_vault us", "open_vault eu", "put_limit slots"];
     assert_eq!(entries, expected.map(|what| [what, "user:789", "team"].map(str::to_owned)));
     // Limits of `default` belong to another namespace.
     let limits = keyed.ask(Some(&reader), "GET", "/v1/admin/limits", "").await;

@@ -415,18 +415,76 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
     };
     let first = ask("/v1/audit?page_size=1").await;
     assert_eq!(first["entries"][0]["actor"], "system:local");
-    assert_eq!(first["entries"][0]["summary"], "put_limit a");
-    assert_eq!(first["entries"][0]["revision"], 1);
+    assert_eq!(first["entries"][0]["summary"], format!("create_key {id} root admin"));
     assert_eq!(first["entries"][0]["place"], first["next"]);
     let rest = ask(&format!("/v1/audit?after={}", first["next"].as_str().unwrap())).await;
     assert_eq!(rest["entries"][0]["summary"], "open_vault eu");
-    assert_eq!(rest["entries"][1]["summary"], format!("create_key {id} root admin"));
+    assert_eq!(rest["entries"][0]["limits"], json!([]));
+    assert_eq!(rest["entries"][1]["summary"], "put_limit a");
+    assert_eq!(rest["entries"][1]["revision"], 1);
     assert_eq!(rest["next"], Value::Null);
     for wrong in ["x", "-1", "1-2", "", "1-2.3.4", "99999999999999999999"] {
         let answer = ask(&format!("/v1/audit?after={wrong}")).await;
         assert_eq!(answer["error"], "invalid_request", "{wrong}: {answer}");
         let message = answer["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("after: found {wrong:?}, expected")), "{message}");
+    }
+}
+
+/// The change log once had no values: it said that a limit was put, and not what it was before and after.
+#[tokio::test]
+async fn changes_of_limits_are_listed_with_old_and_new_definitions_and_filtered() {
+    let server = TestServer::open().await;
+    let definition = |key: &str, capacity: u64| {
+        json!({"key": key, "kind": "rolling", "capacity": capacity, "window_seconds": 60, "unit": "calls",
+            "description": "", "overage": "debt"})
+    };
+    server.ok("PUT", "/v1/admin/limits", &definition("a", 60)).await;
+    server.ok("PUT", "/v1/admin/limits", &definition("a", 120)).await;
+    server.ok("PUT", "/v1/admin/limits", &definition("ab", 7)).await;
+    let operations = json!([
+        {"put_limit": {"definition": definition("b", 1)}},
+        {"put_limit": {"definition": definition("a", 90)}},
+        {"delete_limit": {"key": "ab"}},
+    ]);
+    let write = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": operations});
+    server.ok("POST", "/v1/write", &write).await;
+    server.ok("DELETE", "/v1/admin/limits/a", &Value::Null).await;
+    let ask = async |query: &str| server.ok("GET", &format!("/v1/audit{query}"), &Value::Null).await;
+    let all = ask("").await;
+    let entries = all["entries"].as_array().unwrap();
+    let summaries: Vec<&str> = entries.iter().map(|entry| entry["summary"].as_str().unwrap()).collect();
+    let written = "put_limit b; put_limit a; delete_limit ab";
+    assert_eq!(summaries, ["delete_limit a", written, "put_limit ab", "put_limit a", "put_limit a"]);
+    let changed = |entry: &Value| [entry["old"].clone(), entry["new"].clone()];
+    assert_eq!(changed(&entries[0]), [definition("a", 90), Value::Null]);
+    assert_eq!(changed(&entries[3]), [definition("a", 60), definition("a", 120)]);
+    assert_eq!(changed(&entries[4]), [Value::Null, definition("a", 60)]);
+    let limits = json!([
+        {"key": "b", "old": null, "new": definition("b", 1)},
+        {"key": "a", "old": definition("a", 120), "new": definition("a", 90)},
+        {"key": "ab", "old": definition("ab", 7), "new": null},
+    ]);
+    assert_eq!(entries[1]["limits"], limits);
+    // Filters are exact, and pages keep them.
+    assert_eq!(ask("?key=a").await["entries"], json!([entries[0], entries[1], entries[3], entries[4]]));
+    assert_eq!(ask("?key=ab").await["entries"], json!([entries[1], entries[2]]));
+    assert_eq!(ask("?key=c").await, json!({"entries": [], "next": null}));
+    assert_eq!(ask("?actor=system:local").await["entries"], all["entries"]);
+    assert_eq!(ask("?actor=user:7&key=a").await, json!({"entries": [], "next": null}));
+    let page = ask("?key=a&page_size=3").await;
+    let after = page["next"].as_str().unwrap();
+    assert_eq!(ask(&format!("?key=a&after={after}")).await, json!({"entries": [entries[4]], "next": null}));
+    for (query, message) in [
+        ("?key=", "key: found nothing"),
+        ("?key=a%20b", "key: found ' ' at byte 1"),
+        ("?actor=bob", "actor: found no kind of actor at its start"),
+        ("?actor=user:7&actor=user:8", "actor: given twice"),
+        ("?limit=a", "query: found \"limit\", allowed are key and actor and after and page_size"),
+    ] {
+        let answer = server.ask("GET", &format!("/v1/audit{query}"), "").await;
+        let found = answer.problem(400, "invalid_request");
+        assert!(found.starts_with(message), "{query}: {found}");
     }
 }
 

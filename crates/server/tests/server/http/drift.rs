@@ -342,6 +342,13 @@ async fn callers(drift: &mut Drift) {
         drift.check(&method, &path, noisy);
     }
     let server = TestServer::open().await;
+    let limit = |capacity: u64| json!({"key": "a", "kind": "rolling", "capacity": capacity, "window_seconds": 60});
+    for capacity in [1, 2] {
+        drift.ask(&server, "PUT", LIMITS, "", &limit(capacity)).await;
+    }
+    let operations = json!([{"put_limit": {"definition": limit(3)}}, {"delete_limit": {"key": "a"}}]);
+    let write = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": operations});
+    drift.ask(&server, "POST", WRITE, "", &write).await;
     drift.ask(&server, "GET", "/v1/audit", "", &Value::Null).await;
     let answer = server.ask("GET", "/v1/audit?page_size=0", "").await;
     drift.check("GET", CHANGES, &answer);

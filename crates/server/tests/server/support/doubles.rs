@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage, Cluster,
+    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest, EntryPage,
     KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
     PutLimitRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
@@ -160,7 +160,7 @@ impl Keys for Broken {
         self.fail()
     }
 
-    fn log(&self, _: Option<NamespaceName>, _: ChangeCursor, _: usize) -> Answer<'_, Result<ChangePage, BackendError>> {
+    fn log(&self, _: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
         self.fail()
     }
 }
