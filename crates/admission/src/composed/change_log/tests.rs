@@ -172,9 +172,10 @@ fn changes_made_meanwhile_are_not_listed_on_later_pages() {
     };
     for (book, credit, newer_book, newer_credit) in [
         (vec![1], vec![9, 8], vec![10, 1], vec![9, 8]),
-        (vec![], vec![9, 8], vec![10], vec![11, 9, 8]),
+        // A new item is a commit of its own: the three before it are one.
+        (vec![], vec![9, 8, 7], vec![10], vec![11, 9, 8, 7]),
         (vec![9, 8], vec![], vec![9, 8], vec![10]),
-        (vec![9, 8], vec![1], vec![9, 8], vec![10, 1]),
+        (vec![9, 8], vec![3, 2, 1], vec![9, 8], vec![10, 3, 2, 1]),
     ] {
         let first = merged(&list(&book, true), &list(&credit, false), ChangeCursor::default(), 1);
         assert_eq!(first.entries[0].at.get(), 9);

@@ -476,7 +476,7 @@ async fn changes_of_limits_are_listed_with_old_and_new_definitions_and_filtered(
     let after = page["next"].as_str().unwrap();
     assert_eq!(ask(&format!("?key=a&after={after}")).await, json!({"entries": [entries[4]], "next": null}));
     for (query, message) in [
-        ("?key=", "key: found nothing"),
+        ("?key=", "key: found 0 bytes"),
         ("?key=a%20b", "key: found ' ' at byte 1"),
         ("?actor=bob", "actor: found no kind of actor at its start"),
         ("?actor=user:7&actor=user:8", "actor: given twice"),
