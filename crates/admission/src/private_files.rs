@@ -72,7 +72,9 @@ fn restrict_within(path: &Path, depth: usize) {
 fn restrict_one(path: &Path, about: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = about.permissions().mode();
-    if mode & FOREIGN_BITS == 0 {
+    // A device or a pipe belongs to the system: everyone needs /dev/null.
+    let is_ours = about.is_file() || about.is_dir();
+    if !is_ours || mode & FOREIGN_BITS == 0 {
         return Ok(());
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode & !FOREIGN_BITS))
@@ -127,6 +129,17 @@ mod tests {
         assert_eq!([folder.path(), &inner, &file].map(mode), [0o700, 0o700, 0o600]);
         assert_eq!(mode(outside.path()), 0o644, "a link is not followed");
         restrict(&folder.path().join("missing"));
+    }
+
+    /// A sequence file that was a link to `/dev/null` took the device from every other user of the machine.
+    #[test]
+    fn a_socket_keeps_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        restrict(folder.path());
+        assert_eq!((mode(folder.path()), mode(&path)), (0o700, 0o666));
     }
 
     #[test]
