@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
-use crate::output::{self, table, thousands};
+use crate::output::{self, seconds, table, thousands};
 use crate::quantity;
 use crate::request;
 
@@ -241,19 +241,17 @@ impl Status {
             let lag = lag.map_or_else(|| "-".to_owned(), |lag| thousands(lag.into()));
             [member.node_id.to_string(), address, member.role.clone(), lag]
         }));
-        let settings: Vec<String> = self
-            .settings
-            .iter()
-            .map(|(name, value)| format!("{} {}", output::visible(name), thousands((*value).into())))
-            .collect();
-        let applied = thousands(self.applied_index.unwrap_or(0).into());
+        // The other settings are shown by --json.
+        let setting = |name: &str| self.settings.get(name).copied().unwrap_or(0);
         format!(
-            "cluster {}, seen from node {}: {leader}, term {}, {applied} entries applied\n{}settings: {}\n",
+            "cluster {}, seen from node {}: {leader}, term {}, {} entries applied; retention {}, at most {} leases\n{}",
             output::visible(&self.cluster_id),
             self.node_id,
             self.term,
-            table(&rows),
-            settings.join(", ")
+            thousands(self.applied_index.unwrap_or(0).into()),
+            seconds(setting("retention_ms") / 1_000),
+            thousands(setting("leases_max").into()),
+            table(&rows)
         )
     }
 }
@@ -285,12 +283,12 @@ mod tests {
         assert_eq!(
             status.text(),
             format!(
-                "cluster {}, seen from node 1: leader is node 1, term 3, 1,500 entries applied\n\
+                "cluster {}, seen from node 1: leader is node 1, term 3, 1,500 entries applied; retention 15 min, \
+                 at most 7 leases\n\
                  ID  ADDRESS         ROLE     LAG\n\
                  1   127.0.0.1:7101  leader   0\n\
                  2   127.0.0.1:7102  voter    1,200\n\
-                 3   127.0.0.1:7103  learner  -\n\
-                 settings: leases_max 7, retention_ms 900,000\n",
+                 3   127.0.0.1:7103  learner  -\n",
                 status.cluster_id
             )
         );
