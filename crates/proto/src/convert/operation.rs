@@ -58,8 +58,8 @@ pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid
 }
 
 /// Operation fields, for error messages.
-const KINDS: &str = "put_limit, delete_limit, open_vault, open_account, freeze_account, unfreeze_account, \
-                     close_account, issue, transfer, retire, retire_client";
+const KINDS: &str = "put_limit, delete_limit, open_vault, retire_client, open_account, freeze_account, \
+                     unfreeze_account, close_account, issue, transfer, retire";
 
 fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
     use v1::operation::Operation as Kind;
