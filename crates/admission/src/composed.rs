@@ -154,7 +154,7 @@ impl<H: BookHost> Parts<H> {
         self.ensure_placement().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
         for key in &keys {
-            self.clear_deleted(&namespace, key).await?;
+            self.finish_change(&namespace, key).await?;
         }
         let answer = self.registry.write(by, request).await?;
         if matches!(answer, WriteAnswer::Committed(_)) {

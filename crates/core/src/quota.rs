@@ -255,7 +255,7 @@ impl Quotas {
 
     /// The journal bytes of each namespace that has written, with their day.
     pub(crate) fn journal_days(&self) -> impl Iterator<Item = (NamespaceId, u64, u64)> + '_ {
-        let all = (0..).map(NamespaceId).zip(&self.hot);
+        let all = (0..=u16::MAX).map(NamespaceId).zip(&self.hot);
         all.filter(|(_, hot)| hot.journal_bytes > 0)
             .map(|(namespace, hot)| (namespace, hot.journal_day, hot.journal_bytes))
     }
@@ -291,6 +291,15 @@ mod tests {
             assert_eq!(QuotaKind::of(kind as u8), Some(kind));
         }
         assert_eq!(QuotaKind::of(0), None);
+    }
+
+    /// The number of the namespace after the last overflowed, and every replica stopped at its next snapshot.
+    #[test]
+    fn journal_bytes_are_listed_with_as_many_namespaces_as_there_may_be() {
+        let (config, mut quotas) = (Config::default(), Quotas::default());
+        (0..=u16::MAX).for_each(|_| quotas.add_namespace(&config));
+        quotas.add_journal_bytes(NamespaceId(u16::MAX), UnixMs::new(DAY_MS), 7);
+        assert_eq!(quotas.journal_days().collect::<Vec<_>>(), [(NamespaceId(u16::MAX), 1, 7)]);
     }
 
     #[test]

@@ -272,13 +272,16 @@ impl RaftBatchTarget {
         Err(ProposeError::Unknown(format!("{commands} commands got {} outcomes", outcomes.len())))
     }
 
-    /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A limit change
-    /// has neither, so it is retried only if it was not taken.
+    /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A change of
+    /// limits, quotas or settings has neither, so it is retried only if it was not taken.
     async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, ExecuteError> {
         let mut is_repeatable = true;
         for waiting in batch.iter_mut() {
             waiting.submission.each_command(&mut |_, command| {
-                is_repeatable &= !matches!(command, Command::PutLimit(_) | Command::DeleteLimit(_));
+                is_repeatable &= !matches!(
+                    command,
+                    Command::PutLimit(_) | Command::DeleteLimit(_) | Command::SetQuotas(_) | Command::Configure(_)
+                );
             });
         }
         let mut metrics = self.node.raft.metrics();

@@ -361,7 +361,11 @@ impl PeerService for Service {
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {
         let RemoveRequest { node } = request.into_inner();
-        Ok(Response::new(members_reply(self.members.remove(node).await)))
+        let removed = match self.proposer.is_leader() {
+            true => self.members.remove(node).await,
+            false => Err(MembersError::Unavailable("this node is not the leader".into())),
+        };
+        Ok(Response::new(members_reply(removed)))
     }
 }
 

@@ -32,7 +32,6 @@ use tonic_reflection::server::Builder;
 
 use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
-use crate::body::BODY_BYTES_MAX;
 use crate::execute::RequestContext;
 use crate::head;
 use crate::http::REQUEST_ID;
@@ -46,6 +45,9 @@ pub(crate) use method::METHODS;
 
 /// Any tonic service.
 type Serve = Box<dyn Fn(Request<Body>) -> BoxFuture<Response<tonic::body::Body>, Infallible> + Send + Sync>;
+
+/// Bytes of a reflection request. Its answer repeats it, and needs neither credentials nor a share of memory.
+const REFLECTION_BYTES_MAX: usize = 4 << 10;
 
 /// All gRPC services.
 #[derive(Clone)]
@@ -63,8 +65,8 @@ impl Grpc {
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
             cluster: boxed(ClusterServiceServer::new(cluster::ClusterAdmin(Arc::clone(app)))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),
-            reflection: boxed(reflection().build_v1()?.max_decoding_message_size(BODY_BYTES_MAX)),
-            reflection_alpha: boxed(reflection().build_v1alpha()?.max_decoding_message_size(BODY_BYTES_MAX)),
+            reflection: boxed(reflection().build_v1()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
+            reflection_alpha: boxed(reflection().build_v1alpha()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
         };
         Ok(Grpc { app: Arc::clone(app), services: Arc::new(services) })
     }

@@ -310,6 +310,11 @@ impl Metrics {
 
     /// All metrics in the Prometheus text format.
     pub(crate) fn render(&self, stats: &Stats, quotas: &[NamespaceQuotas], cluster: Option<&ClusterStatus>) -> String {
+        self.set_gauges(stats);
+        self.text(Some(stats.limits), quotas, cluster)
+    }
+
+    fn set_gauges(&self, stats: &Stats) {
         let gauges = &self.gauges;
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
         gauges.queue_depth.set(stats.queue_depth as f64);
@@ -321,8 +326,12 @@ impl Metrics {
         gauges.debt.set(stats.debt as f64);
         gauges.limits.set(stats.limits as f64);
         gauges.decreasing_limits.set(stats.decreasing_limits as f64);
+    }
+
+    /// All series as they are. `limits` is the number of defined limits, if it was counted.
+    fn text(&self, limits: Option<usize>, quotas: &[NamespaceQuotas], cluster: Option<&ClusterStatus>) -> String {
         let mut text = self.recorder.handle().render();
-        self.denials.render(stats.limits, &mut text);
+        self.denials.render(limits, &mut text);
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
         }
@@ -331,9 +340,10 @@ impl Metrics {
         text
     }
 
-    /// The series of one namespace. Totals of the server are not among them: they tell about other namespaces.
-    pub(crate) fn render_for(&self, stats: &Stats, quotas: &[NamespaceQuotas], namespace: &NamespaceName) -> String {
-        let (text, own) = (self.render(stats, quotas, None), format!("namespace=\"{namespace}\""));
+    /// The series of one namespace. Totals of the server are not among them: they tell about other namespaces,
+    /// and counting them reads every limit.
+    pub(crate) fn render_for(&self, quotas: &[NamespaceQuotas], namespace: &NamespaceName) -> String {
+        let (text, own) = (self.text(None, quotas, None), format!("namespace=\"{namespace}\""));
         let series = |line: &str| line.split_once('{').map(|(name, _)| name.to_owned());
         let names: BTreeSet<String> = text.lines().filter(|line| line.contains(&own)).filter_map(series).collect();
         let is_shown = |line: &&str| match line.strip_prefix("# ") {

@@ -53,7 +53,7 @@ impl<H: BookHost> Parts<H> {
         self.ensure_placement().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
-        self.clear_deleted(&namespace, &key).await?;
+        self.finish_change(&namespace, &key).await?;
         let change = self.registry.put_limit(by, request).await?;
         let status = match self.enforce_definition(&namespace, &key).await? {
             EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: capacity },
@@ -70,7 +70,7 @@ impl<H: BookHost> Parts<H> {
         self.registry.check_right(by.clone()).await?;
         self.ensure_placement().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
-        self.clear_deleted(&namespace, &key).await?;
+        self.finish_change(&namespace, &key).await?;
         let change = self.registry.delete_limit(by, request).await?;
         let status = match self.enforce_definition(&namespace, &key).await? {
             EnforcedStatus::Absent => LimitStatus::Deleted,
@@ -79,11 +79,14 @@ impl<H: BookHost> Parts<H> {
         Ok(LimitChange { status, ..change })
     }
 
-    /// Forgets a limit that was deleted and is gone, so that the same key starts anew.
-    pub(super) async fn clear_deleted(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
+    /// Completes the previous change of a limit before the next. A limit that was deleted and is gone is forgotten, so
+    /// that the same key starts anew. A decrease that fits by now takes effect, so that the capacity in force is its
+    /// target while the next one decreases it further.
+    pub(super) async fn finish_change(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
         match self.known(namespace, key) {
             Some(limit) if is_deleting(&limit) => self.enforced_status_of(namespace, &limit).await.map(drop),
-            Some(_) | None => Ok(()),
+            Some(_) => self.enforce_definition(namespace, key).await.map(drop),
+            None => Ok(()),
         }
     }
 

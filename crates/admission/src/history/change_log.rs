@@ -8,6 +8,8 @@ use crate::callers::{ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangeQu
 const RECORDS_MAX: usize = 5_000;
 /// Bytes of operation summaries and definitions after which a page ends.
 const TEXT_BYTES: usize = 1 << 20;
+/// Bytes of a definition as JSON without its texts: field names, numbers and kind.
+const DEFINITION_BYTES: usize = 192;
 
 /// Builds a page of the change log.
 #[derive(Debug)]
@@ -108,7 +110,10 @@ impl ChangePager {
 
 impl ChangeEntry {
     fn bytes(&self) -> usize {
-        let text = |definition: &Definition| definition.unit.len().saturating_add(definition.description.len());
+        let text = |definition: &Definition| {
+            let texts = [definition.key.as_str(), &definition.unit, &definition.description];
+            texts.into_iter().map(str::len).fold(DEFINITION_BYTES, usize::saturating_add)
+        };
         let of_limit = |limit: &ChangedLimit| [&limit.old, &limit.new].into_iter().flatten().map(text).sum::<usize>();
         match &self.what {
             ChangeKind::Transaction { operations, limits, .. } => {

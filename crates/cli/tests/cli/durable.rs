@@ -103,7 +103,7 @@ fn a_flag_changes_the_setting_of_the_data_folder_and_a_start_without_it_keeps_it
 
     let server = Server::on(&data, &[]);
     is_set(&server, 1);
-    assert!(server.line("cluster status").ends(0).stdout.contains("leases_max 1, retention_ms 60,000"));
+    assert!(server.line("cluster status").ends(0).stdout.contains("retention 1 min, at most 1 leases"));
     server.stop();
 
     let server = Server::on(&data, &["--leases-max", "9"]);
@@ -224,7 +224,7 @@ fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
 }
 
 #[test]
-fn a_full_disk_stops_the_node_and_names_the_file() {
+fn a_write_that_fails_stops_the_node_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     // `exec` keeps SIGXFSZ ignored, so a write beyond the limit fails as on a full disk.

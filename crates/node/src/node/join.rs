@@ -126,7 +126,10 @@ impl Joining {
                     tracing::info!("node {id} joined the cluster");
                     break;
                 }
-                Err(MembersError::Refused(message)) => return Err(message),
+                // A stranger at an address of --join cannot stop a voter.
+                Err(MembersError::Refused(message)) if !is_voter || members.get_node(&member.id).is_some() => {
+                    return Err(message);
+                }
                 Err(error) => self.log(error.to_string()),
             }
         }

@@ -1,6 +1,6 @@
 //! `GET /v1/audit`: the change log.
 
-use earmark_admission::{ChangeEntry, ChangeKind, ChangePage, ChangeQuery, ChangedLimit, LimitDocument};
+use earmark_admission::{ChangeEntry, ChangeKind, ChangePage, ChangeQuery, ChangedLimit, LimitDocument, PAGE_MAX};
 use earmark_core::{Definition, KeyChange, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,7 +25,10 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         after: call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default(),
         page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT),
     };
-    let _permit = match call.context.admit(app, query.page_size.max(CHANGE_LOG_PAGE_COST)).await {
+    // A filter may read many changes for each one that it finds.
+    let is_filtered = query.key.is_some() || query.actor.is_some();
+    let cost = if is_filtered { PAGE_MAX } else { query.page_size.max(CHANGE_LOG_PAGE_COST) };
+    let _permit = match call.context.admit(app, cost).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };

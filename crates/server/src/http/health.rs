@@ -33,11 +33,12 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     if execute::is_revoked(app, &call.context).await {
         return Reply::unauthenticated();
     }
-    let (stats, quotas, caller) = (app.backend.stats(), app.backend.quota_gauges(), &call.context.caller);
-    let cluster = app.cluster.get().map(|cluster| cluster.status());
-    let text = match caller.is_server_admin() {
-        true => app.metrics.render(&stats, &quotas, cluster.as_ref()),
-        false => app.metrics.render_for(&stats, &quotas, &caller.namespace),
+    let (quotas, caller) = (app.backend.quota_gauges(), &call.context.caller);
+    let text = if caller.is_server_admin() {
+        let cluster = app.cluster.get().map(|cluster| cluster.status());
+        app.metrics.render(&app.backend.stats(), &quotas, cluster.as_ref())
+    } else {
+        app.metrics.render_for(&quotas, &caller.namespace)
     };
     Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text))
 }

@@ -53,10 +53,12 @@ impl Denials {
         all.entry(id).or_default().count(reason, now);
     }
 
-    /// Writes all series. Then drops the oldest ones beyond the number of defined limits: those of deleted limits.
-    pub(super) fn render(&self, limits: usize, text: &mut String) {
+    /// Drops the oldest series beyond the number of defined limits, those of deleted limits, and writes the others.
+    pub(super) fn render(&self, limits: Option<usize>, text: &mut String) {
         let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
-        trim(&mut all, limits.max(SERIES_MIN));
+        if let Some(limits) = limits {
+            trim(&mut all, limits.max(SERIES_MIN));
+        }
         if all.is_empty() {
             return;
         }
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(kept.len(), SERIES_MIN + 1);
         assert!(kept.contains(&line("k0", "capacity", 2)) && kept.contains(&line("k2999", "capacity", 1)));
         let other = NamespaceName::new("other").unwrap();
-        assert!(!metrics.render_for(&Stats::default(), &[], &other).contains("k0"));
-        assert!(metrics.render_for(&Stats::default(), &[], &namespace).contains("k0"));
+        assert!(!metrics.render_for(&[], &other).contains("k0"));
+        assert!(metrics.render_for(&[], &namespace).contains("k0"));
     }
 }
