@@ -130,7 +130,7 @@ impl Journal {
 
     /// Reads the records of the change log before a record number, newest first, until `each` returns false; 0 starts
     /// at the newest. Other records are not read. Returns the number to go on from if it stopped after
-    /// [`CHANGE_SEGMENTS_MAX`] segments.
+    /// `CHANGE_SEGMENTS_MAX` segments.
     ///
     /// # Errors
     /// If a file cannot be read or is damaged.
