@@ -330,20 +330,7 @@ fn is_first_of_namespace(operation: &Operation) -> bool {
 
 /// The keys of the limits that operations change.
 pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
-    let key = |operation: &Operation| match operation {
-        Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
-        Operation::DeleteLimit { key, .. } => Some(key.clone()),
-        Operation::OpenVault { .. }
-        | Operation::RetireClient { .. }
-        | Operation::OpenAccount { .. }
-        | Operation::FreezeAccount { .. }
-        | Operation::UnfreezeAccount { .. }
-        | Operation::CloseAccount { .. }
-        | Operation::Issue { .. }
-        | Operation::Transfer { .. }
-        | Operation::Retire { .. } => None,
-    };
-    operations.iter().filter_map(key).collect()
+    operations.iter().filter_map(Operation::limit).cloned().collect()
 }
 
 impl<H: BookHost> Backend for BookBackend<H> {
