@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use earmark_admission::{Answer, BackendError, BatchTarget, Direction, Registry, Stats, Submitter};
-use earmark_core::{Config, LimitKey};
+use earmark_core::{Config, LimitInfo};
 use tigerbeetle::{CreateAccountStatus, Transfer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -18,7 +18,7 @@ use crate::limit_table::{LimitTable, LookupNumber};
 use crate::options::TigerBeetleOptions;
 use crate::reads::{QueuedRead, Read, Reads, TransfersOfLease};
 use crate::requests::{Created, Writes};
-use crate::schema::{CommonAccounts, LeaseName};
+use crate::schema::{CommonAccounts, LeaseName, LimitName};
 use crate::session::{Session, Shared};
 
 /// Minimum queue capacity of a session, in transfers: one full batch of 256 completes on 32 limits each. With less, an
@@ -170,6 +170,11 @@ impl Inner {
         cached.1
     }
 
+    /// A limit as this process knows it.
+    pub(crate) fn info(&self, name: &LimitName) -> Option<Arc<LimitInfo>> {
+        self.registry.limit(&name.namespace, &name.key)
+    }
+
     /// Runs `work` to its end even if the caller goes away, and answers within the deadline.
     pub(crate) async fn within_deadline<T: Send + 'static>(
         self: &Arc<Inner>,
@@ -268,10 +273,10 @@ impl Inner {
     /// Reads a lease from the ledger.
     pub(crate) async fn read_lease(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
         let transfers = self.read(TransfersOfLease(name.id)).await?;
-        let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
+        let read = || LeaseRecord::read(&transfers, |account| self.table.name_of(account));
         let record = read();
         // Another process may have put a limit that this one has not loaded yet.
-        let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none());
+        let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.name.is_none());
         if !is_unnamed {
             return Ok(record);
         }
@@ -336,8 +341,8 @@ pub(crate) fn check_account(status: CreateAccountStatus, what: &str) -> Result<(
     ))
 }
 
-pub(crate) fn describe_limit(key: &LimitKey) -> String {
-    format!("the limit {key}")
+pub(crate) fn describe_limit(name: &LimitName) -> String {
+    format!("the limit {}", name.key)
 }
 
 pub(crate) fn missing_result() -> BackendError {

@@ -8,7 +8,7 @@ use tigerbeetle::{Client, Completion, CreateTransferStatus, Error, Transfer, Tra
 
 use crate::batch::RequestSize;
 use crate::options::LedgerUrl;
-use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LimitAccounts, link};
+use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LimitAccounts, LimitName, link};
 
 /// Measures the calls per second that a cluster admits from clients that ignore the results. Each call is a chain like
 /// that of a reserve. `calls` lists the limits of each call, used round-robin; their accounts must exist.
@@ -51,7 +51,10 @@ fn next_id() -> u128 {
 fn templates(calls: &[Vec<LimitKey>]) -> Vec<Vec<Transfer>> {
     let common = CommonAccounts::new();
     let namespace = NamespaceName::new(NamespaceName::DEFAULT);
-    let account = |key: &LimitKey| namespace.as_ref().map_or(0, |namespace| LimitAccounts::of(namespace, key).limit);
+    let account = |key: &LimitKey| {
+        let limit = |namespace: &NamespaceName| LimitName { namespace: namespace.clone(), key: key.clone() };
+        namespace.as_ref().map_or(0, |namespace| LimitAccounts::of(&limit(namespace)).limit)
+    };
     let chain = |keys: &Vec<LimitKey>| {
         let anchor = Transfer {
             debit_account_id: common.operator,

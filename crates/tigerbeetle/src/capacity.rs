@@ -9,7 +9,7 @@ use earmark_core::Label;
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer};
 
 use crate::limit_table::{LimitTotals, TrackedLimit};
-use crate::schema::{Code, CommonAccounts, LEDGER, link};
+use crate::schema::{Code, CommonAccounts, LEDGER, LimitName, link};
 use crate::status::{describe, exists};
 
 /// The next action on a limit's capacity.
@@ -76,7 +76,7 @@ pub(crate) fn chain(
     change: u64,
     attempt: u64,
 ) -> Vec<Transfer> {
-    let TrackedLimit { namespace, key, accounts, .. } = tracked;
+    let TrackedLimit { name: LimitName { namespace, key }, accounts, .. } = tracked;
     let (from, to, amount, cleared) = match step {
         Step::Nothing | Step::Wait => return Vec::new(),
         Step::Up { by, cleared } => (common.operator, accounts.limit, by, cleared),
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_change_is_named_by_its_number_and_its_attempt() {
         let table = LimitTable::default();
-        let tracked = table.limit(&"default".parse().unwrap(), &"rpm".parse().unwrap());
+        let tracked = table.limit(&LimitName::in_default("rpm"));
         let common = CommonAccounts::new();
         let up = chain(&tracked, &common, Step::Up { by: 10, cleared: 0 }, 3, 2);
         let [up] = up[..] else { panic!("{up:?}") };
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_limit_that_comes_back_owes_nothing_from_the_same_moment_on() {
         let table = LimitTable::default();
-        let tracked = table.limit(&"default".parse().unwrap(), &"rpm".parse().unwrap());
+        let tracked = table.limit(&LimitName::in_default("rpm"));
         let chain = chain(&tracked, &CommonAccounts::new(), Step::Up { by: 10, cleared: 7 }, 3, 0);
         let [up, cleared] = chain[..] else { panic!("{chain:?}") };
         assert!(has(up.flags, TransferFlags::Linked));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{BackendError, CompleteAnswer, Direction, LimitsComplete};
-use earmark_core::{LeaseId, LimitKey, NamespaceName, Overage};
+use earmark_core::{LeaseId, NamespaceName, Overage};
 use tigerbeetle::CreateTransferStatus;
 
 use crate::answer;
@@ -13,7 +13,7 @@ use crate::lease_cache::CachedLease;
 use crate::lease_record::LeaseRecord;
 use crate::limit_table::target;
 use crate::requests::Created;
-use crate::schema::{Ending, LeaseName, Origin};
+use crate::schema::{Ending, LeaseName, LimitName, Origin};
 use crate::settle_chain::{SettleChain, SettleResult, Settling};
 use crate::status::exists;
 
@@ -86,7 +86,7 @@ impl Inner {
         match self.leases.get(name.id).filter(|_| !self.leases.is_in_flight(name.id)) {
             Some(CachedLease::Allowed(record)) => {
                 let settling = Settling::complete(name, &record, &request.actuals);
-                if settling.growing().any(|key| self.is_changing(&request.namespace, key)) {
+                if settling.growing().any(|limit| self.is_changing(limit)) {
                     return Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
                         Arc::clone(self).complete_uncached(request),
                     )));
@@ -126,7 +126,7 @@ impl Inner {
         created: Created,
     ) -> Answered {
         let name = LeaseName::new(request.namespace.clone(), request.lease);
-        match settling.read(chain, &created?, |key| self.overage(&name.namespace, key)) {
+        match settling.read(chain, &created?, |limit| self.overage(limit)) {
             SettleResult::Done => {
                 self.leases.forget(name.id);
                 Ok(answer::settled(&settling))
@@ -207,8 +207,8 @@ impl Inner {
                 (Origin::Reserved, None) => {}
             }
             let settling = settle(name.clone(), &record);
-            for key in settling.growing().filter(|key| self.is_changing(&name.namespace, key)) {
-                let tracked = self.table.limit(&name.namespace, key);
+            for limit in settling.growing().filter(|limit| self.is_changing(limit)) {
+                let tracked = self.table.limit(limit);
                 if let Err(error) = self.reconcile(&tracked).await {
                     tracing::debug!("a lease is completed on a limit that may be going down: {error}");
                 }
@@ -242,7 +242,7 @@ impl Inner {
         for _ in 0..ROUNDS_MAX {
             let chain = settling.chain(&self.common, now_ns);
             let results = self.create_one(chain.transfers.clone(), Direction::GivesBack).await?;
-            match settling.read(&chain, &results, |key| self.overage(&name.namespace, key)) {
+            match settling.read(&chain, &results, |limit| self.overage(limit)) {
                 SettleResult::Done => {
                     self.leases.forget(name.id);
                     return Ok(Some(settling));
@@ -262,16 +262,15 @@ impl Inner {
     }
 
     /// Whether the limit may be above its target capacity, or is not loaded here.
-    fn is_changing(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
-        let info = self.registry.limit(namespace, key);
-        info.is_none_or(|info| !self.table.limit(namespace, key).is_open(&info))
+    fn is_changing(&self, limit: &LimitName) -> bool {
+        self.info(limit).is_none_or(|info| !self.table.limit(limit).is_open(&info))
     }
 
     /// The overage rule of a limit; `None` if it is deleted or unknown.
-    fn overage(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Overage> {
-        let info = self.registry.limit(namespace, key)?;
-        let is_gone = target(Some(&info)) == 0
-            && self.table.limit(namespace, key).totals().is_none_or(|totals| totals.in_force == 0);
+    fn overage(&self, limit: &LimitName) -> Option<Overage> {
+        let info = self.info(limit)?;
+        let is_gone =
+            target(Some(&info)) == 0 && self.table.limit(limit).totals().is_none_or(|totals| totals.in_force == 0);
         (!is_gone).then_some(info.definition.overage)
     }
 }

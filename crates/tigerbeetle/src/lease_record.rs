@@ -1,9 +1,9 @@
 //! A lease, read from its transfers.
 
-use earmark_core::{LeaseState, LimitKey, UnixMs};
+use earmark_core::{LeaseState, UnixMs};
 use tigerbeetle::{Transfer, TransferFlags};
 
-use crate::schema::{Code, Ending, Holding, Origin, SECOND_NS, has};
+use crate::schema::{Code, Ending, Holding, LimitName, Origin, SECOND_NS, has};
 
 /// A lease as its transfers in the ledger show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct LeaseRecord {
     /// Timestamp of its anchor, by the ledger's clock.
     pub(crate) made_at_ns: u64,
     pub(crate) origin: Origin,
-    /// Its reservations, sorted by key.
+    /// Its reservations, sorted by name.
     pub(crate) held: Vec<Held>,
     pub(crate) ending: Option<Ending>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Held {
     /// Account of the limit.
     pub(crate) account: u128,
     /// `None` if the registry no longer has the limit.
-    pub(crate) key: Option<LimitKey>,
+    pub(crate) name: Option<LimitName>,
     pub(crate) transfer: u128,
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
@@ -44,7 +44,7 @@ pub(crate) enum Retry {
 
 impl LeaseRecord {
     /// Reads the transfers of one lease; `None` without an anchor.
-    pub(crate) fn read(transfers: &[Transfer], key_of: impl Fn(u128) -> Option<LimitKey>) -> Option<LeaseRecord> {
+    pub(crate) fn read(transfers: &[Transfer], name_of: impl Fn(u128) -> Option<LimitName>) -> Option<LeaseRecord> {
         let of_code = |code: Code| transfers.iter().filter(move |transfer| transfer.code == code as u16);
         let anchor = of_code(Code::Anchor).next()?;
         let is_marked = anchor.user_data_32 == Origin::Marked as u32;
@@ -53,9 +53,9 @@ impl LeaseRecord {
             .map(|end| if end.user_data_32 == Ending::Released as u32 { Ending::Released } else { Ending::Completed });
         let mut held: Vec<Held> = of_code(Code::Reserve)
             .filter(|transfer| has(transfer.flags, TransferFlags::Pending))
-            .filter_map(|transfer| Held::read(transfer, &key_of))
+            .filter_map(|transfer| Held::read(transfer, &name_of))
             .collect();
-        held.sort_by(|a, b| a.key.cmp(&b.key));
+        held.sort_by(|a, b| a.name.cmp(&b.name));
         Some(LeaseRecord {
             fingerprint: anchor.user_data_64,
             made_at_ns: anchor.timestamp,
@@ -98,10 +98,10 @@ impl LeaseRecord {
 }
 
 impl Held {
-    fn read(transfer: &Transfer, key_of: &impl Fn(u128) -> Option<LimitKey>) -> Option<Held> {
+    fn read(transfer: &Transfer, name_of: &impl Fn(u128) -> Option<LimitName>) -> Option<Held> {
         Some(Held {
             account: transfer.debit_account_id,
-            key: key_of(transfer.debit_account_id),
+            name: name_of(transfer.debit_account_id),
             transfer: transfer.id,
             amount: u64::try_from(transfer.amount).unwrap_or(u64::MAX),
             holding: Holding::from_code(transfer.user_data_32)?,

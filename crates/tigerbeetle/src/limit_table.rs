@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName};
+use earmark_core::{LimitInfo, LimitStatus};
 use tigerbeetle::Account;
 
 use crate::clock::lock;
-use crate::schema::{LimitAccounts, is_ours};
+use crate::schema::{LimitAccounts, LimitName, is_ours};
 
 /// Maximum counted denials in a row. Every backoff reaches its maximum earlier.
 const DENIALS_MAX: u32 = 64;
@@ -17,8 +17,7 @@ const DENIALS_MAX: u32 = 64;
 /// A limit and the totals last read from its accounts.
 #[derive(Debug)]
 pub(crate) struct TrackedLimit {
-    pub(crate) namespace: NamespaceName,
-    pub(crate) key: LimitKey,
+    pub(crate) name: LimitName,
     pub(crate) accounts: LimitAccounts,
     /// Held by the task that reconciles the limit; holds the start time of the last reconciliation.
     pub(crate) reconciling: tokio::sync::Mutex<Option<Instant>>,
@@ -84,11 +83,10 @@ pub(crate) fn target(info: Option<&LimitInfo>) -> u64 {
 }
 
 impl TrackedLimit {
-    fn new(namespace: NamespaceName, key: LimitKey) -> TrackedLimit {
+    fn new(name: LimitName) -> TrackedLimit {
         TrackedLimit {
-            accounts: LimitAccounts::of(&namespace, &key),
-            namespace,
-            key,
+            accounts: LimitAccounts::of(&name),
+            name,
             reconciling: tokio::sync::Mutex::new(None),
             lookup: Mutex::default(),
             gone: Mutex::default(),
@@ -148,36 +146,35 @@ pub(crate) struct LimitTable {
 /// Limits by name and by account.
 #[derive(Debug, Default)]
 struct LimitIndex {
-    by_name: HashMap<NamespaceName, HashMap<LimitKey, Arc<TrackedLimit>>>,
+    by_name: HashMap<LimitName, Arc<TrackedLimit>>,
     by_account: HashMap<u128, Arc<TrackedLimit>>,
 }
 
 impl LimitTable {
     /// The limit with this name. Creates a missing entry.
-    pub(crate) fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Arc<TrackedLimit> {
-        if let Some(tracked) = self.find(namespace, key) {
+    pub(crate) fn limit(&self, name: &LimitName) -> Arc<TrackedLimit> {
+        if let Some(tracked) = self.find(name) {
             return tracked;
         }
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let LimitIndex { by_name, by_account } = &mut *index;
-        let of_namespace = by_name.entry(namespace.clone()).or_default();
-        let tracked = of_namespace.entry(key.clone()).or_insert_with(|| {
-            let tracked = Arc::new(TrackedLimit::new(namespace.clone(), key.clone()));
+        let tracked = by_name.entry(name.clone()).or_insert_with(|| {
+            let tracked = Arc::new(TrackedLimit::new(name.clone()));
             by_account.insert(tracked.accounts.limit, Arc::clone(&tracked));
             tracked
         });
         Arc::clone(tracked)
     }
 
-    fn find(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<TrackedLimit>> {
+    fn find(&self, name: &LimitName) -> Option<Arc<TrackedLimit>> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.by_name.get(namespace)?.get(key).cloned()
+        index.by_name.get(name).cloned()
     }
 
-    /// The key of a limit by its account.
-    pub(crate) fn key_of(&self, account: u128) -> Option<LimitKey> {
+    /// The name of a limit by its account.
+    pub(crate) fn name_of(&self, account: u128) -> Option<LimitName> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.by_account.get(&account).map(|tracked| tracked.key.clone())
+        index.by_account.get(&account).map(|tracked| tracked.name.clone())
     }
 
     /// Drops limits. Leases that hold them then show accounts without keys, as after a restart.
@@ -189,12 +186,7 @@ impl LimitTable {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         for tracked in gone {
             index.by_account.remove(&tracked.accounts.limit);
-            if let Some(of_namespace) = index.by_name.get_mut(&tracked.namespace) {
-                of_namespace.remove(&tracked.key);
-                if of_namespace.is_empty() {
-                    index.by_name.remove(&tracked.namespace);
-                }
-            }
+            index.by_name.remove(&tracked.name);
         }
     }
 
@@ -209,31 +201,30 @@ mod tests {
     use super::*;
     use earmark_core::{Definition, Kind, LimitId};
 
-    fn name(text: &str) -> (NamespaceName, LimitKey) {
-        ("default".parse().unwrap(), text.parse().unwrap())
+    fn name(text: &str) -> LimitName {
+        LimitName::in_default(text)
     }
 
     #[test]
     fn a_limit_has_one_cell_and_is_found_by_its_account() {
         let table = LimitTable::default();
-        let (namespace, key) = name("rpm");
-        let tracked = table.limit(&namespace, &key);
-        assert!(Arc::ptr_eq(&tracked, &table.limit(&namespace, &key)));
-        assert_eq!(table.key_of(tracked.accounts.limit), Some(key));
-        assert_eq!(table.key_of(tracked.accounts.debt), None);
+        let rpm = name("rpm");
+        let tracked = table.limit(&rpm);
+        assert!(Arc::ptr_eq(&tracked, &table.limit(&rpm)));
+        assert_eq!(table.name_of(tracked.accounts.limit), Some(rpm));
+        assert_eq!(table.name_of(tracked.accounts.debt), None);
         assert_eq!(table.all().len(), 1);
     }
 
     fn info(status: LimitStatus) -> LimitInfo {
-        let definition = Definition::new(name("rpm").1, Kind::Rolling { window_seconds: 1 }, 5);
+        let definition = Definition::new(name("rpm").key, Kind::Rolling { window_seconds: 1 }, 5);
         LimitInfo { id: LimitId(0), capacity: definition.capacity, definition, status, revision: 3 }
     }
 
     #[test]
     fn a_limit_is_open_once_it_was_seen_with_no_more_than_it_is_to_have() {
         let table = LimitTable::default();
-        let (namespace, key) = name("rpm");
-        let tracked = table.limit(&namespace, &key);
+        let tracked = table.limit(&name("rpm"));
         for (revision, in_force, is_open) in [
             (3, None, false),
             (3, Some(0), false),
@@ -252,8 +243,7 @@ mod tests {
     /// deleted, and overage was dropped instead of recorded as debt.
     #[test]
     fn an_older_look_does_not_undo_a_newer_one() {
-        let (namespace, key) = name("rpm");
-        let tracked = LimitTable::default().limit(&namespace, &key);
+        let tracked = LimitTable::default().limit(&name("rpm"));
         let first = LookupNumber::default().next();
         let second = first.next();
         let totals = |in_force| Some(LimitTotals { in_force, ..LimitTotals::default() });
@@ -270,16 +260,12 @@ mod tests {
     #[test]
     fn what_is_gone_is_found_neither_by_its_name_nor_by_its_account() {
         let table = LimitTable::default();
-        let tracked_limits = ["rpm", "tpm"].map(|text| {
-            let (namespace, key) = name(text);
-            table.limit(&namespace, &key)
-        });
-        table.forget(|tracked| tracked.key.as_str() == "rpm");
+        let tracked_limits = ["rpm", "tpm"].map(|text| table.limit(&name(text)));
+        table.forget(|tracked| tracked.name == name("rpm"));
         assert_eq!(table.all().len(), 1);
-        assert_eq!(table.key_of(tracked_limits[0].accounts.limit), None);
-        assert_eq!(table.key_of(tracked_limits[1].accounts.limit), Some(tracked_limits[1].key.clone()));
-        let (namespace, key) = name("rpm");
-        assert!(!Arc::ptr_eq(&table.limit(&namespace, &key), &tracked_limits[0]));
+        assert_eq!(table.name_of(tracked_limits[0].accounts.limit), None);
+        assert_eq!(table.name_of(tracked_limits[1].accounts.limit), Some(name("tpm")));
+        assert!(!Arc::ptr_eq(&table.limit(&name("rpm")), &tracked_limits[0]));
         table.forget(|_| true);
         assert!(table.index.read().unwrap().by_name.is_empty());
         assert_eq!(tracked_limits[0].gone_for(false), Duration::ZERO);

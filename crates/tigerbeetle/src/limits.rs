@@ -12,7 +12,7 @@ use crate::backend::{Inner, TigerBeetleLimits};
 use crate::capacity::{Step, as_if_done, enforced_status, step};
 use crate::lease_cache::CachedLease;
 use crate::limit_table::{LimitTotals, TrackedLimit, target};
-use crate::schema::{Ending, LeaseName, Origin};
+use crate::schema::{Ending, LeaseName, LimitName, Origin};
 
 impl Inner {
     async fn apply_definition(
@@ -20,11 +20,11 @@ impl Inner {
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Result<EnforcedStatus, BackendError> {
-        let info = self.registry.limit(&namespace, &key);
-        if info.is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
+        let name = LimitName { namespace, key };
+        if self.info(&name).is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
             return Ok(EnforcedStatus::InForce);
         }
-        self.reconcile(&self.table.limit(&namespace, &key)).await
+        self.reconcile(&self.table.limit(&name)).await
     }
 
     async fn enforced_statuses(
@@ -33,7 +33,7 @@ impl Inner {
         limits: Vec<Arc<LimitInfo>>,
     ) -> Result<Vec<EnforcedStatus>, BackendError> {
         let tracked_limits: Vec<Arc<TrackedLimit>> =
-            limits.iter().map(|info| self.table.limit(&namespace, &info.definition.key)).collect();
+            limits.iter().map(|info| self.table.limit(&name_of(&namespace, info))).collect();
         let tracked_limits: Vec<&TrackedLimit> = tracked_limits.iter().map(Arc::as_ref).collect();
         let totals = self.read_limits(&tracked_limits).await?;
         let mut enforced_statuses = Vec::with_capacity(limits.len());
@@ -47,7 +47,7 @@ impl Inner {
     }
 
     async fn usage(self: Arc<Inner>, namespace: NamespaceName, info: Arc<LimitInfo>) -> Result<Usage, BackendError> {
-        let tracked = self.table.limit(&namespace, &info.definition.key);
+        let tracked = self.table.limit(&name_of(&namespace, &info));
         let totals = self.read_limits(&[&tracked]).await?.first().copied().flatten();
         Ok(usage(&info, totals.unwrap_or_default()))
     }
@@ -72,10 +72,14 @@ impl Inner {
         let is_allowed = record.origin == Origin::Reserved && record.ending != Some(Ending::Released);
         let held = record.held.iter().filter(|_| record.ending.is_none());
         let requirements =
-            held.filter_map(|held| Some(Amount { key: held.key.clone()?, amount: held.amount })).collect();
+            held.filter_map(|held| Some(Amount { key: held.name.clone()?.key, amount: held.amount })).collect();
         let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
         Ok(Some(LeaseView { reserved_at, requirements, state, job }))
     }
+}
+
+fn name_of(namespace: &NamespaceName, info: &LimitInfo) -> LimitName {
+    LimitName { namespace: namespace.clone(), key: info.definition.key.clone() }
 }
 
 fn stands(info: &LimitInfo, totals: LimitTotals) -> EnforcedStatus {

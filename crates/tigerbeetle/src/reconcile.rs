@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{BackendError, Direction, EnforcedStatus};
-use earmark_core::Kind;
+use earmark_core::{Kind, LimitKey, NamespaceName};
 use tigerbeetle::{Account, CreateAccountResult};
 
 use crate::backend::{Inner, Setup, check_account, describe_limit};
 use crate::capacity::{self, ChangeResult, Step};
 use crate::limit_table::{LimitTotals, TrackedLimit, target};
 use crate::reads::{CreateAccounts, LastChange, LedgerTime, LookUpAccounts};
+use crate::schema::LimitName;
 
 /// Interval of the background reconciliation.
 const EVERY: Duration = Duration::from_secs(1);
@@ -72,7 +73,7 @@ impl Inner {
         if reconciled.is_some_and(|began| began >= arrived)
             && let Some(totals) = tracked.totals()
         {
-            let info = self.registry.limit(&tracked.namespace, &tracked.key);
+            let info = self.info(&tracked.name);
             return Ok(capacity::enforced_status(&totals, target(info.as_deref())));
         }
         let began = Instant::now();
@@ -90,7 +91,7 @@ impl Inner {
             // this read uses a later change number, or has used this one, and then this change is refused.
             let change = self.last_change(tracked).await?.saturating_add(1);
             self.registry.refresh().await?;
-            let info = self.registry.limit(&tracked.namespace, &tracked.key);
+            let info = self.info(&tracked.name);
             let (target, revision) = (target(info.as_deref()), info.map_or(0, |info| info.revision));
             let totals = self.read_limit(tracked).await?;
             let step = capacity::step(&totals, target);
@@ -112,7 +113,7 @@ impl Inner {
                 ChangeResult::Failed(message) => return Err(BackendError::Failed(message)),
             }
         }
-        Err(BackendError::Failed(format!("other processes keep changing {}; try again", describe_limit(&tracked.key))))
+        Err(BackendError::Failed(format!("other processes keep changing {}; try again", describe_limit(&tracked.name))))
     }
 
     /// Makes one change, under the first attempt id that has not failed.
@@ -125,7 +126,7 @@ impl Inner {
                 read => return Ok(read),
             }
         }
-        Ok(ChangeResult::Failed(format!("{ATTEMPTS_MAX} attempts to change {} failed", describe_limit(&tracked.key))))
+        Ok(ChangeResult::Failed(format!("{ATTEMPTS_MAX} attempts to change {} failed", describe_limit(&tracked.name))))
     }
 
     /// Number of the last successful change.
@@ -140,7 +141,7 @@ impl Inner {
         totals.ok_or_else(|| {
             BackendError::Failed(format!(
                 "TigerBeetle has no account for {}; is this another data file?",
-                describe_limit(&tracked.key)
+                describe_limit(&tracked.name)
             ))
         })
     }
@@ -166,7 +167,7 @@ impl Inner {
     }
 
     fn revision(&self, tracked: &TrackedLimit) -> u64 {
-        self.registry.limit(&tracked.namespace, &tracked.key).map_or(0, |info| info.revision)
+        self.info(&tracked.name).map_or(0, |info| info.revision)
     }
 
     /// Creates missing accounts of limits.
@@ -176,7 +177,7 @@ impl Inner {
             let results = self.created(accounts).await?;
             for (tracked, results) in tracked_limits.iter().zip(results.chunks(2)) {
                 for result in results {
-                    check_account(result.status, &describe_limit(&tracked.key)).map_err(SetupError::Foreign)?;
+                    check_account(result.status, &describe_limit(&tracked.name)).map_err(SetupError::Foreign)?;
                 }
             }
         }
@@ -227,7 +228,9 @@ impl Inner {
     pub(crate) fn registered_limits(&self) -> Vec<Arc<TrackedLimit>> {
         let limits = self.registry.limits();
         let limits = limits.iter().filter(|(_, info)| !matches!(info.definition.kind, Kind::Credit(_)));
-        limits.map(|(namespace, info)| self.table.limit(namespace, &info.definition.key)).collect()
+        let name =
+            |namespace: &NamespaceName, key: &LimitKey| LimitName { namespace: namespace.clone(), key: key.clone() };
+        limits.map(|(namespace, info)| self.table.limit(&name(namespace, &info.definition.key))).collect()
     }
 
     /// Adds the limits of the registry to the table if the registry changed.
@@ -277,17 +280,17 @@ impl Inner {
 
     /// Whether the limit is neither in the registry nor in the ledger.
     fn is_gone(&self, tracked: &TrackedLimit) -> bool {
-        self.registry.limit(&tracked.namespace, &tracked.key).is_none()
+        self.info(&tracked.name).is_none()
             && tracked.totals().is_none_or(|totals| totals.in_force == 0 && totals.reserved == 0)
     }
 
     fn differs_from_registry(&self, tracked: &TrackedLimit) -> bool {
-        let target = target(self.registry.limit(&tracked.namespace, &tracked.key).as_deref());
+        let target = target(self.info(&tracked.name).as_deref());
         tracked.totals().map_or(target > 0, |totals| totals.in_force != target)
     }
 
     fn is_decreasing(&self, tracked: &TrackedLimit) -> bool {
-        let target = target(self.registry.limit(&tracked.namespace, &tracked.key).as_deref());
+        let target = target(self.info(&tracked.name).as_deref());
         tracked.totals().is_some_and(|totals| totals.in_force > target)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{LimitInfo, LimitKey, NEVER_RETRY_MS};
+use earmark_core::{LimitInfo, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -14,7 +14,7 @@ use crate::lease_record::{LeaseRecord, Retry};
 use crate::limit_table::{TrackedLimit, target};
 use crate::requests::Created;
 use crate::reserve_chain::{ReservePlan, ReserveResult, Taken};
-use crate::schema::{Holding, LeaseName, Origin, fingerprint};
+use crate::schema::{Holding, LeaseName, LimitName, Origin, fingerprint};
 use crate::status::exists;
 
 /// Maximum transfers in one queue item, so that large batches spread over sessions.
@@ -22,13 +22,20 @@ const ITEM_EVENTS_MAX: usize = 2_048;
 
 type Answered = Result<ReserveAnswer, BackendError>;
 
-/// A validated reserve, sorted by key.
+/// A validated reserve, sorted by limit.
 struct Checked {
     name: LeaseName,
-    requirements: Vec<Amount>,
+    requirements: Vec<Requirement>,
     fingerprint: u64,
     /// Completes of the same lease wait for this guard.
     _in_flight: InFlight,
+}
+
+/// An amount of one limit.
+#[derive(Clone)]
+struct Requirement {
+    limit: LimitName,
+    amount: u64,
 }
 
 /// The chain of a reserve, and its limits in the same order.
@@ -123,13 +130,15 @@ impl Inner {
                 message,
             }))));
         }
-        let mut requirements = request.requirements;
-        requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let limit = |part: &Amount| LimitName::of(&request.namespace, part);
+        let required = |part: &Amount| Requirement { limit: limit(part), amount: part.amount };
+        let mut requirements: Vec<Requirement> = request.requirements.iter().map(required).collect();
+        requirements.sort_unstable_by(|a, b| a.limit.cmp(&b.limit));
         let name = LeaseName::new(request.namespace, request.lease);
         if let Some(job) = request.job {
             self.leases.put_job(name.id, job);
         }
-        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
+        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.limit.key, part.amount)));
         // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
         if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {
             return Dispatch::Pending(PendingAnswer::Ready(Ok(self.denied_before(&denied, fingerprint))));
@@ -156,18 +165,17 @@ impl Inner {
 
     /// The chain to send; `None` if a limit must be read first.
     fn prepare(&self, checked: &Checked) -> Option<Prepared> {
-        let namespace = &checked.name.namespace;
         let mut taken = Vec::with_capacity(checked.requirements.len());
         let mut limits = Vec::with_capacity(checked.requirements.len());
         for part in &checked.requirements {
-            let info = self.registry.limit(namespace, &part.key)?;
+            let info = self.info(&part.limit)?;
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
-            let tracked = self.table.limit(namespace, &part.key);
+            let tracked = self.table.limit(&part.limit);
             if !tracked.is_open(&info) {
                 return None;
             }
             taken.push(Taken {
-                key: part.key.clone(),
+                limit: part.limit.clone(),
                 account: tracked.accounts.limit,
                 amount: part.amount,
                 holding,
@@ -197,7 +205,7 @@ impl Inner {
                 return Ok(self.retried(&checked, record, None));
             }
             return Ok(match self.find_denial(&checked).await? {
-                Some(part) => self.denied_elsewhere(&checked, &part),
+                Some(part) => self.denied_elsewhere(&part),
                 None => ReserveAnswer::Refused(refusal),
             });
         }
@@ -211,10 +219,10 @@ impl Inner {
 
     /// The requirement that was denied earlier, if any. A denial only leaves a spent id. To find it, send a transfer
     /// with that id and no accounts: it fails without a trace.
-    async fn find_denial(&self, checked: &Checked) -> Result<Option<Amount>, BackendError> {
+    async fn find_denial(&self, checked: &Checked) -> Result<Option<Requirement>, BackendError> {
         let mut probes = Chains::default();
         for part in &checked.requirements {
-            probes.push(&[Transfer { id: checked.name.reserve_id(&part.key), ..Transfer::default() }]);
+            probes.push(&[Transfer { id: checked.name.reserve_id(&part.limit), ..Transfer::default() }]);
         }
         let created = self.create(probes, Direction::Takes).await?;
         for (part, created) in checked.requirements.iter().zip(created) {
@@ -226,39 +234,38 @@ impl Inner {
     }
 
     /// The answer to a retry of a lease that another process denied.
-    fn denied_elsewhere(&self, checked: &Checked, part: &Amount) -> ReserveAnswer {
-        let info = self.registry.limit(&checked.name.namespace, &part.key);
+    fn denied_elsewhere(&self, part: &Requirement) -> ReserveAnswer {
+        let info = self.info(&part.limit);
         let never = info.is_some_and(|info| part.amount > info.definition.capacity);
         let retry_after_ms = if never { NEVER_RETRY_MS } else { self.config().hints.decreasing_ms };
-        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
+        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.limit.key.clone()], never }
     }
 
-    /// The first limit, by key, that is unknown or decreasing.
+    /// The first limit, by name, that is unknown or decreasing.
     async fn refusal_by_name(&self, checked: &Checked) -> Result<Option<Refusal>, BackendError> {
-        let namespace = &checked.name.namespace;
-        let keys = || checked.requirements.iter().map(|part| &part.key);
-        if keys().any(|key| self.registry.limit(namespace, key).is_none()) {
+        let limits = || checked.requirements.iter().map(|part| &part.limit);
+        if limits().any(|limit| self.info(limit).is_none()) {
             self.registry.refresh().await?;
         }
-        for key in keys() {
-            let unknown = || Ok(Some(Refusal::UnknownLimitKey(key.clone())));
-            let Some(info) = self.registry.limit(namespace, key) else { return unknown() };
+        for limit in limits() {
+            let unknown = || Ok(Some(Refusal::UnknownLimitKey(limit.key.clone())));
+            let Some(info) = self.info(limit) else { return unknown() };
             if Holding::of(&info.definition.kind).is_none() {
                 continue;
             }
-            let tracked = self.table.limit(namespace, key);
+            let tracked = self.table.limit(limit);
             if tracked.is_open(&info) {
                 continue;
             }
             self.reconcile(&tracked).await?;
-            let Some(info) = self.registry.limit(namespace, key) else { return unknown() };
+            let Some(info) = self.info(limit) else { return unknown() };
             let (target, in_force) = (target(Some(&info)), tracked.totals().map_or(0, |totals| totals.in_force));
             if target == 0 && in_force == 0 {
                 return unknown();
             }
             if in_force > target {
                 let retry_after_ms = self.config().hints.decreasing_ms;
-                return Ok(Some(Refusal::LimitDecreasing { key: key.clone(), retry_after_ms }));
+                return Ok(Some(Refusal::LimitDecreasing { key: limit.key.clone(), retry_after_ms }));
             }
         }
         Ok(None)
@@ -306,14 +313,14 @@ impl Inner {
     }
 
     /// The limits whose capacity is below the amount asked for.
-    fn too_large(&self, checked: &Checked, prepared: &Prepared) -> Vec<LimitKey> {
+    fn too_large(&self, prepared: &Prepared) -> Vec<LimitName> {
         let most = |limit: &Limit| {
             let in_force = limit.tracked.totals().map_or(0, |totals| totals.in_force);
-            let info = self.registry.limit(&checked.name.namespace, &limit.info.definition.key);
+            let info = self.info(&limit.tracked.name);
             in_force.max(info.as_ref().unwrap_or(&limit.info).definition.capacity)
         };
         let parts = prepared.plan.taken.iter().zip(&prepared.limits);
-        parts.filter(|(taken, limit)| taken.amount > most(limit)).map(|(taken, _)| taken.key.clone()).collect()
+        parts.filter(|(taken, limit)| taken.amount > most(limit)).map(|(taken, _)| taken.limit.clone()).collect()
     }
 
     /// Answers a denial. The ledger names only the first limit with too little; limits with too small a capacity are
@@ -322,23 +329,24 @@ impl Inner {
         let (Some(taken), Some(limit)) = (prepared.plan.taken.get(index), prepared.limits.get(index)) else {
             return Err(missing_result());
         };
-        let mut limited_by = self.too_large(checked, prepared);
+        let mut limited_by = self.too_large(prepared);
         if !limited_by.is_empty() && self.registry.refresh().await.is_ok() {
             // Another process may have raised the capacity, and a caller that is told `never` does not come back.
-            limited_by = self.too_large(checked, prepared);
+            limited_by = self.too_large(prepared);
         }
         let never = !limited_by.is_empty();
-        if !limited_by.contains(&taken.key) {
-            limited_by.push(taken.key.clone());
+        if !limited_by.contains(&taken.limit) {
+            limited_by.push(taken.limit.clone());
         }
         let retry_after_ms = if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
         let denied = Denied {
             fingerprint: checked.fingerprint,
-            limited_by: limited_by.first().unwrap_or(&taken.key).clone(),
+            limited_by: limited_by.first().unwrap_or(&taken.limit).clone(),
             never,
             retry_at: self.options.clock.now().log.plus_ms(retry_after_ms),
         };
         self.leases.put(checked.name.id, CachedLease::Denied(Arc::new(denied)));
+        let limited_by = limited_by.into_iter().map(|limit| limit.key).collect();
         Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never })
     }
 
@@ -360,7 +368,7 @@ impl Inner {
                 true => NEVER_RETRY_MS,
                 false => denied.retry_at.ms_since(self.options.clock.now().log),
             },
-            limited_by: vec![denied.limited_by.clone()],
+            limited_by: vec![denied.limited_by.key.clone()],
             never: denied.never,
         }
     }

@@ -1,13 +1,12 @@
 //! The chain of a reserve, and its results.
 
-use earmark_core::LimitKey;
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
 use crate::lease_record::{Held, LeaseRecord, end_ns};
-use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LeaseName, Origin, link};
+use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LeaseName, LimitName, Origin, link};
 use crate::status::{describe, exists};
 
-/// The reservations of one lease, sorted by key.
+/// The reservations of one lease, sorted by name.
 #[derive(Clone, Debug)]
 pub(crate) struct ReservePlan {
     pub(crate) name: LeaseName,
@@ -18,7 +17,7 @@ pub(crate) struct ReservePlan {
 /// The reservation on one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    pub(crate) key: LimitKey,
+    pub(crate) limit: LimitName,
     pub(crate) account: u128,
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
@@ -47,7 +46,7 @@ impl ReservePlan {
         let mut chain = Vec::with_capacity(self.taken.len().saturating_add(1));
         chain.push(self.name.anchor(common, Origin::Reserved, self.fingerprint));
         chain.extend(self.taken.iter().map(|taken| Transfer {
-            id: self.name.reserve_id(&taken.key),
+            id: self.name.reserve_id(&taken.limit),
             debit_account_id: taken.account,
             credit_account_id: common.operator,
             amount: u128::from(taken.amount),
@@ -92,7 +91,7 @@ impl ReservePlan {
         let made_at = |index: usize| results.get(index).map_or(0, |result| result.timestamp);
         let held = self.taken.iter().zip(chain.iter().zip(results).skip(1)).map(|(taken, (transfer, result))| Held {
             account: taken.account,
-            key: Some(taken.key.clone()),
+            name: Some(taken.limit.clone()),
             transfer: transfer.id,
             amount: taken.amount,
             holding: taken.holding,

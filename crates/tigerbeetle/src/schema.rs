@@ -1,5 +1,6 @@
 //! The ledger schema: accounts, transfers, and their codes.
 
+use earmark_admission::Amount;
 use earmark_core::{Kind, Label, LeaseId, LimitKey, NamespaceName};
 use sha2::{Digest, Sha256};
 use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
@@ -64,6 +65,26 @@ pub(crate) enum Ending {
     Released = 2,
 }
 
+/// The full name of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LimitName {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) key: LimitKey,
+}
+
+impl LimitName {
+    /// The limit of a requirement or an actual of a lease in `namespace`.
+    pub(crate) fn of(namespace: &NamespaceName, amount: &Amount) -> LimitName {
+        LimitName { namespace: namespace.clone(), key: amount.key.clone() }
+    }
+
+    /// A limit of the default namespace.
+    #[cfg(test)]
+    pub(crate) fn in_default(key: &str) -> LimitName {
+        LimitName { namespace: "default".parse().unwrap(), key: key.parse().unwrap() }
+    }
+}
+
 /// The account ids of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitAccounts {
@@ -72,7 +93,7 @@ pub(crate) struct LimitAccounts {
 }
 
 impl LimitAccounts {
-    pub(crate) fn of(namespace: &NamespaceName, key: &LimitKey) -> LimitAccounts {
+    pub(crate) fn of(LimitName { namespace, key }: &LimitName) -> LimitAccounts {
         LimitAccounts {
             limit: Label::LimitAccount(namespace, key).id().to_u128(),
             debt: Label::DebtAccount(namespace, key).id().to_u128(),
@@ -163,23 +184,23 @@ impl LeaseName {
         }
     }
 
-    pub(crate) fn reserve_id(&self, key: &LimitKey) -> u128 {
+    pub(crate) fn reserve_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
         Label::Reserve(&self.namespace, self.lease, key).id().to_u128()
     }
 
-    pub(crate) fn rereserve_id(&self, key: &LimitKey) -> u128 {
+    pub(crate) fn rereserve_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
         Label::Rereserve(&self.namespace, self.lease, key).id().to_u128()
     }
 
-    pub(crate) fn debt_id(&self, key: &LimitKey) -> u128 {
+    pub(crate) fn debt_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
         Label::Debt(&self.namespace, self.lease, key).id().to_u128()
     }
 
-    /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no key; any id works,
+    /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no name; any id works,
     /// since a reservation can be voided only once.
-    pub(crate) fn void_id(&self, key: Option<&LimitKey>, account: u128) -> u128 {
-        match key {
-            Some(key) => Label::Void(&self.namespace, self.lease, key).id().to_u128(),
+    pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128) -> u128 {
+        match limit {
+            Some(LimitName { key, .. }) => Label::Void(&self.namespace, self.lease, key).id().to_u128(),
             None => earmark_core::id128(&format!("xfer:void:{}:#{account:032x}", self.lease)).to_u128(),
         }
     }
@@ -226,7 +247,10 @@ mod tests {
     fn the_check_values_of_the_design_hold() {
         assert_eq!(CommonAccounts::new().operator, 0xee06f35fb94212edc7e42a11203bfca8);
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
-        assert_eq!(lease.reserve_id(&key("global:llm:openai:gpt-4o:rpm")), 0xc45e760e52ab0d347b2806411077b034);
+        assert_eq!(
+            lease.reserve_id(&LimitName::in_default("global:llm:openai:gpt-4o:rpm")),
+            0xc45e760e52ab0d347b2806411077b034
+        );
     }
 
     /// Fingerprints are stored: with another algorithm every retry would look like other requirements.
@@ -241,7 +265,7 @@ mod tests {
     #[test]
     fn a_void_has_an_id_even_where_the_key_is_lost() {
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
-        assert_ne!(lease.void_id(Some(&key("rpm")), 7), lease.void_id(None, 7));
+        assert_ne!(lease.void_id(Some(&LimitName::in_default("rpm")), 7), lease.void_id(None, 7));
         assert_ne!(lease.void_id(None, 7), lease.void_id(None, 8));
     }
 

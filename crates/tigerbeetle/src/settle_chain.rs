@@ -8,7 +8,9 @@ use earmark_core::{LimitKey, Overage};
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
 use crate::lease_record::{Held, LeaseRecord};
-use crate::schema::{Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, SECOND_NS, link};
+use crate::schema::{
+    Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, LimitName, SECOND_NS, link,
+};
 use crate::status::{describe, exists, has_ended};
 
 /// Timeout of overage on a reservation that has expired.
@@ -97,14 +99,14 @@ impl Settling {
     /// Settles a lease with its actual usage.
     pub(crate) fn complete(name: LeaseName, record: &LeaseRecord, actuals: &[Amount]) -> Settling {
         let accounts: Vec<u128> =
-            actuals.iter().map(|actual| LimitAccounts::of(&name.namespace, &actual.key).limit).collect();
+            actuals.iter().map(|actual| LimitAccounts::of(&LimitName::of(&name.namespace, actual)).limit).collect();
         let parts = record.held.iter().map(|held| {
             let actual = accounts.iter().position(|account| *account == held.account);
             let actual = actual.and_then(|index| actuals.get(index));
             let action = SettleAction::of(held, actual.map(|actual| actual.amount));
-            // The registry may have lost the key; the caller names it.
-            let key = held.key.clone().or_else(|| actual.map(|actual| actual.key.clone()));
-            Part { held: Held { key, ..held.clone() }, action }
+            // The registry may have lost the limit; the caller names it.
+            let limit = held.name.clone().or_else(|| actual.map(|actual| LimitName::of(&name.namespace, actual)));
+            Part { held: Held { name: limit, ..held.clone() }, action }
         });
         let parts: Vec<Part> = parts.collect();
         let is_held = |account: &u128| parts.iter().any(|part| part.held.account == *account);
@@ -152,7 +154,7 @@ impl Settling {
 
     fn void(&self, held: &Held) -> Transfer {
         Transfer {
-            id: self.name.void_id(held.key.as_ref(), held.account),
+            id: self.name.void_id(held.name.as_ref(), held.account),
             pending_id: held.transfer,
             user_data_128: self.name.id,
             ledger: LEDGER,
@@ -167,7 +169,7 @@ impl Settling {
         let left = held.ends_at_ns.saturating_sub(now_ns).div_ceil(SECOND_NS);
         let timeout = u32::try_from(left).unwrap_or(u32::MAX).max(LATE_OVERAGE_SECONDS);
         Transfer {
-            id: held.key.as_ref().map_or(0, |key| self.name.rereserve_id(key)),
+            id: held.name.as_ref().map_or(0, |limit| self.name.rereserve_id(limit)),
             debit_account_id: held.account,
             credit_account_id: common.operator,
             amount: u128::from(amount),
@@ -182,10 +184,10 @@ impl Settling {
     }
 
     fn debt(&self, common: &CommonAccounts, held: &Held, excess: u64) -> Option<Transfer> {
-        let key = held.key.as_ref()?;
+        let limit = held.name.as_ref()?;
         Some(Transfer {
-            id: self.name.debt_id(key),
-            debit_account_id: LimitAccounts::of(&self.name.namespace, key).debt,
+            id: self.name.debt_id(limit),
+            debit_account_id: LimitAccounts::of(limit).debt,
             credit_account_id: common.operator,
             amount: u128::from(excess),
             user_data_128: self.name.id,
@@ -201,7 +203,7 @@ impl Settling {
         &mut self,
         chain: &SettleChain,
         results: &[CreateTransferResult],
-        overage: impl Fn(&LimitKey) -> Option<Overage>,
+        overage: impl Fn(&LimitName) -> Option<Overage>,
     ) -> SettleResult {
         if results.len() != chain.roles.len() {
             let (found, expected) = (results.len(), chain.roles.len());
@@ -220,7 +222,7 @@ impl Settling {
                 self.change_action(index, |_| SettleAction::Nothing);
             }
             (Role::Rereserve(index), Status::ExceedsCredits | Status::IdAlreadyFailed) => {
-                let kept = self.parts.get(index).and_then(|part| overage(part.held.key.as_ref()?));
+                let kept = self.parts.get(index).and_then(|part| overage(part.held.name.as_ref()?));
                 self.change_action(index, |action| action.exceeded(kept));
             }
             (Role::Rereserve(index) | Role::Debt(index), status) if exists(status) => {
@@ -234,9 +236,9 @@ impl Settling {
     }
 
     /// The limits with usage above the reservation.
-    pub(crate) fn growing(&self) -> impl Iterator<Item = &LimitKey> {
+    pub(crate) fn growing(&self) -> impl Iterator<Item = &LimitName> {
         let grows = |part: &&Part| matches!(part.action, SettleAction::Grow { .. });
-        self.parts.iter().filter(grows).filter_map(|part| part.held.key.as_ref())
+        self.parts.iter().filter(grows).filter_map(|part| part.held.name.as_ref())
     }
 
     fn change_action(&mut self, index: usize, change: impl FnOnce(SettleAction) -> SettleAction) {

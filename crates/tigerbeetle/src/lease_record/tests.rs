@@ -9,9 +9,9 @@ fn name() -> LeaseName {
 }
 
 fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
-    let key: LimitKey = key.parse().unwrap();
-    let account = LimitAccounts::of(&name().namespace, &key).limit;
-    Taken { key, account, amount, holding, hold_seconds }
+    let limit = LimitName::in_default(key);
+    let account = LimitAccounts::of(&limit).limit;
+    Taken { limit, account, amount, holding, hold_seconds }
 }
 
 /// The transfers of a reserve, as the ledger returns them.
@@ -26,11 +26,13 @@ fn reserved() -> Vec<Transfer> {
 }
 
 fn read(transfers: &[Transfer]) -> Option<LeaseRecord> {
-    let keys = ["slots", "tpm"].map(|key| {
-        let key: LimitKey = key.parse().unwrap();
-        (LimitAccounts::of(&name().namespace, &key).limit, key)
+    let names = ["slots", "tpm"].map(|key| {
+        let name = LimitName::in_default(key);
+        (LimitAccounts::of(&name).limit, name)
     });
-    LeaseRecord::read(transfers, |account| keys.iter().find(|(known, _)| *known == account).map(|(_, key)| key.clone()))
+    LeaseRecord::read(transfers, |account| {
+        names.iter().find(|(known, _)| *known == account).map(|(_, name)| name.clone())
+    })
 }
 
 #[test]
@@ -39,7 +41,7 @@ fn what_was_written_is_read_in_order_of_key() {
     transfers.reverse();
     let record = read(&transfers).unwrap();
     assert_eq!((record.fingerprint, record.reserved_at()), (7, to_ms(T)));
-    let held: Vec<_> = record.held.iter().map(|held| (held.key.as_ref().unwrap().as_str(), held.amount)).collect();
+    let held: Vec<_> = record.held.iter().map(|held| (held.name.as_ref().unwrap().key.as_str(), held.amount)).collect();
     assert_eq!(held, [("slots", 1), ("tpm", 60)]);
     assert_eq!(record.held[0].ends_at_ns, T + 1 + 10 * SECOND_NS);
 }
@@ -53,7 +55,7 @@ fn nothing_is_known_of_a_lease_without_an_anchor() {
 #[test]
 fn a_limit_that_is_gone_leaves_its_account() {
     let record = LeaseRecord::read(&reserved(), |_| None).unwrap();
-    assert!(record.held.iter().all(|held| held.key.is_none() && held.account != 0));
+    assert!(record.held.iter().all(|held| held.name.is_none() && held.account != 0));
 }
 
 #[test]

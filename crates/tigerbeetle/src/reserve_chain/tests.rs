@@ -4,9 +4,9 @@ use crate::schema::{LimitAccounts, has};
 fn plan(keys: &[&str]) -> ReservePlan {
     let name = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
     let taken = |key: &&str| {
-        let key: LimitKey = key.parse().unwrap();
-        let account = LimitAccounts::of(&name.namespace, &key).limit;
-        Taken { key, account, amount: 5, holding: Holding::Rolling, hold_seconds: 60 }
+        let limit = LimitName::in_default(key);
+        let account = LimitAccounts::of(&limit).limit;
+        Taken { limit, account, amount: 5, holding: Holding::Rolling, hold_seconds: 60 }
     };
     ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, name }
 }

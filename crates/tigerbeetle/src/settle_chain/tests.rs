@@ -13,9 +13,9 @@ fn name() -> LeaseName {
 
 fn held(limit: &str, holding: Holding, amount: u64) -> Held {
     Held {
-        account: LimitAccounts::of(&name().namespace, &key(limit)).limit,
-        key: Some(key(limit)),
-        transfer: name().reserve_id(&key(limit)),
+        account: LimitAccounts::of(&LimitName::in_default(limit)).limit,
+        name: Some(LimitName::in_default(limit)),
+        transfer: name().reserve_id(&LimitName::in_default(limit)),
         amount,
         holding,
         ends_at_ns: T + 60 * SECOND_NS,
@@ -44,7 +44,7 @@ fn told(settling: &mut Settling, statuses: &[Status]) -> SettleResult {
         .iter()
         .map(|status| CreateTransferResult { timestamp: T + 9, status: *status, reserved: Default::default() })
         .collect();
-    settling.read(&chain, &results, |key| match key.as_str() {
+    settling.read(&chain, &results, |limit| match limit.key.as_str() {
         "strict" => Some(Overage::Deny),
         "gone" => None,
         _ => Some(Overage::Debt),
@@ -157,11 +157,11 @@ fn a_release_voids_everything() {
 
 #[test]
 fn an_actual_brings_back_the_key_that_the_registry_has_lost() {
-    let lost = Held { key: None, ..held("tpm", Holding::Rolling, 100) };
+    let lost = Held { name: None, ..held("tpm", Holding::Rolling, 100) };
     let record = LeaseRecord { held: vec![lost], ..record() };
     let settling = Settling::complete(name(), &record, &[Amount { key: key("tpm"), amount: 30 }]);
     let chain = settling.chain(&CommonAccounts::new(), T);
-    assert_eq!(chain.transfers[2].id, name().rereserve_id(&key("tpm")));
+    assert_eq!(chain.transfers[2].id, name().rereserve_id(&LimitName::in_default("tpm")));
 }
 
 #[test]
