@@ -6,6 +6,7 @@ mod fair_queue;
 mod hangup;
 mod issuer;
 mod origin;
+mod refusal_delay;
 mod request_rate;
 
 use std::sync::Arc;
@@ -18,8 +19,7 @@ use earmark_admission::{Backend, Token};
 use earmark_core::{Actor, KeyInfo, LimitKey, NameError, NamespaceName};
 use metrics::Counter;
 
-use crate::budget::BytesUsed;
-use crate::caller::{Access, AuthError, Caller};
+use crate::caller::{Access, AuthError, Caller, CallerShares};
 use crate::client_network::ClientNetwork;
 use crate::places::ConnectionState;
 use crate::shared_map::SharedMap;
@@ -29,6 +29,8 @@ use fair_queue::FairQueues;
 pub(crate) use fair_queue::{CallerQueue, QueueLimits, QueueMetrics, WaitBounds, WorkPermit};
 pub(crate) use hangup::Hangup;
 pub use issuer::{Issuer, IssuerError, IssuerOptions};
+pub(crate) use refusal_delay::Refusal;
+use refusal_delay::RefusalDelays;
 use request_rate::RequestRate;
 
 /// Longest token that is checked; longer ones are rejected unread.
@@ -96,7 +98,8 @@ pub(crate) struct Auth {
     cache: CredentialCache,
     rate: Option<RequestRate>,
     queues: Option<FairQueues>,
-    used: SharedMap<LimitKey, BytesUsed>,
+    shares: SharedMap<LimitKey, CallerShares>,
+    refusal_delays: RefusalDelays,
     failed_logins: FailedLogins,
     /// Credentials are required. Never reset: the last admin key cannot be revoked.
     is_closed: AtomicBool,
@@ -114,7 +117,8 @@ impl Auth {
         Ok(Auth {
             rate: options.requests_per_second.map(RequestRate::new),
             queues: options.queue.map(|limits| FairQueues::new(limits, metrics.queue)),
-            used: SharedMap::default(),
+            shares: SharedMap::default(),
+            refusal_delays: RefusalDelays::default(),
             failed_logins: FailedLogins::new(options.failed_waiting_max),
             is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
             options,
@@ -176,6 +180,14 @@ impl Auth {
         self.charge_batch(caller, usize::try_from(share).unwrap_or(usize::MAX).max(CHANGE_LOG_PAGE_COST))
     }
 
+    /// The delay of a response that tells a caller to retry later.
+    pub(crate) fn delay_refusal(&self, caller: &Caller, retry_after_ms: u64) -> Refusal {
+        match &caller.shares {
+            Some(shares) => self.refusal_delays.begin(shares, Duration::from_millis(retry_after_ms)),
+            None => Refusal::Immediate(Connection::Stays),
+        }
+    }
+
     /// Drops the cached credentials of a caller that the state machine rejected.
     pub(crate) fn forget(&self, caller: &Arc<Caller>) {
         self.cache.forget(caller);
@@ -221,7 +233,7 @@ impl Auth {
             (Some(queues), Some(key)) => Some(queues.get(key)),
             (None, _) | (_, None) => None,
         };
-        caller.used = caller.rate_key.as_ref().map(|key| self.used.get(key, BytesUsed::default));
+        caller.shares = caller.rate_key.as_ref().map(|key| self.shares.get(key, CallerShares::default));
         let caller = Arc::new(caller);
         self.cache.insert(digest, Arc::clone(&caller), until);
         Some(caller)

@@ -160,7 +160,8 @@ mod tests {
     use std::task::{Context, Poll};
 
     use super::*;
-    use crate::budget::{BytesUsed, Purpose};
+    use crate::budget::Purpose;
+    use crate::caller::CallerShares;
 
     const PIECE: usize = 1 << 16;
 
@@ -237,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn the_unfinished_bodies_of_one_caller_leave_room_for_those_of_others() {
         let budget = bodies(256 * PIECE);
-        let (noisy, quiet) = (Arc::<BytesUsed>::default(), Arc::<BytesUsed>::default());
+        let (noisy, quiet) = (Arc::<CallerShares>::default(), Arc::<CallerShares>::default());
         let mut unfinished = tokio::task::JoinSet::new();
         for _ in 0..100 {
             let (budget, noisy) = (Arc::clone(&budget), Arc::clone(&noisy));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 
+use crate::caller::CallerShares;
 use crate::places::ConnectionState;
 
 /// Smallest body or answer that is charged, in bytes. A single reserve or complete stays below it; the bounds on
@@ -63,7 +64,7 @@ impl fmt::Display for NoRoom {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Holders<'a> {
     pub(crate) connection: Option<&'a Arc<ConnectionState>>,
-    pub(crate) caller: Option<&'a Arc<BytesUsed>>,
+    pub(crate) caller: Option<&'a Arc<CallerShares>>,
 }
 
 /// A number of bytes that may be in use at once.
@@ -94,7 +95,7 @@ impl Budget {
 pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
     connection: Option<Arc<ConnectionState>>,
-    caller: Option<Arc<BytesUsed>>,
+    caller: Option<Arc<CallerShares>>,
     bytes: usize,
 }
 
@@ -106,7 +107,7 @@ impl BudgetShare {
         let holders = [
             (NoRoom::Connection, connection.map(|state| &state.used), CONNECTION_PART),
             (NoRoom::Network, connection.map(|state| &state.network.used), NETWORK_PART),
-            (NoRoom::Caller, self.caller.as_deref(), CALLER_PART),
+            (NoRoom::Caller, self.caller.as_deref().map(|shares| &shares.bytes), CALLER_PART),
         ];
         let holders =
             holders.into_iter().filter_map(move |(who, used, part)| Some((who, used?.of(*purpose), max / part)));
@@ -243,7 +244,7 @@ mod tests {
         let budget = Budget::new(Purpose::Answers, MAX);
         let (here, there) = (Arc::<NetworkState>::default(), Arc::<NetworkState>::default());
         let (first, second, other) = (connection(&here), connection(&here), connection(&there));
-        let caller = Arc::<BytesUsed>::default();
+        let caller = Arc::<CallerShares>::default();
         let share = |connection, caller| budget.empty_share(Holders { connection: Some(connection), caller });
         let grown = |mut share: BudgetShare, bytes| share.grow_to(bytes).map(|()| share);
 

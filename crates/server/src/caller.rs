@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Operation, Principal, Role};
 
@@ -91,6 +92,15 @@ impl AuthError {
     }
 }
 
+/// One caller's use of what all callers share. All its credentials and connections refer to it.
+#[derive(Debug, Default)]
+pub(crate) struct CallerShares {
+    /// Memory.
+    pub(crate) bytes: BytesUsed,
+    /// Refusals that are delayed now.
+    pub(crate) delayed_refusals: AtomicUsize,
+}
+
 /// An authenticated caller.
 #[derive(Debug)]
 pub(crate) struct Caller {
@@ -109,8 +119,8 @@ pub(crate) struct Caller {
     pub(crate) rate_key: Option<LimitKey>,
     /// Its queue, if concurrent requests per caller are limited.
     pub(crate) queue: Option<Arc<CallerQueue>>,
-    /// Its use of the memory budgets.
-    pub(crate) used: Option<Arc<BytesUsed>>,
+    /// Its use of what all callers share.
+    pub(crate) shares: Option<Arc<CallerShares>>,
     /// It sent no credentials, for a route that needs none.
     pub(crate) is_anonymous: bool,
 }
@@ -127,7 +137,7 @@ impl Caller {
             is_local: false,
             rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
             queue: None,
-            used: None,
+            shares: None,
             is_anonymous: false,
         })
     }
@@ -147,7 +157,7 @@ impl Caller {
             is_local: false,
             rate_key,
             queue: None,
-            used: None,
+            shares: None,
             is_anonymous: false,
         }
     }
@@ -168,7 +178,7 @@ impl Caller {
             is_local: true,
             rate_key: None,
             queue: None,
-            used: None,
+            shares: None,
             is_anonymous: false,
         }
     }

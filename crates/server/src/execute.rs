@@ -66,7 +66,7 @@ impl RequestContext {
 
     /// The holders that its memory is charged to.
     pub(crate) fn holders(&self) -> Holders<'_> {
-        Holders { connection: self.peer.as_ref().map(|peer| &peer.connection), caller: self.caller.used.as_ref() }
+        Holders { connection: self.peer.as_ref().map(|peer| &peer.connection), caller: self.caller.shares.as_ref() }
     }
 
     /// The request id as text.

@@ -16,6 +16,7 @@ mod unary;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -31,7 +32,8 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder;
 
 use crate::app::App;
-use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
+use crate::auth::{CloseAfterReply, Connection, Refusal, RequestHead};
+use crate::caller::Caller;
 use crate::execute::RequestContext;
 use crate::head;
 use crate::http::REQUEST_ID;
@@ -77,28 +79,26 @@ impl Grpc {
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
         let path = redact_api_keys(request.uri().path()).into_owned();
-        let (mut actor, mut closes, mut is_anonymous) = (None, false, true);
+        let (mut caller, mut connection) = (None, Connection::Stays);
+        let client_timeout = timeout::of(request.headers()).ok().flatten();
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
                 let head =
                     RequestHead { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
                 let answer = match app.auth.admit(&*app.backend, head, method.access).await {
-                    Ok(caller) => {
-                        is_anonymous = caller.is_anonymous;
-                        actor = Some(caller.actor.clone());
+                    Ok(admitted) => {
+                        caller = Some(Arc::clone(&admitted));
                         let context = RequestContext {
                             id: id.clone(),
                             deadline: start + app.request_timeout,
-                            caller,
+                            caller: admitted,
                             peer: request.extensions().get().cloned(),
                         };
                         self.call(method, &context, start, request).await
                     }
-                    Err(Rejection { error, caller, connection }) => {
-                        closes = connection == Connection::Closes;
-                        is_anonymous = caller.is_none();
-                        actor = caller.map(|caller| caller.actor.clone());
-                        Answer::of(status::rejected(error))
+                    Err(rejection) => {
+                        (caller, connection) = (rejection.caller, rejection.connection);
+                        Answer::of(status::rejected(rejection.error))
                     }
                 };
                 (index, answer)
@@ -108,23 +108,23 @@ impl Grpc {
                 (METHODS.len(), Answer::of(Status::unimplemented(message)))
             }
         };
-        let took = start.elapsed();
-        let code = answer.code();
-        let actor = actor.as_ref().map_or("-", |actor| actor.as_str());
-        let request_id = id.to_str().unwrap_or_default();
-        app.metrics.called(method_index, code, took);
-        if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
-            let kind = if is_anonymous { LineKind::AnonymousGrpc } else { LineKind::CallerGrpc };
-            if app.log_rate.allows(kind) {
-                let answer = answer.message();
-                tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
-            }
-        } else {
-            tracing::debug!(request_id, actor, path, ?code, ?took, "answered");
-        }
+        let refusal = match (status::retry_after_ms(&answer), &caller) {
+            (Some(ms), Some(caller)) => app.auth.delay_refusal(caller, ms),
+            (None, _) | (_, None) => Refusal::Immediate(connection),
+        };
+        app.metrics.called(method_index, answer.code(), start.elapsed());
+        log(app, caller.as_deref(), (id.to_str().unwrap_or_default(), &path), &answer, start);
         let mut response = answer.into_response();
         response.headers_mut().insert(REQUEST_ID, id);
-        closes.then(|| response.extensions_mut().insert(CloseAfterReply));
+        match refusal {
+            Refusal::Immediate(Connection::Stays) => {}
+            Refusal::Immediate(Connection::Closes) => _ = response.extensions_mut().insert(CloseAfterReply),
+            // Half of the client's own timeout leaves it time to read the response.
+            Refusal::Delayed(delay) => {
+                let at_most = client_timeout.map_or(Duration::MAX, |timeout| timeout / 2);
+                Box::pin(delay.wait(at_most, app.draining())).await;
+            }
+        }
         response
     }
 
@@ -163,6 +163,22 @@ impl Grpc {
                 Answer::streaming(response)
             }
         }
+    }
+}
+
+/// Logs an answer. A failure of the server is a warning.
+fn log(app: &App, caller: Option<&Caller>, (request_id, path): (&str, &str), answer: &Answer, start: Instant) {
+    let (code, took) = (answer.code(), start.elapsed());
+    let actor = caller.map_or("-", |caller| caller.actor.as_str());
+    if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
+        let is_anonymous = caller.is_none_or(|caller| caller.is_anonymous);
+        let kind = if is_anonymous { LineKind::AnonymousGrpc } else { LineKind::CallerGrpc };
+        if app.log_rate.allows(kind) {
+            let answer = answer.message();
+            tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
+        }
+    } else {
+        tracing::debug!(request_id, actor, path, ?code, ?took, "answered");
     }
 }
 

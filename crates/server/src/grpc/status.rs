@@ -5,9 +5,19 @@ use earmark_core::redact_api_keys;
 use earmark_proto::convert::Invalid;
 use tonic::Status;
 
+use super::answer::Answer;
 use crate::body::{BodyError, BodyErrorKind};
 use crate::caller::AuthError;
 use crate::execute::LIMIT_NOT_FOUND;
+
+/// Metadata with the time after which a caller that exceeded its rate may retry.
+const RETRY_AFTER: &str = "retry-after-ms";
+
+/// The retry hint of an answer to a caller that exceeded its rate.
+pub(super) fn retry_after_ms(answer: &Answer) -> Option<u64> {
+    let Answer::Status(status) = answer else { return None };
+    status.metadata().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
+}
 
 /// A rejected request.
 pub(super) fn rejected(error: AuthError) -> Status {
@@ -18,7 +28,7 @@ pub(super) fn rejected(error: AuthError) -> Status {
         AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
         AuthError::RateLimited { retry_after_ms } => {
             let mut status = Status::resource_exhausted(message);
-            status.metadata_mut().insert("retry-after-ms", retry_after_ms.into());
+            status.metadata_mut().insert(RETRY_AFTER, retry_after_ms.into());
             status
         }
     }

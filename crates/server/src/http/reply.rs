@@ -22,7 +22,8 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
     /// The connection closes, because the rest of the request was not read.
     pub(super) closes: bool,
-    pub(super) retry_after_seconds: Option<u64>,
+    /// The request exceeded the rate of its caller, who may retry after this time.
+    pub(super) retry_after_ms: Option<u64>,
     /// The body has a secret, which caches must not store.
     pub(super) is_secret: bool,
     /// All replies share the memory of the body, so it is not charged to a budget.
@@ -47,15 +48,7 @@ pub(super) struct Results<T> {
 
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-        Reply {
-            status,
-            content_type,
-            body,
-            closes: false,
-            retry_after_seconds: None,
-            is_secret: false,
-            is_shared: false,
-        }
+        Reply { status, content_type, body, closes: false, retry_after_ms: None, is_secret: false, is_shared: false }
     }
 
     /// The reply to a rejected request.
@@ -65,11 +58,11 @@ impl Reply {
             AuthError::Forbidden(_) | AuthError::NotLocal => (StatusCode::FORBIDDEN, FORBIDDEN),
             AuthError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
         };
-        let retry_after_seconds = match error {
-            AuthError::RateLimited { retry_after_ms } => Some(retry_after_ms.div_ceil(1_000).max(1)),
+        let retry_after_ms = match error {
+            AuthError::RateLimited { retry_after_ms } => Some(*retry_after_ms),
             AuthError::Unauthenticated | AuthError::Forbidden(_) | AuthError::NotLocal => None,
         };
-        Reply { retry_after_seconds, ..Reply::problem(status, code, &error.message()) }
+        Reply { retry_after_ms, ..Reply::problem(status, code, &error.message()) }
     }
 
     pub(super) fn unauthenticated() -> Reply {

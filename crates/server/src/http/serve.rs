@@ -1,6 +1,7 @@
 //! Serves HTTP requests: authentication, body, handler and response, the same way for every route.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -22,7 +23,7 @@ use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
-use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
+use crate::auth::{CloseAfterReply, Connection, Refusal, Rejection, RequestHead};
 use crate::body;
 use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Caller, QueueCost};
@@ -118,11 +119,10 @@ async fn serve(app: Arc<App>, index: usize, route: &'static Route, request: Requ
         Ok(caller) => caller,
         Err(Rejection { error, caller, connection }) => {
             let is_read = body::discard(body, deadline).await;
-            let (reply, closes) = (Reply::rejected(&error), connection == Connection::Closes);
-            let reply = if is_read && !closes { reply } else { reply.closing() };
-            let mut response = finish(&app, index, &parts, id, start, reply, caller.as_deref());
-            closes.then(|| response.extensions_mut().insert(CloseAfterReply));
-            return response;
+            let reply = Reply::rejected(&error);
+            let reply = if is_read { reply } else { reply.closing() };
+            let request = Served { index, parts: &parts, id, start, caller: caller.as_deref() };
+            return Box::pin(refuse(&app, request, reply, connection)).await;
         }
     };
     let peer = parts.extensions.get().cloned();
@@ -139,13 +139,32 @@ async fn serve(app: Arc<App>, index: usize, route: &'static Route, request: Requ
         Err(reply) => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
-    finish(&app, index, &parts, id, start, reply, Some(&caller))
+    let request = Served { index, parts: &parts, id, start, caller: Some(&caller) };
+    match reply.retry_after_ms {
+        None => finish(&app, request, reply),
+        Some(_) => Box::pin(refuse(&app, request, reply, Connection::Stays)).await,
+    }
+}
+
+/// Sends a refusal, delayed if its caller exceeded its rate.
+async fn refuse(app: &App, request: Served<'_>, reply: Reply, connection: Connection) -> Response {
+    let refusal = match (reply.retry_after_ms, request.caller) {
+        (Some(ms), Some(caller)) => app.auth.delay_refusal(caller, ms),
+        (None, _) | (_, None) => Refusal::Immediate(connection),
+    };
+    let closes = matches!(refusal, Refusal::Immediate(Connection::Closes));
+    let mut response = finish(app, request, if closes { reply.closing() } else { reply });
+    closes.then(|| response.extensions_mut().insert(CloseAfterReply));
+    if let Refusal::Delayed(delay) = refusal {
+        delay.wait(Duration::MAX, app.draining()).await;
+    }
+    response
 }
 
 /// Executes a request in its turn, once there is room for its answer.
 async fn execute(app: &App, route: &'static Route, caller: &Caller, call: Call) -> Reply {
     let connection = call.context.peer.as_ref().map(|peer| Arc::clone(&peer.connection));
-    let holders = Holders { connection: connection.as_ref(), caller: caller.used.as_ref() };
+    let holders = Holders { connection: connection.as_ref(), caller: caller.shares.as_ref() };
     let _permit = match route.queue_cost {
         QueueCost::One => match caller.acquire(1, call.context.wait_bounds()).await {
             Ok(permit) => Some(permit),
@@ -202,7 +221,7 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
         (None, _) => Reply::not_found("path not found; see /openapi.json"),
     };
     let reply = if is_read { reply } else { reply.closing() };
-    finish(&app, UNMATCHED, &parts, id, start, reply, None)
+    finish(&app, Served { index: UNMATCHED, parts: &parts, id, start, caller: None }, reply)
 }
 
 /// Charges a large reply to the budget until its client has read it. Without room a read becomes 503.
@@ -216,17 +235,20 @@ fn within(budget: &Arc<Budget>, holders: Holders<'_>, room: AnswerRoom, reply: R
     }
 }
 
-fn finish(
-    app: &App,
+/// A request that has its reply.
+struct Served<'a> {
+    /// The index of its route, for the metrics.
     index: usize,
-    parts: &Parts,
+    parts: &'a Parts,
     id: HeaderValue,
     start: Instant,
-    reply: Reply,
-    caller: Option<&Caller>,
-) -> Response {
+    caller: Option<&'a Caller>,
+}
+
+fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
+    let Served { index, parts, id, start, caller } = request;
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret, .. } = reply;
+    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, .. } = reply;
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
@@ -248,8 +270,8 @@ fn finish(
     if status == StatusCode::UNAUTHORIZED {
         headers.insert(WWW_AUTHENTICATE, BEARER);
     }
-    if let Some(seconds) = retry_after_seconds {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    if let Some(ms) = retry_after_ms {
+        headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
     }
     if is_secret {
         headers.insert(CACHE_CONTROL, NO_STORE);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use earmark_admission::{LocalBook, LocalOptions};
 use earmark_core::Role;
@@ -510,16 +511,38 @@ async fn a_noisy_key_is_told_to_wait_and_others_are_not() {
     let keyed = KeyedServer::with(|options| options.requests_per_second = Some(3)).await;
     let (noisy, quiet) = (keyed.key(Role::Reader, "default").await, keyed.key(Role::Reader, "default").await);
     let mut refused = None;
-    for _ in 0..20 {
+    for _ in 0..5 {
         let answer = keyed.ask(Some(&noisy), "GET", "/v1/admin/limits", "").await;
         if answer.status == 429 {
             refused = Some(answer);
         }
     }
-    let refused = refused.expect("twenty requests within a second");
+    let refused = refused.expect("five requests within a second");
     refused.problem(429, "rate_limited");
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(keyed.ask(Some(&quiet), "GET", "/v1/admin/limits", "").await.status, 200);
+}
+
+/// A caller that repeated refused requests at once got 13,000 answers a second, and slowed the others.
+#[tokio::test]
+async fn a_refused_caller_waits_for_its_answer_and_a_shutdown_does_not() {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1)).await;
+    let noisy = keyed.key(Role::Reader, "default").await;
+    let ask = || keyed.ask(Some(&noisy), "GET", "/v1/admin/limits/x", "");
+    assert_eq!(ask().await.status, 404);
+    let start = Instant::now();
+    for _ in 0..2 {
+        assert_eq!(ask().await.status, 429);
+    }
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    let mut waiting = Wire::to(keyed.server.address).await;
+    let head = format!("host: localhost\r\nauthorization: Bearer {noisy}\r\n");
+    waiting.send(&format!("GET /v1/admin/limits/x HTTP/1.1\r\n{head}\r\n")).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let start = Instant::now();
+    keyed.server.stop().await;
+    assert_eq!(waiting.answer().await.status, 429);
+    assert!(start.elapsed() < Duration::from_millis(150), "{:?}", start.elapsed());
 }
 
 /// A batch larger than the rate per second was always rejected, because its first item was counted before the rest.
