@@ -82,8 +82,12 @@ fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
                 builder = builder.field_attribute(&path, skip);
             }
             if field.r#type() == Type::Enum {
-                let with = field.type_name().rsplit('.').next().unwrap_or_default();
-                builder = builder.field_attribute(&path, format!("#[serde(with = \"crate::json::{with}\")]"));
+                let name = field.type_name().rsplit('.').next().unwrap_or_default();
+                let with = match field.proto3_optional() {
+                    true => format!("#[serde(default, with = \"crate::json::optional::{name}\")]"),
+                    false => format!("#[serde(with = \"crate::json::{name}\")]"),
+                };
+                builder = builder.field_attribute(&path, with);
             }
             if JSON_DEFAULTS.contains(&path.as_str()) {
                 builder = builder.field_attribute(&path, "#[serde(default)]");

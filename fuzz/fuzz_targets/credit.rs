@@ -51,7 +51,7 @@ fn definition(choices: &mut Choices<'_>) -> Option<Definition> {
     };
     let overage = choices.pick(&[Overage::Debt, Overage::Deny])?;
     let (unit, description) = (String::new(), String::new());
-    Some(Definition { key: key.parse().expect("a key"), kind, capacity, unit, description, overage })
+    Some(Definition { key: key.parse().expect("a key"), kind, capacity, unit, description, overage, shared: false, enforce: true })
 }
 
 fn parts(choices: &mut Choices<'_>) -> Option<Vec<Part>> {

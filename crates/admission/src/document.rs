@@ -4,7 +4,7 @@ use std::fmt;
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LOOKS_LIKE_API_KEY, LimitKey, NameError,
-    Overage, VaultName, contains_api_key,
+    Overage, Period, UTC_OFFSET_MINUTES, VaultName, contains_api_key,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 /// A limit as JSON. Parsing rejects unknown fields and values out of range; the error names the field, the value found
-/// and the values allowed. Serializing omits fields that the kind does not have.
+/// and the values allowed. Serializing omits fields that the kind does not have, and `shared` and `enforce` if they have
+/// their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDocument(Definition);
 
@@ -74,6 +75,10 @@ struct Fields {
     #[serde(default)]
     timeout_seconds: Value,
     #[serde(default)]
+    period: Value,
+    #[serde(default)]
+    utc_offset_minutes: Value,
+    #[serde(default)]
     vault: Value,
     #[serde(default)]
     account: Value,
@@ -87,6 +92,10 @@ struct Fields {
     description: Value,
     #[serde(default)]
     overage: Value,
+    #[serde(default)]
+    shared: Value,
+    #[serde(default)]
+    enforce: Value,
 }
 
 impl TryFrom<Fields> for LimitDocument {
@@ -96,7 +105,7 @@ impl TryFrom<Fields> for LimitDocument {
         let key = name("key", &fields.key, LimitKey::new)?.ok_or("key is required")?;
         let kind = fields.kind()?;
         let capacity = match kind {
-            Kind::Rolling { .. } | Kind::Concurrency { .. } => capacity(&fields.capacity)?,
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => capacity(&fields.capacity)?,
             Kind::Credit(_) => 0,
         };
         let overage = match text("overage", &fields.overage)? {
@@ -106,7 +115,9 @@ impl TryFrom<Fields> for LimitDocument {
         };
         let unit = free_text("unit", &fields.unit)?;
         let description = free_text("description", &fields.description)?;
-        let definition = Definition { key, kind, capacity, unit, description, overage };
+        let shared = boolean("shared", &fields.shared)?.unwrap_or(false);
+        let enforce = boolean("enforce", &fields.enforce)?.unwrap_or(true);
+        let definition = Definition { key, kind, capacity, unit, description, overage, shared, enforce };
         definition.validate().map_err(|error| error.to_string())?;
         Ok(LimitDocument(definition))
     }
@@ -119,21 +130,40 @@ impl Fields {
             [("vault", &self.vault), ("account", &self.account), ("asset", &self.asset), ("revenue", &self.revenue)];
         let window = ("window_seconds", &self.window_seconds);
         let timeout = ("timeout_seconds", &self.timeout_seconds);
+        let of_calendar = [("period", &self.period), ("utc_offset_minutes", &self.utc_offset_minutes)];
         match text("kind", &self.kind)? {
             Some("rolling") => {
-                absent("rolling", of_credit.into_iter().chain([timeout]))?;
+                absent("rolling", of_credit.into_iter().chain([timeout]).chain(of_calendar))?;
                 Ok(Kind::Rolling { window_seconds: seconds("rolling", window)? })
             }
             Some("concurrency") => {
-                absent("concurrency", of_credit.into_iter().chain([window]))?;
+                absent("concurrency", of_credit.into_iter().chain([window]).chain(of_calendar))?;
                 Ok(Kind::Concurrency { timeout_seconds: seconds("concurrency", timeout)? })
             }
+            Some("calendar") => {
+                absent("calendar", of_credit.into_iter().chain([window, timeout]))?;
+                self.calendar()
+            }
             Some("credit") => {
-                absent("credit", [window, ("capacity", &self.capacity)])?;
+                absent("credit", [window, ("capacity", &self.capacity)].into_iter().chain(of_calendar))?;
                 self.terms(seconds("credit", timeout)?).map(Kind::Credit)
             }
-            _ => Err(format!("kind: found {}, allowed are rolling, concurrency and credit", self.kind)),
+            _ => Err(format!("kind: found {}, allowed are rolling, concurrency, calendar and credit", self.kind)),
         }
+    }
+
+    fn calendar(&self) -> Result<Kind, String> {
+        let name = text("period", &self.period)?.ok_or("period is required for a calendar limit")?;
+        let period = Period::from_name(name)
+            .ok_or_else(|| format!("period: found {name:?}, allowed are hour, day, week and month"))?;
+        let offset = &self.utc_offset_minutes;
+        let utc_offset_minutes = match offset {
+            Value::Null => 0,
+            offset => (offset.as_i64().and_then(|minutes| i16::try_from(minutes).ok()))
+                .filter(|minutes| UTC_OFFSET_MINUTES.contains(minutes))
+                .ok_or_else(|| format!("utc_offset_minutes: found {offset}, allowed are integers from -720 to 840"))?,
+        };
+        Ok(Kind::Calendar { period, utc_offset_minutes })
     }
 
     fn terms(&self, timeout_seconds: u32) -> Result<CreditTerms, String> {
@@ -165,6 +195,14 @@ fn text<'a>(field: &str, value: &'a Value) -> Result<Option<&'a str>, String> {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
         other => Err(format!("{field}: found {other}, allowed is a string")),
+    }
+}
+
+fn boolean(field: &str, value: &Value) -> Result<Option<bool>, String> {
+    match value {
+        Value::Null => Ok(None),
+        Value::Bool(value) => Ok(Some(*value)),
+        other => Err(format!("{field}: found {other}, allowed are true and false")),
     }
 }
 
@@ -203,6 +241,10 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_seconds: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    period: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    utc_offset_minutes: Option<i16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     vault: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     account: Option<&'a str>,
@@ -213,23 +255,34 @@ struct Written<'a> {
     unit: &'a str,
     description: &'a str,
     overage: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enforce: Option<bool>,
 }
 
 impl Serialize for LimitDocument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Definition { key, kind, capacity, unit, description, overage } = &self.0;
+        let Definition { key, kind, capacity, unit, description, overage, shared, enforce } = &self.0;
         let (kind, capacity, window_seconds, timeout_seconds) = match kind {
             Kind::Rolling { window_seconds } => ("rolling", Some(*capacity), Some(*window_seconds), None),
             Kind::Concurrency { timeout_seconds } => ("concurrency", Some(*capacity), None, Some(*timeout_seconds)),
+            Kind::Calendar { .. } => ("calendar", Some(*capacity), None, None),
             Kind::Credit(terms) => ("credit", None, None, Some(terms.timeout_seconds)),
         };
         let terms = self.0.kind.terms();
+        let calendar = match self.0.kind {
+            Kind::Calendar { period, utc_offset_minutes } => Some((period, utc_offset_minutes)),
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Credit(_) => None,
+        };
         let written = Written {
             key: key.as_str(),
             kind,
             capacity,
             window_seconds,
             timeout_seconds,
+            period: calendar.map(|(period, _)| period.as_str()),
+            utc_offset_minutes: calendar.map(|(_, minutes)| minutes),
             vault: terms.map(|terms| terms.vault.as_str()),
             account: terms.map(|terms| terms.account.as_str()),
             asset: terms.map(|terms| terms.asset.as_str()),
@@ -240,6 +293,8 @@ impl Serialize for LimitDocument {
                 Overage::Debt => "debt",
                 Overage::Deny => "deny",
             },
+            shared: shared.then_some(true),
+            enforce: (!enforce).then_some(false),
         };
         written.serialize(serializer)
     }
@@ -258,6 +313,7 @@ mod tests {
         for json in [
             r#"{"key":"a:rpm","kind":"rolling","capacity":5,"window_seconds":60,"unit":"requests","description":"","overage":"deny"}"#,
             r#"{"key":"a","kind":"concurrency","capacity":5,"timeout_seconds":60,"unit":"","description":"","overage":"debt"}"#,
+            r#"{"key":"a:tpd","kind":"calendar","capacity":5,"period":"month","utc_offset_minutes":-300,"unit":"","description":"","overage":"debt","shared":true,"enforce":false}"#,
             r#"{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main","account":"acme","asset":"usd","revenue":"shop","unit":"","description":"","overage":"debt"}"#,
         ] {
             assert_eq!(serde_json::to_string(&read(json).unwrap()).unwrap(), json);
@@ -268,6 +324,10 @@ mod tests {
     fn a_document_needs_only_what_has_no_default() {
         let document = read(r#"{"key":"a","kind":"concurrency","capacity":1,"timeout_seconds":30}"#).unwrap();
         assert_eq!(document.into_definition().overage, Overage::Debt);
+        let calendar = r#"{"key":"a","kind":"calendar","capacity":1,"period":"day","shared":false,"enforce":true}"#;
+        let definition = read(calendar).unwrap().into_definition();
+        assert_eq!(definition.kind, Kind::Calendar { period: Period::Day, utc_offset_minutes: 0 });
+        assert_eq!((definition.shared, definition.enforce), (false, true));
         let credit = r#"{"key":"a","kind":"credit","timeout_seconds":30,"vault":"main","account":"b","asset":"usd"}"#;
         let definition = read(credit).unwrap().into_definition();
         assert_eq!(definition.kind.terms().unwrap().revenue.as_str(), "revenue");
@@ -280,6 +340,7 @@ mod tests {
         let credit = |rest: &str| {
             format!(r#"{{"key":"a","kind":"credit","timeout_seconds":1,"vault":"main","account":"b"{rest}}}"#)
         };
+        let calendar = |rest: &str| format!(r#"{{"key":"a","kind":"calendar","capacity":1{rest}}}"#);
         for (json, message) in [
             (r#"{"kind":"rolling"}"#.into(), "key is required"),
             (r#"{"key":"a/b","kind":"rolling"}"#.into(), "key: found '/' at byte 1"),
@@ -301,6 +362,23 @@ mod tests {
                 rolling(r#""capacity":1,"window_seconds":1,"vault":"main""#),
                 "vault: found \"main\", but a rolling limit has none",
             ),
+            (calendar(""), "period is required for a calendar limit"),
+            (calendar(r#","period":"year""#), "period: found \"year\", allowed are hour, day, week and month"),
+            (calendar(r#","period":1"#), "period: found 1, allowed is a string"),
+            (calendar(r#","period":"day","utc_offset_minutes":841"#), "utc_offset_minutes: found 841, allowed are"),
+            (calendar(r#","period":"day","utc_offset_minutes":-721"#), "utc_offset_minutes: found -721"),
+            (calendar(r#","period":"day","utc_offset_minutes":0.5"#), "utc_offset_minutes: found 0.5"),
+            (
+                calendar(r#","period":"day","window_seconds":1"#),
+                "window_seconds: found 1, but a calendar limit has none",
+            ),
+            (calendar(r#","period":"day","timeout_seconds":1"#), "timeout_seconds: found 1, but a calendar limit"),
+            (rolling(r#""capacity":1,"window_seconds":1,"period":"day""#), "period: found \"day\", but a rolling"),
+            (rolling(r#""capacity":1,"window_seconds":1,"shared":1"#), "shared: found 1, allowed are true and false"),
+            (rolling(r#""capacity":1,"window_seconds":1,"enforce":"no""#), "enforce: found \"no\", allowed are true"),
+            (credit(r#","asset":"usd","shared":true"#), "shared: found true, allowed is false"),
+            (credit(r#","asset":"usd","enforce":false"#), "enforce: found false, allowed is true"),
+            (credit(r#","asset":"usd","utc_offset_minutes":0"#), "utc_offset_minutes: found 0, but a credit limit"),
             (credit(""), "asset is required for a credit limit"),
             (credit(r#","asset":"USD""#), "asset: found 'U' at byte 0"),
             (credit(r#","asset":"usd","capacity":1"#), "capacity: found 1, but a credit limit has none"),

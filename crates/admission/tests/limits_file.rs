@@ -19,6 +19,8 @@ fn rpm(capacity: u64) -> PutLimitRequest {
         unit: "requests".into(),
         description: String::new(),
         overage: Overage::Debt,
+        shared: false,
+        enforce: true,
     };
     PutLimitRequest { namespace: namespace(), definition, expected_revision: None }
 }

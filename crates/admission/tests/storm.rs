@@ -43,7 +43,16 @@ impl Storm {
         let keys = NAMES.map(|name| LimitKey::new(name).expect("a valid key"));
         for ((key, kind), capacity) in keys.iter().zip(kinds).zip(CAPACITIES) {
             let (unit, description) = (String::new(), String::new());
-            let definition = Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Deny };
+            let definition = Definition {
+                key: key.clone(),
+                kind,
+                capacity,
+                unit,
+                description,
+                overage: Overage::Deny,
+                shared: false,
+                enforce: true,
+            };
             let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
             book.put_limit(Principal::System, request).await.expect("a limit that can be put");
         }

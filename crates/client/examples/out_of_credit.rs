@@ -76,6 +76,8 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
         unit: "micro-dollars".into(),
         description: String::new(),
         overage: Overage::Debt,
+        shared: false,
+        enforce: true,
     };
     client.put_limit(&limit, soon()).await?;
     let limiter = Limiter::new(&client, LimiterOptions::default())?;

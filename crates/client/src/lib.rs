@@ -27,7 +27,7 @@
 //! let within = || Deadline::after(Duration::from_secs(10));
 //! let tokens = Definition {
 //!     key: "gpt-4o:tpm".parse()?, kind: Kind::Rolling { window_seconds: 60 }, capacity: 10_000,
-//!     unit: "tokens".into(), description: String::new(), overage: Overage::Debt,
+//!     unit: "tokens".into(), description: String::new(), overage: Overage::Debt, shared: false, enforce: true,
 //! };
 //! client.put_limit(&tokens, within()).await?;
 //!

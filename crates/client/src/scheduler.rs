@@ -172,7 +172,7 @@ type Work<T, R> = dyn Fn(T, Guard) -> Pin<Box<dyn Future<Output = R> + Send>> + 
 /// let within = || Deadline::after(Duration::from_secs(10));
 /// let calls = Definition {
 ///     key: "gpt-4o:calls".parse()?, kind: Kind::Concurrency { timeout_seconds: 600 }, capacity: 2,
-///     unit: "calls".into(), description: String::new(), overage: Overage::Debt,
+///     unit: "calls".into(), description: String::new(), overage: Overage::Debt, shared: false, enforce: true,
 /// };
 /// client.put_limit(&calls, within()).await?;
 /// let limiter = Limiter::new(&client, LimiterOptions::default())?;

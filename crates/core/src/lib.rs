@@ -15,7 +15,7 @@
 //!     capacity: 1,
 //!     unit: "requests".into(),
 //!     description: String::new(),
-//!     overage: Overage::Debt,
+//!     overage: Overage::Debt, shared: false, enforce: true,
 //! };
 //! let namespace = NamespaceId::DEFAULT;
 //! book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &rpm, expected_revision: None }));
@@ -59,8 +59,8 @@ pub use keys::{
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,
-    LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, Setting, SettingChange,
-    TIME_MAX, Totals, UNIT_BYTES_MAX, Usage,
+    LIMITS_MAX, LeaseInfo, LeaseState, LedgerField, LimitInfo, NAMESPACES_MAX, NEVER_RETRY_MS, Overage, Period,
+    Setting, SettingChange, TIME_MAX, Totals, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES, Usage,
 };
 pub use quota::{JOURNAL_BYTES_PER_DAY, QUOTA_MAX, QuotaKind, QuotaUsage, QuotasOutcome, SetQuotas};
 pub use sequence::{RESULTS_MAX, RESULTS_MS};

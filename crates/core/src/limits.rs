@@ -4,6 +4,7 @@
 //! limit keeps sums of what it holds, ordered by expiry.
 
 pub(crate) mod buckets;
+mod calendar;
 mod capacity;
 mod cleanup;
 mod complete;
@@ -28,15 +29,15 @@ use std::sync::Arc;
 
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
-    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, Overage,
-    UNIT_BYTES_MAX,
+    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, LedgerField,
+    Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
 pub(crate) use jobs::Jobs;
-pub(crate) use lease::{Lease, Leases, Reservation, end_second, ends};
+pub(crate) use lease::{Lease, Leases, PartKind, Reservation, end_second, ends};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};

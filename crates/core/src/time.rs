@@ -22,6 +22,12 @@ impl UnixMs {
         self.0
     }
 
+    /// The beginning of the second of this time.
+    #[must_use]
+    pub const fn second(self) -> UnixMs {
+        UnixMs(self.0 - self.0 % 1_000)
+    }
+
     /// This time plus `ms`.
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> UnixMs {

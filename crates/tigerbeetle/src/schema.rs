@@ -38,7 +38,7 @@ impl Holding {
         match kind {
             Kind::Rolling { .. } => Some(Holding::Rolling),
             Kind::Concurrency { .. } => Some(Holding::Concurrency),
-            Kind::Credit(_) => None,
+            Kind::Calendar { .. } | Kind::Credit(_) => None,
         }
     }
 

@@ -145,6 +145,8 @@ pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> 
             unit: part.unit.to_owned(),
             description: "created by earmark bench".to_owned(),
             overage: Overage::Debt,
+            shared: false,
+            enforce: true,
         }));
     }
     Ok(definitions)

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use earmark_admission::LimitDocument;
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, Period,
+    UTC_OFFSET_MINUTES, VaultName,
 };
 
 use crate::client::ClientArgs;
@@ -22,6 +23,7 @@ Examples:
   earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 1m --unit requests
   earmark limits put --key gpt-4o:tpm --kind rolling --capacity 60k --window 1m --unit tokens
   earmark limits put --key gpt-4o:concurrency --kind concurrency --capacity 8 --timeout 10m
+  earmark limits put --key acme:tpm --kind calendar --capacity 5m --period month --utc-offset-minutes 60
   earmark limits put --key acme:usd --kind credit --vault main --account acme --asset usd --timeout 10m
   echo '{\"key\":\"acme:tpd\",\"kind\":\"rolling\",\"capacity\":2000000,\"window_seconds\":86400}' \\
     | earmark limits put --file -";
@@ -31,8 +33,8 @@ pub(crate) struct PutArgs {
     /// Key of the limit, which callers name in reserve: letters, digits and :._@+-
     #[arg(long, required_unless_present = "file")]
     key: Option<LimitKey>,
-    /// Kind of limit. rolling: usage per time window; concurrency: calls at the same time; credit: prepaid credit of an
-    /// account
+    /// Kind of limit. rolling: usage per time window; concurrency: calls at the same time; calendar: usage per hour, day,
+    /// week or month; credit: prepaid credit of an account
     #[arg(long, value_enum, required_unless_present = "file")]
     kind: Option<KindArg>,
     /// Largest amount reserved at the same time, or in any one window of a rolling limit; not for credit limits
@@ -44,6 +46,13 @@ pub(crate) struct PutArgs {
     /// How long a call that is never completed holds a concurrency or credit limit, such as 600 or 10m
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(HOLD_SECONDS_MAX))]
     timeout: Option<u32>,
+    /// Period of a calendar limit; weeks begin on Monday
+    #[arg(long, value_enum)]
+    period: Option<PeriodArg>,
+    /// Minutes by which the local time of a calendar limit is ahead of UTC, -720 to 840, without daylight saving
+    /// [default: 0]
+    #[arg(long, value_name = "MINUTES", allow_negative_numbers = true, value_parser = utc_offset_minutes)]
+    utc_offset_minutes: Option<i16>,
     /// Vault of a credit limit's account [default: main]
     #[arg(long)]
     vault: Option<VaultName>,
@@ -66,10 +75,16 @@ pub(crate) struct PutArgs {
     /// the metrics [default: debt]
     #[arg(long, value_enum)]
     overage: Option<OverageArg>,
+    /// Let other namespaces reserve the limit; not for credit limits
+    #[arg(long)]
+    shared: bool,
+    /// Whether the limit denies. With false it only counts, and answers name it in would_deny; not for credit limits
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    enforce: bool,
     /// JSON file with one definition, instead of the flags; - reads standard input
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["key", "kind", "capacity", "window", "timeout", "vault", "account", "asset"])]
-    #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage"])]
+    #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage", "period", "utc_offset_minutes", "shared", "enforce"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) client: ClientArgs,
@@ -79,7 +94,16 @@ pub(crate) struct PutArgs {
 enum KindArg {
     Rolling,
     Concurrency,
+    Calendar,
     Credit,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PeriodArg {
+    Hour,
+    Day,
+    Week,
+    Month,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -108,19 +132,31 @@ impl PutArgs {
         ];
         let window = ("--window", self.window.is_some());
         let timeout = ("--timeout", self.timeout.is_some());
+        let of_calendar =
+            [("--period", self.period.is_some()), ("--utc-offset-minutes", self.utc_offset_minutes.is_some())];
         match kind {
             KindArg::Rolling => {
-                absent("rolling", of_credit.into_iter().chain([timeout]))?;
+                absent("rolling", of_credit.into_iter().chain([timeout]).chain(of_calendar))?;
                 let window_seconds = needed("rolling", "--window 1m", self.window)?;
                 Ok(Kind::Rolling { window_seconds })
             }
             KindArg::Concurrency => {
-                absent("concurrency", of_credit.into_iter().chain([window]))?;
+                absent("concurrency", of_credit.into_iter().chain([window]).chain(of_calendar))?;
                 let timeout_seconds = needed("concurrency", "--timeout 10m", self.timeout)?;
                 Ok(Kind::Concurrency { timeout_seconds })
             }
+            KindArg::Calendar => {
+                absent("calendar", of_credit.into_iter().chain([window, timeout]))?;
+                let period = match needed("calendar", "--period day", self.period)? {
+                    PeriodArg::Hour => Period::Hour,
+                    PeriodArg::Day => Period::Day,
+                    PeriodArg::Week => Period::Week,
+                    PeriodArg::Month => Period::Month,
+                };
+                Ok(Kind::Calendar { period, utc_offset_minutes: self.utc_offset_minutes.unwrap_or(0) })
+            }
             KindArg::Credit => {
-                absent("credit", [window, ("--capacity", self.capacity.is_some())])?;
+                absent("credit", [window, ("--capacity", self.capacity.is_some())].into_iter().chain(of_calendar))?;
                 let vault = named(self.vault.as_ref(), VaultName::MAIN, VaultName::new)?;
                 let revenue = named(self.revenue.as_ref(), AccountName::REVENUE, AccountName::new)?;
                 Ok(Kind::Credit(CreditTerms {
@@ -139,6 +175,7 @@ impl PutArgs {
         let capacity = match &kind {
             Kind::Rolling { .. } => needed("rolling", "--capacity 60", self.capacity)?,
             Kind::Concurrency { .. } => needed("concurrency", "--capacity 8", self.capacity)?,
+            Kind::Calendar { .. } => needed("calendar", "--capacity 5m", self.capacity)?,
             Kind::Credit(_) => 0,
         };
         let definition = Definition {
@@ -151,10 +188,19 @@ impl PutArgs {
                 Some(OverageArg::Debt) | None => Overage::Debt,
                 Some(OverageArg::Deny) => Overage::Deny,
             },
+            shared: self.shared,
+            enforce: self.enforce,
         };
         definition.validate().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(LimitDocument::of(&definition))
     }
+}
+
+fn utc_offset_minutes(text: &str) -> Result<i16, String> {
+    text.parse().ok().filter(|minutes| UTC_OFFSET_MINUTES.contains(minutes)).ok_or_else(|| {
+        let (min, max) = (UTC_OFFSET_MINUTES.start(), UTC_OFFSET_MINUTES.end());
+        format!("found {text:?}, allowed are whole minutes from {min} to {max}")
+    })
 }
 
 /// The value of a required flag; `example` starts with the flag.
@@ -191,6 +237,9 @@ pub(super) fn text(definition: &Definition, status: &str) -> String {
         Kind::Concurrency { timeout_seconds } => {
             format!("at once, each held for at most {}", seconds((*timeout_seconds).into()))
         }
+        Kind::Calendar { period, utc_offset_minutes } => {
+            format!("per calendar {period} at {}", utc(*utc_offset_minutes))
+        }
         Kind::Credit(terms) => {
             let held = seconds(terms.timeout_seconds.into());
             return format!(
@@ -199,7 +248,18 @@ pub(super) fn text(definition: &Definition, status: &str) -> String {
             );
         }
     };
-    format!("{} is {status}: {capacity}{unit} {what}\n", definition.key)
+    let shadow = if definition.enforce { "" } else { ", counted but not enforced" };
+    let shared = if definition.shared { ", shared with other namespaces" } else { "" };
+    format!("{} is {status}: {capacity}{unit} {what}{shadow}{shared}\n", definition.key)
+}
+
+/// A fixed offset as people write it: `UTC`, `UTC+05:30`.
+pub(super) fn utc(offset_minutes: i16) -> String {
+    let (sign, minutes) = (if offset_minutes < 0 { '-' } else { '+' }, offset_minutes.unsigned_abs());
+    match minutes {
+        0 => "UTC".to_owned(),
+        _ => format!("UTC{sign}{:02}:{:02}", minutes / 60, minutes % 60),
+    }
 }
 
 #[cfg(test)]
@@ -234,6 +294,17 @@ mod tests {
         assert_eq!(definition.overage, Overage::Debt);
         assert_eq!(text(&definition, "active"), "c is active: 8,000 at once, each held for at most 90 s\n");
 
+        let month =
+            "--key m --kind calendar --capacity 5m --period month --utc-offset-minutes -570 --shared --enforce false";
+        let definition = document(month).unwrap().into_definition();
+        assert_eq!(definition.kind, Kind::Calendar { period: Period::Month, utc_offset_minutes: -570 });
+        assert_eq!(
+            text(&definition, "active"),
+            "m is active: 5,000,000 per calendar month at UTC-09:30, counted but not enforced, shared with other namespaces\n"
+        );
+        let day = document("--key d --kind calendar --capacity 1 --period day").unwrap().into_definition();
+        assert_eq!(text(&day, "active"), "d is active: 1 per calendar day at UTC\n");
+
         let credit = document("--key u --kind credit --account acme --asset usd --timeout 90").unwrap();
         let definition = credit.into_definition();
         let terms = definition.kind.terms().unwrap();
@@ -265,7 +336,7 @@ mod tests {
             ("--key a --kind rolling --capacity 1 --window 31622401", "found \"31622401\", allowed are 1 s to 366 d"),
             ("--key a --kind rolling --capacity 0 --window 1", "found \"0\", allowed are whole numbers from 1"),
             ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
-            ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, credit]"),
+            ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, calendar, credit]"),
             ("--key a --kind rolling --window 1", "--capacity is required for a rolling limit"),
             ("--key a --kind rolling --window 1 --asset usd", "--asset is not allowed for a rolling limit"),
             ("--key a --kind credit --timeout 1 --asset usd", "--account is required for a credit limit"),
@@ -273,6 +344,22 @@ mod tests {
             ("--key a --kind credit --account b --asset usd", "--timeout is required for a credit limit"),
             ("--key a --kind credit --capacity 1", "--capacity is not allowed for a credit limit"),
             ("--key a --kind credit --asset USD", "asset: found 'U' at byte 0"),
+            ("--key a --kind calendar --capacity 1", "--period is required for a calendar limit, for example --period"),
+            ("--key a --kind calendar --period year", "[possible values: hour, day, week, month]"),
+            ("--key a --kind calendar --period day --window 1", "--window is not allowed for a calendar limit"),
+            (
+                "--key a --kind calendar --period day --utc-offset-minutes 841",
+                "allowed are whole minutes from -720 to 840",
+            ),
+            ("--key a --kind rolling --window 1 --period day", "--period is not allowed for a rolling limit"),
+            (
+                "--key a --kind credit --timeout 1 --account b --asset usd --shared",
+                "shared: found true, allowed is false for a limit of kind credit",
+            ),
+            (
+                "--key a --kind credit --timeout 1 --account b --asset usd --enforce false",
+                "enforce: found false, allowed is true for a limit of kind credit",
+            ),
             ("--key a", "--kind <KIND>"),
             ("--file a.json --key a", "cannot be used with"),
         ] {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::put::utc;
 use crate::output::{seconds, table, thousands};
 
 /// A limit as the server returns it. `--json` passes unknown fields on.
@@ -50,8 +51,23 @@ impl Limit {
     }
 
     fn held_for(&self) -> String {
+        if let Some(period) = self.period() {
+            return period;
+        }
         let time = self.number("window_seconds").or(self.number("timeout_seconds"));
         time.map_or("-".to_owned(), seconds)
+    }
+
+    /// The period of a calendar limit: `day at UTC+01:00`.
+    fn period(&self) -> Option<String> {
+        let period = self.definition.get("period")?.as_str()?;
+        let offset = self.definition.get("utc_offset_minutes").and_then(Value::as_i64).unwrap_or(0);
+        Some(format!("{period} at {}", utc(i16::try_from(offset).unwrap_or(0))))
+    }
+
+    /// Whether it only counts.
+    fn is_shadow(&self) -> bool {
+        self.definition.get("enforce").and_then(Value::as_bool) == Some(false)
     }
 
     fn status(&self) -> String {
@@ -80,6 +96,7 @@ pub(super) fn list(limits: &[Limit]) -> String {
 pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
     let held_for = match limit.text("kind") {
         "rolling" => format!("{} after it was taken", limit.held_for()),
+        "calendar" => format!("until the end of the {}", limit.held_for()),
         _ => format!("until its lease completes, at most {}", limit.held_for()),
     };
     let mut rows = vec![
@@ -93,6 +110,12 @@ pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
         ("held for:", held_for),
         ("overage:", limit.text("overage").to_owned()),
     ];
+    if limit.is_shadow() {
+        rows.push(("enforce:", "false, it counts and never denies".to_owned()));
+    }
+    if limit.definition.get("shared").and_then(Value::as_bool) == Some(true) {
+        rows.push(("shared:", "with other namespaces".to_owned()));
+    }
     if !limit.text("asset").is_empty() {
         rows.push(("credit:", limit.payer()));
     }
@@ -115,6 +138,9 @@ mod tests {
         "timeout_seconds":600,"unit":"","description":"Calls","overage":"deny","zone":"x"},
         "status":"decreasing","pending_decrease_to":4,"revision":2}"#;
 
+    const MONTH: &str = r#"{"definition":{"key":"a:tpm","kind":"calendar","capacity":8,"period":"month",
+        "utc_offset_minutes":330,"unit":"","description":"","overage":"deny","shared":true,"enforce":false},
+        "status":"active","pending_decrease_to":null,"revision":2}"#;
     const USD: &str = r#"{"definition":{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main",
         "account":"acme","asset":"usd","revenue":"shop","unit":"cents","description":"","overage":"debt"},
         "status":"active","pending_decrease_to":null,"revision":1}"#;
@@ -140,6 +166,10 @@ mod tests {
         let usage = r#"{"capacity":8,"reserved":5,"available":3,"debt":340282366920938463463374607431768211455,
             "status":"decreasing","pending_decrease_to":4}"#;
         let usage: Usage = serde_json::from_str(usage).unwrap();
+        let text = one(&limit(MONTH), &usage);
+        assert!(text.contains("held for:   until the end of the month at UTC+05:30\n"), "{text}");
+        assert!(text.contains("enforce:    false, it counts and never denies\n"), "{text}");
+        assert!(text.contains("shared:     with other namespaces\n"), "{text}");
         assert_eq!(
             one(&limit(SLOTS), &usage),
             "key:        a:slots\n\
@@ -166,7 +196,7 @@ mod tests {
 
     #[test]
     fn json_output_keeps_unknown_fields() {
-        for text in [RPM, SLOTS, USD] {
+        for text in [RPM, SLOTS, MONTH, USD] {
             let given: Value = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_value(limit(text)).unwrap(), given);
         }

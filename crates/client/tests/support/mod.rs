@@ -33,5 +33,14 @@ pub fn concurrency(name: &str, capacity: u64) -> Definition {
 }
 
 pub fn limit(name: &str, kind: Kind, capacity: u64) -> Definition {
-    Definition { key: key(name), kind, capacity, unit: "u".into(), description: "d".into(), overage: Overage::Debt }
+    Definition {
+        key: key(name),
+        kind,
+        capacity,
+        unit: "u".into(),
+        description: "d".into(),
+        overage: Overage::Debt,
+        shared: false,
+        enforce: true,
+    }
 }

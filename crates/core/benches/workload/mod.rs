@@ -130,6 +130,8 @@ pub fn put(book: &mut Book, now: UnixMs, key: &str, kind: Kind, capacity: u64) -
         unit: "tokens".into(),
         description: String::new(),
         overage: Overage::Debt,
+        shared: false,
+        enforce: true,
     };
     let command = PutLimit { namespace: NamespaceId::DEFAULT, definition: &definition, expected_revision: None };
     match book.apply(now, Command::PutLimit(command)) {

@@ -20,7 +20,7 @@ use super::command::{
 use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::{CreditTerms, Definition, Kind, Overage, Setting, SettingChange};
+use crate::limits::{CreditTerms, Definition, Kind, Overage, Period, Setting, SettingChange};
 use crate::quota::SetQuotas;
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
@@ -54,6 +54,7 @@ const BY_SESSION: u8 = 43;
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
 const CREDIT: u8 = 3;
+const CALENDAR: u8 = 4;
 
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
@@ -360,8 +361,14 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
         Kind::Rolling { .. } => ROLLING,
         Kind::Concurrency { .. } => CONCURRENCY,
         Kind::Credit(_) => CREDIT,
+        Kind::Calendar { .. } => CALENDAR,
     });
-    out.put_u32(definition.kind.hold_seconds());
+    if let Kind::Calendar { period, utc_offset_minutes } = definition.kind {
+        out.put_u8(period as u8);
+        out.put_u16(utc_offset_minutes.cast_unsigned());
+    } else {
+        out.put_u32(definition.kind.hold_seconds());
+    }
     if let Some(terms) = definition.kind.terms() {
         out.put_text(terms.vault.as_str());
         out.put_text(terms.account.as_str());
@@ -372,15 +379,18 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
     out.put_text(&definition.unit);
     out.put_text(&definition.description);
     out.put_u8(definition.overage as u8);
+    out.put_u8(definition.shared.into());
+    out.put_u8(definition.enforce.into());
 }
 
 pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError> {
     let key = LimitKey::new(input.text()?)?;
-    let kind = match (input.u8()?, input.u32()?) {
-        (ROLLING, window_seconds) => Kind::Rolling { window_seconds },
-        (CONCURRENCY, timeout_seconds) => Kind::Concurrency { timeout_seconds },
-        (CREDIT, timeout_seconds) => Kind::Credit(CreditTerms {
-            timeout_seconds,
+    let kind = match input.u8()? {
+        ROLLING => Kind::Rolling { window_seconds: input.u32()? },
+        CONCURRENCY => Kind::Concurrency { timeout_seconds: input.u32()? },
+        CALENDAR => Kind::Calendar { period: period(input)?, utc_offset_minutes: input.u16()?.cast_signed() },
+        CREDIT => Kind::Credit(CreditTerms {
+            timeout_seconds: input.u32()?,
             vault: VaultName::new(input.text()?)?,
             account: AccountName::new(input.text()?)?,
             asset: AssetName::new(input.text()?)?,
@@ -396,7 +406,14 @@ pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError
         2 => Overage::Deny,
         _ => return Err(CodecError::Malformed("its overage is unknown")),
     };
-    Ok(Definition { key, kind, capacity, unit, description, overage })
+    let (shared, enforce) = (input.bool()?, input.bool()?);
+    Ok(Definition { key, kind, capacity, unit, description, overage, shared, enforce })
+}
+
+fn period(input: &mut Bytes<'_>) -> Result<Period, CodecError> {
+    let code = input.u8()?;
+    let period = Period::ALL.into_iter().find(|period| *period as u8 == code);
+    period.ok_or(CodecError::Malformed("its period is unknown"))
 }
 
 #[cfg(test)]

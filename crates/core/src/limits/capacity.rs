@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Definition, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
+use super::calendar::Calendar;
+use super::{Definition, Kind, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
 use crate::book::{DeleteLimit, DropLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::quota::QuotaKind;
@@ -11,6 +12,11 @@ use crate::time::UnixMs;
 impl Limits {
     pub(crate) fn put_limit(&mut self, now: UnixMs, command: &PutLimit<'_>) -> LimitOutcome {
         if let Err(error) = command.definition.validate() {
+            return LimitOutcome::Invalid(error);
+        }
+        if self.state.external.parts.limits
+            && let Err(error) = command.definition.validate_for_ledger()
+        {
             return LimitOutcome::Invalid(error);
         }
         if !self.has_namespace(command.namespace) {
@@ -147,6 +153,12 @@ impl Limit {
     fn define(&mut self, definition: &Definition) {
         self.hold_seconds = definition.kind.hold_seconds();
         self.payers = None;
+        self.calendar = match definition.kind {
+            Kind::Calendar { period, utc_offset_minutes } => Some(Calendar { period, utc_offset_minutes }),
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Credit(_) => None,
+        };
+        self.is_shared = definition.shared;
+        self.is_shadow = !definition.enforce;
         self.keeps_debt = definition.overage == Overage::Debt;
         self.defined = definition.capacity;
         if definition.capacity >= self.capacity || definition.capacity >= self.reserved() {

@@ -2,14 +2,14 @@
 
 use super::lease::ends;
 use super::reserve::{ResolvedPart, fingerprint};
-use super::{Ending, Found, Lease, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
+use super::{Ending, Found, Lease, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone};
 use crate::book::{Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
 use crate::time::{Moment, UnixMs};
 
-/// How long overage is held when its reservation has already expired: 1 second, as in the TigerBeetle backend, whose
+/// How long overage is held when its reservation has already expired, unless the limit has a calendar: 1 second, as in the TigerBeetle backend, whose
 /// timeouts have that resolution.
 const LATE_OVERAGE_MS: u64 = 1_000;
 /// Slots per window in which settled reservations of a long window are merged, so that memory does not grow with
@@ -116,13 +116,12 @@ impl State {
                 settlement.ignored.push(other.position);
             }
             let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
-            if part.is_credit() {
-                continue;
-            }
-            if !part.is_rolling() {
-                self.free(now, reserved_at, part);
-            } else if let Some(taken) = self.settle_rolling(now, reserved_at, part, actual) {
-                settlement.overages.push(taken);
+            match part.kind() {
+                PartKind::Credit | PartKind::CreditExternal => {}
+                PartKind::Concurrency => self.free(now, reserved_at, part),
+                PartKind::Rolling | PartKind::Calendar => {
+                    settlement.overages.extend(self.settle_usage(now, reserved_at, part, actual));
+                }
             }
         }
         settlement.ignored.extend(actuals.map(|other| other.position));
@@ -131,21 +130,22 @@ impl State {
     }
 
     fn free(&mut self, now: UnixMs, reserved_at: UnixMs, part: &Reservation) {
-        let ends_at = reserved_at.plus_ms(part.hold_ms());
+        let ends_at = part.ends_at(reserved_at);
         if ends_at > now {
             let timeline = &mut self.limits[part.limit].timeline;
             timeline.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
         }
     }
 
-    fn settle_rolling(
+    /// Settles a reservation whose usage counts until its end.
+    fn settle_usage(
         &mut self,
         now: UnixMs,
         reserved_at: UnixMs,
         part: &Reservation,
         actual: Option<u64>,
     ) -> Option<OverageTaken> {
-        let ends_at = reserved_at.plus_ms(part.hold_ms());
+        let ends_at = part.ends_at(reserved_at);
         let has_ended = ends_at <= now;
         let actual = actual.unwrap_or(part.amount);
         let excess = actual.saturating_sub(part.amount);
@@ -156,11 +156,16 @@ impl State {
         let fitted = if how == Some(OverageHow::Reserved) { excess } else { 0 };
         let limit = &mut self.limits[part.limit];
         if has_ended {
-            limit.timeline.add(&mut self.nodes, now.plus_ms(LATE_OVERAGE_MS), Sums::settled(fitted));
+            let ends_at = limit.calendar.map_or(now.plus_ms(LATE_OVERAGE_MS), |calendar| calendar.end(now));
+            limit.timeline.add(&mut self.nodes, ends_at, Sums::settled(fitted));
         } else {
             let settled = Sums::settled(actual.min(part.amount).saturating_add(fitted));
             let less = Sums::unsettled(part.amount);
-            let settles_at = settled_end(ends_at, part.hold_ms(), self.config.retention_ms);
+            let settles_at = match part.kind() {
+                // All reservations of a period end together already.
+                PartKind::Calendar => ends_at,
+                _ => settled_end(ends_at, part.hold_ms(), self.config.retention_ms),
+            };
             if settles_at == ends_at {
                 limit.timeline.change(&mut self.nodes, ends_at, less, settled);
             } else {

@@ -1,6 +1,7 @@
 //! The definition of a limit, as an operator writes it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 
@@ -8,6 +9,8 @@ use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 pub const HOLD_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 /// The longest unit, in bytes.
 pub const UNIT_BYTES_MAX: usize = 64;
+/// The offsets from UTC that are in use on Earth, in minutes: -12 to +14 hours.
+pub const UTC_OFFSET_MINUTES: RangeInclusive<i16> = -720..=840;
 /// The longest description, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
@@ -26,6 +29,10 @@ pub struct Definition {
     pub description: String,
     /// The treatment of usage beyond the reservation.
     pub overage: Overage,
+    /// Whether other namespaces may reserve it; never for a credit limit.
+    pub shared: bool,
+    /// Whether it denies. A limit that does not only counts; always true for a credit limit.
+    pub enforce: bool,
 }
 
 /// When reserved capacity becomes free again.
@@ -41,8 +48,68 @@ pub enum Kind {
         /// How long a lease that never completes holds it.
         timeout_seconds: u32,
     },
+    /// At the end of the calendar period in which it was reserved.
+    Calendar {
+        /// The period.
+        period: Period,
+        /// How far local time is ahead of UTC, in minutes; -720 to 840. Fixed: there is no daylight saving.
+        utc_offset_minutes: i16,
+    },
     /// The lease holds credit of an account until it settles the cost.
     Credit(CreditTerms),
+}
+
+/// The period of a calendar limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Period {
+    /// From minute 0 to minute 0.
+    Hour = 1,
+    /// From midnight to midnight.
+    Day = 2,
+    /// From Monday to Monday, at midnight.
+    Week = 3,
+    /// From the first day of a month to the first day of the next, at midnight.
+    Month = 4,
+}
+
+impl Period {
+    /// All periods, the shortest first.
+    pub const ALL: [Period; 4] = [Period::Hour, Period::Day, Period::Week, Period::Month];
+
+    /// The longest duration, in seconds.
+    #[must_use]
+    pub const fn seconds_max(self) -> u32 {
+        match self {
+            Period::Hour => 60 * 60,
+            Period::Day => 24 * 60 * 60,
+            Period::Week => 7 * 24 * 60 * 60,
+            Period::Month => 31 * 24 * 60 * 60,
+        }
+    }
+
+    /// The name in definitions.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Period::Hour => "hour",
+            Period::Day => "day",
+            Period::Week => "week",
+            Period::Month => "month",
+        }
+    }
+
+    /// The period with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Period> {
+        Period::ALL.into_iter().find(|period| period.as_str() == name)
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// The accounts and asset of a credit limit.
@@ -61,12 +128,13 @@ pub struct CreditTerms {
 }
 
 impl Kind {
-    /// How long a reservation is held if the lease never completes.
+    /// How long a reservation is held if the lease never completes; for a calendar limit the longest period.
     #[must_use]
     pub const fn hold_seconds(&self) -> u32 {
         match self {
             Kind::Rolling { window_seconds } => *window_seconds,
             Kind::Concurrency { timeout_seconds } => *timeout_seconds,
+            Kind::Calendar { period, .. } => period.seconds_max(),
             Kind::Credit(terms) => terms.timeout_seconds,
         }
     }
@@ -74,7 +142,13 @@ impl Kind {
     /// Whether both are of the same kind.
     #[must_use]
     pub const fn is_same_kind(&self, other: &Kind) -> bool {
-        self.is_rolling() == other.is_rolling() && self.is_credit() == other.is_credit()
+        matches!(
+            (self, other),
+            (Kind::Rolling { .. }, Kind::Rolling { .. })
+                | (Kind::Concurrency { .. }, Kind::Concurrency { .. })
+                | (Kind::Calendar { .. }, Kind::Calendar { .. })
+                | (Kind::Credit(_), Kind::Credit(_))
+        )
     }
 
     /// The terms of a credit limit.
@@ -82,7 +156,7 @@ impl Kind {
     pub const fn terms(&self) -> Option<&CreditTerms> {
         match self {
             Kind::Credit(terms) => Some(terms),
-            Kind::Rolling { .. } | Kind::Concurrency { .. } => None,
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => None,
         }
     }
 
@@ -127,6 +201,28 @@ pub enum DefinitionError {
         /// The value found.
         found: u32,
     },
+    /// The offset of a calendar limit is out of range.
+    #[error(
+        "utc_offset_minutes: found {found}, allowed are {} to {}",
+        UTC_OFFSET_MINUTES.start(),
+        UTC_OFFSET_MINUTES.end()
+    )]
+    UtcOffset {
+        /// The offset found.
+        found: i16,
+    },
+    /// A credit limit is shared.
+    #[error("shared: found true, allowed is false for a limit of kind credit")]
+    SharedCredit,
+    /// A credit limit is not enforced.
+    #[error("enforce: found false, allowed is true for a limit of kind credit")]
+    ShadowCredit,
+    /// A ledger that keeps the limits cannot enforce this one.
+    #[error("{field}: limits on a ledger are of kind rolling or concurrency, enforced and not shared")]
+    NotOnLedger {
+        /// The first field that it cannot enforce.
+        field: LedgerField,
+    },
     /// The unit is too long.
     #[error("unit: found {found} bytes, allowed are up to {UNIT_BYTES_MAX}")]
     UnitTooLong {
@@ -139,6 +235,28 @@ pub enum DefinitionError {
         /// Its length in bytes.
         found: usize,
     },
+}
+
+/// A field that a ledger cannot enforce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LedgerField {
+    /// The kind is calendar.
+    Kind = 1,
+    /// The limit is shared.
+    Shared = 2,
+    /// The limit is not enforced.
+    Enforce = 3,
+}
+
+impl fmt::Display for LedgerField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LedgerField::Kind => "kind",
+            LedgerField::Shared => "shared",
+            LedgerField::Enforce => "enforce",
+        })
+    }
 }
 
 /// The field that holds the window or timeout.
@@ -160,10 +278,33 @@ impl fmt::Display for HoldField {
 }
 
 impl Definition {
-    /// A limit without unit and description whose overage becomes debt.
+    /// A limit without unit and description whose overage becomes debt. It is enforced and not shared.
     #[must_use]
     pub fn new(key: LimitKey, kind: Kind, capacity: u64) -> Definition {
-        Definition { key, kind, capacity, unit: String::new(), description: String::new(), overage: Overage::Debt }
+        Definition {
+            key,
+            kind,
+            capacity,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+            shared: false,
+            enforce: true,
+        }
+    }
+
+    /// Checks that a ledger can enforce it.
+    ///
+    /// # Errors
+    /// The first field that it cannot enforce.
+    pub fn validate_for_ledger(&self) -> Result<(), DefinitionError> {
+        let field = match (&self.kind, self.shared, self.enforce) {
+            (Kind::Calendar { .. }, ..) => LedgerField::Kind,
+            (_, true, _) => LedgerField::Shared,
+            (_, false, false) => LedgerField::Enforce,
+            (_, false, true) => return Ok(()),
+        };
+        Err(DefinitionError::NotOnLedger { field })
     }
 
     /// Checks that every field is within its bounds.
@@ -181,11 +322,21 @@ impl Definition {
         if found == 0 || found > HOLD_SECONDS_MAX {
             return Err(DefinitionError::HoldSeconds { field, found });
         }
+        if let Kind::Calendar { utc_offset_minutes: found, .. } = self.kind
+            && !UTC_OFFSET_MINUTES.contains(&found)
+        {
+            return Err(DefinitionError::UtcOffset { found });
+        }
         if self.unit.len() > UNIT_BYTES_MAX {
             return Err(DefinitionError::UnitTooLong { found: self.unit.len() });
         }
         if self.description.len() > DESCRIPTION_BYTES_MAX {
             return Err(DefinitionError::DescriptionTooLong { found: self.description.len() });
+        }
+        match (self.kind.is_credit(), self.shared, self.enforce) {
+            (true, true, _) => return Err(DefinitionError::SharedCredit),
+            (true, false, false) => return Err(DefinitionError::ShadowCredit),
+            (true, false, true) | (false, ..) => {}
         }
         Ok(())
     }

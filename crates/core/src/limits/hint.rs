@@ -45,8 +45,9 @@ impl State {
 
 impl Limit {
     fn wait_ms(&self, nodes: &mut Nodes, hints: &Hints, now: UnixMs, lease: LeaseId, amount: u64) -> u64 {
-        let backoff_ms = hints.backoff_ms(self.is_rolling, self.hold_ms(), self.denials, lease);
-        if !self.is_rolling {
+        let counts_usage = self.is_rolling || self.calendar.is_some();
+        let backoff_ms = hints.backoff_ms(counts_usage, self.hold_ms(), self.denials, lease);
+        if !counts_usage {
             return backoff_ms.min(self.timeline.next_at().ms_since(now));
         }
         let missing = amount.saturating_sub(self.available());

@@ -8,50 +8,91 @@ use crate::time::{UnixMs, seconds_to_ms};
 
 const PARTS_INLINE: usize = 4;
 const PARTS_MORE: usize = 7;
-const CONCURRENCY: u32 = 1 << 31;
-const CREDIT: u32 = 1 << 30;
+/// The bits of [`Reservation`] that hold seconds: 366 days fit.
+const SECONDS: u32 = (1 << 25) - 1;
+const KIND_SHIFT: u32 = 25;
+const KIND: u32 = 7;
+const WOULD_DENY: u32 = 1 << 28;
+
+/// How a reservation ends and settles. The codes are part of the snapshot format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PartKind {
+    /// Ends one window after it was reserved. Its usage is kept until then.
+    #[default]
+    Rolling = 1,
+    /// Ends when its lease does.
+    Concurrency = 2,
+    /// A hold of credit.
+    Credit = 3,
+    /// Credit that an external credit store holds.
+    CreditExternal = 4,
+    /// Ends with a calendar period. Its usage is kept until then.
+    Calendar = 5,
+}
+
+impl PartKind {
+    pub(crate) fn from_code(code: u8) -> Option<PartKind> {
+        use PartKind::{Calendar, Concurrency, Credit, CreditExternal, Rolling};
+        [Rolling, Concurrency, Credit, CreditExternal, Calendar].into_iter().find(|kind| *kind as u8 == code)
+    }
+}
 
 /// The reservation of one limit by a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) limit: LimitId,
+    /// Seconds until its end, its kind, and whether it was above the capacity of a shadow limit.
     hold: u32,
     pub(crate) amount: u64,
 }
 
 impl Reservation {
-    pub(crate) fn new(limit: LimitId, is_rolling: bool, hold_seconds: u32, amount: u64) -> Reservation {
-        let hold = if is_rolling { hold_seconds } else { hold_seconds | CONCURRENCY };
+    pub(crate) fn new(limit: LimitId, kind: PartKind, hold_seconds: u32, amount: u64) -> Reservation {
+        let hold = hold_seconds & SECONDS | u32::from(kind as u8) << KIND_SHIFT;
         Reservation { limit, hold, amount }
     }
 
-    pub(crate) fn credit(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
-        Reservation { limit, hold: hold_seconds | CREDIT, amount }
+    /// Whether a limit that is not enforced would have denied it.
+    pub(crate) fn would_deny(&self) -> bool {
+        self.hold & WOULD_DENY != 0
     }
 
-    /// Credit that an external credit store holds.
-    pub(crate) fn credit_external(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
-        Reservation { limit, hold: hold_seconds | CREDIT | CONCURRENCY, amount }
+    #[must_use]
+    pub(crate) fn with_would_deny(self, would_deny: bool) -> Reservation {
+        let flag = if would_deny { WOULD_DENY } else { 0 };
+        Reservation { hold: self.hold & !WOULD_DENY | flag, ..self }
     }
 
-    pub(crate) fn is_rolling(&self) -> bool {
-        self.hold & (CONCURRENCY | CREDIT) == 0
+    pub(crate) fn kind(&self) -> PartKind {
+        match self.hold >> KIND_SHIFT & KIND {
+            2 => PartKind::Concurrency,
+            3 => PartKind::Credit,
+            4 => PartKind::CreditExternal,
+            5 => PartKind::Calendar,
+            _ => PartKind::Rolling,
+        }
     }
 
     pub(crate) fn is_credit(&self) -> bool {
-        self.hold & CREDIT != 0
-    }
-
-    pub(crate) fn is_external(&self) -> bool {
-        self.hold & (CONCURRENCY | CREDIT) == CONCURRENCY | CREDIT
+        matches!(self.kind(), PartKind::Credit | PartKind::CreditExternal)
     }
 
     pub(crate) fn hold_seconds(&self) -> u32 {
-        self.hold & !(CONCURRENCY | CREDIT)
+        self.hold & SECONDS
     }
 
     pub(crate) fn hold_ms(&self) -> u64 {
         seconds_to_ms(self.hold_seconds())
+    }
+
+    /// The end. A calendar period ends with a whole second, so its seconds count from the second of the reserve.
+    pub(crate) fn ends_at(&self, reserved_at: UnixMs) -> UnixMs {
+        let since = match self.kind() {
+            PartKind::Calendar => reserved_at.second(),
+            PartKind::Rolling | PartKind::Concurrency | PartKind::Credit | PartKind::CreditExternal => reserved_at,
+        };
+        since.plus_ms(self.hold_ms())
     }
 }
 
@@ -152,8 +193,7 @@ impl Leases {
             more.parts[..chunk.len()].copy_from_slice(chunk);
             record.more = self.more.insert(more);
         }
-        let hold_ms = parts.iter().map(Reservation::hold_ms).max().unwrap_or(0);
-        let second = end_second(lease, reserved_at.plus_ms(hold_ms));
+        let second = end_second(lease, ends(reserved_at, parts).1);
         self.len = self.len.saturating_add(1);
         self.link(second, record)
     }
@@ -257,9 +297,8 @@ impl Leases {
 
 /// When the first and the last of `parts` expire.
 pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
-    let holds = parts.iter().map(Reservation::hold_ms);
-    let (first, last) = holds.fold((u64::MAX, 0), |(first, last), hold: u64| (hold.min(first), hold.max(last)));
-    (reserved_at.plus_ms(first), reserved_at.plus_ms(last))
+    let ends = parts.iter().map(|part| part.ends_at(reserved_at));
+    ends.fold((UnixMs::MAX, reserved_at), |(first, last), end| (end.min(first), end.max(last)))
 }
 
 /// Whether the record of an uncompleted lease is due for deletion.

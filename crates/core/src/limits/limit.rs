@@ -1,6 +1,8 @@
 //! The part of a limit that decisions read, in two cache lines.
 
+use super::calendar::Calendar;
 use super::definition::{CreditTerms, Kind, Overage};
+use super::lease::PartKind;
 use super::timeline::{Nodes, Timeline};
 use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
@@ -38,6 +40,11 @@ pub(crate) struct Limit {
     pub(crate) phase: Phase,
     pub(crate) is_rolling: bool,
     pub(crate) is_credit: bool,
+    /// The period and offset of a calendar limit.
+    pub(crate) calendar: Option<Calendar>,
+    pub(crate) is_shared: bool,
+    /// It counts and never denies.
+    pub(crate) is_shadow: bool,
     /// Cached accounts of a credit limit.
     pub(crate) payers: Option<Payers>,
     pub(crate) keeps_debt: bool,
@@ -71,8 +78,29 @@ impl Limit {
         seconds_to_ms(self.hold_seconds)
     }
 
+    /// The kind of its reservations, except credit that an external store holds.
+    pub(crate) fn part_kind(&self) -> PartKind {
+        match (self.is_credit, self.is_rolling, self.calendar) {
+            (true, ..) => PartKind::Credit,
+            (false, true, _) => PartKind::Rolling,
+            (false, false, Some(_)) => PartKind::Calendar,
+            (false, false, None) => PartKind::Concurrency,
+        }
+    }
+
+    /// The seconds that a reservation at `now` is held, and its end.
+    pub(crate) fn hold(&self, now: UnixMs) -> (u32, UnixMs) {
+        match self.calendar {
+            Some(calendar) => (calendar.seconds_left(now), calendar.end(now)),
+            None => (self.hold_seconds, now.plus_ms(self.hold_ms())),
+        }
+    }
+
     /// The kind; `terms` are those of a credit limit.
     pub(crate) fn kind(&self, terms: Option<&CreditTerms>) -> Kind {
+        if let Some(Calendar { period, utc_offset_minutes }) = self.calendar {
+            return Kind::Calendar { period, utc_offset_minutes };
+        }
         match terms {
             Some(terms) => Kind::Credit(terms.clone()),
             None if self.is_rolling => Kind::Rolling { window_seconds: self.hold_seconds },
@@ -81,7 +109,9 @@ impl Limit {
     }
 
     pub(crate) fn is_of_kind(&self, kind: &Kind) -> bool {
-        self.is_rolling == kind.is_rolling() && self.is_credit == kind.is_credit()
+        self.is_rolling == kind.is_rolling()
+            && self.is_credit == kind.is_credit()
+            && self.calendar.is_some() == matches!(kind, Kind::Calendar { .. })
     }
 
     pub(crate) fn overage(&self) -> Overage {

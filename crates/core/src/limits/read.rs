@@ -86,6 +86,8 @@ impl State {
             unit: text.unit.clone(),
             description: text.description.clone(),
             overage: limit.overage(),
+            shared: limit.is_shared,
+            enforce: !limit.is_shadow,
         })
     }
 

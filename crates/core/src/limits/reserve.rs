@@ -2,7 +2,7 @@
 
 use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
-use super::{Ending, Found, Hash, Limits, Phase, Reservation, State, Sums, Tombstone};
+use super::{Ending, Found, Hash, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone};
 use crate::book::{
     Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
 };
@@ -233,16 +233,17 @@ impl Limits {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let State { limits, nodes, external, .. } = &mut self.state;
-        let credit = if external.parts.credit { Reservation::credit_external } else { Reservation::credit };
+        let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
         for part in resolved {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
             if limit.is_credit {
-                parts.push(credit(part.limit, limit.hold_seconds, part.amount));
+                parts.push(Reservation::new(part.limit, credit, limit.hold_seconds, part.amount));
                 continue;
             }
-            limit.timeline.add(nodes, now.plus_ms(limit.hold_ms()), Sums::unsettled(part.amount));
-            parts.push(Reservation::new(part.limit, limit.is_rolling, limit.hold_seconds, part.amount));
+            let (hold_seconds, ends_at) = limit.hold(now);
+            limit.timeline.add(nodes, ends_at, Sums::unsettled(part.amount));
+            parts.push(Reservation::new(part.limit, limit.part_kind(), hold_seconds, part.amount));
         }
         let slot = self.add_lease(command.namespace, command.lease, hash, now, &parts);
         if self.keep_job(command) {

@@ -4,9 +4,9 @@ use super::records::i128;
 use crate::book::{Book, LimitId, NamespaceId, VaultId};
 use crate::credits::{ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second};
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
-use crate::limits::Reservation;
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
+use crate::limits::{PartKind, Reservation};
 use crate::wire::{Bytes, Malformed, Put};
 
 pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
@@ -126,7 +126,7 @@ impl HoldsRead {
         };
         let record = *book.limits.state.leases.get(slot);
         book.limits.state.leases.parts(&record, &mut self.parts);
-        let is_meant = |part: &&Reservation| part.limit == limit && part.is_credit() && !part.is_external();
+        let is_meant = |part: &&Reservation| part.limit == limit && part.kind() == PartKind::Credit;
         let part = self.parts.iter().find(is_meant);
         let part = part.ok_or(Malformed("a hold is of nothing that its lease took"))?;
         let (account, asset, revenue) = (input.u32()?, AssetId(input.u16()?), input.u32()?);
@@ -140,7 +140,7 @@ impl HoldsRead {
         let hold = Hold {
             lease,
             amount: part.amount,
-            ends_at: record.reserved_at.plus_ms(part.hold_ms()),
+            ends_at: part.ends_at(record.reserved_at),
             limit,
             account,
             balance: balance.ok_or(Malformed("a hold is of no balance"))?,

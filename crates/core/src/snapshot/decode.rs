@@ -11,7 +11,7 @@ use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, Limits, Phase, Reservation, State, Sums, Text, Tombstone, end_second, ends,
+    Ending, LIMITS_MAX, Limit, Limits, PartKind, Phase, Reservation, State, Sums, Text, Tombstone, end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -226,15 +226,15 @@ impl Restore {
         }
         self.last_second = second;
         for part in &self.parts {
-            let ends_at = reserved_at.plus_ms(part.hold_ms());
+            let ends_at = part.ends_at(reserved_at);
             let limit = limits.state.limit(namespace, part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
             if part.is_credit() {
-                let is_held_here = u64::from(!part.is_external());
+                let is_held_here = u64::from(part.kind() == PartKind::Credit);
                 self.credit_parts = self.credit_parts.saturating_add(is_held_here);
             } else if ends_at > now {
                 // A limit with reservations keeps its kind, since it cannot be deleted before they end.
-                if limit.is_rolling != part.is_rolling() || limit.is_credit {
+                if limit.part_kind() != part.kind() {
                     return Err(Malformed("a lease holds a limit of another kind"));
                 }
                 hold(&mut limits.state, part.limit, ends_at, Sums::unsettled(part.amount))?;

@@ -3,7 +3,7 @@
 use crate::book::{ExternalSetup, LimitId, NamespaceId, codec};
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
-    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
+    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, PartKind, Phase, Reservation, Tombstone,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -143,10 +143,8 @@ impl CellRecord {
     }
 }
 
-const ROLLING: u8 = 1;
-const CONCURRENCY: u8 = 2;
-const CREDIT: u8 = 3;
-const CREDIT_EXTERNAL: u8 = 4;
+/// The flag in the kind of a reservation above the capacity of a shadow limit.
+const WOULD_DENY: u8 = 1 << 7;
 
 /// The size of one reservation in a lease record.
 const PART_BYTES: usize = 17;
@@ -167,12 +165,8 @@ impl LeaseRecord {
         out.put_u8(parts.len() as u8);
         for part in parts {
             out.put_u32(part.limit.0);
-            out.put_u8(match (part.is_rolling(), part.is_credit(), part.is_external()) {
-                (true, _, _) => ROLLING,
-                (false, false, _) => CONCURRENCY,
-                (false, true, false) => CREDIT,
-                (false, true, true) => CREDIT_EXTERNAL,
-            });
+            let would_deny = if part.would_deny() { WOULD_DENY } else { 0 };
+            out.put_u8(part.kind() as u8 | would_deny);
             out.put_u32(part.hold_seconds());
             out.put_u64(part.amount);
         }
@@ -198,7 +192,10 @@ impl LeaseRecord {
         parts.clear();
         for _ in 0..input.u8()? {
             let limit = LimitId(input.u32()?);
-            let kind = input.u8()?;
+            let code = input.u8()?;
+            let would_deny = code & WOULD_DENY != 0;
+            let kind = PartKind::from_code(code & !WOULD_DENY);
+            let kind = kind.ok_or(Malformed("the kind of a reservation is unknown"))?;
             let hold_seconds = input.u32()?;
             if hold_seconds == 0 || hold_seconds > HOLD_SECONDS_MAX {
                 return Err(Malformed("a reservation is held for too short or too long"));
@@ -207,12 +204,11 @@ impl LeaseRecord {
             if amount == 0 || parts.last().is_some_and(|last| last.limit >= limit) {
                 return Err(Malformed("the reservations of a lease are empty or out of order"));
             }
-            parts.push(match kind {
-                ROLLING | CONCURRENCY => Reservation::new(limit, kind == ROLLING, hold_seconds, amount),
-                CREDIT => Reservation::credit(limit, hold_seconds, amount),
-                CREDIT_EXTERNAL => Reservation::credit_external(limit, hold_seconds, amount),
-                _ => return Err(Malformed("the kind of a reservation is unknown")),
-            });
+            let part = Reservation::new(limit, kind, hold_seconds, amount).with_would_deny(would_deny);
+            if would_deny && part.is_credit() {
+                return Err(Malformed("a reservation of credit has the flag of a shadow limit"));
+            }
+            parts.push(part);
         }
         Ok(record)
     }

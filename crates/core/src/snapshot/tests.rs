@@ -22,6 +22,8 @@ fn small_book() -> Book {
         unit: "tokens".into(),
         description: "tokens per minute".into(),
         overage: Overage::Debt,
+        shared: false,
+        enforce: true,
     };
     book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }));
     for (number, amount) in [(1, 60), (2, 30), (3, 50)] {
@@ -149,7 +151,7 @@ mod forged {
     use super::super::block::{self, Kind as Block};
     use super::super::records::{BookRecord, LeaseRecord, put_limit, put_tombstone};
     use super::*;
-    use crate::limits::{Ending, Limit, Phase, Reservation, Tombstone};
+    use crate::limits::{Ending, Limit, PartKind, Phase, Reservation, Tombstone};
     use crate::wire::Put;
 
     const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
@@ -210,7 +212,7 @@ mod forged {
         let resolved = LeaseId::from_parts(NOW, 2);
         let mut forgery = Forgery {
             limit: Limit::of(&definition()),
-            reservation: Reservation::new(LimitId(0), true, 60, 7),
+            reservation: Reservation::new(LimitId(0), PartKind::Rolling, 60, 7),
             tombstone: Tombstone::new(NamespaceId::DEFAULT, resolved, Ending::Marked, NOW),
         };
         change(&mut forgery);
@@ -230,16 +232,16 @@ mod forged {
         assert_eq!(says(|f| f.limit.capacity = 99), limit);
         assert_eq!(says(|f| f.limit.phase = Phase::Decreasing), limit);
         assert_eq!(says(|f| f.limit.phase = Phase::Deleted), limit);
-        let held = |limit, is_rolling, seconds, amount| {
-            says(|f| f.reservation = Reservation::new(LimitId(limit), is_rolling, seconds, amount))
+        let held = |limit, kind, seconds, amount| {
+            says(|f| f.reservation = Reservation::new(LimitId(limit), kind, seconds, amount))
         };
-        assert_eq!(held(1, true, 60, 7), Some("a lease holds a limit that is not there"));
-        assert_eq!(held(0, false, 60, 7), Some("a lease holds a limit of another kind"));
-        assert_eq!(held(0, true, 60, 101), Some("a limit holds more than it has"));
+        assert_eq!(held(1, PartKind::Rolling, 60, 7), Some("a lease holds a limit that is not there"));
+        assert_eq!(held(0, PartKind::Concurrency, 60, 7), Some("a lease holds a limit of another kind"));
+        assert_eq!(held(0, PartKind::Rolling, 60, 101), Some("a limit holds more than it has"));
         let too_long = Some("a reservation is held for too short or too long");
-        assert_eq!(held(0, true, 0, 7), too_long);
-        assert_eq!(held(0, true, HOLD_SECONDS_MAX + 1, 7), too_long);
-        assert!(held(0, true, 60, 0).is_some());
+        assert_eq!(held(0, PartKind::Rolling, 0, 7), too_long);
+        assert_eq!(held(0, PartKind::Rolling, HOLD_SECONDS_MAX + 1, 7), too_long);
+        assert!(held(0, PartKind::Rolling, 60, 0).is_some());
         let resolved = Some("a resolved lease contradicts itself");
         assert_eq!(says(|f| f.tombstone.fingerprint = 1), resolved);
         assert_eq!(says(|f| f.tombstone.limited_by = LimitId(1)), resolved);

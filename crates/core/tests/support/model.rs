@@ -2,6 +2,7 @@
 //!
 //! It is slow on purpose and independent of the Book's data structures. Where the two differ, one of them is wrong.
 
+mod calendar;
 mod complete;
 mod credit;
 mod hints;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
-    Overage, Part, QUOTA_MAX, QuotaKind, SetQuotas, Setting, SettingChange, UnixMs, Write,
+    Overage, Part, Period, QUOTA_MAX, QuotaKind, SetQuotas, Setting, SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -21,7 +21,7 @@ const LEASES_RECENT: usize = 60;
 /// 366 days.
 const HOLD_SECONDS_MAX: u32 = 31_622_400;
 const TEAM: NamespaceId = NamespaceId(1);
-const FLAVORS: [Flavor; 3] = [Flavor::Rolling, Flavor::Concurrency, Flavor::Credit];
+const FLAVORS: [Flavor; 4] = [Flavor::Rolling, Flavor::Concurrency, Flavor::Credit, Flavor::Calendar];
 
 pub struct Script {
     random: Random,
@@ -58,6 +58,7 @@ enum Flavor {
     Rolling,
     Concurrency,
     Credit,
+    Calendar,
 }
 
 impl Flavor {
@@ -66,6 +67,7 @@ impl Flavor {
             Kind::Rolling { .. } => Flavor::Rolling,
             Kind::Concurrency { .. } => Flavor::Concurrency,
             Kind::Credit(_) => Flavor::Credit,
+            Kind::Calendar { .. } => Flavor::Calendar,
         }
     }
 }
@@ -398,9 +400,33 @@ impl Script {
             Flavor::Rolling => Kind::Rolling { window_seconds: hold },
             Flavor::Concurrency => Kind::Concurrency { timeout_seconds: hold },
             Flavor::Credit => Kind::Credit(self.terms(hold)),
+            Flavor::Calendar => self.calendar(),
         };
         let capacity = if flavor == Flavor::Credit { 0 } else { self.capacity() };
-        Definition { key, kind, capacity, unit: "requests".into(), description: String::new(), overage }
+        Definition {
+            key,
+            kind,
+            capacity,
+            unit: "requests".into(),
+            description: String::new(),
+            overage,
+            shared: false,
+            enforce: true,
+        }
+    }
+
+    /// A calendar whose period often ends soon, because its offset puts the end within the next two minutes.
+    fn calendar(&mut self) -> Kind {
+        let period = self.random.pick(&Period::ALL);
+        let minute_of_day = i16::try_from(self.clock / 60_000 % 1_440).unwrap();
+        let soon = match period {
+            Period::Hour => 59 - minute_of_day % 60,
+            Period::Day | Period::Week | Period::Month => 1_439 - minute_of_day,
+        };
+        let soon = [soon, soon - 1_440].into_iter().find(|minutes| UTC_OFFSET_MINUTES.contains(minutes));
+        let any = i16::try_from(self.random.below(1_561)).unwrap() - 720;
+        let utc_offset_minutes = if self.random.chance(70) { soon.unwrap_or(any) } else { any };
+        Kind::Calendar { period, utc_offset_minutes }
     }
 
     fn redefined(&mut self, mut definition: Definition) -> Definition {
@@ -425,7 +451,16 @@ impl Script {
     }
 
     fn spoil(&mut self, definition: &mut Definition) {
-        match self.random.below(6) {
+        match self.random.below(9) {
+            6 => definition.kind = Kind::Calendar { period: Period::Day, utc_offset_minutes: 841 },
+            7 => {
+                *definition = self.fresh_definition(definition.key.clone(), Flavor::Credit);
+                definition.shared = true;
+            }
+            8 => {
+                *definition = self.fresh_definition(definition.key.clone(), Flavor::Credit);
+                definition.enforce = false;
+            }
             0 => definition.capacity = if definition.capacity == 0 { 1 } else { 0 },
             5 => definition.kind = Kind::Credit(self.terms(0)),
             1 => definition.kind = Kind::Rolling { window_seconds: 0 },

@@ -1,8 +1,8 @@
 //! Limit definitions, status and usage.
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage, Usage,
-    VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage, Period,
+    UTC_OFFSET_MINUTES, Usage, VaultName,
 };
 
 use super::invalid::Invalid;
@@ -16,7 +16,7 @@ use crate::v1;
 pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
     let key = name("key", &message.key)?;
     let kind = v1::LimitKind::try_from(message.kind)
-        .map_err(|_| not_among("kind", message.kind, "rolling, concurrency and credit"))?;
+        .map_err(|_| not_among("kind", message.kind, "rolling, concurrency, calendar and credit"))?;
     let given = Given::of(&message)?;
     let overage = match v1::Overage::try_from(message.overage) {
         Ok(v1::Overage::Unspecified | v1::Overage::Debt) => Overage::Debt,
@@ -24,10 +24,11 @@ pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
         Err(_) => return Err(not_among("overage", message.overage, "debt and deny")),
     };
     let (kind, capacity) = given.into_kind(kind)?;
-    let v1::LimitDefinition { unit, description, .. } = message;
+    let v1::LimitDefinition { unit, description, shared, enforce, .. } = message;
+    let (shared, enforce) = (shared.unwrap_or(false), enforce.unwrap_or(true));
     Invalid::unless_free_of_keys("unit", &unit)?;
     Invalid::unless_free_of_keys("description", &description)?;
-    let definition = Definition { key, kind, capacity, unit, description, overage };
+    let definition = Definition { key, kind, capacity, unit, description, overage, shared, enforce };
     definition.validate()?;
     Ok(definition)
 }
@@ -41,6 +42,8 @@ struct Given {
     capacity: Option<u64>,
     window_seconds: Option<u32>,
     timeout_seconds: Option<u32>,
+    period: Option<Period>,
+    utc_offset_minutes: Option<i16>,
     vault: Option<VaultName>,
     account: Option<AccountName>,
     asset: Option<AssetName>,
@@ -57,6 +60,8 @@ impl Given {
             capacity: capacity.transpose()?,
             window_seconds: seconds("window_seconds", message.window_seconds)?,
             timeout_seconds: seconds("timeout_seconds", message.timeout_seconds)?,
+            period: message.period.map(period).transpose()?,
+            utc_offset_minutes: message.utc_offset_minutes.map(utc_offset_minutes).transpose()?,
             vault: optional_name("vault", message.vault.as_deref())?,
             account: optional_name("account", message.account.as_deref())?,
             asset: optional_name("asset", message.asset.as_deref())?,
@@ -70,21 +75,31 @@ impl Given {
             v1::LimitKind::Unspecified => Err(Invalid::missing("kind")),
             v1::LimitKind::Rolling => {
                 let timeout = ("timeout_seconds", shown(self.timeout_seconds.as_ref()));
-                lacks("rolling", [timeout].into_iter().chain(self.terms()))?;
+                lacks("rolling", [timeout].into_iter().chain(self.terms()).chain(self.calendar()))?;
                 let capacity = needs("rolling", "capacity", self.capacity)?;
                 let window_seconds = needs("rolling", "window_seconds", self.window_seconds)?;
                 Ok((Kind::Rolling { window_seconds }, capacity))
             }
             v1::LimitKind::Concurrency => {
                 let window = ("window_seconds", shown(self.window_seconds.as_ref()));
-                lacks("concurrency", [window].into_iter().chain(self.terms()))?;
+                lacks("concurrency", [window].into_iter().chain(self.terms()).chain(self.calendar()))?;
                 let capacity = needs("concurrency", "capacity", self.capacity)?;
                 let timeout_seconds = needs("concurrency", "timeout_seconds", self.timeout_seconds)?;
                 Ok((Kind::Concurrency { timeout_seconds }, capacity))
             }
+            v1::LimitKind::Calendar => {
+                let window = ("window_seconds", shown(self.window_seconds.as_ref()));
+                let timeout = ("timeout_seconds", shown(self.timeout_seconds.as_ref()));
+                lacks("calendar", [window, timeout].into_iter().chain(self.terms()))?;
+                let capacity = needs("calendar", "capacity", self.capacity)?;
+                let period = needs("calendar", "period", self.period)?;
+                let utc_offset_minutes = self.utc_offset_minutes.unwrap_or(0);
+                Ok((Kind::Calendar { period, utc_offset_minutes }, capacity))
+            }
             v1::LimitKind::Credit => {
                 let capacity = ("capacity", shown(self.capacity.as_ref()));
-                lacks("credit", [capacity, ("window_seconds", shown(self.window_seconds.as_ref()))])?;
+                let window = ("window_seconds", shown(self.window_seconds.as_ref()));
+                lacks("credit", [capacity, window].into_iter().chain(self.calendar()))?;
                 Ok((Kind::Credit(self.into_terms()?), 0))
             }
         }
@@ -100,6 +115,14 @@ impl Given {
         })
     }
 
+    /// The calendar-only fields.
+    fn calendar(&self) -> [(&'static str, Option<String>); 2] {
+        [
+            ("period", self.period.map(|period| format!("{:?}", period.as_str()))),
+            ("utc_offset_minutes", shown(self.utc_offset_minutes.as_ref())),
+        ]
+    }
+
     /// The credit-only fields.
     fn terms(&self) -> [(&'static str, Option<String>); 4] {
         let quoted = |text: Option<&str>| text.map(|text| format!("{text:?}"));
@@ -110,6 +133,22 @@ impl Given {
             ("revenue", quoted(self.revenue.as_ref().map(AccountName::as_str))),
         ]
     }
+}
+
+fn period(found: i32) -> Result<Period, Invalid> {
+    match v1::Period::try_from(found) {
+        Ok(v1::Period::Hour) => Ok(Period::Hour),
+        Ok(v1::Period::Day) => Ok(Period::Day),
+        Ok(v1::Period::Week) => Ok(Period::Week),
+        Ok(v1::Period::Month) => Ok(Period::Month),
+        Ok(v1::Period::Unspecified) | Err(_) => Err(not_among("period", found, "hour, day, week and month")),
+    }
+}
+
+fn utc_offset_minutes(found: i32) -> Result<i16, Invalid> {
+    i16::try_from(found).ok().filter(|minutes| UTC_OFFSET_MINUTES.contains(minutes)).ok_or_else(|| {
+        Invalid::new("utc_offset_minutes", format_args!("found {found}, allowed are integers from -720 to 840"))
+    })
 }
 
 fn shown<T: ToString>(found: Option<&T>) -> Option<String> {
@@ -130,7 +169,7 @@ fn needs<T>(kind: &str, field: &str, found: Option<T>) -> Result<T, Invalid> {
 /// Encodes a definition with the fields of its kind.
 #[must_use]
 pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
-    let Definition { key, kind, capacity, unit, description, overage } = definition;
+    let Definition { key, kind, capacity, unit, description, overage, shared, enforce } = definition;
     let overage = match overage {
         Overage::Debt => v1::Overage::Debt,
         Overage::Deny => v1::Overage::Deny,
@@ -141,6 +180,8 @@ pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
         unit: unit.clone(),
         description: description.clone(),
         overage: overage.into(),
+        shared: shared.then_some(true),
+        enforce: (!enforce).then_some(false),
         ..v1::LimitDefinition::default()
     };
     match kind {
@@ -151,6 +192,16 @@ pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
         Kind::Concurrency { timeout_seconds } => {
             message.set_kind(v1::LimitKind::Concurrency);
             message.timeout_seconds = Some(*timeout_seconds);
+        }
+        Kind::Calendar { period, utc_offset_minutes } => {
+            message.set_kind(v1::LimitKind::Calendar);
+            message.set_period(match period {
+                Period::Hour => v1::Period::Hour,
+                Period::Day => v1::Period::Day,
+                Period::Week => v1::Period::Week,
+                Period::Month => v1::Period::Month,
+            });
+            message.utc_offset_minutes = Some((*utc_offset_minutes).into());
         }
         Kind::Credit(CreditTerms { timeout_seconds, vault, account, asset, revenue }) => {
             message.set_kind(v1::LimitKind::Credit);

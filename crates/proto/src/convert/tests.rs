@@ -75,6 +75,10 @@ fn of_kind(kind: v1::LimitKind) -> v1::LimitDefinition {
         v1::LimitKind::Concurrency => {
             (message.capacity, message.timeout_seconds) = (Some(5), Some(60));
         }
+        v1::LimitKind::Calendar => {
+            (message.capacity, message.utc_offset_minutes) = (Some(5), Some(-300));
+            message.set_period(v1::Period::Month);
+        }
         v1::LimitKind::Credit => {
             message.timeout_seconds = Some(60);
             (message.vault, message.account, message.asset) =
@@ -86,11 +90,14 @@ fn of_kind(kind: v1::LimitKind) -> v1::LimitDefinition {
 
 #[test]
 fn every_kind_of_definition_is_read_and_written_back() {
-    for kind in [v1::LimitKind::Rolling, v1::LimitKind::Concurrency, v1::LimitKind::Credit] {
+    for kind in [v1::LimitKind::Rolling, v1::LimitKind::Concurrency, v1::LimitKind::Calendar, v1::LimitKind::Credit] {
         let mut message = of_kind(kind);
         message.unit = "tokens".into();
         message.description = "why".into();
         message.set_overage(v1::Overage::Deny);
+        if kind != v1::LimitKind::Credit {
+            (message.shared, message.enforce) = (Some(true), Some(false));
+        }
         let read = definition(message.clone()).unwrap();
         if let Kind::Credit(terms) = &read.kind {
             assert_eq!(terms.revenue.as_str(), "revenue");
@@ -102,7 +109,7 @@ fn every_kind_of_definition_is_read_and_written_back() {
 
 #[test]
 fn a_definition_has_the_fields_of_its_kind_and_no_others() {
-    use v1::LimitKind::{Concurrency, Credit, Rolling, Unspecified};
+    use v1::LimitKind::{Calendar, Concurrency, Credit, Rolling, Unspecified};
     let with = |kind, change: fn(&mut v1::LimitDefinition)| {
         let mut message = of_kind(kind);
         change(&mut message);
@@ -111,7 +118,7 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
     for (message, wrong) in [
         (with(Rolling, |it| it.key.clear()), "key: found 0 bytes"),
         (with(Unspecified, |_| {}), "kind is required"),
-        (with(Rolling, |it| it.kind = 9), "kind: found 9, allowed are rolling, concurrency and credit"),
+        (with(Rolling, |it| it.kind = 9), "kind: found 9, allowed are rolling, concurrency, calendar and credit"),
         (with(Rolling, |it| it.capacity = None), "capacity is required for a rolling limit"),
         (with(Rolling, |it| it.capacity = Some(0)), "capacity: found 0, allowed are integers from 1"),
         (with(Credit, |it| it.capacity = Some(5)), "capacity: found 5, but a credit limit has none"),
@@ -129,6 +136,15 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
         (with(Credit, |it| it.vault = None), "vault is required for a credit limit"),
         (with(Credit, |it| it.asset = Some("USD".into())), "asset: found 'U' at byte 0"),
         (with(Rolling, |it| it.account = Some("a".into())), "account: found \"a\", but a rolling limit has"),
+        (with(Calendar, |it| it.period = None), "period is required for a calendar limit"),
+        (with(Calendar, |it| it.period = Some(0)), "period: found 0, allowed are hour, day, week and month"),
+        (with(Calendar, |it| it.period = Some(5)), "period: found 5, allowed are hour, day, week and month"),
+        (with(Calendar, |it| it.utc_offset_minutes = Some(841)), "utc_offset_minutes: found 841, allowed are integers"),
+        (with(Calendar, |it| it.timeout_seconds = Some(1)), "timeout_seconds: found 1, but a calendar limit has none"),
+        (with(Rolling, |it| it.period = Some(2)), "period: found \"day\", but a rolling limit has none"),
+        (with(Credit, |it| it.utc_offset_minutes = Some(0)), "utc_offset_minutes: found 0, but a credit limit has"),
+        (with(Credit, |it| it.shared = Some(true)), "shared: found true, allowed is false"),
+        (with(Credit, |it| it.enforce = Some(false)), "enforce: found false, allowed is true"),
         (with(Rolling, |it| it.overage = 3), "overage: found 3, allowed are debt and deny"),
         (with(Rolling, |it| it.unit = "u".repeat(65)), "unit: found 65 bytes, allowed are up to 64"),
     ] {
@@ -227,6 +243,8 @@ fn what_a_client_sends_is_what_a_server_reads() {
         unit: "u".into(),
         description: "d".into(),
         overage: Overage::Deny,
+        shared: false,
+        enforce: true,
     };
     let operations = vec![
         Operation::PutLimit { definition: rolling, expected_revision: Some(0) },

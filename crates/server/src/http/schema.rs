@@ -96,7 +96,12 @@ pub(super) fn defined() -> Value {
             if let Some(revenue) = fields.get_mut("revenue") {
                 revenue["type"] = json!("string");
             }
-            required = fields.keys().cloned().collect();
+            if let Some(offset) = fields.get_mut("utc_offset_minutes") {
+                offset["type"] = json!("integer");
+            }
+            fields.insert("shared".into(), json!({"const": true, "description": "Absent if false."}));
+            fields.insert("enforce".into(), json!({"const": false, "description": "Absent if true."}));
+            required = fields.keys().filter(|name| !matches!(name.as_str(), "shared" | "enforce")).cloned().collect();
         }
         schema["required"] = json!(required);
         schema

@@ -80,6 +80,10 @@ pub(super) const ANY_NUMBER: usize = usize::MAX;
 pub(super) enum Shape {
     /// An integer within inclusive bounds.
     Integer { min: u64, max: u64 },
+    /// An integer within inclusive bounds, which may be negative.
+    Signed { min: i64, max: i64 },
+    /// `true` or `false`.
+    Boolean,
     /// A name with an alphabet.
     Name(&'static Name),
     /// A ULID.
@@ -161,6 +165,8 @@ impl Shape {
     pub(super) fn schema(&self) -> Value {
         match self {
             Shape::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+            Shape::Signed { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+            Shape::Boolean => json!({"type": "boolean"}),
             Shape::Name(name) => {
                 json!({"type": "string", "minLength": 1, "maxLength": name.bytes_max, "pattern": name.pattern})
             }

@@ -462,7 +462,8 @@ impl Stream {
         let Limit { key, kind, .. } = &self.limits[place];
         let (key, kind) = (key.clone(), kind.clone());
         let (unit, description) = (String::new(), String::new());
-        let definition = Definition { key: key.clone(), kind, capacity, unit, description, overage };
+        let definition =
+            Definition { key: key.clone(), kind, capacity, unit, description, overage, shared: false, enforce: true };
         let namespace = self.namespace.clone();
         let request =
             PutLimitRequest { namespace: namespace.clone(), definition: definition.clone(), expected_revision: None };

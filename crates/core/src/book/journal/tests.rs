@@ -14,7 +14,7 @@ fn key() -> LimitKey {
 
 fn definition(kind: Kind, capacity: u64) -> Definition {
     let (unit, description) = ("u".into(), "d".into());
-    Definition { key: key(), kind, capacity, unit, description, overage: Overage::Deny }
+    Definition { key: key(), kind, capacity, unit, description, overage: Overage::Deny, shared: false, enforce: true }
 }
 
 fn terms() -> CreditTerms {

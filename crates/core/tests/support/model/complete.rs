@@ -5,6 +5,7 @@ use earmark_core::{
     QuotaKind, Release, Settlement, UnixMs,
 };
 
+use super::calendar;
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
 use super::limit::LimitPhase;
 use super::parts::Named;
@@ -103,7 +104,10 @@ impl Model {
                 self.reservations.remove(place);
                 (actual.min(part.amount) + grown, self.settled_end(part))
             }
-            None => (grown, now.plus_ms(OVERAGE_OF_ENDED_MS)),
+            None => match &self.limits[part.limit.0 as usize].definition.kind {
+                kind @ Kind::Calendar { .. } => (grown, calendar::end(kind, now)),
+                _ => (grown, now.plus_ms(OVERAGE_OF_ENDED_MS)),
+            },
         };
         if amount > 0 {
             self.reservations.push(Reservation { limit: part.limit, amount, end, unsettled: None });
@@ -114,7 +118,7 @@ impl Model {
     /// Settled usage of a window longer than the retention expires with its slot.
     fn settled_end(&self, part: &Held) -> UnixMs {
         let window = hold_ms(&part.kind);
-        if window <= self.config.retention_ms {
+        if window <= self.config.retention_ms || matches!(part.kind, Kind::Calendar { .. }) {
             return part.end;
         }
         let slot = (window / SLOTS_PER_WINDOW).max(1);

@@ -121,7 +121,7 @@ impl Model {
     pub fn terms(&self, limit: LimitId) -> Option<&CreditTerms> {
         match &self.limits[limit.0 as usize].definition.kind {
             Kind::Credit(terms) => Some(terms),
-            Kind::Rolling { .. } | Kind::Concurrency { .. } => None,
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => None,
         }
     }
 

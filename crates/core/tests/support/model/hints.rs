@@ -12,8 +12,8 @@ pub fn backoff_ms(hints: &Hints, kind: &Kind, run: u32) -> u64 {
             }
             wait
         }
-        Kind::Rolling { window_seconds } => {
-            let part_of_window = u64::from(*window_seconds) * 1_000 / hints.rolling_window_part.max(1);
+        Kind::Rolling { .. } | Kind::Calendar { .. } => {
+            let part_of_window = u64::from(kind.hold_seconds()) * 1_000 / hints.rolling_window_part.max(1);
             let mut wait = hints.rolling_base_ms.max(part_of_window).min(hints.rolling_max_ms);
             for _ in 0..run {
                 wait = wait.saturating_add(wait / 2).min(hints.rolling_max_ms);

@@ -4,8 +4,9 @@ use earmark_core::{
     CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, Reserve, ReserveOutcome,
 };
 
+use super::calendar;
 use super::hints::{backoff_ms, jittered_ms};
-use super::lease::{Fate, Held, Lease, hold_ms, is_live};
+use super::lease::{Fate, Held, Lease, is_live};
 use super::limit::LimitPhase;
 use super::parts::Named;
 use super::{Model, Reservation};
@@ -146,7 +147,7 @@ impl Model {
             let definition = &mut self.limits[limit.0 as usize];
             definition.denials_in_a_row = 0;
             let kind = definition.definition.kind.clone();
-            let end = now.plus_ms(hold_ms(&kind));
+            let end = calendar::end(&kind, now);
             let is_credit = matches!(kind, Kind::Credit(_));
             if is_credit && !self.external.credit {
                 self.hold((namespace, id), limit, amount, end);
@@ -202,7 +203,7 @@ impl Model {
         match definition.definition.kind {
             Kind::Credit(_) => panic!("credit is no limit that can be in the way"),
             Kind::Concurrency { .. } => backoff.min(held[0].end.ms_since(now)),
-            Kind::Rolling { .. } => {
+            Kind::Rolling { .. } | Kind::Calendar { .. } => {
                 let mut free = self.available(limit);
                 let last = held.iter().find(|r| {
                     free += r.amount;

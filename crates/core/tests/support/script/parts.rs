@@ -47,7 +47,7 @@ impl Script {
         let capacity = match self.definitions.get(&(namespace, key)) {
             None => 10,
             Some(definition) => match &definition.kind {
-                Kind::Rolling { .. } | Kind::Concurrency { .. } => definition.capacity.max(1),
+                Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => definition.capacity.max(1),
                 Kind::Credit(terms) => {
                     let terms = terms.clone();
                     let has = self.available(namespace, &terms.vault, &terms.account, &terms.asset);

@@ -42,6 +42,8 @@ pub fn limit_put() -> JournalRecord {
         unit: "requests".into(),
         description: String::new(),
         overage: Overage::Debt,
+        shared: false,
+        enforce: true,
     };
     JournalRecord::Limit(Box::new(LimitEntry {
         at: UnixMs::new(1_700_000_000_000).into(),

@@ -31,6 +31,14 @@ impl Shape {
                     format!("{path}: found {}, allowed are integers from {min} to {max}", Shortened(raw.get()))
                 })
             }
+            Shape::Signed { min, max } => {
+                let is_allowed = raw.get().parse::<i64>().is_ok_and(|integer| (*min..=*max).contains(&integer));
+                (!is_allowed).then(|| {
+                    format!("{path}: found {}, allowed are integers from {min} to {max}", Shortened(raw.get()))
+                })
+            }
+            Shape::Boolean => (!matches!(raw.get(), "true" | "false"))
+                .then(|| format!("{path}: found {}, allowed are true and false", Shortened(raw.get()))),
             Shape::Name(name) => match text(raw) {
                 Some(text) => name.explain(path, &text),
                 None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),

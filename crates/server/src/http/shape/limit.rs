@@ -1,10 +1,12 @@
 //! The definition of a limit, which `earmark_admission` parses.
 
-use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, UNIT_BYTES_MAX};
+use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES};
 
 use super::{ACCOUNT, ASSET, Field, LIMIT_KEY, Shape, VAULT};
 
 const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
+const UTC_OFFSET: Shape =
+    Shape::Signed { min: *UTC_OFFSET_MINUTES.start() as i64, max: *UTC_OFFSET_MINUTES.end() as i64 };
 const HOLD_SECONDS: Shape = Shape::Integer { min: 1, max: HOLD_SECONDS_MAX as u64 };
 
 const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
@@ -18,13 +20,27 @@ const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Fiel
 /// The fields of all kinds of limits.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
     needed("key", Shape::Name(&LIMIT_KEY), "The key of the limit."),
-    needed("kind", Shape::Choice(&["rolling", "concurrency", "credit"]), "How reserved capacity becomes free again."),
-    optional("capacity", AMOUNT, "Rolling and concurrency: how much may be reserved at once."),
+    needed(
+        "kind",
+        Shape::Choice(&["rolling", "concurrency", "calendar", "credit"]),
+        "How reserved capacity becomes free again.",
+    ),
+    optional("capacity", AMOUNT, "All but credit: how much may be reserved at once."),
     optional("window_seconds", HOLD_SECONDS, "Rolling: seconds until reserved capacity is free again."),
     optional(
         "timeout_seconds",
         HOLD_SECONDS,
         "Concurrency and credit: seconds until a lease without a complete times out.",
+    ),
+    optional(
+        "period",
+        Shape::Choice(&["hour", "day", "week", "month"]),
+        "Calendar: the period at whose end reserved capacity is free again; weeks begin on Monday.",
+    ),
+    optional(
+        "utc_offset_minutes",
+        UTC_OFFSET,
+        "Calendar: minutes by which local time is ahead of UTC; by default 0. Without daylight saving.",
     ),
     optional("vault", Shape::Name(&VAULT), "Credit: the vault of its accounts."),
     optional("account", Shape::Name(&ACCOUNT), "Credit: the account that pays."),
@@ -37,6 +53,8 @@ pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
         Shape::Choice(&["debt", "deny"]),
         "Usage beyond the reservation that does not fit: recorded as debt (default), or only counted in metrics.",
     ),
+    optional("shared", Shape::Boolean, "Whether other namespaces may reserve it; by default false. Not for credit."),
+    optional("enforce", Shape::Boolean, "Whether it denies; by default true. If false it only counts. Not for credit."),
 ];
 
 /// A kind of limit.
@@ -49,20 +67,25 @@ pub(in crate::http) struct LimitKind {
 }
 
 /// All kinds of limits.
-pub(in crate::http) static LIMIT_KINDS: [LimitKind; 3] = [
+pub(in crate::http) static LIMIT_KINDS: [LimitKind; 4] = [
     LimitKind {
         name: "rolling",
         needs: &["capacity", "window_seconds"],
-        lacks: &["timeout_seconds", "vault", "account", "asset", "revenue"],
+        lacks: &["timeout_seconds", "period", "utc_offset_minutes", "vault", "account", "asset", "revenue"],
     },
     LimitKind {
         name: "concurrency",
         needs: &["capacity", "timeout_seconds"],
-        lacks: &["window_seconds", "vault", "account", "asset", "revenue"],
+        lacks: &["window_seconds", "period", "utc_offset_minutes", "vault", "account", "asset", "revenue"],
+    },
+    LimitKind {
+        name: "calendar",
+        needs: &["capacity", "period"],
+        lacks: &["window_seconds", "timeout_seconds", "vault", "account", "asset", "revenue"],
     },
     LimitKind {
         name: "credit",
         needs: &["timeout_seconds", "vault", "account", "asset"],
-        lacks: &["capacity", "window_seconds"],
+        lacks: &["capacity", "window_seconds", "period", "utc_offset_minutes"],
     },
 ];

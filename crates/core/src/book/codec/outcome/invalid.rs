@@ -4,7 +4,7 @@ use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
 use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
 use crate::id::ClientId;
-use crate::limits::{DefinitionError, HoldField};
+use crate::limits::{DefinitionError, HoldField, LedgerField};
 use crate::wire::{Bytes, Put};
 
 const PARTS_UNKNOWN_NAMESPACE: u8 = 1;
@@ -39,6 +39,10 @@ const DEFINITION_CAPACITY_OF_CREDIT: u8 = 2;
 const DEFINITION_HOLD_SECONDS: u8 = 3;
 const DEFINITION_UNIT_TOO_LONG: u8 = 4;
 const DEFINITION_DESCRIPTION_TOO_LONG: u8 = 5;
+const DEFINITION_UTC_OFFSET: u8 = 6;
+const DEFINITION_SHARED_CREDIT: u8 = 7;
+const DEFINITION_SHADOW_CREDIT: u8 = 8;
+const DEFINITION_NOT_ON_LEDGER: u8 = 9;
 
 pub(super) fn put_invalid_parts(out: &mut Vec<u8>, why: InvalidParts) {
     match why {
@@ -167,6 +171,16 @@ pub(super) fn put_definition_error(out: &mut Vec<u8>, error: &DefinitionError) {
             });
             out.put_u32(*found);
         }
+        DefinitionError::UtcOffset { found } => {
+            out.put_u8(DEFINITION_UTC_OFFSET);
+            out.put_u16(found.cast_unsigned());
+        }
+        DefinitionError::SharedCredit => out.put_u8(DEFINITION_SHARED_CREDIT),
+        DefinitionError::ShadowCredit => out.put_u8(DEFINITION_SHADOW_CREDIT),
+        DefinitionError::NotOnLedger { field } => {
+            out.put_u8(DEFINITION_NOT_ON_LEDGER);
+            out.put_u8(*field as u8);
+        }
         DefinitionError::UnitTooLong { found } => {
             out.put_u8(DEFINITION_UNIT_TOO_LONG);
             put_size(out, *found);
@@ -189,6 +203,17 @@ pub(super) fn definition_error(input: &mut Bytes<'_>) -> Result<DefinitionError>
                 _ => return Err(CodecError::Malformed("the field of its definition is unknown")),
             };
             DefinitionError::HoldSeconds { field, found: input.u32()? }
+        }
+        DEFINITION_UTC_OFFSET => DefinitionError::UtcOffset { found: input.u16()?.cast_signed() },
+        DEFINITION_SHARED_CREDIT => DefinitionError::SharedCredit,
+        DEFINITION_SHADOW_CREDIT => DefinitionError::ShadowCredit,
+        DEFINITION_NOT_ON_LEDGER => {
+            let code = input.u8()?;
+            let fields = [LedgerField::Kind, LedgerField::Shared, LedgerField::Enforce];
+            let field = fields.into_iter().find(|field| *field as u8 == code);
+            DefinitionError::NotOnLedger {
+                field: field.ok_or(CodecError::Malformed("the field of its definition is unknown"))?,
+            }
         }
         DEFINITION_UNIT_TOO_LONG => DefinitionError::UnitTooLong { found: size(input)? },
         DEFINITION_DESCRIPTION_TOO_LONG => DefinitionError::DescriptionTooLong { found: size(input)? },

@@ -12,7 +12,7 @@ use crate::book::{
 use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::keys::KeyNumber;
-use crate::limits::{DefinitionError, HoldField, Setting, SettingChange};
+use crate::limits::{DefinitionError, HoldField, LedgerField, Setting, SettingChange};
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::{Moment, UnixMs};
 
@@ -170,6 +170,7 @@ fn statuses(n: &mut Numbers) -> Vec<LimitStatus> {
 }
 
 fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
+    let ledger_fields = [LedgerField::Kind, LedgerField::Shared, LedgerField::Enforce];
     let fields = every![n:
         HoldField::WindowSeconds => [HoldField::WindowSeconds],
         HoldField::TimeoutSeconds => [HoldField::TimeoutSeconds],
@@ -181,6 +182,10 @@ fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
             n.restart();
             DefinitionError::HoldSeconds { field, found: n.u32() }
         }),
+        DefinitionError::UtcOffset { .. } => [DefinitionError::UtcOffset { found: n.size() as i16 }],
+        DefinitionError::SharedCredit => [DefinitionError::SharedCredit],
+        DefinitionError::ShadowCredit => [DefinitionError::ShadowCredit],
+        DefinitionError::NotOnLedger { .. } => ledger_fields.map(|field| DefinitionError::NotOnLedger { field }),
         DefinitionError::UnitTooLong { .. } => [DefinitionError::UnitTooLong { found: n.size() }],
         DefinitionError::DescriptionTooLong { .. } => [DefinitionError::DescriptionTooLong { found: n.size() }],
     ]

@@ -53,14 +53,22 @@ pub(super) fn definition(json: &Value) -> v1::LimitDefinition {
         account: optional_text(&json["account"]),
         asset: optional_text(&json["asset"]),
         revenue: optional_text(&json["revenue"]),
+        utc_offset_minutes: json["utc_offset_minutes"].as_i64().map(|minutes| i32::try_from(minutes).unwrap()),
+        shared: json["shared"].as_bool(),
+        enforce: json["enforce"].as_bool(),
         ..Default::default()
     };
     definition.set_kind(match json["kind"].as_str() {
         Some("rolling") => v1::LimitKind::Rolling,
         Some("concurrency") => v1::LimitKind::Concurrency,
+        Some("calendar") => v1::LimitKind::Calendar,
         Some("credit") => v1::LimitKind::Credit,
         _ => v1::LimitKind::Unspecified,
     });
+    let periods = [v1::Period::Hour, v1::Period::Day, v1::Period::Week, v1::Period::Month];
+    if let Some(period) = periods.into_iter().find(|period| json["period"] == of_period(*period)) {
+        definition.set_period(period);
+    }
     definition.set_overage(match json["overage"].as_str() {
         Some("deny") => v1::Overage::Deny,
         _ => v1::Overage::Unspecified,
@@ -166,11 +174,22 @@ pub(super) fn of_status(status: v1::LimitStatus) -> &'static str {
     }
 }
 
+fn of_period(period: v1::Period) -> &'static str {
+    match period {
+        v1::Period::Hour => "hour",
+        v1::Period::Day => "day",
+        v1::Period::Week => "week",
+        v1::Period::Month => "month",
+        v1::Period::Unspecified => "unspecified",
+    }
+}
+
 pub(super) fn of_info(limit: &v1::LimitInfo) -> Value {
     let definition = limit.definition.as_ref().unwrap();
     let kind = match definition.kind() {
         v1::LimitKind::Rolling => "rolling",
         v1::LimitKind::Concurrency => "concurrency",
+        v1::LimitKind::Calendar => "calendar",
         v1::LimitKind::Credit => "credit",
         other => panic!("{other:?}"),
     };
@@ -182,6 +201,10 @@ pub(super) fn of_info(limit: &v1::LimitInfo) -> Value {
     unless(&mut json, "capacity", definition.capacity, &None);
     unless(&mut json, "window_seconds", definition.window_seconds, &None);
     unless(&mut json, "timeout_seconds", definition.timeout_seconds, &None);
+    unless(&mut json, "period", definition.period.map(|_| of_period(definition.period())), &None);
+    unless(&mut json, "utc_offset_minutes", definition.utc_offset_minutes, &None);
+    unless(&mut json, "shared", definition.shared, &None);
+    unless(&mut json, "enforce", definition.enforce, &None);
     unless(&mut json, "vault", definition.vault.clone(), &None);
     unless(&mut json, "account", definition.account.clone(), &None);
     unless(&mut json, "asset", definition.asset.clone(), &None);
