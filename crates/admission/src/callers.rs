@@ -173,6 +173,13 @@ pub enum ChangeKind {
         /// The revision after the change.
         revision: u64,
     },
+    /// A template was put or deleted.
+    Template {
+        /// The template.
+        template: Box<ChangedLimit>,
+        /// The revision after the change.
+        revision: u64,
+    },
     /// Quotas of the namespace were set.
     Quotas {
         /// The quotas before and after.

@@ -8,14 +8,15 @@ mod limit;
 mod outcome;
 mod quota;
 mod receipt;
+mod template;
 mod transact;
 mod transact_vault;
 mod write;
 
 pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
-    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId, Part,
-    PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef,
+    NamespaceId, Part, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange,
@@ -24,7 +25,7 @@ pub use journal::{
 pub use key::KeyOutcome;
 pub use outcome::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome,
-    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement,
+    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement, TemplateOutcome,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
@@ -34,7 +35,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
+use crate::limits::{Config, Definition, LeaseInfo, LimitInfo, Limits, TemplateInfo, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -94,6 +95,8 @@ impl Book {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(command) => Outcome::Limit(self.put_limit(at, &command)),
             Command::DeleteLimit(command) => Outcome::Limit(self.delete_limit(at, &command)),
+            Command::PutTemplate(command) => Outcome::Template(self.put_template(at, &command)),
+            Command::DeleteTemplate(command) => Outcome::Template(self.delete_template(at, &command)),
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
             Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
             Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
@@ -246,6 +249,20 @@ impl Book {
         most: usize,
     ) -> (Vec<LimitInfo>, Option<LimitKey>) {
         self.limits.limit_page(now, namespace, (prefix, after), most)
+    }
+
+    /// All templates of a namespace, ordered by key.
+    #[must_use]
+    pub fn templates(&self, namespace: NamespaceId) -> Vec<TemplateInfo> {
+        self.limits.template_infos(namespace)
+    }
+
+    /// The definition that `key` has by its template, and the revision of the template. `None` if no template matches,
+    /// or the account of a credit limit would be longer than a name may be.
+    #[must_use]
+    pub fn derive(&self, namespace: NamespaceId, key: &LimitKey) -> Option<(Definition, u64)> {
+        let found = self.limits.template_of(namespace, key)?;
+        Some((found.template.derive(key)?, found.revision))
     }
 
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.

@@ -8,6 +8,7 @@ mod api_key;
 mod label;
 mod lease;
 mod name;
+pub(crate) mod pattern;
 
 pub use actor::Actor;
 pub use api_key::{API_KEY_PREFIX, LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
@@ -17,3 +18,4 @@ pub use name::{
     AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError, NameRule,
     NamespaceName, VaultName,
 };
+pub use pattern::PLACEHOLDERS_MAX;

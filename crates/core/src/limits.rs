@@ -20,6 +20,8 @@ mod read;
 mod reserve;
 pub(crate) mod slab;
 pub(crate) mod table;
+mod template;
+mod templates;
 pub(crate) mod timeline;
 mod tombstone;
 mod undo;
@@ -30,15 +32,18 @@ use std::sync::Arc;
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
     CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, LedgerField,
-    Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
+    NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
+pub use template::{Template, TemplateError};
+pub use templates::{TEMPLATES_MAX, TemplateInfo};
 
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
 pub(crate) use jobs::Jobs;
 pub(crate) use lease::{Lease, Leases, PartKind, Reservation, end_second, ends};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
+pub(crate) use templates::{Branch, Revised, TemplateId, Templates};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
@@ -79,6 +84,10 @@ pub(crate) struct State {
     pub(crate) external: ExternalSetup,
     pub(crate) namespaces: Vec<NamespaceName>,
     pub(crate) quotas: Quotas,
+    /// The last revision given to a template.
+    pub(crate) revision: u64,
+    /// By namespace.
+    pub(crate) templates: Vec<Arc<Templates>>,
     pub(crate) texts: Vec<Arc<Text>>,
     pub(crate) limits: Table<Limit>,
     pub(crate) nodes: Nodes,
@@ -94,6 +103,8 @@ pub(crate) struct Limits {
     names: BTreeMap<NamespaceName, NamespaceId>,
     /// By namespace.
     keys: Vec<BTreeMap<LimitKey, LimitId>>,
+    /// By namespace.
+    patterns: Vec<Branch>,
     sweep: LimitId,
     /// See [`Book::limits_version`](crate::Book::limits_version).
     pub(crate) version: u64,
@@ -111,6 +122,8 @@ impl State {
             external: ExternalSetup::default(),
             namespaces: Vec::new(),
             quotas: Quotas::default(),
+            revision: 0,
+            templates: Vec::new(),
             texts: Vec::new(),
             limits: Table::default(),
             nodes: Nodes::default(),
@@ -125,6 +138,7 @@ impl State {
         State {
             namespaces: self.namespaces.clone(),
             quotas: self.quotas.clone(),
+            templates: self.templates.clone(),
             texts: self.texts.clone(),
             limits: self.limits.clone(),
             nodes: self.nodes.share(),
@@ -133,6 +147,12 @@ impl State {
             jobs: self.jobs.clone(),
             ..*self
         }
+    }
+
+    /// The revision of the next change. Revisions are never given twice.
+    pub(crate) fn next_revision(&mut self) -> u64 {
+        self.revision = self.revision.saturating_add(1);
+        self.revision
     }
 
     pub(crate) fn now(&self) -> UnixMs {
@@ -164,6 +184,7 @@ impl Limits {
             index: Index::new(table_seed),
             names: BTreeMap::new(),
             keys: Vec::new(),
+            patterns: Vec::new(),
             sweep: LimitId::default(),
             version: 0,
             resolved: Vec::new(),
@@ -175,6 +196,8 @@ impl Limits {
     pub(crate) fn add_namespace(&mut self, name: &NamespaceName) -> Option<NamespaceId> {
         let id = NamespaceId(u16::try_from(self.state.namespaces.len()).ok()?);
         self.state.namespaces.push(name.clone());
+        self.state.templates.push(Arc::default());
+        self.patterns.push(Branch::default());
         self.state.quotas.add_namespace(&self.state.config);
         self.names.insert(name.clone(), id);
         self.keys.push(BTreeMap::new());

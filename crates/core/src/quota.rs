@@ -9,7 +9,7 @@ use crate::book::NamespaceId;
 use crate::credits::{ACCOUNTS_MAX, VAULTS_MAX};
 use crate::id::NamespaceName;
 use crate::keys::KEYS_MAX;
-use crate::limits::{Config, LIMITS_MAX};
+use crate::limits::{Config, LIMITS_MAX, TEMPLATES_MAX};
 use crate::time::UnixMs;
 
 /// The highest quota: 2^53 - 1, which every JSON parser reads exactly.
@@ -18,8 +18,6 @@ pub const QUOTA_MAX: u64 = (1 << 53) - 1;
 pub const JOURNAL_BYTES_PER_DAY: u64 = 256 << 30;
 /// Derived limits in all namespaces, as many as limits.
 const DERIVED_LIMITS_MAX: u64 = LIMITS_MAX as u64;
-/// Templates of one namespace.
-const TEMPLATES_MAX: u64 = 1_024;
 /// Idempotency keys in all namespaces: 2^24 hashes of 16 bytes take 256 MiB.
 const IDEMPOTENCY_KEYS_MAX: u64 = 1 << 24;
 /// Bytes of policies in all namespaces: 16 MiB.

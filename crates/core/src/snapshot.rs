@@ -12,6 +12,7 @@ mod encode;
 mod keys;
 mod quotas;
 mod records;
+mod templates;
 
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};

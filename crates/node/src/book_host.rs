@@ -54,6 +54,8 @@ fn events(command: &Command<'_>) -> usize {
         | Command::OpenNamespace(_)
         | Command::PutLimit(_)
         | Command::DeleteLimit(_)
+        | Command::PutTemplate(_)
+        | Command::DeleteTemplate(_)
         | Command::DropLimit(_)
         | Command::SetExternal(_)
         | Command::Configure(_)

@@ -273,14 +273,19 @@ impl RaftBatchTarget {
     }
 
     /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A change of
-    /// limits, quotas or settings has neither, so it is retried only if it was not taken.
+    /// limits, templates, quotas or settings has neither, so it is retried only if it was not taken.
     async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, ExecuteError> {
         let mut is_repeatable = true;
         for waiting in batch.iter_mut() {
             waiting.submission.each_command(&mut |_, command| {
                 is_repeatable &= !matches!(
                     command,
-                    Command::PutLimit(_) | Command::DeleteLimit(_) | Command::SetQuotas(_) | Command::Configure(_)
+                    Command::PutLimit(_)
+                        | Command::DeleteLimit(_)
+                        | Command::PutTemplate(_)
+                        | Command::DeleteTemplate(_)
+                        | Command::SetQuotas(_)
+                        | Command::Configure(_)
                 );
             });
         }

@@ -166,6 +166,8 @@ pub(crate) const fn needs_space(command: &Command<'_>) -> bool {
         | Command::Write(_)
         | Command::PutLimit(_)
         | Command::DeleteLimit(_)
+        | Command::PutTemplate(_)
+        | Command::DeleteTemplate(_)
         | Command::OpenNamespace(_)
         | Command::CreateKey(_) => true,
         Command::Complete(_)

@@ -53,14 +53,14 @@ impl ChangePager {
             let is_same = |operation: &Operation| operation.limit() == Some(key);
             match record {
                 JournalRecord::Transaction(record) => record.operations.iter().any(is_same),
-                JournalRecord::Limit(limit) => limit.edit.change().key == key,
+                JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.edit.change().key == key,
                 _ => false,
             }
         };
         let is_actor = |actor: &Actor| match record {
             JournalRecord::Transaction(record) => record.receipt.actor == *actor,
             JournalRecord::Key(key) => key.actor == *actor,
-            JournalRecord::Limit(limit) => limit.actor == *actor,
+            JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.actor == *actor,
             JournalRecord::Quotas(quotas) => quotas.actor == *actor,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         };
@@ -120,7 +120,7 @@ impl ChangeEntry {
                 let summaries = operations.iter().map(String::len).sum::<usize>();
                 limits.iter().map(of_limit).fold(summaries, usize::saturating_add)
             }
-            ChangeKind::Limit { limit, .. } => of_limit(limit),
+            ChangeKind::Limit { limit, .. } | ChangeKind::Template { template: limit, .. } => of_limit(limit),
             ChangeKind::Key { .. } | ChangeKind::Quotas { .. } => 0,
         }
     }
@@ -145,6 +145,17 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             namespace: book.namespace_name(limit.namespace)?.clone(),
             vault: None,
             what: ChangeKind::Limit { limit: Box::new(limit.edit.change().into()), revision: limit.revision },
+        }),
+        JournalRecord::Template(template) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
+            at: template.at.wall,
+            actor: template.actor.clone(),
+            namespace: book.namespace_name(template.namespace)?.clone(),
+            vault: None,
+            what: ChangeKind::Template {
+                template: Box::new(template.edit.change().into()),
+                revision: template.revision,
+            },
         }),
         JournalRecord::Quotas(quotas) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),

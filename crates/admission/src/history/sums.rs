@@ -25,6 +25,7 @@ impl Sums {
             | JournalRecord::Release(_)
             | JournalRecord::Key(_)
             | JournalRecord::Limit(_)
+            | JournalRecord::Template(_)
             | JournalRecord::Quotas(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);

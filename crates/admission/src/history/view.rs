@@ -36,7 +36,9 @@ pub fn entry_view(
             (entry.at.wall, EntryKind::Release(hold(book, entry)?), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
-        JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Quotas(_) => return None,
+        JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
+            return None;
+        }
     };
     Some(EntryView { number, at, what, changes })
 }

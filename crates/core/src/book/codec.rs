@@ -5,12 +5,14 @@ mod outcome;
 mod quota;
 mod receipt;
 mod result;
+mod template;
 mod write;
 
 pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};
 pub(crate) use result::{put_result, read_result};
+pub(crate) use template::template;
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
@@ -20,7 +22,7 @@ use super::command::{
 use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::{CreditTerms, Definition, Kind, Overage, Period, Setting, SettingChange};
+use crate::limits::{CreditTerms, Definition, Kind, Overage, Period, Setting, SettingChange, Template};
 use crate::quota::SetQuotas;
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
@@ -39,6 +41,8 @@ const ADVANCE_TIME: u8 = 11;
 const CONFIGURE: u8 = 12;
 /// A reserve with a job id, which follows the lease.
 const RESERVE_FOR_JOB: u8 = 13;
+const PUT_TEMPLATE: u8 = 14;
+const DELETE_TEMPLATE: u8 = 15;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
@@ -97,6 +101,8 @@ impl Command<'_> {
                 put_revision(out, command.expected_revision);
                 out.put_text(command.key.as_str());
             }
+            Command::PutTemplate(command) => template::put_put(out, PUT_TEMPLATE, command),
+            Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
             Command::Reserve(command) => {
                 out.put_u8(if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE });
                 put_lease(out, command.namespace, command.lease);
@@ -157,6 +163,7 @@ pub struct CommandBuffer {
     parts: Vec<Part>,
     job: Option<JobId>,
     definition: Option<Definition>,
+    template: Option<Template>,
     settings: Vec<SettingChange>,
     key: Option<LimitKey>,
     namespace: Option<NamespaceName>,
@@ -199,6 +206,8 @@ impl CommandBuffer {
                 let key = self.key.insert(LimitKey::new(input.text()?)?);
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
             }
+            PUT_TEMPLATE => Command::PutTemplate(template::put(&mut input, &mut self.template)?),
+            DELETE_TEMPLATE => Command::DeleteTemplate(template::delete(&mut input, &mut self.key)?),
             tag @ (RESERVE | RESERVE_FOR_JOB) => {
                 let (namespace, lease) = lease(&mut input)?;
                 self.job = if tag == RESERVE { None } else { Some(JobId::new(input.text()?)?) };
@@ -384,7 +393,16 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
 }
 
 pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError> {
-    let key = LimitKey::new(input.text()?)?;
+    definition_named(input, LimitKey::new, AccountName::new)
+}
+
+/// A definition whose key and account are parsed by `key` and `account`.
+fn definition_named(
+    input: &mut Bytes<'_>,
+    key: fn(&str) -> Result<LimitKey, NameError>,
+    account: fn(&str) -> Result<AccountName, NameError>,
+) -> Result<Definition, CodecError> {
+    let key = key(input.text()?)?;
     let kind = match input.u8()? {
         ROLLING => Kind::Rolling { window_seconds: input.u32()? },
         CONCURRENCY => Kind::Concurrency { timeout_seconds: input.u32()? },
@@ -392,7 +410,7 @@ pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError
         CREDIT => Kind::Credit(CreditTerms {
             timeout_seconds: input.u32()?,
             vault: VaultName::new(input.text()?)?,
-            account: AccountName::new(input.text()?)?,
+            account: account(input.text()?)?,
             asset: AssetName::new(input.text()?)?,
             revenue: AccountName::new(input.text()?)?,
         }),

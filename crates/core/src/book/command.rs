@@ -3,7 +3,7 @@
 use super::write::Write;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::{Definition, SettingChange};
+use crate::limits::{Definition, SettingChange, Template};
 use crate::quota::SetQuotas;
 use crate::time::UnixMs;
 
@@ -62,6 +62,10 @@ pub enum Command<'a> {
     PutLimit(PutLimit<'a>),
     /// Deletes a limit once nothing is reserved.
     DeleteLimit(DeleteLimit<'a>),
+    /// Creates a template or changes its definition.
+    PutTemplate(PutTemplate<'a>),
+    /// Deletes a template.
+    DeleteTemplate(DeleteTemplate<'a>),
     /// Reserves all requirements, or none.
     Reserve(Reserve<'a>),
     /// Settles the actual usage of a lease.
@@ -107,6 +111,28 @@ pub struct DeleteLimit<'a> {
     /// The key.
     pub key: &'a LimitKey,
     /// The revision the limit must have.
+    pub expected_revision: Option<u64>,
+}
+
+/// Creates a template or changes its definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutTemplate<'a> {
+    /// The namespace of the template.
+    pub namespace: NamespaceId,
+    /// The template.
+    pub template: &'a Template,
+    /// The revision the template must have; 0 if it must not exist.
+    pub expected_revision: Option<u64>,
+}
+
+/// Deletes a template. Its keys are unknown at once, and reserved amounts settle as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteTemplate<'a> {
+    /// The namespace of the template.
+    pub namespace: NamespaceId,
+    /// The key, with placeholders.
+    pub key: &'a LimitKey,
+    /// The revision the template must have.
     pub expected_revision: Option<u64>,
 }
 

@@ -30,19 +30,22 @@ pub enum JournalRecord {
     Key(KeyEntry),
     /// A limit was put or deleted outside a transaction.
     Limit(Box<LimitEntry>),
+    /// A template was put or deleted.
+    Template(Box<LimitEntry>),
     /// Quotas of a namespace were set.
     Quotas(QuotaEntry),
 }
 
 impl JournalRecord {
-    /// Whether it is a change by an actor, for the change log: a transaction, or a change of a key, a limit or
-    /// quotas. Holds and settlements are in the history of their accounts.
+    /// Whether it is a change by an actor, for the change log: a transaction, or a change of a key, a limit, a
+    /// template or quotas. Holds and settlements are in the history of their accounts.
     #[must_use]
     pub const fn is_change(&self) -> bool {
         match self {
             JournalRecord::Transaction(_)
             | JournalRecord::Key(_)
             | JournalRecord::Limit(_)
+            | JournalRecord::Template(_)
             | JournalRecord::Quotas(_) => true,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         }
@@ -57,7 +60,9 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
-            JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Quotas(_) => Vec::new(),
+            JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
+                Vec::new()
+            }
         };
         accounts.sort_unstable();
         accounts.dedup();
@@ -265,7 +270,7 @@ impl LimitEdit {
     }
 }
 
-/// A limit that was put or deleted.
+/// A limit or template that was put or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitEntry {
     /// When.

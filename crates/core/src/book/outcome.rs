@@ -3,6 +3,7 @@
 use super::command::{LimitId, NamespaceId};
 use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
+use crate::id::LimitKey;
 use crate::limits::{DefinitionError, SettingChange};
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::UnixMs;
@@ -14,6 +15,8 @@ pub enum Outcome {
     Namespace(NamespaceOutcome),
     /// Of `PutLimit`, `DeleteLimit` and `DropLimit`.
     Limit(LimitOutcome),
+    /// Of `PutTemplate` and `DeleteTemplate`.
+    Template(TemplateOutcome),
     /// Of `Reserve`.
     Reserve(ReserveOutcome),
     /// Of `Complete` and `Release`.
@@ -84,6 +87,36 @@ pub enum LimitOutcome {
         revision: u64,
         /// The status after the change.
         status: LimitStatus,
+    },
+}
+
+/// The outcome of `PutTemplate` and `DeleteTemplate`, in order of precedence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateOutcome {
+    /// The namespace does not exist.
+    UnknownNamespace,
+    /// Another template differs from it in the names of placeholders only.
+    DiffersInNamesOnly {
+        /// The key of the other.
+        key: LimitKey,
+    },
+    /// The template does not have the `expected_revision`.
+    RevisionDiffers {
+        /// The revision it has; 0 if it does not exist.
+        revision: u64,
+    },
+    /// The template to delete does not exist.
+    NotFound,
+    /// The template exists with another kind.
+    KindDiffers,
+    /// The vault of a credit template does not exist.
+    VaultNotFound,
+    /// The namespace has used up a quota.
+    QuotaExceeded(QuotaKind),
+    /// Changed.
+    Changed {
+        /// The revision after the change.
+        revision: u64,
     },
 }
 

@@ -29,8 +29,9 @@ impl Book {
             QuotaKind::Keys => self.namespace_name(namespace).map_or(0, |name| self.keys.count_of(name) as u64),
             QuotaKind::Leases => self.limits.state.quotas.leases(namespace),
             QuotaKind::JournalBytesPerDay => self.limits.state.quotas.journal_bytes(namespace, now),
+            QuotaKind::Templates => self.limits.template_count(namespace),
             // Nothing uses these yet.
-            QuotaKind::DerivedLimits | QuotaKind::Templates | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
+            QuotaKind::DerivedLimits | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
         }
     }
 
@@ -71,7 +72,7 @@ impl Book {
                 JournalRecord::Transaction(transaction) => transaction.namespace,
                 JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.namespace,
                 JournalRecord::Settle(settle) => settle.hold.namespace,
-                JournalRecord::Limit(limit) => limit.namespace,
+                JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.namespace,
                 JournalRecord::Quotas(quotas) => quotas.namespace,
                 JournalRecord::Key(key) => self.limits.namespace(&key.namespace).unwrap_or_default(),
             };

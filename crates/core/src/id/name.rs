@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::api_key::{LOOKS_LIKE_API_KEY, contains_api_key};
+use super::pattern;
 
 /// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,6 +142,33 @@ names! {
     KeyId: "key id", 32, KEY_ID_ALPHABET, is_key_id;
     /// The name of an asset of a vault, for example a currency.
     AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
+}
+
+impl LimitKey {
+    /// Parses the key of a template, which has placeholders: `user:{user}:rpm`. Only a
+    /// [`Template`](crate::Template) may have it; everything else refuses it.
+    ///
+    /// # Errors
+    /// It is too long, has a character outside its alphabet, or looks like an API key. A placeholder is missing,
+    /// misspelled, beside other text, or there twice, or there are too many.
+    pub fn pattern(text: &str) -> Result<LimitKey, NameError> {
+        let kind = "template key";
+        pattern::check(kind, LimitKey::BYTES_MAX, text)?;
+        pattern::check_key(kind, text)?;
+        Ok(LimitKey(Arc::from(text)))
+    }
+}
+
+impl AccountName {
+    /// Parses the account of a credit template, which may have placeholders of the template's key.
+    ///
+    /// # Errors
+    /// It is too long, has a character outside its alphabet, looks like an API key, or a placeholder is misspelled or
+    /// beside other text.
+    pub fn pattern(text: &str) -> Result<AccountName, NameError> {
+        pattern::check("account", AccountName::BYTES_MAX, text)?;
+        Ok(AccountName(Arc::from(text)))
+    }
 }
 
 impl KeyId {

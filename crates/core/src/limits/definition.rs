@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::id::{AccountName, AssetName, LimitKey, VaultName};
+use crate::id::{AccountName, AssetName, LimitKey, VaultName, pattern};
 
 /// The longest window or timeout, in seconds: 366 days.
 pub const HOLD_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
@@ -184,6 +184,12 @@ pub enum Overage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
+    /// The key or account has placeholders, which only a template may have.
+    #[error("{field}: found a placeholder, allowed only in a template")]
+    Placeholder {
+        /// Which field.
+        field: NameField,
+    },
     /// The capacity is 0.
     #[error("capacity: found 0, allowed are integers from 1 on")]
     CapacityZero,
@@ -259,6 +265,24 @@ impl fmt::Display for LedgerField {
     }
 }
 
+/// A field that has placeholders in a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameField {
+    /// The key.
+    Key,
+    /// The account of a credit limit.
+    Account,
+}
+
+impl fmt::Display for NameField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NameField::Key => "key",
+            NameField::Account => "account",
+        })
+    }
+}
+
 /// The field that holds the window or timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldField {
@@ -312,6 +336,18 @@ impl Definition {
     /// # Errors
     /// The first field out of bounds, in declaration order.
     pub fn validate(&self) -> Result<(), DefinitionError> {
+        let account = self.kind.terms().map(|terms| &terms.account);
+        if pattern::has_placeholder(self.key.as_str()) {
+            return Err(DefinitionError::Placeholder { field: NameField::Key });
+        }
+        if account.is_some_and(|account| pattern::has_placeholder(account.as_str())) {
+            return Err(DefinitionError::Placeholder { field: NameField::Account });
+        }
+        self.validate_values()
+    }
+
+    /// Checks every field but the names.
+    pub(crate) fn validate_values(&self) -> Result<(), DefinitionError> {
         match (self.kind.is_credit(), self.capacity) {
             (false, 0) => return Err(DefinitionError::CapacityZero),
             (false, _) | (true, 0) => {}

@@ -31,7 +31,8 @@ pub(super) enum Kind {
     Keys = 13,
     Quotas = 14,
     Retired = 15,
-    End = 16,
+    Templates = 16,
+    End = 17,
 }
 
 impl Kind {
@@ -52,7 +53,8 @@ impl Kind {
             13 => Kind::Keys,
             14 => Kind::Quotas,
             15 => Kind::Retired,
-            16 => Kind::End,
+            16 => Kind::Templates,
+            17 => Kind::End,
             _ => return None,
         })
     }

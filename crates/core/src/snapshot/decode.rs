@@ -6,12 +6,14 @@ use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_job, read_limit, read_tombstone, tombstone_leases};
+use super::templates::read_template;
 use super::{SNAPSHOT_VERSION, SnapshotError};
-use crate::book::{Book, LimitId};
+use crate::book::{Book, LimitId, NamespaceId};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, Limits, PartKind, Phase, Reservation, State, Sums, Text, Tombstone, end_second, ends,
+    Ending, LIMITS_MAX, Limit, Limits, PartKind, Phase, Reservation, State, Sums, TemplateId, Text, Tombstone,
+    end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -33,6 +35,7 @@ pub struct Restore {
     credit_parts: u64,
     holds: HoldsRead,
     last_quota: Option<QuotaRecord>,
+    last_template: Option<(NamespaceId, TemplateId)>,
     parts: Vec<Reservation>,
 }
 
@@ -55,6 +58,7 @@ impl Restore {
             credit_parts: 0,
             holds: HoldsRead::default(),
             last_quota: None,
+            last_template: None,
             parts: Vec::new(),
         }
     }
@@ -186,6 +190,7 @@ impl Restore {
                 Kind::Results => read_recent(book, input)?,
                 Kind::Keys => read_key(book, input)?,
                 Kind::Retired => read_retired(book, input)?,
+                Kind::Templates => read_template(book, &mut self.last_template, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
@@ -199,6 +204,7 @@ impl Restore {
         state.external = record.external;
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
+        state.revision = record.revision;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
         Ok(())
     }

@@ -8,11 +8,12 @@ use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_job, put_limit, put_tombstone};
+use super::templates::{all_templates, put_template};
 use crate::book::{LimitId, NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{Lease, Reservation, State, Tombstone};
+use crate::limits::{Lease, Reservation, Revised, State, TemplateId, Tombstone};
 use crate::sequence::{ClientHash, Streams};
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -66,6 +67,7 @@ impl Frozen {
             jobs: Box::new(self.state.jobs.iter()),
             keys: Box::new(self.keys.all.values()),
             quotas: Box::new(QuotaRecord::all(&self.state)),
+            templates: Box::new(all_templates(&self.state)),
             retired: Box::new(self.streams.retired.iter().copied()),
             parts: Vec::new(),
         }
@@ -90,6 +92,7 @@ pub struct Encoded<'a> {
     jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
+    templates: Box<dyn Iterator<Item = (NamespaceId, TemplateId, &'a Revised)> + Send + 'a>,
     retired: Box<dyn Iterator<Item = (NamespaceId, ClientHash)> + Send + 'a>,
     parts: Vec<Reservation>,
 }
@@ -163,6 +166,12 @@ impl Encoded<'_> {
                     quota.put(block);
                 }
             }
+            Kind::Templates => {
+                while block.len() < BLOCK_BYTES {
+                    let Some((namespace, id, template)) = self.templates.next() else { return };
+                    put_template(block, namespace, id, template);
+                }
+            }
             Kind::Retired => {
                 while block.len() < BLOCK_BYTES {
                     let Some(retired) = self.retired.next() else { return };
@@ -182,8 +191,8 @@ impl Encoded<'_> {
     }
 
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, external, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, external }
+        let State { config, time, forgotten_before, external, revision, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, external, revision }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

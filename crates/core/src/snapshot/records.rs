@@ -14,6 +14,8 @@ pub(super) struct BookRecord {
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
     pub(super) external: ExternalSetup,
+    /// The last revision given.
+    pub(super) revision: u64,
 }
 
 impl BookRecord {
@@ -38,6 +40,7 @@ impl BookRecord {
             out.put_u64(value);
         }
         codec::put_external(out, self.external);
+        out.put_u64(self.revision);
     }
 
     pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
@@ -66,7 +69,8 @@ impl BookRecord {
             return Err(Malformed("it has a time before its first command"));
         }
         let external = codec::external(input)?;
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external })
+        let revision = input.u64()?;
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external, revision })
     }
 }
 

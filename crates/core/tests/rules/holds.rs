@@ -291,7 +291,9 @@ fn the_journal_tells_of_every_hold_settlement_and_release() {
             JournalRecord::Settle(settle) => format!("settle {} of {}", settle.paid, settle.held),
             JournalRecord::Release(hold) => format!("release {}", hold.amount),
             JournalRecord::Key(key) => format!("key {}", key.id),
-            JournalRecord::Limit(limit) => format!("limit {}", limit.edit.change().key),
+            JournalRecord::Limit(limit) | JournalRecord::Template(limit) => {
+                format!("limit {}", limit.edit.change().key)
+            }
             JournalRecord::Quotas(quotas) => format!("quotas {}", quotas.changes.len()),
         })
         .collect();

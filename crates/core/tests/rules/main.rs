@@ -19,4 +19,5 @@ mod quotas;
 mod reserve;
 mod scopes;
 mod settings;
+mod templates;
 mod writes;

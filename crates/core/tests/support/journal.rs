@@ -48,7 +48,10 @@ impl Journal {
                     self.close(&hold).map_err(|why| format!("{why}: {what}"))?;
                     self.change(hold.account, hold.asset, hold.amount.into());
                 }
-                JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Quotas(_) => {
+                JournalRecord::Key(_)
+                | JournalRecord::Limit(_)
+                | JournalRecord::Template(_)
+                | JournalRecord::Quotas(_) => {
                     return Err(format!("a change that no script made: {what}"));
                 }
                 JournalRecord::Settle(settle) => {

@@ -12,6 +12,7 @@ mod operation;
 mod parts;
 mod quota;
 mod reserve;
+mod template;
 mod write;
 
 use earmark_core::{
@@ -23,6 +24,7 @@ use earmark_core::{
 pub use credit::{Account, Hold, Vault};
 use lease::{Fate, Lease, closed, is_live, requirements};
 use limit::{Limit, LimitPhase};
+use template::ModelTemplate;
 pub use write::Committed;
 
 #[derive(Clone, Debug)]
@@ -35,6 +37,9 @@ pub struct Model {
     forgotten_before: UnixMs,
     namespaces: Vec<NamespaceName>,
     limits: Vec<Limit>,
+    templates: Vec<ModelTemplate>,
+    /// The last revision given.
+    revision: u64,
     reservations: Vec<Reservation>,
     /// All remembered leases, in the order in which they reached their state.
     leases: Vec<Lease>,
@@ -68,6 +73,8 @@ impl Model {
             forgotten_before: UnixMs::new(0),
             namespaces: vec![NamespaceName::new(NamespaceName::DEFAULT).unwrap()],
             limits: Vec::new(),
+            templates: Vec::new(),
+            revision: 0,
             reservations: Vec::new(),
             leases: Vec::new(),
             vaults: Vec::new(),
@@ -97,6 +104,8 @@ impl Model {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(put) => Outcome::Limit(self.put(put)),
             Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
+            Command::PutTemplate(put) => Outcome::Template(self.put_template(put)),
+            Command::DeleteTemplate(delete) => Outcome::Template(self.delete_template(delete)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),

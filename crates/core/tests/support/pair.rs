@@ -227,6 +227,7 @@ impl Pair {
             }
         }
         for namespace in [NamespaceId::DEFAULT, NamespaceId(1), NamespaceId(7)] {
+            same("templates", &book.templates(namespace), &model.templates(namespace))?;
             let limits = book.limits(at, namespace);
             same("limits", &limits, &model.limits(at, namespace))?;
             for info in limits {

@@ -4,6 +4,7 @@
 
 mod parts;
 mod profile;
+mod template;
 mod write;
 
 use std::collections::BTreeMap;
@@ -141,7 +142,8 @@ impl Script {
             0..40 => self.reserve(),
             40..50 => self.retry(),
             50..75 => self.complete(),
-            75..86 => self.write(),
+            75..83 => self.write(),
+            83..86 => self.change_template(),
             86..93 => self.put(),
             93..95 => self.delete(),
             95..96 => {

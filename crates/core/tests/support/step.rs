@@ -1,8 +1,9 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId, LeaseId, LimitId, LimitKey, LimitRef,
-    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, SetQuotas, SettingChange, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, ExternalSetup, JobId, LeaseId, LimitId,
+    LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PutLimit, PutTemplate, Release, Reserve, SetQuotas,
+    SettingChange, Template, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -11,6 +12,8 @@ pub enum Step {
     OpenNamespace(NamespaceName),
     Put { namespace: NamespaceId, definition: Definition, expected_revision: Option<u64> },
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
+    PutTemplate { namespace: NamespaceId, template: Box<Template>, expected_revision: Option<u64> },
+    DeleteTemplate { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
     Reserve { namespace: NamespaceId, lease: LeaseId, job: Option<JobId>, requirements: Vec<Part> },
     Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
     Release { namespace: NamespaceId, lease: LeaseId },
@@ -32,6 +35,12 @@ impl Step {
             }
             Step::Delete { namespace, ref key, expected_revision } => {
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
+            }
+            Step::PutTemplate { namespace, ref template, expected_revision } => {
+                Command::PutTemplate(PutTemplate { namespace, template, expected_revision })
+            }
+            Step::DeleteTemplate { namespace, ref key, expected_revision } => {
+                Command::DeleteTemplate(DeleteTemplate { namespace, key, expected_revision })
             }
             Step::Reserve { namespace, lease, ref job, ref requirements } => {
                 Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), requirements })
@@ -59,6 +68,8 @@ impl Step {
             Step::OpenNamespace(_)
             | Step::Put { .. }
             | Step::Delete { .. }
+            | Step::PutTemplate { .. }
+            | Step::DeleteTemplate { .. }
             | Step::Drop { .. }
             | Step::SetExternal(_)
             | Step::Configure(_)

@@ -5,8 +5,8 @@ use std::fmt;
 
 use earmark_core::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite,
-    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, QuotasOutcome, ReserveOutcome, WriteError,
-    WriteOutcome,
+    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, QuotasOutcome, ReserveOutcome, TemplateOutcome,
+    WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -85,6 +85,13 @@ pub const ALL: &[&str] = &[
     "CONFLICT",
     "INSUFFICIENT_CREDIT",
     "kept elsewhere",
+    "template in unknown namespace",
+    "template differs in names only",
+    "template revision differs",
+    "template not found",
+    "template kind differs",
+    "template beyond its quota",
+    "template changed",
     "configured",
     "configured, not allowed",
     "ticked",
@@ -148,11 +155,25 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Configure(ConfigureOutcome::Configured) => "configured",
         Outcome::Configure(ConfigureOutcome::Invalid(_)) => "configured, not allowed",
         Outcome::Key(_) => "key",
+        Outcome::Template(outcome) => template(outcome),
         Outcome::Quotas(QuotasOutcome::Set) => "quotas set",
         Outcome::Quotas(QuotasOutcome::TooHigh(_)) => "quotas too high",
         Outcome::Quotas(QuotasOutcome::TooManyNamespaces) => "quotas of too many namespaces",
         Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",
+    }
+}
+
+fn template(outcome: &TemplateOutcome) -> &'static str {
+    match outcome {
+        TemplateOutcome::UnknownNamespace => "template in unknown namespace",
+        TemplateOutcome::DiffersInNamesOnly { .. } => "template differs in names only",
+        TemplateOutcome::RevisionDiffers { .. } => "template revision differs",
+        TemplateOutcome::NotFound => "template not found",
+        TemplateOutcome::KindDiffers => "template kind differs",
+        TemplateOutcome::VaultNotFound => "template on unknown vault",
+        TemplateOutcome::QuotaExceeded(_) => "template beyond its quota",
+        TemplateOutcome::Changed { .. } => "template changed",
     }
 }
 

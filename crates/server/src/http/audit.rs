@@ -81,10 +81,15 @@ enum WhatWire<'a> {
         #[serde(flatten)]
         limit: Box<LimitWire<'a>>,
     },
+    Template {
+        revision: u64,
+        #[serde(flatten)]
+        template: Box<LimitWire<'a>>,
+    },
     Quotas,
 }
 
-/// A limit before and after a change.
+/// A limit or template before and after a change.
 #[derive(Serialize)]
 struct LimitWire<'a> {
     key: &'a str,
@@ -124,6 +129,11 @@ impl<'a> EntryWire<'a> {
                 let what = WhatWire::Limit { revision: *revision, limit: LimitWire::of(limit).into() };
                 (format!("{edit}_limit {}", limit.key), what)
             }
+            ChangeKind::Template { template, revision } => {
+                let edit = if template.new.is_some() { "put" } else { "delete" };
+                let what = WhatWire::Template { revision: *revision, template: LimitWire::of(template).into() };
+                (format!("{edit}_template {}", template.key), what)
+            }
             ChangeKind::Quotas { changes } => {
                 let each = changes.iter().map(|change| format!("{} {} to {}", change.kind, change.old, change.new));
                 (format!("set_quotas {}", each.collect::<Vec<_>>().join(", ")), WhatWire::Quotas)
@@ -160,7 +170,9 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         }
         exactly(properties, &[])
     };
-    let definition = |about: &str| json!({"oneOf": [schema::defined(), {"type": "null"}], "description": about});
+    let or_null = |schema: Value, about: &str| json!({"oneOf": [schema, {"type": "null"}], "description": about});
+    let definition = |about| or_null(schema::defined(), about);
+    let template = |about| or_null(schema::with_placeholders(schema::defined()), about);
     let old = definition("The definition before; null for a new limit. While it was decreasing: with the target.");
     let new = definition("The definition after; null for a deleted limit.");
     let changed = exactly(json!({"key": text, "old": old, "new": new}), &[]);
@@ -170,13 +182,18 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let transaction = entry("transaction", &of_transaction);
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
+    let (old, new) = (
+        template("The definition before; null for a new template."),
+        template("The definition after; null for a deleted template."),
+    );
+    let template = entry("template", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
     let quotas = entry("quotas", &[]);
     let mut next = described(
         Shape::LogPosition.schema(),
         "`after` of the next page; null on the last one. A page with `next` may be empty.",
     );
     next["type"] = json!(["string", "null"]);
-    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, quotas]}});
+    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, quotas]}});
     let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

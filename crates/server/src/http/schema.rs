@@ -110,6 +110,20 @@ pub(super) fn defined() -> Value {
     json!({"oneOf": kinds})
 }
 
+/// The schema of a definition whose key and account may have placeholders.
+pub(super) fn with_placeholders(mut definition: Value) -> Value {
+    let pattern = r"^([^{}:]*|\{[a-z_]+\})(:([^{}:]*|\{[a-z_]+\}))*$";
+    let kinds = definition["oneOf"].as_array_mut().into_iter().flatten();
+    for fields in kinds.filter_map(|kind| kind["properties"].as_object_mut()) {
+        for name in ["key", "account"] {
+            if let Some(field) = fields.get_mut(name) {
+                field["pattern"] = json!(pattern);
+            }
+        }
+    }
+    definition
+}
+
 fn count() -> Value {
     Shape::Integer { min: 0, max: u64::MAX }.schema()
 }

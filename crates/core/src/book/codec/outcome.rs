@@ -8,7 +8,7 @@ mod reserve;
 mod write;
 
 use super::result::{changed, put_changed};
-use super::{CodecError, put_setting, quota, setting, time};
+use super::{CodecError, put_setting, quota, setting, template, time};
 use crate::book::{ConfigureOutcome, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
 use crate::wire::{Bytes, Put};
 
@@ -25,6 +25,7 @@ const CONFIGURE: u8 = 8;
 const KEY: u8 = 32;
 const UNAUTHENTICATED: u8 = 33;
 const QUOTAS: u8 = 34;
+const TEMPLATE: u8 = 35;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -68,6 +69,10 @@ impl Outcome {
                 out.put_u8(KEY);
                 key::put_key(out, *outcome);
             }
+            Outcome::Template(outcome) => {
+                out.put_u8(TEMPLATE);
+                template::put_outcome(out, outcome);
+            }
             Outcome::Quotas(outcome) => {
                 out.put_u8(QUOTAS);
                 quota::put_outcome(out, *outcome);
@@ -95,6 +100,7 @@ impl Outcome {
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),
             KEY => Outcome::Key(key::key(&mut input)?),
+            TEMPLATE => Outcome::Template(template::outcome(&mut input)?),
             QUOTAS => Outcome::Quotas(quota::outcome(&mut input)?),
             UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,

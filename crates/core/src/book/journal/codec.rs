@@ -8,15 +8,18 @@ use super::{
 };
 use crate::book::codec::{
     CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
+    template,
 };
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
 use crate::keys::KeyNumber;
+use crate::limits::{Definition, Template};
 use crate::quota::QuotaKind;
 use crate::wire::{Bytes, Put};
 
 type Result<T> = std::result::Result<T, CodecError>;
+type ReadDefinition = fn(&mut Bytes<'_>) -> Result<Definition>;
 
 const VERSION: u8 = 1;
 
@@ -27,6 +30,7 @@ const RELEASE: u8 = 4;
 const KEY: u8 = 5;
 const LIMIT: u8 = 6;
 const QUOTAS: u8 = 7;
+const TEMPLATE: u8 = 8;
 
 const LIMIT_CREATED: u8 = 1;
 const LIMIT_REDEFINED: u8 = 2;
@@ -66,6 +70,10 @@ impl JournalRecord {
                 out.put_u8(LIMIT);
                 put_limit(out, limit);
             }
+            JournalRecord::Template(template) => {
+                out.put_u8(TEMPLATE);
+                put_limit(out, template);
+            }
             JournalRecord::Quotas(quotas) => {
                 out.put_u8(QUOTAS);
                 put_quotas(out, quotas);
@@ -95,7 +103,8 @@ impl JournalRecord {
             }),
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
-            LIMIT => JournalRecord::Limit(Box::new(limit(&mut input)?)),
+            LIMIT => JournalRecord::Limit(Box::new(limit(&mut input, definition)?)),
+            TEMPLATE => JournalRecord::Template(Box::new(limit(&mut input, template_definition)?)),
             QUOTAS => JournalRecord::Quotas(quotas(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
@@ -218,11 +227,16 @@ fn put_limit(out: &mut Vec<u8>, limit: &LimitEntry) {
     out.put_text(limit.actor.as_str());
 }
 
-fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
+fn template_definition(input: &mut Bytes<'_>) -> Result<Definition> {
+    template(input).map(Template::into_definition)
+}
+
+/// The change of a limit or template, whose definitions `definition` reads.
+fn limit(input: &mut Bytes<'_>, definition: ReadDefinition) -> Result<LimitEntry> {
     Ok(LimitEntry {
         at: moment(input)?,
         namespace: NamespaceId(input.u16()?),
-        edit: limit_edit(input)?,
+        edit: limit_edit(input, definition)?,
         revision: input.u64()?,
         actor: Actor::new(input.text()?)?,
     })
@@ -253,7 +267,7 @@ fn quotas(input: &mut Bytes<'_>) -> Result<QuotaEntry> {
     Ok(QuotaEntry { at, namespace, changes, actor: Actor::new(input.text()?)? })
 }
 
-fn limit_edit(input: &mut Bytes<'_>) -> Result<LimitEdit> {
+fn limit_edit(input: &mut Bytes<'_>, definition: ReadDefinition) -> Result<LimitEdit> {
     match input.u8()? {
         LIMIT_CREATED => Ok(LimitEdit::Put { old: None, new: definition(input)? }),
         LIMIT_REDEFINED => {

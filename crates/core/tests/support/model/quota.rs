@@ -64,11 +64,8 @@ impl Model {
                 let day = at.max(self.time()).get() / DAY_MS;
                 return self.quotas.journal.get(&(namespace, day)).copied().unwrap_or(0);
             }
-            QuotaKind::DerivedLimits
-            | QuotaKind::Templates
-            | QuotaKind::Keys
-            | QuotaKind::IdempotencyKeys
-            | QuotaKind::PolicyBytes => 0,
+            QuotaKind::Templates => self.templates.iter().filter(|one| one.namespace == namespace).count(),
+            QuotaKind::DerivedLimits | QuotaKind::Keys | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
         };
         count as u64
     }

@@ -4,7 +4,7 @@ use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
 use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
 use crate::id::ClientId;
-use crate::limits::{DefinitionError, HoldField, LedgerField};
+use crate::limits::{DefinitionError, HoldField, LedgerField, NameField};
 use crate::wire::{Bytes, Put};
 
 const PARTS_UNKNOWN_NAMESPACE: u8 = 1;
@@ -43,6 +43,7 @@ const DEFINITION_UTC_OFFSET: u8 = 6;
 const DEFINITION_SHARED_CREDIT: u8 = 7;
 const DEFINITION_SHADOW_CREDIT: u8 = 8;
 const DEFINITION_NOT_ON_LEDGER: u8 = 9;
+const DEFINITION_PLACEHOLDER: u8 = 10;
 
 pub(super) fn put_invalid_parts(out: &mut Vec<u8>, why: InvalidParts) {
     match why {
@@ -158,6 +159,13 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
 
 pub(super) fn put_definition_error(out: &mut Vec<u8>, error: &DefinitionError) {
     match error {
+        DefinitionError::Placeholder { field } => {
+            out.put_u8(DEFINITION_PLACEHOLDER);
+            out.put_u8(match field {
+                NameField::Key => 1,
+                NameField::Account => 2,
+            });
+        }
         DefinitionError::CapacityZero => out.put_u8(DEFINITION_CAPACITY_ZERO),
         DefinitionError::CapacityOfCredit { found } => {
             out.put_u8(DEFINITION_CAPACITY_OF_CREDIT);
@@ -215,6 +223,11 @@ pub(super) fn definition_error(input: &mut Bytes<'_>) -> Result<DefinitionError>
                 field: field.ok_or(CodecError::Malformed("the field of its definition is unknown"))?,
             }
         }
+        DEFINITION_PLACEHOLDER => match input.u8()? {
+            1 => DefinitionError::Placeholder { field: NameField::Key },
+            2 => DefinitionError::Placeholder { field: NameField::Account },
+            _ => return Err(CodecError::Malformed("the field of its definition is unknown")),
+        },
         DEFINITION_UNIT_TOO_LONG => DefinitionError::UnitTooLong { found: size(input)? },
         DEFINITION_DESCRIPTION_TOO_LONG => DefinitionError::DescriptionTooLong { found: size(input)? },
         _ => return Err(CodecError::Malformed("what is wrong with its definition is unknown")),

@@ -7,12 +7,12 @@ use super::*;
 use crate::book::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts, InvalidWrite,
     KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
-    ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
+    ReserveOutcome, Settlement, TemplateOutcome, TxId, VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
-use crate::id::Actor;
+use crate::id::{Actor, LimitKey};
 use crate::keys::KeyNumber;
-use crate::limits::{DefinitionError, HoldField, LedgerField, Setting, SettingChange};
+use crate::limits::{DefinitionError, HoldField, LedgerField, NameField, Setting, SettingChange};
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::{Moment, UnixMs};
 
@@ -105,6 +105,21 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         ],
         Outcome::Unauthenticated => [Outcome::Unauthenticated],
         Outcome::Configure(_) => of_each(configures(n), Outcome::Configure),
+        Outcome::Template(_) => of_each(templates(n), Outcome::Template),
+    ]
+}
+
+fn templates(n: &mut Numbers) -> Vec<TemplateOutcome> {
+    every![n:
+        TemplateOutcome::UnknownNamespace => [TemplateOutcome::UnknownNamespace],
+        TemplateOutcome::DiffersInNamesOnly { .. } =>
+            [TemplateOutcome::DiffersInNamesOnly { key: LimitKey::pattern("a:{b}").unwrap() }],
+        TemplateOutcome::RevisionDiffers { .. } => [TemplateOutcome::RevisionDiffers { revision: n.u64() }],
+        TemplateOutcome::NotFound => [TemplateOutcome::NotFound],
+        TemplateOutcome::KindDiffers => [TemplateOutcome::KindDiffers],
+        TemplateOutcome::VaultNotFound => [TemplateOutcome::VaultNotFound],
+        TemplateOutcome::QuotaExceeded(_) => [TemplateOutcome::QuotaExceeded(QuotaKind::Templates)],
+        TemplateOutcome::Changed { .. } => [TemplateOutcome::Changed { revision: n.u64() }],
     ]
 }
 
@@ -188,6 +203,10 @@ fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
         DefinitionError::NotOnLedger { .. } => ledger_fields.map(|field| DefinitionError::NotOnLedger { field }),
         DefinitionError::UnitTooLong { .. } => [DefinitionError::UnitTooLong { found: n.size() }],
         DefinitionError::DescriptionTooLong { .. } => [DefinitionError::DescriptionTooLong { found: n.size() }],
+        DefinitionError::Placeholder { .. } => [
+            DefinitionError::Placeholder { field: NameField::Key },
+            DefinitionError::Placeholder { field: NameField::Account },
+        ],
     ]
 }
 
@@ -521,7 +540,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[9], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
         (&[2, 10], "what became of its limit is unknown"),
-        (&[2, 1, 10], "what is wrong with its definition is unknown"),
+        (&[2, 1, 11], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
         (&[2, 1, 9, 4], "the field of its definition is unknown"),
         (&[3, 18], "what became of its reserve is unknown"),
