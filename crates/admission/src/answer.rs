@@ -16,6 +16,8 @@ use crate::quotas::describe_quota;
 use crate::registry::PlacementError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
+const NO_SUCH_REQUIREMENT: &str = "a requirement was answered that nobody made";
+const STALE: &str = "the id of a deleted limit was sent twice";
 
 /// Translates the outcome of a reserve.
 pub(crate) fn reserve(
@@ -32,14 +34,14 @@ pub(crate) fn reserve(
         }
         ReserveOutcome::Denied(denial) | ReserveOutcome::ExistsDenied(denial) => Ok(ReserveAnswer::Denied {
             retry_after_ms: denial.retry_after_ms,
-            limited_by: denial.limited_by.iter().filter_map(|id| book.key(*id).cloned()).collect(),
+            limited_by: denial.limited_by.iter().filter_map(|place| key(*place)).collect(),
             never: denial.never,
         }),
         ReserveOutcome::InsufficientCredit(denial) | ReserveOutcome::ExistsInsufficientCredit(denial) => {
-            let CreditDenial { limit, retry_after_ms, why } = denial;
-            match book.key(limit).cloned() {
+            let CreditDenial { requirement, retry_after_ms, why } = denial;
+            match key(requirement) {
                 Some(key) => Ok(ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why })),
-                None => Err(BackendError::Failed("credit was refused of a limit that nobody put".into())),
+                None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
             }
         }
         ReserveOutcome::LeaseExpired => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
@@ -69,21 +71,22 @@ pub(crate) fn reserve(
         ReserveOutcome::Invalid(parts) => invalid(describe(parts, "requirements")),
         ReserveOutcome::UnknownLimit { requirement } => match key(requirement) {
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key))),
-            None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
+            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
         },
         ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => match key(requirement) {
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
-            None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
+            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
         },
-        ReserveOutcome::AccountNotFound { limit, retry_after_ms } => match book.key(limit).cloned() {
+        ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => match key(requirement) {
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms })),
-            None => Err(BackendError::Failed("a limit was refused that does not exist".into())),
+            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
         },
         ReserveOutcome::LimitsExternal => Err(PlacementError::LimitsExternal.into()),
         ReserveOutcome::QuotaExceeded { kind, retry_after_ms } => {
             Ok(ReserveAnswer::Refused(Refusal::QuotaExceeded { kind, retry_after_ms }))
         }
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
+        ReserveOutcome::StaleLimit { .. } => Err(BackendError::Failed(STALE.into())),
     }
 }
 
@@ -106,6 +109,7 @@ pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<C
             ..CompleteAnswer::default()
         }),
         CompleteOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
+        CompleteOutcome::StaleLimit { .. } => Err(BackendError::Failed(STALE.into())),
         CompleteOutcome::Invalid(parts) => Ok(CompleteAnswer {
             message: Some(describe(parts, "actuals")),
             is_invalid: true,

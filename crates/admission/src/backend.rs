@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId,
-    LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, UnixMs,
-    Usage, VaultName,
+    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, UnixMs, Usage,
+    VaultName,
 };
 use tokio::task::JoinHandle;
 
@@ -372,7 +372,7 @@ pub enum LimitError {
     #[error("vault: no vault has this name; open it with open_vault first")]
     VaultNotFound,
     /// The limit count is at its maximum.
-    #[error("key: limit count reached {LIMITS_MAX}, deleted limits included")]
+    #[error("key: limit count reached its bound (--limits-max)")]
     TooMany,
     /// The namespace has used up a quota.
     #[error("{}", describe_quota(*.0))]

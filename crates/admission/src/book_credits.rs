@@ -13,6 +13,7 @@ use crate::backend::{
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
+use crate::book_request::by_key;
 use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, ChangeQuery, CreditCursor, Keys};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, Writer};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
@@ -129,13 +130,19 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Box::pin(self.settle_all(actor, requests))
     }
 
-    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
+    fn holds(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+        requirements: Vec<Amount>,
+    ) -> Answer<'_, Result<HoldState, BackendError>> {
         let read = self.0.read(move |book, now| {
             let Some(id) = book.namespace(&namespace) else { return HoldState::Unknown };
-            if let Some(denial) = book.credit_denial(now, id, lease)
-                && let Some(key) = book.key(denial.limit)
+            let parts = by_key(&requirements);
+            if let Some(denial) = book.credit_denial(now, (id, lease), &parts)
+                && let Some(limit) = requirements.get(denial.requirement)
             {
-                return HoldState::Refused { key: key.clone(), why: denial.why };
+                return HoldState::Refused { key: limit.key.clone(), why: denial.why };
             }
             match book.lease(now, id, lease).map(|lease| lease.state) {
                 None => HoldState::Unknown,

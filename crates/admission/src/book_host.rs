@@ -15,7 +15,9 @@ use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
     LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
-use crate::book_request::{Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace};
+use crate::book_request::{
+    Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, Decided, LimitCommand, NamesLimits, OpenNamespace,
+};
 use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::names::Names;
 use crate::quotas::QuotaError;
@@ -137,14 +139,17 @@ impl<H: BookHost> BookBackend<H> {
     }
 
     /// Submits requests about leases, if this process may decide them. A namespace that is unknown here is looked up.
-    async fn decide<Q: Send, R: BookRequest<Error = BackendError>>(
+    async fn decide<Q: Send, A: Send + 'static, R>(
         &self,
         by: Principal,
         requests: Vec<Q>,
         direction: Direction,
         namespace: impl Fn(&Q) -> &NamespaceName + Send,
         resolve: impl Fn(&Inner<H>, Q) -> R + Send,
-    ) -> Vec<Result<R::Answer, BackendError>> {
+    ) -> Vec<Result<A, BackendError>>
+    where
+        R: BookRequest<Answer = Decided<A, R>, Error = BackendError> + NamesLimits,
+    {
         let may_decide = match self.check_placement() {
             Ok(()) => self.0.find_namespaces(requests.iter().map(namespace)).await,
             Err(error) => Err(error.into()),
@@ -152,7 +157,7 @@ impl<H: BookHost> BookBackend<H> {
         match may_decide {
             Ok(()) => {
                 let requests = requests.into_iter().map(|request| resolve(&self.0, request)).collect();
-                self.0.host.submit(by, requests, direction).await
+                self.0.submit_resolved(by, requests, direction).await
             }
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -219,7 +224,7 @@ impl<H: BookHost> Inner<H> {
         }
     }
 
-    /// Amounts as the Book takes them. Ids of unknown names are looked up once.
+    /// Amounts as the Book takes them. Ids of unknown names are looked up now and then.
     fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
         let parts = || -> Vec<Part> {
             self.names.with(namespace, |resolve| {
@@ -228,7 +233,7 @@ impl<H: BookHost> Inner<H> {
         };
         let found = parts();
         let is_unknown = |part: &Part| matches!(part.limit, earmark_core::LimitRef::Key(_));
-        if !found.iter().any(is_unknown) {
+        if !found.iter().any(is_unknown) || !self.names.may_learn() {
             return found;
         }
         let unknown = found.iter().zip(amounts).filter(|(part, _)| is_unknown(part));
@@ -238,6 +243,45 @@ impl<H: BookHost> Inner<H> {
 
     fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
         self.host.with_book(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
+    }
+
+    /// Submits requests about leases. A request with a stale id is sent again with keys, which are never stale.
+    pub(crate) async fn submit_resolved<A: Send + 'static, R>(
+        &self,
+        by: Principal,
+        requests: Vec<R>,
+        direction: Direction,
+    ) -> Vec<Result<A, BackendError>>
+    where
+        R: BookRequest<Answer = Decided<A, R>, Error = BackendError> + NamesLimits,
+    {
+        let again_by = by.clone();
+        let answers = self.host.submit(by, requests, direction).await;
+        let (mut stale, mut places) = (Vec::new(), Vec::new());
+        let mut decided = Vec::with_capacity(answers.len());
+        for (place, answer) in answers.into_iter().enumerate() {
+            decided.push(match answer {
+                Ok(Decided::Answer(answer)) => Ok(answer),
+                Ok(Decided::Stale(request)) => {
+                    self.names.forget(&request);
+                    places.push(place);
+                    stale.push(request);
+                    Err(BackendError::Failed("the id of a limit was stale twice".into()))
+                }
+                Err(error) => Err(error),
+            });
+        }
+        if !stale.is_empty() {
+            let answers = self.host.submit(again_by, stale, direction).await;
+            for (place, answer) in places.into_iter().zip(answers) {
+                match answer {
+                    Ok(Decided::Answer(answer)) => decided[place] = Ok(answer),
+                    Ok(Decided::Stale(_)) => {}
+                    Err(error) => decided[place] = Err(error),
+                }
+            }
+        }
+        decided
     }
 
     pub(crate) async fn submit_one<R: BookRequest>(&self, by: Principal, request: R) -> Answered<R> {
@@ -398,7 +442,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         let view = move |book: &Book, now| {
             let info = book.lease(now, book.namespace(&namespace)?, lease)?;
-            let named = |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
+            let named = |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?, amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state, job: info.job })

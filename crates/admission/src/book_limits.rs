@@ -10,6 +10,7 @@ use crate::backend::{
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
 use crate::limits::{EnforcedStatus, Limits, LimitsComplete, LimitsReserve};
+use crate::submitter::Direction;
 
 /// The limits of a Book that does not keep credit; see [`BookBackend::record_placement`].
 pub struct BookLimits<H>(BookBackend<H>);
@@ -107,6 +108,7 @@ impl<H: BookHost> BookBackend<H> {
         self.0.find_namespaces([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
         let release = BookComplete { namespace, lease, parts: None, actuals: Vec::new() };
-        self.0.submit_one(Principal::System, release).await
+        let answers = self.0.submit_resolved(Principal::System, vec![release], Direction::GivesBack).await;
+        answers.into_iter().next().unwrap_or_else(|| Err(BackendError::Failed("the Book did not answer".into())))
     }
 }

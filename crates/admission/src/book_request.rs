@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId, KeyInfo, LeaseId,
-    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release, Reserve,
-    RevokeKey, UnixMs, Write, WriteOutcome,
+    Book, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId,
+    KeyInfo, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal,
+    PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, UnixMs, Write, WriteOutcome,
 };
 use tokio::sync::oneshot;
 
@@ -151,7 +151,27 @@ impl Submission {
     }
 }
 
+/// The answer to a request about a lease, or the request to send instead.
+pub(crate) enum Decided<A, R> {
+    /// The answer.
+    Answer(A),
+    /// A cached id was stale: its limit was deleted. The same request with keys instead of ids.
+    Stale(R),
+}
+
+/// A request that names limits, by id where the id is known.
+pub(crate) trait NamesLimits {
+    /// The namespace, and the amounts with their keys.
+    fn names(&self) -> (Option<NamespaceId>, &[Amount]);
+}
+
+pub(crate) fn by_key(amounts: &[Amount]) -> Vec<Part> {
+    let part = |amount: &Amount| Part { limit: LimitRef::Key(amount.key.clone()), amount: amount.amount };
+    amounts.iter().map(part).collect()
+}
+
 /// A reserve. Without a namespace, it does not exist; then a tick still checks the caller's key.
+#[derive(Clone)]
 pub(crate) struct BookReserve {
     pub(crate) namespace: Option<NamespaceId>,
     pub(crate) lease: LeaseId,
@@ -162,7 +182,7 @@ pub(crate) struct BookReserve {
 }
 
 impl BookRequest for BookReserve {
-    type Answer = ReserveAnswer;
+    type Answer = Decided<ReserveAnswer, BookReserve>;
     type Error = BackendError;
 
     fn command(&self) -> Command<'_> {
@@ -174,14 +194,21 @@ impl BookRequest for BookReserve {
 
     fn answer(&self, applied: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
         match outcome {
-            Outcome::Reserve(outcome) => Some(answer::reserve(applied.book, applied.wall, &self.requirements, outcome)),
-            Outcome::Ticked => Some(Ok(answer::unknown_namespace(&self.requirements))),
+            Outcome::Reserve(ReserveOutcome::StaleLimit { .. }) if self.has_ids() => {
+                Some(Ok(Decided::Stale(BookReserve { parts: by_key(&self.requirements), ..self.clone() })))
+            }
+            Outcome::Reserve(outcome) => {
+                let answer = answer::reserve(applied.book, applied.wall, &self.requirements, outcome);
+                Some(answer.map(Decided::Answer))
+            }
+            Outcome::Ticked => Some(Ok(Decided::Answer(answer::unknown_namespace(&self.requirements)))),
             _ => None,
         }
     }
 }
 
 /// A complete, or a release if there are no actuals to tell the Book.
+#[derive(Clone)]
 pub(crate) struct BookComplete {
     pub(crate) namespace: Option<NamespaceId>,
     pub(crate) lease: LeaseId,
@@ -191,7 +218,7 @@ pub(crate) struct BookComplete {
 }
 
 impl BookRequest for BookComplete {
-    type Answer = CompleteAnswer;
+    type Answer = Decided<CompleteAnswer, BookComplete>;
     type Error = BackendError;
 
     fn command(&self) -> Command<'_> {
@@ -205,10 +232,37 @@ impl BookRequest for BookComplete {
 
     fn answer(&self, _: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
         match outcome {
-            Outcome::Complete(outcome) => Some(answer::complete(&self.actuals, outcome)),
-            Outcome::Ticked => Some(Ok(answer::complete_in_unknown_namespace())),
+            Outcome::Complete(CompleteOutcome::StaleLimit { .. }) if self.has_ids() => {
+                Some(Ok(Decided::Stale(BookComplete { parts: Some(by_key(&self.actuals)), ..self.clone() })))
+            }
+            Outcome::Complete(outcome) => Some(answer::complete(&self.actuals, outcome).map(Decided::Answer)),
+            Outcome::Ticked => Some(Ok(Decided::Answer(answer::complete_in_unknown_namespace()))),
             _ => None,
         }
+    }
+}
+
+impl NamesLimits for BookReserve {
+    fn names(&self) -> (Option<NamespaceId>, &[Amount]) {
+        (self.namespace, &self.requirements)
+    }
+}
+
+impl NamesLimits for BookComplete {
+    fn names(&self) -> (Option<NamespaceId>, &[Amount]) {
+        (self.namespace, &self.actuals)
+    }
+}
+
+impl BookReserve {
+    fn has_ids(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.limit, LimitRef::Id(_)))
+    }
+}
+
+impl BookComplete {
+    fn has_ids(&self) -> bool {
+        self.parts.iter().flatten().any(|part| matches!(part.limit, LimitRef::Id(_)))
     }
 }
 

@@ -33,8 +33,13 @@ pub trait Credits: Send + Sync + 'static {
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
 
-    /// The state of the credit holds of a lease.
-    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>>;
+    /// The state of the credit holds of a lease. `requirements` are all those of its reserve.
+    fn holds(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+        requirements: Vec<Amount>,
+    ) -> Answer<'_, Result<HoldState, BackendError>>;
 
     /// Applies a transaction of a vault exactly once. `writer` is authorized; here it claims its client id.
     fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;

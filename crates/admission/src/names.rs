@@ -1,14 +1,27 @@
 //! A cache of the ids that the Book gave to namespaces and limits.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use earmark_core::{Book, LimitId, LimitKey, LimitRef, NamespaceId, NamespaceName};
 
-/// Ids by name. An id never changes, so a cached id is always valid. A name without a cached id goes to the Book as it
-/// is.
+use crate::book_request::NamesLimits;
+
+/// Limits whose ids are cached, in all namespaces. Others travel by key, which costs the Book a lookup.
+const LIMITS_MAX: usize = 1 << 16;
+/// Requests with an uncached key for one lookup of ids. A lookup waits for the Book, and most keys may have no id to
+/// cache.
+const LEARN_EVERY: u64 = 64;
+
+/// Ids by name. The id of a deleted limit is stale: the Book refuses it, and it is forgotten here. A name without a
+/// cached id goes to the Book as it is.
 #[derive(Default)]
-pub(crate) struct Names(RwLock<HashMap<NamespaceName, Namespace>>);
+pub(crate) struct Names {
+    namespaces: RwLock<HashMap<NamespaceName, Namespace>>,
+    /// Requests with an uncached key so far.
+    misses: AtomicU64,
+}
 
 /// A namespace and the limits of it that were looked up.
 struct Namespace {
@@ -22,7 +35,7 @@ impl Names {
         if name.is_default() {
             return Some(NamespaceId::DEFAULT);
         }
-        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.namespaces.read().unwrap_or_else(PoisonError::into_inner);
         names.get(name).map(|namespace| namespace.id)
     }
 
@@ -32,7 +45,7 @@ impl Names {
         namespace: &NamespaceName,
         resolve: impl FnOnce(&dyn Fn(&LimitKey) -> LimitRef) -> T,
     ) -> T {
-        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.namespaces.read().unwrap_or_else(PoisonError::into_inner);
         let limits = names.get(namespace).map(|namespace| &namespace.limits);
         resolve(&|key| match limits.and_then(|limits| limits.get(key)) {
             Some(id) => LimitRef::Id(*id),
@@ -40,13 +53,30 @@ impl Names {
         })
     }
 
-    /// Caches the id of a limit that was just created.
+    /// Whether a request with an uncached key looks ids up: the first, and one of many after it.
+    pub(crate) fn may_learn(&self) -> bool {
+        self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(LEARN_EVERY)
+    }
+
+    /// Caches the id of a limit, if there is room.
     pub(crate) fn learn(&self, book: &Book, namespace: &NamespaceName, key: &LimitKey) {
         let Some(id) = book.namespace(namespace) else { return };
-        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
+        let cached: usize = names.values().map(|namespace| namespace.limits.len()).sum();
         let entry = names.entry(namespace.clone()).or_insert_with(|| Namespace { id, limits: HashMap::new() });
-        if let Some(limit) = book.resolve(id, key) {
-            entry.limits.insert(key.clone(), limit);
+        match book.resolve(id, key) {
+            Some(limit) if cached < LIMITS_MAX => _ = entry.limits.insert(key.clone(), limit),
+            Some(_) => {}
+            None => _ = entry.limits.remove(key),
+        }
+    }
+
+    /// Forgets the ids of a request that the Book refused as stale.
+    pub(crate) fn forget(&self, request: &impl NamesLimits) {
+        let (Some(id), amounts) = request.names() else { return };
+        let mut names = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
+        for namespace in names.values_mut().filter(|namespace| namespace.id == id) {
+            amounts.iter().for_each(|amount| _ = namespace.limits.remove(&amount.key));
         }
     }
 }

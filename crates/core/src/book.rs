@@ -89,8 +89,16 @@ impl Book {
         self.credits.wall = at.wall;
         let now = self.limits.advance(at.log, &mut self.credits);
         let at = Moment { log: now, ..at };
-        self.credits.advance(now);
+        self.credits.advance(now, &self.limits.state);
         self.sequences.forget(now);
+        let is_tick = matches!(command, Command::Tick);
+        let outcome = self.dispatch(at, command);
+        self.limits.sweep(is_tick);
+        outcome
+    }
+
+    fn dispatch(&mut self, at: Moment, command: Command<'_>) -> Outcome {
+        let now = at.log;
         match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(command) => Outcome::Limit(self.put_limit(at, &command)),
@@ -214,22 +222,28 @@ impl Book {
         self.limits.state.namespaces.get(usize::from(namespace.0))
     }
 
-    /// The id of a limit, live or deleted.
+    /// The id of a limit, live or deleted, until it is freed.
     #[must_use]
     pub fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
-        self.limits.resolve(namespace, key)
+        Some(self.limits.state.limits.id(self.limits.resolve(namespace, key)?))
     }
 
-    /// The key of a limit, live or deleted.
+    /// The key of a limit, live or deleted. `None` if the id is stale.
     #[must_use]
-    pub fn key(&self, limit: LimitId) -> Option<&LimitKey> {
-        self.limits.key(limit)
+    pub fn key(&self, limit: LimitId) -> Option<LimitKey> {
+        self.limits.state.key(self.limits.state.limits.slot(limit)?).cloned()
+    }
+
+    /// The number of limits of all namespaces; deleted ones count until they are freed.
+    #[must_use]
+    pub fn limit_count(&self) -> u32 {
+        self.limits.state.limits.len()
     }
 
     /// The definition and status of a limit.
     #[must_use]
     pub fn limit(&self, now: UnixMs, limit: LimitId) -> Option<LimitInfo> {
-        self.limits.limit_info(now, limit)
+        self.limits.limit_info(now, self.limits.state.limits.slot(limit)?)
     }
 
     /// All limits of a namespace, ordered by key.
@@ -268,8 +282,9 @@ impl Book {
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
-        let usage = self.limits.usage(now, limit)?;
-        Some(match self.limits.paying_balance(limit, &self.credits) {
+        let slot = self.limits.state.limits.slot(limit)?;
+        let usage = self.limits.usage(now, slot)?;
+        Some(match self.limits.paying_balance(slot, &self.credits) {
             Some((account, asset)) => self.credits.usage(self.limits.at(now), (account, asset), usage.status),
             None => usage,
         })
@@ -281,10 +296,16 @@ impl Book {
         self.limits.lease(now, namespace, lease)
     }
 
-    /// Why the lease was denied credit, if it was and its record is still kept.
+    /// Why the lease was denied credit, if it was and its record is still kept. `requirements` are those of its reserve;
+    /// limits of other kinds may be among them.
     #[must_use]
-    pub fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
-        self.limits.credit_denial(now, namespace, lease)
+    pub fn credit_denial(
+        &self,
+        now: UnixMs,
+        lease: (NamespaceId, LeaseId),
+        requirements: &[Part],
+    ) -> Option<CreditDenial> {
+        self.limits.credit_denial(now, lease, requirements)
     }
 
     /// The number of lease records, tombstones included.
@@ -324,8 +345,7 @@ impl Book {
         self.limits.state.nodes.steps.wrapping_add(self.credits.state.nodes.steps)
     }
 
-    /// A copy of the state to encode while commands continue. Leases are shared copy-on-write. Limits are copied,
-    /// about 0.1 s for a million.
+    /// A copy of the state to encode while commands continue. Leases and limits are shared copy-on-write.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
         let keys = self.keys.clone();

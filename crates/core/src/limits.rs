@@ -11,6 +11,8 @@ mod complete;
 mod config;
 mod credit;
 mod definition;
+mod fingerprint;
+mod free_slots;
 mod hint;
 pub(crate) mod index;
 mod jobs;
@@ -38,17 +40,19 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
 
+pub(crate) use fingerprint::{fingerprint, key_hash};
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
 pub(crate) use jobs::Jobs;
 pub(crate) use lease::{Lease, Leases, PartKind, Reservation, end_second, ends};
 pub(crate) use limit::{Limit, LimitView, Payers, Phase};
+pub(crate) use table::LimitSlot;
 pub(crate) use templates::{Branch, Revised, TemplateId, Templates};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitId, NamespaceId, Reserve};
+use crate::book::{Command, ConfigureOutcome, ExternalSetup, NamespaceId, Reserve};
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::quota::{QuotaKind, Quotas};
 use crate::time::UnixMs;
@@ -57,8 +61,8 @@ use index::{CellPosition, Found, Hash, Index, Reference};
 use reserve::ResolvedPart;
 use table::Table;
 
-/// The maximum number of limits, deleted ones included.
-pub const LIMITS_MAX: u32 = 1 << 20;
+/// The highest bound of limits that can be configured. That many take about 20 GiB.
+pub const LIMITS_MAX: u32 = 1 << 27;
 /// The latest accepted time. Later times count as this one, so that an expiry computed from it does not overflow.
 pub const TIME_MAX: UnixMs = UnixMs::MAX.minus_ms(3 * 366 * 24 * 60 * 60 * 1_000);
 /// The maximum number of namespaces, bounded by the 16 bits of [`NamespaceId`].
@@ -84,12 +88,18 @@ pub(crate) struct State {
     pub(crate) external: ExternalSetup,
     pub(crate) namespaces: Vec<NamespaceName>,
     pub(crate) quotas: Quotas,
-    /// The last revision given to a template.
+    /// The last revision given to a limit or template. One counter for all, so that an old revision never matches a key
+    /// that was deleted and put again.
     pub(crate) revision: u64,
     /// By namespace.
     pub(crate) templates: Vec<Arc<Templates>>,
-    pub(crate) texts: Vec<Arc<Text>>,
-    pub(crate) limits: Table<Limit>,
+    /// By slot; `None` for a free one.
+    pub(crate) texts: Vec<Option<Arc<Text>>>,
+    pub(crate) limits: Table,
+    /// The slot at which the next sweep begins. Part of the snapshot, because the sweep frees limits.
+    pub(crate) sweep: LimitSlot,
+    /// Limits that the sweep may free at some time. Without any it stands still.
+    pub(crate) reclaimable: u32,
     pub(crate) nodes: Nodes,
     pub(crate) leases: Leases,
     pub(crate) tombstones: Tombstones,
@@ -102,10 +112,13 @@ pub(crate) struct Limits {
     index: Index,
     names: BTreeMap<NamespaceName, NamespaceId>,
     /// By namespace.
-    keys: Vec<BTreeMap<LimitKey, LimitId>>,
+    keys: Vec<BTreeMap<LimitKey, LimitSlot>>,
     /// By namespace.
     patterns: Vec<Branch>,
-    sweep: LimitId,
+    /// Limits that the command being applied may have left deleted and without leases.
+    freeable: Vec<LimitSlot>,
+    /// The limit whose expired amounts the next command frees.
+    idle: LimitSlot,
     /// See [`Book::limits_version`](crate::Book::limits_version).
     pub(crate) version: u64,
     resolved: Vec<ResolvedPart>,
@@ -126,6 +139,8 @@ impl State {
             templates: Vec::new(),
             texts: Vec::new(),
             limits: Table::default(),
+            sweep: LimitSlot::default(),
+            reclaimable: 0,
             nodes: Nodes::default(),
             leases: Leases::default(),
             tombstones: Tombstones::default(),
@@ -133,14 +148,14 @@ impl State {
         }
     }
 
-    /// A copy for a snapshot. Limits are cloned: they are far fewer than leases, and every command writes to some.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> State {
         State {
             namespaces: self.namespaces.clone(),
             quotas: self.quotas.clone(),
             templates: self.templates.clone(),
             texts: self.texts.clone(),
-            limits: self.limits.clone(),
+            limits: self.limits.share(),
             nodes: self.nodes.share(),
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
@@ -159,9 +174,17 @@ impl State {
         self.time.unwrap_or_default()
     }
 
-    /// The limit with this id, live or deleted, if it belongs to the namespace.
-    pub(crate) fn limit(&self, namespace: NamespaceId, id: LimitId) -> Option<&Limit> {
-        self.limits.get(id).filter(|limit| limit.namespace == namespace)
+    /// The limit in this slot, live or deleted, if it belongs to the namespace.
+    pub(crate) fn limit(&self, namespace: NamespaceId, slot: LimitSlot) -> Option<&Limit> {
+        self.limits.get(slot).filter(|limit| limit.namespace == namespace)
+    }
+
+    pub(crate) fn text(&self, slot: LimitSlot) -> Option<&Arc<Text>> {
+        self.texts.get(slot.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn key(&self, slot: LimitSlot) -> Option<&LimitKey> {
+        self.text(slot).map(|text| &text.key)
     }
 
     pub(crate) fn remembered(&self) -> usize {
@@ -185,7 +208,8 @@ impl Limits {
             names: BTreeMap::new(),
             keys: Vec::new(),
             patterns: Vec::new(),
-            sweep: LimitId::default(),
+            freeable: Vec::new(),
+            idle: LimitSlot::default(),
             version: 0,
             resolved: Vec::new(),
             planned: Vec::new(),
@@ -231,7 +255,8 @@ impl Limits {
         usize::from(id.0) < self.state.namespaces.len()
     }
 
-    pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
+    /// The slot of a key whose limit is live, or deleted and not freed yet.
+    pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitSlot> {
         self.keys.get(usize::from(namespace.0))?.get(key).copied()
     }
 
@@ -239,24 +264,73 @@ impl Limits {
         self.state.quotas.get(namespace, kind, &self.state.config)
     }
 
-    /// The number of limits of a namespace, deleted ones included.
+    /// The number of limits of a namespace, deleted ones included until they are freed.
     pub(crate) fn limits_of(&self, namespace: NamespaceId) -> u64 {
         self.keys.get(usize::from(namespace.0)).map_or(0, |keys| keys.len() as u64)
     }
 
-    pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitId {
-        let namespace = limit.namespace;
-        let id = self.state.limits.push(limit);
+    pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitSlot {
+        let limit = Limit { key_hash: key_hash(limit.namespace, &text.key), ..limit };
+        let slot = self.state.limits.insert(limit);
+        self.name_limit(slot, limit.namespace, text);
+        slot
+    }
+
+    /// Makes a limit known by its key.
+    pub(crate) fn name_limit(&mut self, slot: LimitSlot, namespace: NamespaceId, text: Text) {
         if let Some(keys) = self.keys.get_mut(usize::from(namespace.0)) {
-            keys.insert(text.key.clone(), id);
+            keys.insert(text.key.clone(), slot);
         }
-        self.state.texts.push(Arc::new(text));
-        id
+        let place = slot.0 as usize;
+        if self.state.texts.len() <= place {
+            self.state.texts.resize(place.saturating_add(1), None);
+        }
+        self.state.texts[place] = Some(Arc::new(text));
+    }
+
+    /// Forgets the key of a limit.
+    pub(crate) fn unname_limit(&mut self, slot: LimitSlot) {
+        let namespace = self.state.limits[slot].namespace;
+        let text = self.state.texts.get_mut(slot.0 as usize).and_then(Option::take);
+        if let (Some(text), Some(keys)) = (text, self.keys.get_mut(usize::from(namespace.0))) {
+            keys.remove(&text.key);
+        }
+    }
+
+    /// Frees a limit if it is deleted and no lease record names it. Its slot, quota and key are free then.
+    pub(crate) fn free_if_gone(&mut self, slot: LimitSlot) {
+        let is_gone = |limit: &Limit| limit.phase == Phase::Deleted && limit.leases == 0;
+        if self.state.limits.get(slot).is_some_and(is_gone) {
+            self.unname_limit(slot);
+            self.state.limits.remove(slot);
+            self.state.reclaimable = self.state.reclaimable.saturating_sub(1);
+        }
+    }
+
+    /// Counts a restored lease record for its limits.
+    pub(crate) fn link_parts(&mut self, parts: &[Reservation]) {
+        for part in parts {
+            if let Some(limit) = self.state.limits.get_mut(part.limit) {
+                limit.leases = limit.leases.saturating_add(1);
+            }
+        }
+    }
+
+    /// Takes the lease record of `parts` off its limits.
+    pub(crate) fn unlink_parts(&mut self, now: UnixMs, parts: &[Reservation]) {
+        for part in parts {
+            let Some(limit) = self.state.limits.get_mut(part.limit) else { continue };
+            limit.leases = limit.leases.saturating_sub(1);
+            if limit.leases == 0 && matches!(limit.phase, Phase::Deleting | Phase::Deleted) {
+                limit.advance(&mut self.state.nodes, now);
+                self.freeable.push(part.limit);
+            }
+        }
     }
 
     /// Advances a limit to `now` and returns it, unless it is unknown, deleted or of another namespace.
-    fn advanced(&mut self, namespace: NamespaceId, id: LimitId, now: UnixMs) -> Option<&Limit> {
-        let limit = self.state.limits.get_mut(id).filter(|limit| limit.namespace == namespace)?;
+    fn advanced(&mut self, namespace: NamespaceId, slot: LimitSlot, now: UnixMs) -> Option<&Limit> {
+        let limit = self.state.limits.get_mut(slot).filter(|limit| limit.namespace == namespace)?;
         if limit.is_due(now) {
             limit.advance(&mut self.state.nodes, now);
         }

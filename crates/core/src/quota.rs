@@ -9,15 +9,13 @@ use crate::book::NamespaceId;
 use crate::credits::{ACCOUNTS_MAX, VAULTS_MAX};
 use crate::id::NamespaceName;
 use crate::keys::KEYS_MAX;
-use crate::limits::{Config, LIMITS_MAX, TEMPLATES_MAX};
+use crate::limits::{Config, TEMPLATES_MAX};
 use crate::time::UnixMs;
 
 /// The highest quota: 2^53 - 1, which every JSON parser reads exactly.
 pub const QUOTA_MAX: u64 = (1 << 53) - 1;
 /// Journal bytes that `default` may write in one day: 256 GiB, or 3 MiB a second. Others get a tenth.
 pub const JOURNAL_BYTES_PER_DAY: u64 = 256 << 30;
-/// Derived limits in all namespaces, as many as limits.
-const DERIVED_LIMITS_MAX: u64 = LIMITS_MAX as u64;
 /// Idempotency keys in all namespaces: 2^24 hashes of 16 bytes take 256 MiB.
 const IDEMPOTENCY_KEYS_MAX: u64 = 1 << 24;
 /// Bytes of policies in all namespaces: 16 MiB.
@@ -34,7 +32,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum QuotaKind {
-    /// Limits, deleted ones included.
+    /// Limits that were put; a deleted one counts until it is freed.
     Limits = 1,
     /// Limits derived from templates.
     DerivedLimits = 2,
@@ -99,8 +97,7 @@ impl QuotaKind {
     /// The quota of a namespace for which nobody has set one.
     fn default_quota(self, is_default: bool, config: &Config) -> u64 {
         let table = match self {
-            QuotaKind::Limits => u64::from(LIMITS_MAX),
-            QuotaKind::DerivedLimits => DERIVED_LIMITS_MAX,
+            QuotaKind::Limits | QuotaKind::DerivedLimits => u64::from(config.limits_max),
             QuotaKind::Templates => return TEMPLATES_MAX,
             QuotaKind::Vaults => VAULTS_MAX as u64,
             QuotaKind::Accounts => u64::from(ACCOUNTS_MAX),

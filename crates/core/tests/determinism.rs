@@ -262,8 +262,9 @@ fn reads_leave_no_byte_behind() {
         asked.apply(timed.at(), timed.step.command());
         for number in 0..8 {
             let at = timed.now.plus_ms(random.below(1 << 32));
-            let _ = asked.usage(at, earmark_core::LimitId(number));
-            let _ = asked.limit(at, earmark_core::LimitId(number));
+            let id = earmark_core::LimitId { slot: number, generation: u32::try_from(random.below(3)).unwrap() };
+            let _ = asked.usage(at, id);
+            let _ = asked.limit(at, id);
         }
         if let Some((namespace, lease)) = timed.step.lease() {
             let _ = asked.lease(timed.now.plus_ms(random.below(100_000)), namespace, lease);

@@ -99,7 +99,7 @@ fn book_of(seed: u64, steps: usize) -> Book {
 /// Checks that a decoded Book can be used, encoded and restored.
 fn assert_sound(book: &mut Book, what: &str) {
     let now = book.time();
-    for id in (0..64).map(LimitId) {
+    for id in (0..64_u32).flat_map(|slot| (0..4).map(move |generation| LimitId { slot, generation })) {
         let Some(usage) = book.usage(now, id) else { continue };
         let is_decreasing = matches!(usage.status, LimitStatus::Decreasing { .. });
         assert!(usage.reserved <= usage.capacity || is_decreasing, "{what}: {id:?} {usage:?}");
@@ -441,7 +441,7 @@ fn a_command_that_the_book_refuses_for_its_size_comes_back_from_its_bytes() {
     definition.description = "é".repeat(40_000);
     let namespace = NamespaceId::DEFAULT;
     let put = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
-    let requirements = vec![Part { limit: LimitRef::Id(LimitId(0)), amount: 1 }; 300];
+    let requirements = vec![Part { limit: LimitRef::Id(LimitId::default()), amount: 1 }; 300];
     let lease = LeaseId::from_parts(START, 1);
     let reserve = Command::Reserve(Reserve { namespace, lease, job: None, requirements: &requirements });
     for command in [put, reserve] {

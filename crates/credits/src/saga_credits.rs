@@ -385,7 +385,12 @@ impl Credits for SagaCredits {
         Box::pin(self.execute_all(requests, move |request| Some(SettleTask::new(request, actor.clone()))))
     }
 
-    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
+    fn holds(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+        _: Vec<earmark_admission::Amount>,
+    ) -> Answer<'_, Result<HoldState, BackendError>> {
         Box::pin(async move {
             let engine = self.engine()?;
             let status = engine.lease_status(&LeaseKey { namespace, lease }).await.map_err(backend_error)?;

@@ -138,12 +138,12 @@ async fn check(store: &str, heard: &Acknowledged) {
         assert!(last == *acknowledged || last == *acknowledged + 1, "{acknowledged} and one more at most: {last}");
     }
     for lease in &heard.settled {
-        assert_eq!(credits.holds(namespace(), *lease).await, Ok(HoldState::Ended), "{lease} was settled");
+        assert_eq!(credits.holds(namespace(), *lease, Vec::new()).await, Ok(HoldState::Ended), "{lease} was settled");
     }
     let settled: HashSet<&LeaseId> = heard.settled.iter().collect();
     let mut unsettled = 0;
     for lease in heard.held.iter().filter(|lease| !settled.contains(lease)) {
-        match credits.holds(namespace(), *lease).await.expect("a store that answers") {
+        match credits.holds(namespace(), *lease, Vec::new()).await.expect("a store that answers") {
             HoldState::Held => unsettled += 1,
             HoldState::Ended => {}
             other => panic!("{lease} was held, and is {other:?}"),

@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn an_entry_of_the_log_is_about_a_megabyte_at_most() -> Result<(), Box<dyn std::error::Error>> {
         let long = LimitKey::new(&"x".repeat(255))?;
-        for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
+        for limit in [LimitRef::Id(earmark_core::LimitId { slot: 7, generation: 1 }), LimitRef::Key(long)] {
             let parts = vec![Part { limit, amount: 1 }; 32];
             let (namespace, lease) = (NamespaceId::DEFAULT, LeaseId::from_u128(1));
             let job = JobId::new(&"j".repeat(JobId::BYTES_MAX))?;

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     use crate::disk::RealDisk;
     use crate::snapshot::INCOMING;
-    use earmark_core::{AccountId, AssetId, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, UnixMs};
+    use earmark_core::{AccountId, AssetId, HoldEntry, JournalRecord, LeaseId, NamespaceId, UnixMs};
 
     fn applied_state() -> Result<(tempfile::TempDir, AppliedState), Box<dyn std::error::Error>> {
         let folder = tempfile::TempDir::new()?;
@@ -387,7 +387,7 @@ mod tests {
             at: UnixMs::new(1).into(),
             namespace: NamespaceId::DEFAULT,
             lease: LeaseId::from_u128(lease),
-            limit: LimitId(1),
+            limit: "usd".parse().expect("a key"),
             account: AccountId(1),
             asset: AssetId(0),
             amount: 1,

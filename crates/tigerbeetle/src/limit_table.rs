@@ -218,7 +218,7 @@ mod tests {
 
     fn info(status: LimitStatus) -> LimitInfo {
         let definition = Definition::new(name("rpm").key, Kind::Rolling { window_seconds: 1 }, 5);
-        LimitInfo { id: LimitId(0), capacity: definition.capacity, definition, status, revision: 3 }
+        LimitInfo { id: LimitId::default(), capacity: definition.capacity, definition, status, revision: 3 }
     }
 
     #[test]

@@ -215,7 +215,8 @@ impl<H: BookHost> Parts<H> {
         taken: ReserveAnswer,
         gone: Option<LimitKey>,
     ) -> Result<ReserveAnswer, BackendError> {
-        let state = self.credits.holds(request.namespace.clone(), request.lease).await?;
+        let (namespace, requirements) = (request.namespace.clone(), request.requirements.clone());
+        let state = self.credits.holds(namespace, request.lease, requirements).await?;
         match (state, gone) {
             (HoldState::Refused { key, why }, None) => Ok(short(key, why)),
             (HoldState::Refused { key, why }, Some(_)) => self.refuse(request, key, why).await,

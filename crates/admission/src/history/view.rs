@@ -28,12 +28,12 @@ pub fn entry_view(
         JournalRecord::Hold(entry) => {
             let amount = i128::from(entry.amount);
             let change = change(book, (account, entry.asset), amount.wrapping_neg(), amount)?;
-            (entry.at.wall, EntryKind::Hold(hold(book, entry)?), vec![change])
+            (entry.at.wall, EntryKind::Hold(hold(entry)), vec![change])
         }
         JournalRecord::Release(entry) => {
             let amount = i128::from(entry.amount);
             let change = change(book, (account, entry.asset), amount, amount.wrapping_neg())?;
-            (entry.at.wall, EntryKind::Release(hold(book, entry)?), vec![change])
+            (entry.at.wall, EntryKind::Release(hold(entry)), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
         JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
@@ -48,9 +48,9 @@ fn change(book: &Book, (account, asset): (AccountId, AssetId), amount: i128, hel
     Some(EntryChange { asset: book.asset_name(vault, asset)?.clone(), amount, held })
 }
 
-fn hold(book: &Book, entry: &HoldEntry) -> Option<HoldView> {
+fn hold(entry: &HoldEntry) -> HoldView {
     let actor = entry.actor.clone().or_else(|| Actor::new(Actor::ITSELF).ok());
-    Some(HoldView { lease: entry.lease, limit: book.key(entry.limit)?.clone(), amount: entry.amount, actor })
+    HoldView { lease: entry.lease, limit: entry.limit.clone(), amount: entry.amount, actor }
 }
 
 fn settle(
@@ -70,7 +70,7 @@ fn settle(
         amount = amount.wrapping_add(paid.into());
     }
     let change = change(book, (account, held_for.asset), amount, change_held)?;
-    let what = EntryKind::Settle { hold: hold(book, held_for)?, paid, debt, uncollected };
+    let what = EntryKind::Settle { hold: hold(held_for), paid, debt, uncollected };
     Some((held_for.at.wall, what, vec![change]))
 }
 

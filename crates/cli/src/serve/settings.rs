@@ -1,4 +1,4 @@
-//! `--retention`, `--leases-max` and `--hint-*`: settings that all nodes of a cluster share.
+//! `--retention`, `--leases-max`, `--limits-max` and `--hint-*`: settings that all nodes of a cluster share.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -29,6 +29,10 @@ pub(super) struct SettingsArgs {
     /// first 67108864]
     #[arg(long, value_name = "N", value_parser = in_range(Setting::LeasesMax))]
     leases_max: Option<u64>,
+    /// Live limits, defined and derived together; more are refused [default: the setting of the cluster, at first
+    /// 10000000]
+    #[arg(long, value_name = "N", value_parser = in_range(Setting::LimitsMax))]
+    limits_max: Option<u64>,
     /// First retry hint of a denial by a concurrency limit, in milliseconds; doubles with each further denial [default:
     /// the setting of the cluster, at first 50]
     #[arg(long, value_name = "MS", value_parser = in_range(Setting::HintConcurrencyBaseMs))]
@@ -82,6 +86,7 @@ impl SettingsArgs {
             Setting::HintRollingMaxMs => self.hint_rolling_max_ms,
             Setting::HintJitterPercent => self.hint_jitter_percent,
             Setting::HintDecreasingMs => self.hint_decreasing_ms,
+            Setting::LimitsMax => self.limits_max,
         };
         let change = |setting| Some(SettingChange { setting, value: given(&setting)? });
         Setting::ALL.into_iter().filter_map(change).collect()

@@ -45,7 +45,7 @@ impl Workload {
             let day = Kind::Rolling { window_seconds: 86_400 };
             put(&mut book, now, &format!("tenant:{tenant}:llm:daily_tokens"), day, ENDLESS);
         }
-        let parts = [1, TOKENS, 1, TOKENS].map(|amount| Part { limit: LimitRef::Id(LimitId(0)), amount });
+        let parts = [1, TOKENS, 1, TOKENS].map(|amount| Part { limit: LimitRef::Id(LimitId::default()), amount });
         Workload { book, now, calls_per_ms, calls: 0, random: 1, parts }
     }
 
@@ -65,7 +65,7 @@ impl Workload {
         let model = (random % MODELS) as u32 * 3;
         let tenant = (MODELS * 3 + (random >> 32) % TENANTS) as u32;
         let lease = LeaseId::from_parts(self.now, (u128::from(random) << 16) | u128::from(self.calls & 0xffff));
-        Call { lease, limits: [model, model + 1, model + 2, tenant].map(LimitId) }
+        Call { lease, limits: [model, model + 1, model + 2, tenant].map(|slot| LimitId { slot, generation: 0 }) }
     }
 
     pub fn reserve(&mut self, call: &Call) -> Outcome {

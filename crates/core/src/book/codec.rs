@@ -327,7 +327,7 @@ fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
         match &part.limit {
             LimitRef::Id(id) => {
                 out.put_u8(BY_NUMBER);
-                out.put_u32(id.0);
+                put_limit_id(out, *id);
             }
             LimitRef::Key(key) => {
                 out.put_u8(BY_NAME);
@@ -342,13 +342,22 @@ fn parts<'a>(input: &mut Bytes<'_>, parts: &'a mut Vec<Part>) -> Result<&'a [Par
     parts.clear();
     for _ in 0..input.u32()? {
         let limit = match input.u8()? {
-            BY_NUMBER => LimitRef::Id(LimitId(input.u32()?)),
+            BY_NUMBER => LimitRef::Id(limit_id(input)?),
             BY_NAME => LimitRef::Key(LimitKey::new(input.text()?)?),
             _ => return Err(CodecError::Malformed("it names a limit in an unknown way")),
         };
         parts.push(Part { limit, amount: input.u64()? });
     }
     Ok(parts)
+}
+
+pub(crate) fn put_limit_id(out: &mut Vec<u8>, id: LimitId) {
+    out.put_u32(id.slot);
+    out.put_u32(id.generation);
+}
+
+pub(crate) fn limit_id(input: &mut Bytes<'_>) -> Result<LimitId, Malformed> {
+    Ok(LimitId { slot: input.u32()?, generation: input.u32()? })
 }
 
 fn put_revision(out: &mut Vec<u8>, revision: Option<u64>) {

@@ -19,9 +19,14 @@ impl NamespaceId {
     pub const DEFAULT: NamespaceId = NamespaceId(0);
 }
 
-/// The id of a limit. A limit that is deleted and put again keeps it.
+/// The id of a limit. A freed slot is given to another limit, with a higher generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LimitId(pub u32);
+pub struct LimitId {
+    /// The position in the table of limits.
+    pub slot: u32,
+    /// How often the slot was freed before.
+    pub generation: u32,
+}
 
 /// The id of a vault. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,8 +39,8 @@ impl VaultId {
 
 /// A limit by id, or by key where the caller does not know the id.
 ///
-/// Ids never change, so an id that was resolved long ago still names the same limit. A key is resolved when the
-/// command is applied.
+/// An id names the limit that it was given to, or none: after that limit was freed, the command is refused as stale. A
+/// key is resolved when the command is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitRef {
     /// By id.

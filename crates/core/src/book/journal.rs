@@ -4,7 +4,7 @@ mod codec;
 
 use std::sync::Arc;
 
-use super::command::{LimitId, NamespaceId, VaultId};
+use super::command::{NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
@@ -166,8 +166,8 @@ pub struct HoldEntry {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// The credit limit.
-    pub limit: LimitId,
+    /// The key of the credit limit. Not its id, which may be given to another limit.
+    pub limit: LimitKey,
     /// The account that pays.
     pub account: AccountId,
     /// The asset.

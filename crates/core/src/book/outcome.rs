@@ -75,7 +75,7 @@ pub enum LimitOutcome {
     KindDiffers,
     /// The vault of a credit limit does not exist.
     VaultNotFound,
-    /// The maximum number of limits is reached, deleted ones included.
+    /// The maximum number of limits is reached.
     TooMany,
     /// The namespace has used up a quota.
     QuotaExceeded(QuotaKind),
@@ -139,6 +139,11 @@ pub enum LimitStatus {
 pub enum ReserveOutcome {
     /// The command is malformed.
     Invalid(InvalidParts),
+    /// A requirement has the id of a limit that was freed. The sender resolves the key again; no caller sees this.
+    StaleLimit {
+        /// The index of the requirement.
+        requirement: usize,
+    },
     /// The lease was used with other requirements.
     ExistsWithOtherRequirements,
     /// The lease was allowed before and still holds everything.
@@ -180,8 +185,8 @@ pub enum ReserveOutcome {
     },
     /// The vault or an account of a required credit limit does not exist. The same lease may try again.
     AccountNotFound {
-        /// The first such limit in key order.
-        limit: LimitId,
+        /// The index of the first such requirement in key order.
+        requirement: usize,
         /// Retry hint.
         retry_after_ms: u64,
     },
@@ -212,8 +217,8 @@ pub enum ReserveOutcome {
 pub struct Denial {
     /// Retry hint for a new lease.
     pub retry_after_ms: u64,
-    /// The limits in the way, the one that frees last first. A repeated denial has only that one.
-    pub limited_by: Vec<LimitId>,
+    /// The indexes of the requirements in the way, the one that frees last first. A repeated denial has only that one.
+    pub limited_by: Vec<usize>,
     /// An amount exceeds the capacity of its limit.
     pub never: bool,
 }
@@ -221,8 +226,8 @@ pub struct Denial {
 /// Why credit was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditDenial {
-    /// The first limit in key order whose account cannot pay.
-    pub limit: LimitId,
+    /// The index of the first requirement in key order whose account cannot pay.
+    pub requirement: usize,
     /// Retry hint for a new lease.
     pub retry_after_ms: u64,
     /// The reason.
@@ -271,6 +276,11 @@ pub enum InvalidParts {
 pub enum CompleteOutcome {
     /// The command is malformed.
     Invalid(InvalidParts),
+    /// An actual has the id of a limit that was freed. The sender resolves the key again; no caller sees this.
+    StaleLimit {
+        /// The index of the actual.
+        actual: usize,
+    },
     /// Completed before. Nothing changed.
     Before,
     /// The lease held nothing: it was denied, released, or completed while unknown. Nothing changed.
@@ -295,6 +305,7 @@ impl CompleteOutcome {
         match self {
             CompleteOutcome::Completed(_) | CompleteOutcome::Before => true,
             CompleteOutcome::Invalid(_)
+            | CompleteOutcome::StaleLimit { .. }
             | CompleteOutcome::HeldNothing
             | CompleteOutcome::UnknownByAge
             | CompleteOutcome::Overloaded
@@ -309,9 +320,9 @@ impl CompleteOutcome {
 pub struct Settlement {
     /// The indexes of actuals whose limit the lease had not reserved.
     pub ignored: Vec<usize>,
-    /// Usage beyond the reservations, ordered by limit.
+    /// Usage beyond the reservations, ordered by slot.
     pub overages: Vec<OverageTaken>,
-    /// The charges of its credit holds, ordered by limit.
+    /// The charges of its credit holds, ordered by slot.
     pub charges: Vec<Charge>,
 }
 

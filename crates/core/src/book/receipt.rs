@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::command::{LimitId, VaultId};
+use super::command::VaultId;
 use super::outcome::LimitStatus;
 use super::write::TxId;
 use crate::credits::AccountId;
@@ -44,8 +44,6 @@ pub struct Receipt {
 pub enum OperationResult {
     /// A limit was put or deleted.
     Limit {
-        /// The id.
-        limit: LimitId,
         /// The revision after the change.
         revision: u64,
         /// The status after the change.

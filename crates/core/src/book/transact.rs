@@ -138,6 +138,7 @@ impl Book {
         let mut results = Vec::with_capacity(write.operations.len());
         let mut undo: Vec<UndoLimit> = Vec::new();
         let vaults = self.credits.vaults();
+        let (revision, reclaimable) = (self.limits.state.revision, self.limits.state.reclaimable);
         for (position, operation) in write.operations.iter().enumerate() {
             let old = operation.limit().and_then(|key| self.definition(now, write.namespace, key));
             replaced.extend(old.map(|definition| Replaced { operation: position, definition }));
@@ -149,6 +150,7 @@ impl Book {
                     for change in undo.into_iter().rev() {
                         self.limits.undo(change);
                     }
+                    (self.limits.state.revision, self.limits.state.reclaimable) = (revision, reclaimable);
                     return Err(error);
                 }
             }
@@ -192,7 +194,7 @@ impl Book {
             | Operation::Retire { .. } => return Err(Refusal::WrongScope),
         };
         match outcome {
-            LimitOutcome::Changed { limit, revision, status } => Ok(OperationResult::Limit { limit, revision, status }),
+            LimitOutcome::Changed { revision, status, .. } => Ok(OperationResult::Limit { revision, status }),
             LimitOutcome::Invalid(error) => Err(Refusal::Invalid(InvalidOperation::Definition(error))),
             LimitOutcome::RevisionDiffers { revision } => Err(Refusal::Condition { revision }),
             LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(Refusal::Condition { revision: 0 }),

@@ -7,12 +7,12 @@
 use super::account::{AccountId, AccountStatus, AssetId, Balance};
 use super::plan::Overdraft;
 use super::{Credits, State};
-use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, LimitId, NamespaceId, SettleEntry};
+use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry};
 use crate::id::{AccountName, Actor, LeaseId};
-use crate::limits::Payers;
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::{Nodes, Sums};
+use crate::limits::{self, LimitSlot, Payers};
 use crate::time::{Moment, UnixMs};
 
 /// Expired holds released in the journal per command. A reserve creates at most 32.
@@ -26,7 +26,7 @@ pub(crate) struct Hold {
     pub(crate) lease: LeaseId,
     pub(crate) amount: u64,
     pub(crate) ends_at: UnixMs,
-    pub(crate) limit: LimitId,
+    pub(crate) limit: LimitSlot,
     pub(crate) account: u32,
     pub(crate) balance: u32,
     pub(crate) revenue: u32,
@@ -115,18 +115,9 @@ impl Credits {
     }
 
     /// Holds credit. `last` is the previous hold of the same lease.
-    pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, last: Option<u32>) -> u32 {
-        let account = AccountId(hold.account);
-        self.journal.push(JournalRecord::Hold(HoldEntry {
-            at: self.moment(now),
-            namespace: hold.namespace,
-            lease: hold.lease,
-            limit: hold.limit,
-            account,
-            asset: hold.asset,
-            amount: hold.amount,
-            actor: self.actor.clone(),
-        }));
+    pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, limits: &limits::State, last: Option<u32>) -> u32 {
+        let entry = hold.entry(self.moment(now), limits, self.actor.clone());
+        self.journal.extend(entry.map(JournalRecord::Hold));
         let slot = self.insert_hold(now, Hold { sibling: NONE, ..hold });
         if let Some(last) = last {
             self.state.holds.get_mut(last).sibling = slot;
@@ -198,19 +189,19 @@ impl Credits {
     }
 
     /// Records the release of a bounded number of expired holds.
-    pub(crate) fn advance(&mut self, now: UnixMs) {
+    pub(crate) fn advance(&mut self, now: UnixMs, limits: &limits::State) {
         self.state.nodes.reclaim(CLEAN_NODES);
         for _ in 0..CLEAN_HOLDS {
             let Some((second, bucket)) = self.state.queue.first() else { return };
             if second.saturating_mul(1_000) > now.get() {
                 return;
             }
-            self.release(now, bucket.first);
+            self.release(now, limits, bucket.first);
         }
     }
 
     /// Records the release of an expired hold.
-    fn release(&mut self, now: UnixMs, slot: u32) {
+    fn release(&mut self, now: UnixMs, limits: &limits::State, slot: u32) {
         self.unlink(slot);
         let hold = self.state.holds.get_mut(slot);
         hold.is_released = true;
@@ -220,15 +211,16 @@ impl Credits {
         nodes.count(1);
         balances.get_mut(hold.balance).held.expire(nodes, now);
         // Expiry has no actor, whichever command triggers the record.
-        self.journal.push(JournalRecord::Release(hold.entry(self.moment(now), None)));
+        let entry = hold.entry(self.moment(now), limits, None);
+        self.journal.extend(entry.map(JournalRecord::Release));
     }
 
     /// Removes the expired holds of a lease whose record is deleted.
-    pub(crate) fn forget_holds(&mut self, now: UnixMs, first: u32) {
+    pub(crate) fn forget_holds(&mut self, now: UnixMs, first: u32, limits: &limits::State) {
         let mut slot = first;
         while slot != NONE {
             if !self.state.holds.get(slot).is_released {
-                self.release(now, slot);
+                self.release(now, limits, slot);
             }
             let sibling = self.state.holds.get(slot).sibling;
             self.remove(slot);
@@ -247,13 +239,19 @@ impl Credits {
 
     /// Charges the cost of a lease, by limit; without an actual the whole hold. First every hold pays what it can and
     /// returns the rest, then the owners pay what is missing.
-    pub(crate) fn settle(&mut self, now: UnixMs, first: u32, actual: impl Fn(LimitId) -> Option<u64>) -> Vec<Charge> {
+    pub(crate) fn settle(
+        &mut self,
+        now: UnixMs,
+        first: u32,
+        limits: &limits::State,
+        actual: impl Fn(LimitSlot) -> Option<u64>,
+    ) -> Vec<Charge> {
         let mut charges = Vec::new();
         let mut slot = first;
         while slot != NONE {
             let hold = *self.state.holds.get(slot);
             let cost = actual(hold.limit).unwrap_or(hold.amount);
-            charges.push(self.settle_hold(now, slot, hold, cost));
+            charges.push(self.settle_hold(now, limits, slot, cost));
             slot = hold.sibling;
         }
         slot = first;
@@ -261,7 +259,7 @@ impl Credits {
             let hold = *self.state.holds.get(slot);
             let held = if hold.ends_at > now { hold.amount } else { 0 };
             self.charge_owner(now, &hold, charge);
-            self.pay(now, &hold, held, charge);
+            self.pay(now, limits, (&hold, held), charge);
             self.remove(slot);
             slot = hold.sibling;
         }
@@ -269,7 +267,8 @@ impl Credits {
     }
 
     /// Pays as much of `cost` from the hold as it covers, and returns the rest.
-    fn settle_hold(&mut self, now: UnixMs, slot: u32, hold: Hold, cost: u64) -> Charge {
+    fn settle_hold(&mut self, now: UnixMs, limits: &limits::State, slot: u32, cost: u64) -> Charge {
+        let hold = *self.state.holds.get(slot);
         let mut paid = 0;
         if hold.ends_at > now {
             let State { balances, nodes, .. } = &mut self.state;
@@ -280,9 +279,9 @@ impl Credits {
                 paid = cost.min(hold.amount);
             }
         } else if !hold.is_released {
-            self.release(now, slot);
+            self.release(now, limits, slot);
         }
-        Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 }
+        Charge { limit: limits.limits.id(hold.limit), cost, paid, debt: 0, uncollected: 0 }
     }
 
     /// Takes the part that the hold did not cover from its owner: all of it if debt is allowed, else what the owner
@@ -318,7 +317,7 @@ impl Credits {
     }
 
     /// Pays the revenue account and records the settlement.
-    fn pay(&mut self, now: UnixMs, hold: &Hold, held: u64, charge: &mut Charge) {
+    fn pay(&mut self, now: UnixMs, limits: &limits::State, (hold, held): (&Hold, u64), charge: &mut Charge) {
         let revenue = self.payee(hold);
         let paid = i128::from(charge.paid);
         let income = self.balance_mut(revenue, hold.asset);
@@ -330,11 +329,12 @@ impl Credits {
                 (charge.paid, charge.debt, charge.uncollected) = (0, 0, charge.cost);
             }
         }
+        let Some(entry) = hold.entry(self.moment(now), limits, self.actor.clone()) else { return };
         if charge.cost == 0 && held > 0 {
-            self.journal.push(JournalRecord::Release(hold.entry(self.moment(now), self.actor.clone())));
+            self.journal.push(JournalRecord::Release(entry));
         } else if charge.cost > 0 {
             self.journal.push(JournalRecord::Settle(SettleEntry {
-                hold: hold.entry(self.moment(now), self.actor.clone()),
+                hold: entry,
                 held,
                 revenue: AccountId(revenue),
                 paid: charge.paid,
@@ -356,17 +356,18 @@ impl Credits {
 }
 
 impl Hold {
-    fn entry(&self, at: Moment, actor: Option<Actor>) -> HoldEntry {
-        HoldEntry {
+    /// The journal entry of a hold. Its limit exists, because the lease record of the hold keeps it.
+    fn entry(&self, at: Moment, limits: &limits::State, actor: Option<Actor>) -> Option<HoldEntry> {
+        Some(HoldEntry {
             at,
             namespace: self.namespace,
             lease: self.lease,
-            limit: self.limit,
+            limit: limits.key(self.limit)?.clone(),
             account: AccountId(self.account),
             asset: self.asset,
             amount: self.amount,
             actor,
-        }
+        })
     }
 }
 

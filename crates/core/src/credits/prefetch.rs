@@ -3,9 +3,9 @@
 use super::Credits;
 use crate::book::{Command, LimitRef, Operation, VaultId, Write};
 use crate::id::AccountName;
-use crate::limits::Limits;
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
+use crate::limits::{LimitSlot, Limits};
 
 /// Below this number the accounts fit into the processor's cache.
 const ACCOUNTS_COLD: u32 = 4_096;
@@ -27,7 +27,7 @@ impl Credits {
             _ => None,
         });
         let payers = of_reserves.flatten().filter_map(|part| match &part.limit {
-            LimitRef::Id(id) => Some(limits.state.limits.get(*id)?.payers?.account),
+            LimitRef::Id(id) => Some(limits.state.limits.get(LimitSlot(id.slot))?.payers?.account),
             LimitRef::Key(_) => None,
         });
         self.prefetch_accounts(of_writes.flatten().chain(payers));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::calendar::Calendar;
-use super::{Definition, Kind, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
-use crate::book::{DeleteLimit, DropLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
+use super::{Definition, Kind, Limit, LimitSlot, Limits, Overage, Phase, Text};
+use crate::book::{DeleteLimit, DropLimit, LimitOutcome, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::quota::QuotaKind;
 use crate::time::UnixMs;
@@ -23,21 +23,22 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, &command.definition.key);
-        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
         if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
             return refusal;
         }
         match (exists, found) {
-            (Some(id), _) => self.redefine(id, command.definition),
-            (None, Some(id)) => self.recreate(id, command.definition),
-            (None, None) if self.state.limits.len() >= LIMITS_MAX => LimitOutcome::TooMany,
+            (Some(slot), _) => self.redefine(slot, command.definition),
+            (None, Some(slot)) => self.recreate(slot, command.definition),
+            (None, None) if self.state.limits.len() >= self.state.config.limits_max => LimitOutcome::TooMany,
             (None, None) if self.limits_of(command.namespace) >= self.quota(command.namespace, QuotaKind::Limits) => {
                 LimitOutcome::QuotaExceeded(QuotaKind::Limits)
             }
             (None, None) => {
-                let limit = Limit { namespace: command.namespace, ..Limit::of(command.definition) };
-                let id = self.add_limit(limit, Text::of(command.definition));
-                self.changed(id)
+                let revision = self.state.next_revision();
+                let limit = Limit { namespace: command.namespace, revision, ..Limit::of(command.definition) };
+                let slot = self.add_limit(limit, Text::of(command.definition));
+                self.changed(slot, false)
             }
         }
     }
@@ -47,19 +48,21 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, command.key);
-        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
         if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
             return refusal;
         }
-        let Some(id) = exists else { return LimitOutcome::NotFound };
+        let Some(slot) = exists else { return LimitOutcome::NotFound };
+        let was_reclaimable = self.state.limits[slot].is_reclaimable();
         let is_external = self.state.external.parts.limits;
-        let limit = &mut self.state.limits[id];
-        if !matches!(limit.phase, Phase::Deleting | Phase::AwaitingDrop) {
-            limit.revision = limit.revision.saturating_add(1);
+        if !matches!(self.state.limits[slot].phase, Phase::Deleting | Phase::AwaitingDrop) {
+            self.state.limits[slot].revision = self.state.next_revision();
         }
+        let limit = &mut self.state.limits[slot];
         limit.phase = if is_external && !limit.is_credit { Phase::AwaitingDrop } else { Phase::Deleting };
         limit.advance(&mut self.state.nodes, now);
-        self.changed(id)
+        self.freeable.push(slot);
+        self.changed(slot, was_reclaimable)
     }
 
     /// Deletes a limit after the system that enforced it reported that nothing is held.
@@ -68,60 +71,69 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, command.key);
-        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
         if let Some(refusal) = self.check_revision(exists, Some(command.revision)) {
             return refusal;
         }
-        let Some(id) = exists.filter(|id| self.state.limits[*id].phase == Phase::AwaitingDrop) else {
+        let Some(slot) = exists.filter(|slot| self.state.limits[*slot].phase == Phase::AwaitingDrop) else {
             return LimitOutcome::NotFound;
         };
-        let limit = &mut self.state.limits[id];
+        let was_reclaimable = self.state.limits[slot].is_reclaimable();
+        let limit = &mut self.state.limits[slot];
         limit.phase = Phase::Deleting;
         limit.advance(&mut self.state.nodes, now);
-        self.changed(id)
+        self.freeable.push(slot);
+        self.changed(slot, was_reclaimable)
     }
 
     /// The limit with this key, live or deleted, advanced to `now`.
-    fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
-        let id = self.resolve(namespace, key)?;
-        self.advanced(namespace, id, now);
-        Some(id)
+    fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitSlot> {
+        let slot = self.resolve(namespace, key)?;
+        self.advanced(namespace, slot, now);
+        Some(slot)
     }
 
-    fn check_revision(&self, exists: Option<LimitId>, expected: Option<u64>) -> Option<LimitOutcome> {
-        let revision = exists.map_or(0, |id| self.state.limits[id].revision);
+    fn check_revision(&self, exists: Option<LimitSlot>, expected: Option<u64>) -> Option<LimitOutcome> {
+        let revision = exists.map_or(0, |slot| self.state.limits[slot].revision);
         (expected.unwrap_or(revision) != revision).then_some(LimitOutcome::RevisionDiffers { revision })
     }
 
-    fn redefine(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
-        let limit = &self.state.limits[id];
+    fn redefine(&mut self, slot: LimitSlot, definition: &Definition) -> LimitOutcome {
+        let limit = &self.state.limits[slot];
         if !limit.is_of_kind(&definition.kind) {
             return LimitOutcome::KindDiffers;
         }
+        let was_reclaimable = limit.is_reclaimable();
         let is_deleting = matches!(limit.phase, Phase::Deleting | Phase::AwaitingDrop);
-        if !is_deleting && self.state.definition(id).as_ref() == Some(definition) {
-            return self.changed(id);
+        if !is_deleting && self.state.definition(slot).as_ref() == Some(definition) {
+            return self.changed(slot, was_reclaimable);
         }
-        let limit = &mut self.state.limits[id];
-        limit.revision = limit.revision.saturating_add(1);
+        let revision = self.state.next_revision();
+        let limit = &mut self.state.limits[slot];
+        limit.revision = revision;
         limit.define(definition);
-        self.state.texts[id.0 as usize] = Arc::new(Text::of(definition));
-        self.changed(id)
+        self.state.texts[slot.0 as usize] = Some(Arc::new(Text::of(definition)));
+        self.changed(slot, was_reclaimable)
     }
 
-    /// Recreates a deleted limit. Its revision continues, so that an old `expected_revision` cannot match.
-    fn recreate(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
-        let limit = &mut self.state.limits[id];
-        let revision = limit.revision.saturating_add(1);
-        *limit = Limit { revision, namespace: limit.namespace, ..Limit::of(definition) };
-        self.state.texts[id.0 as usize] = Arc::new(Text::of(definition));
-        self.changed(id)
+    /// Recreates a deleted limit that was not freed. It keeps its slot, which always meant this key.
+    fn recreate(&mut self, slot: LimitSlot, definition: &Definition) -> LimitOutcome {
+        let revision = self.state.next_revision();
+        let limit = &mut self.state.limits[slot];
+        let was_reclaimable = limit.is_reclaimable();
+        let Limit { namespace, key_hash, generation, leases, .. } = *limit;
+        *limit = Limit { revision, namespace, key_hash, generation, leases, ..Limit::of(definition) };
+        self.state.texts[slot.0 as usize] = Some(Arc::new(Text::of(definition)));
+        self.changed(slot, was_reclaimable)
     }
 
-    fn changed(&mut self, id: LimitId) -> LimitOutcome {
+    fn changed(&mut self, slot: LimitSlot, was_reclaimable: bool) -> LimitOutcome {
         self.version = self.version.wrapping_add(1);
-        let limit = &self.state.limits[id];
-        LimitOutcome::Changed { limit: id, revision: limit.revision, status: limit.status() }
+        let others = self.state.reclaimable.saturating_sub(was_reclaimable.into());
+        self.state.reclaimable = others.saturating_add(self.state.limits[slot].is_reclaimable().into());
+        let limit = &self.state.limits[slot];
+        let (revision, status) = (limit.revision, limit.status());
+        LimitOutcome::Changed { limit: self.state.limits.id(slot), revision, status }
     }
 }
 
@@ -139,7 +151,6 @@ impl Text {
 impl Limit {
     pub(crate) fn of(definition: &Definition) -> Limit {
         let mut limit = Limit {
-            revision: 1,
             phase: Phase::Active,
             is_rolling: definition.kind.is_rolling(),
             is_credit: definition.kind.is_credit(),

@@ -1,8 +1,8 @@
 //! Incremental cleanup: every command deletes a bounded number of due records.
 
 use super::lease::ends;
-use super::{Limits, Reference, TIME_MAX, Tombstone};
-use crate::book::{LimitId, NamespaceId};
+use super::{LimitSlot, Limits, Reference, TIME_MAX, Tombstone};
+use crate::book::NamespaceId;
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
@@ -13,6 +13,10 @@ const CLEAN_RECORDS: usize = 16;
 const CLEAN_TOMBSTONES: usize = 16;
 /// Timeline nodes freed per command. A reserve of 32 limits adds fewer.
 const CLEAN_NODES: usize = 64;
+/// Slots of limits that the sweep looks at per command.
+const SWEEP_LIMITS: u32 = 2;
+/// Slots of limits that the sweep looks at per tick. An idle Book of ten million limits needs 10,000 ticks.
+const SWEEP_LIMITS_TICK: u32 = 1_024;
 
 impl Limits {
     /// Advances the clock to `now`, cleans up a bounded number of records, and returns the time to use.
@@ -29,7 +33,6 @@ impl Limits {
         self.forget_leases(now, credits);
         self.forget_tombstones(now);
         self.state.nodes.reclaim(CLEAN_NODES);
-        self.sweep(now);
         now
     }
 
@@ -49,7 +52,8 @@ impl Limits {
             let mut parts = std::mem::take(&mut self.parts);
             self.state.leases.parts(&lease, &mut parts);
             let (_, ends_at) = ends(lease.reserved_at, &parts);
-            credits.forget_holds(now, lease.holds);
+            credits.forget_holds(now, lease.holds, &self.state);
+            self.unlink_parts(now, &parts);
             self.parts = parts;
             self.state.leases.remove(slot, ends_at);
             self.forget(lease.namespace, lease.id, Reference::record(slot));
@@ -102,15 +106,43 @@ impl Limits {
         self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
     }
 
-    /// Advances one limit per command, so that limits without traffic also free their memory.
-    fn sweep(&mut self, now: UnixMs) {
-        let Some(limit) = self.state.limits.get_mut(self.sweep) else {
-            self.sweep = LimitId::default();
-            return;
-        };
-        if limit.is_due(now) {
-            limit.advance(&mut self.state.nodes, now);
+    /// Frees the limits that a command left deleted and without leases, and looks at the next few limits, so that those
+    /// without traffic are freed too. Runs after each command. What it frees depends on the state at `now` alone, never
+    /// on when a limit was last looked at.
+    pub(crate) fn sweep(&mut self, is_tick: bool) {
+        let now = self.state.now();
+        while let Some(slot) = self.freeable.pop() {
+            self.free_if_gone(slot);
         }
-        self.sweep = LimitId(self.sweep.0.saturating_add(1));
+        if self.state.reclaimable == 0 {
+            return self.free_expired(now);
+        }
+        let used = self.state.limits.used();
+        let count = if is_tick { SWEEP_LIMITS_TICK } else { SWEEP_LIMITS };
+        for _ in 0..count.min(used) {
+            if self.state.sweep.0 >= used {
+                self.state.sweep = LimitSlot::default();
+            }
+            let slot = self.state.sweep;
+            self.state.sweep = LimitSlot(slot.0.saturating_add(1));
+            let Some(limit) = self.state.limits.get(slot) else { continue };
+            if limit.is_due(now) {
+                self.state.limits[slot].advance(&mut self.state.nodes, now);
+            }
+            self.free_if_gone(slot);
+        }
+    }
+
+    /// Advances one limit per command, so that limits without traffic also free their memory.
+    fn free_expired(&mut self, now: UnixMs) {
+        if self.idle.0 >= self.state.limits.used() {
+            self.idle = LimitSlot::default();
+        }
+        if let Some(limit) = self.state.limits.get(self.idle)
+            && limit.is_due(now)
+        {
+            self.state.limits[self.idle].advance(&mut self.state.nodes, now);
+        }
+        self.idle = LimitSlot(self.idle.0.saturating_add(1));
     }
 }

@@ -1,9 +1,12 @@
 //! Complete: settle the actual usage of a lease.
 
 use super::lease::ends;
-use super::reserve::{ResolvedPart, fingerprint};
-use super::{Ending, Found, Lease, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone};
-use crate::book::{Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
+use super::reserve::{RefusedParts, ResolvedPart};
+use super::{
+    Ending, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone,
+    fingerprint,
+};
+use crate::book::{Complete, CompleteOutcome, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
@@ -19,11 +22,9 @@ const SLOTS: u64 = 4_096;
 impl Limits {
     pub(crate) fn complete(&mut self, at: Moment, command: &Complete<'_>, credits: &mut Credits) -> CompleteOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
-        let shape = self
-            .check_namespace(command.namespace)
-            .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut resolved));
-        let outcome = match shape {
-            Err(invalid) => CompleteOutcome::Invalid(invalid),
+        let outcome = match self.sort_parts(command.namespace, command.actuals, 0, &mut resolved) {
+            Err(RefusedParts::Invalid(invalid)) => CompleteOutcome::Invalid(invalid),
+            Err(RefusedParts::Stale { part }) => CompleteOutcome::StaleLimit { actual: part },
             Ok(()) => self.end_lease(at, (command.namespace, command.lease), Some(&resolved), credits),
         };
         self.resolved = resolved;
@@ -65,16 +66,17 @@ impl Limits {
                 let mut settlement = self.state.settle(now, reserved_at, &parts, actuals);
                 if holds != NONE {
                     let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
-                    settlement.charges = credits.settle(now, holds, actual);
+                    settlement.charges = credits.settle(now, holds, &self.state, actual);
                 }
                 let (_, ends_at) = ends(reserved_at, &parts);
                 self.state.leases.remove(slot, ends_at);
                 let number = self.state.tombstones.push(Tombstone {
-                    fingerprint: fingerprint(parts.iter().map(|part| (part.limit, part.amount))),
+                    fingerprint: self.state.fingerprint(&parts),
                     at: reserved_at,
                     has_job,
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
+                self.unlink_parts(now, &parts);
                 self.index.replace(position, Reference::tombstone(number));
                 self.parts = parts;
                 CompleteOutcome::Completed(settlement)
@@ -101,6 +103,10 @@ impl Limits {
 }
 
 impl State {
+    fn fingerprint(&self, parts: &[Reservation]) -> u64 {
+        fingerprint(parts.iter().map(|part| (self.limits[part.limit].key_hash, part.amount)))
+    }
+
     /// Settles every reservation of a lease. Both slices are ordered by limit.
     fn settle(
         &mut self,
@@ -173,12 +179,12 @@ impl State {
                 limit.timeline.add(&mut self.nodes, settles_at, settled);
             }
         }
-        how.map(|how| OverageTaken { limit: part.limit, amount: excess, how })
+        how.map(|how| OverageTaken { limit: self.limits.id(part.limit), amount: excess, how })
     }
 
     /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.
-    fn account_overage(&mut self, now: UnixMs, id: LimitId, excess: u64) -> OverageHow {
-        let limit = &mut self.limits[id];
+    fn account_overage(&mut self, now: UnixMs, slot: LimitSlot, excess: u64) -> OverageHow {
+        let limit = &mut self.limits[slot];
         if limit.is_due(now) {
             limit.advance(&mut self.nodes, now);
         }

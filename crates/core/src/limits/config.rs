@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::LIMITS_MAX;
 use super::index::REFERENCES_MAX;
 
 /// The longest retention: 366 days.
@@ -20,6 +21,8 @@ pub struct Config {
     pub lease_ahead_ms: u64,
     /// The maximum number of lease records, tombstones included. Beyond it reserves get `overloaded`.
     pub leases_max: u32,
+    /// The maximum number of limits, defined and derived together; deleted ones count until they are freed.
+    pub limits_max: u32,
     /// The maximum number of clients, counted once per scope. Clients are never removed.
     pub clients_max: u32,
     /// The retry hints of denials.
@@ -51,6 +54,7 @@ impl Default for Config {
             retention_ms: 15 * 60 * 1_000,
             lease_ahead_ms: 60_000,
             leases_max: 1 << 26,
+            limits_max: 10_000_000,
             clients_max: 1 << 20,
             hints: Hints::default(),
         }
@@ -83,6 +87,7 @@ impl Config {
             retention_ms: self.retention_ms.min(RETENTION_MS_MAX),
             lease_ahead_ms: self.lease_ahead_ms.min(RETENTION_MS_MAX),
             leases_max: self.leases_max.min(REFERENCES_MAX),
+            limits_max: self.limits_max.min(LIMITS_MAX),
             clients_max: self.clients_max.min(REFERENCES_MAX),
             hints,
         }
@@ -111,11 +116,13 @@ pub enum Setting {
     HintJitterPercent = 8,
     /// [`Hints::decreasing_ms`].
     HintDecreasingMs = 9,
+    /// [`Config::limits_max`].
+    LimitsMax = 10,
 }
 
 impl Setting {
     /// All settings, in the order of their codes.
-    pub const ALL: [Setting; 9] = [
+    pub const ALL: [Setting; 10] = [
         Setting::RetentionMs,
         Setting::LeasesMax,
         Setting::HintConcurrencyBaseMs,
@@ -125,6 +132,7 @@ impl Setting {
         Setting::HintRollingMaxMs,
         Setting::HintJitterPercent,
         Setting::HintDecreasingMs,
+        Setting::LimitsMax,
     ];
 
     /// The setting with this code.
@@ -145,6 +153,7 @@ impl Setting {
             Setting::HintRollingMaxMs => "hint_rolling_max_ms",
             Setting::HintJitterPercent => "hint_jitter_percent",
             Setting::HintDecreasingMs => "hint_decreasing_ms",
+            Setting::LimitsMax => "limits_max",
         }
     }
 
@@ -154,6 +163,7 @@ impl Setting {
         match self {
             Setting::RetentionMs => 0..=RETENTION_MS_MAX,
             Setting::LeasesMax => 1..=REFERENCES_MAX as u64,
+            Setting::LimitsMax => 1..=LIMITS_MAX as u64,
             Setting::HintRollingWindowPart => 1..=WINDOW_PART_MAX,
             Setting::HintJitterPercent => 0..=100,
             Setting::HintConcurrencyBaseMs
@@ -196,6 +206,7 @@ impl Config {
             Setting::HintRollingMaxMs => self.hints.rolling_max_ms,
             Setting::HintJitterPercent => self.hints.jitter_percent,
             Setting::HintDecreasingMs => self.hints.decreasing_ms,
+            Setting::LimitsMax => self.limits_max.into(),
         }
     }
 
@@ -207,6 +218,10 @@ impl Config {
                 Setting::RetentionMs => &mut self.retention_ms,
                 Setting::LeasesMax => {
                     self.leases_max = u32::try_from(*value).unwrap_or(u32::MAX);
+                    continue;
+                }
+                Setting::LimitsMax => {
+                    self.limits_max = u32::try_from(*value).unwrap_or(u32::MAX);
                     continue;
                 }
                 Setting::HintConcurrencyBaseMs => &mut self.hints.concurrency_base_ms,

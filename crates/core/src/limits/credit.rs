@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::limit::Payers;
-use super::reserve::{ResolvedPart, fingerprint};
+use super::reserve::ResolvedPart;
 use super::slab::NONE;
-use super::{Ending, Found, Limits, Tombstone};
-use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, ReserveOutcome, VaultId};
+use super::{Ending, Found, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
+use crate::book::{CreditDenial, CreditShortage, LimitRef, NamespaceId, Part, Reserve, ReserveOutcome, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
@@ -17,8 +17,10 @@ const CREDIT_RETRY_MS: u64 = 10_000;
 /// A credit requirement and the balance that pays it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
-    limit: LimitId,
+    limit: LimitSlot,
     amount: u64,
+    /// The index of the requirement.
+    position: usize,
     payers: Payers,
     /// `None` if the account never had the asset.
     balance: Option<u32>,
@@ -37,17 +39,18 @@ impl Limits {
     /// so that the same lease can try again once the account is opened.
     pub(super) fn missing_account(
         &self,
-        namespace: NamespaceId,
+        command: &Reserve<'_>,
         resolved: &[ResolvedPart],
         credits: &Credits,
     ) -> Option<ReserveOutcome> {
-        let is_missing = |id: &LimitId| {
-            let limit = &self.state.limits[*id];
-            limit.is_credit && limit.payers.is_none() && self.find_accounts(namespace, *id, credits).is_none()
+        let is_missing = |part: &&ResolvedPart| {
+            let limit = &self.state.limits[part.limit];
+            let is_unknown = limit.is_credit && limit.payers.is_none();
+            is_unknown && self.find_accounts(command.namespace, part.limit, credits).is_none()
         };
-        let missing = resolved.iter().map(|part| part.limit).filter(is_missing);
-        let limit = missing.min_by_key(|id| self.key(*id))?;
-        Some(ReserveOutcome::AccountNotFound { limit, retry_after_ms: CREDIT_RETRY_MS })
+        let missing = resolved.iter().filter(is_missing).map(|part| part.position);
+        let requirement = missing.min_by_key(|place| self.state.part_key(&command.requirements[*place]))?;
+        Some(ReserveOutcome::AccountNotFound { requirement, retry_after_ms: CREDIT_RETRY_MS })
     }
 
     /// Checks that every account has the amounts required of it. If not, records the denial. The accounts exist.
@@ -61,7 +64,7 @@ impl Limits {
         let mut new_assets: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
-        let mut shortest: Option<(LimitId, CreditShortage)> = None;
+        let mut shortest: Option<(usize, CreditShortage)> = None;
         for part in resolved {
             if !self.state.limits[part.limit].is_credit {
                 continue;
@@ -69,11 +72,12 @@ impl Limits {
             match self.payers(command.namespace, part.limit, credits, &mut new_assets) {
                 Some(payers) => {
                     let balance = credits.state.balance(payers.account, payers.asset);
-                    planned.push(Planned { limit: part.limit, amount: part.amount, payers, balance });
+                    let &ResolvedPart { limit, amount, position } = part;
+                    planned.push(Planned { limit, amount, position, payers, balance });
                 }
                 // The vault has the maximum number of assets, so no account can have this one.
                 None => {
-                    shortest.get_or_insert((part.limit, CreditShortage::NotEnough));
+                    shortest.get_or_insert((part.position, CreditShortage::NotEnough));
                 }
             }
         }
@@ -81,14 +85,14 @@ impl Limits {
             let same = planned.iter().filter(|other| other.payers.is_same_payer(&part.payers));
             let amount = same.fold(0_u128, |sum, other| sum.saturating_add(other.amount.into()));
             if let Err(why) = credits.can_hold(now, part.payers, part.balance, amount)
-                && shortest.is_none_or(|(first, _)| self.key(part.limit) < self.key(first))
+                && shortest.is_none_or(|(first, _)| self.is_before(command.requirements, part.position, first))
             {
-                shortest = Some((part.limit, why));
+                shortest = Some((part.position, why));
             }
         }
         self.planned = planned;
         let Some(short) = shortest else { return Ok(()) };
-        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short));
+        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, short));
         new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
         Err(refusal)
     }
@@ -97,34 +101,34 @@ impl Limits {
     fn payers(
         &mut self,
         namespace: NamespaceId,
-        id: LimitId,
+        slot: LimitSlot,
         credits: &mut Credits,
         new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
-        if let Some(payers) = self.state.limits[id].payers {
+        if let Some(payers) = self.state.limits[slot].payers {
             return Some(payers);
         }
-        let payers = self.find_payers(namespace, id, credits, new_assets)?;
+        let payers = self.find_payers(namespace, slot, credits, new_assets)?;
         // The assets added for this plan are removed again if the lease is denied, so do not cache them yet.
         if new_assets.is_empty() {
-            self.state.limits[id].payers = Some(payers);
+            self.state.limits[slot].payers = Some(payers);
         }
         Some(payers)
     }
 
     /// The account and asset of a credit limit, if both exist.
-    pub(crate) fn paying_balance(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
-        let limit = self.state.limits.get(id).filter(|limit| limit.is_credit)?;
+    pub(crate) fn paying_balance(&self, slot: LimitSlot, credits: &Credits) -> Option<(u32, AssetId)> {
+        let limit = self.state.limits.get(slot).filter(|limit| limit.is_credit)?;
         if let Some(payers) = limit.payers {
             return Some((payers.account, payers.asset));
         }
-        let found = self.find_accounts(limit.namespace, id, credits)?;
+        let found = self.find_accounts(limit.namespace, slot, credits)?;
         Some((found.account, credits.state.asset(found.vault, found.asset)?))
     }
 
     /// The balances that credit limits pay from. Limits on one balance share its debt, so each is listed once.
     pub(crate) fn paying_balances(&self, credits: &Credits) -> BTreeSet<(u32, AssetId)> {
-        self.keys.iter().flatten().filter_map(|(_, id)| self.paying_balance(*id, credits)).collect()
+        self.keys.iter().flatten().filter_map(|(_, slot)| self.paying_balance(*slot, credits)).collect()
     }
 
     /// Looks up the accounts of a limit. Adds an asset unknown to the vault, since an account with overdraft may owe
@@ -132,11 +136,11 @@ impl Limits {
     fn find_payers(
         &self,
         namespace: NamespaceId,
-        id: LimitId,
+        slot: LimitSlot,
         credits: &mut Credits,
         new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
-        let Accounts { vault, account, revenue, asset } = self.find_accounts(namespace, id, credits)?;
+        let Accounts { vault, account, revenue, asset } = self.find_accounts(namespace, slot, credits)?;
         let asset = match credits.state.asset(vault, asset) {
             Some(asset) => asset,
             None => {
@@ -148,8 +152,8 @@ impl Limits {
         Some(Payers { account, revenue, asset })
     }
 
-    fn find_accounts(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Accounts<'_>> {
-        let terms = self.state.texts.get(id.0 as usize)?.credit.as_ref()?;
+    fn find_accounts(&self, namespace: NamespaceId, slot: LimitSlot, credits: &Credits) -> Option<Accounts<'_>> {
+        let terms = self.state.text(slot)?.credit.as_ref()?;
         let vault = credits.vault(namespace, &terms.vault)?;
         let account = credits.account(vault, &terms.account)?;
         let revenue = credits.account(vault, &terms.revenue)?;
@@ -160,8 +164,7 @@ impl Limits {
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
-        resolved: &[ResolvedPart],
-        (limit, why): (LimitId, CreditShortage),
+        (requirement, why): (usize, CreditShortage),
     ) -> CreditDenial {
         let ending = match why {
             CreditShortage::Frozen => Ending::AccountFrozen,
@@ -170,17 +173,26 @@ impl Limits {
         };
         let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
-            fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
+            fingerprint: self.state.fingerprint_of(command),
             at: now.plus_ms(CREDIT_RETRY_MS),
-            limited_by: limit,
+            limited_by: self.state.rank(command.requirements, requirement),
             has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
-        CreditDenial { limit, retry_after_ms: CREDIT_RETRY_MS, why }
+        CreditDenial { requirement, retry_after_ms: CREDIT_RETRY_MS, why }
     }
 
-    /// The recorded credit denial of a lease.
-    pub(crate) fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
+    fn is_before(&self, requirements: &[Part], first: usize, second: usize) -> bool {
+        self.state.part_key(&requirements[first]) < self.state.part_key(&requirements[second])
+    }
+
+    /// The recorded credit denial of a lease. `requirements` are those of its reserve; others may be among them.
+    pub(crate) fn credit_denial(
+        &self,
+        now: UnixMs,
+        (namespace, lease): (NamespaceId, LeaseId),
+        requirements: &[Part],
+    ) -> Option<CreditDenial> {
         let now = self.at(now);
         let (_, Found::Tombstone(number)) = self.find(self.hash(namespace, lease), namespace, lease)? else {
             return None;
@@ -191,7 +203,39 @@ impl Limits {
             Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked | Ending::Released => false,
         };
         let is_forgotten = tombstone.is_forgotten(self.state.config.retention_ms, now);
-        (is_for_credit && !is_forgotten).then(|| tombstone.credit_denial(now))
+        let requirement = || self.denied_requirement(namespace, tombstone, requirements);
+        (is_for_credit && !is_forgotten).then(|| tombstone.credit_denial(now, requirement()))
+    }
+
+    /// The requirement that a tombstone names. If a limit of the lease was deleted since, the fingerprint tells which of
+    /// the requirements the lease had: all, those of credit, or those that are of no other kind.
+    fn denied_requirement(&self, namespace: NamespaceId, tombstone: &Tombstone, requirements: &[Part]) -> usize {
+        let kind_of = |part: &Part| {
+            let slot = match &part.limit {
+                LimitRef::Key(key) => self.resolve(namespace, key),
+                LimitRef::Id(id) => self.state.limits.slot(*id),
+            };
+            let limit = self.state.limits.get(slot?).filter(|limit| limit.phase != Phase::Deleted);
+            limit.map(|limit| limit.is_credit)
+        };
+        let has_kind = |allowed: &[Option<bool>]| -> Vec<usize> {
+            let places = 0..requirements.len();
+            places.filter(|place| allowed.contains(&kind_of(&requirements[*place]))).collect()
+        };
+        let candidates =
+            [has_kind(&[Some(true), None, Some(false)]), has_kind(&[Some(true)]), has_kind(&[Some(true), None])];
+        let hash_of = |place: &usize| match &requirements[*place].limit {
+            LimitRef::Key(key) => key_hash(namespace, key),
+            LimitRef::Id(id) => self.state.limits.slot(*id).map_or(0, |slot| self.state.limits[slot].key_hash),
+        };
+        let is_meant = |places: &&Vec<usize>| {
+            let parts = places.iter().map(|place| (hash_of(place), requirements[*place].amount));
+            fingerprint(parts) == tombstone.fingerprint
+        };
+        let meant = candidates.iter().find(is_meant).unwrap_or(&candidates[2]);
+        let mut sorted = meant.clone();
+        sorted.sort_unstable_by_key(|place| self.state.part_key(&requirements[*place]));
+        sorted.get(usize::from(tombstone.limited_by)).or(sorted.first()).copied().unwrap_or_default()
     }
 
     /// Holds the planned amounts for the lease in `slot`.
@@ -214,7 +258,7 @@ impl Limits {
                 keeps_debt: limit.keeps_debt,
                 ..Hold::default()
             };
-            let hold = credits.hold(now, hold, last);
+            let hold = credits.hold(now, hold, &self.state, last);
             first = if last.is_none() { hold } else { first };
             last = Some(hold);
         }
@@ -224,7 +268,7 @@ impl Limits {
 
 impl Tombstone {
     /// The denial that this tombstone records.
-    pub(super) fn credit_denial(&self, now: UnixMs) -> CreditDenial {
+    pub(super) fn credit_denial(&self, now: UnixMs, requirement: usize) -> CreditDenial {
         let why = match self.ending {
             Ending::AccountFrozen => CreditShortage::Frozen,
             Ending::AccountClosed => CreditShortage::Closed,
@@ -235,6 +279,6 @@ impl Tombstone {
             | Ending::Marked
             | Ending::Released => CreditShortage::NotEnough,
         };
-        CreditDenial { limit: self.limited_by, retry_after_ms: self.at.ms_since(now), why }
+        CreditDenial { requirement, retry_after_ms: self.at.ms_since(now), why }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::reserve::ResolvedPart;
 use super::{Hints, Limit, Nodes, State};
-use crate::book::{Denial, LimitId};
+use crate::book::{Denial, Reserve};
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
@@ -13,14 +13,14 @@ pub(crate) const DENIALS_MAX: u32 = 64;
 
 /// A limit in the way, and the wait until it has room.
 struct Obstacle {
-    limit: LimitId,
+    requirement: usize,
     wait_ms: u64,
     never: bool,
 }
 
 impl State {
     /// Builds the denial of `resolved` and counts it for every limit in the way.
-    pub(super) fn denial(&mut self, now: UnixMs, lease: LeaseId, resolved: &[ResolvedPart]) -> Denial {
+    pub(super) fn denial(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
         let hints = self.config.hints;
         let mut obstacles = Vec::with_capacity(resolved.len());
         for part in resolved {
@@ -31,15 +31,16 @@ impl State {
             let never = part.amount > limit.capacity;
             let mut wait_ms = 0;
             if !never {
-                wait_ms = limit.wait_ms(&mut self.nodes, &hints, now, lease, part.amount);
+                wait_ms = limit.wait_ms(&mut self.nodes, &hints, now, command.lease, part.amount);
                 limit.denials = limit.denials.saturating_add(1).min(DENIALS_MAX);
             }
-            obstacles.push(Obstacle { limit: part.limit, wait_ms, never });
+            obstacles.push(Obstacle { requirement: part.position, wait_ms, never });
         }
-        obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), o.limit));
+        let key_of = |o: &Obstacle| self.part_key(&command.requirements[o.requirement]);
+        obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), key_of(o)));
         let never = obstacles.first().is_some_and(|first| first.never);
         let retry_after_ms = if never { NEVER_RETRY_MS } else { obstacles.first().map_or(0, |first| first.wait_ms) };
-        Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.limit).collect(), never }
+        Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.requirement).collect(), never }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::buckets::{Bucket, Buckets};
 use super::slab::{NONE, Record, Slab};
-use crate::book::{LimitId, NamespaceId};
+use super::table::LimitSlot;
+use crate::book::NamespaceId;
 use crate::id::LeaseId;
 use crate::time::{UnixMs, seconds_to_ms};
 
@@ -41,14 +42,14 @@ impl PartKind {
 /// The reservation of one limit by a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
-    pub(crate) limit: LimitId,
+    pub(crate) limit: LimitSlot,
     /// Seconds until its end, its kind, and whether it was above the capacity of a shadow limit.
     hold: u32,
     pub(crate) amount: u64,
 }
 
 impl Reservation {
-    pub(crate) fn new(limit: LimitId, kind: PartKind, hold_seconds: u32, amount: u64) -> Reservation {
+    pub(crate) fn new(limit: LimitSlot, kind: PartKind, hold_seconds: u32, amount: u64) -> Reservation {
         let hold = hold_seconds & SECONDS | u32::from(kind as u8) << KIND_SHIFT;
         Reservation { limit, hold, amount }
     }

@@ -12,7 +12,9 @@ use crate::time::{UnixMs, seconds_to_ms};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
+    /// The slot has no limit.
     #[default]
+    Free = 0,
     Active = 1,
     /// Waiting until the reserved amount fits the defined capacity.
     Decreasing = 2,
@@ -33,6 +35,12 @@ pub(crate) struct Limit {
     pub(crate) defined: u64,
     pub(crate) revision: u64,
     pub(crate) debt: u128,
+    /// See [`key_hash`](super::key_hash).
+    pub(crate) key_hash: u64,
+    /// How often the slot was freed.
+    pub(crate) generation: u32,
+    /// Lease records that name this limit. Its slot is not freed before they are gone.
+    pub(crate) leases: u32,
     pub(crate) hold_seconds: u32,
     /// The run of denials, for the backoff.
     pub(crate) denials: u32,
@@ -118,6 +126,11 @@ impl Limit {
         if self.keeps_debt { Overage::Debt } else { Overage::Deny }
     }
 
+    /// Whether the sweep frees it at some time.
+    pub(crate) fn is_reclaimable(&self) -> bool {
+        matches!(self.phase, Phase::Deleting | Phase::Deleted)
+    }
+
     /// Whether [`Limit::advance`] has work to do.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         self.timeline.is_due(now) || matches!(self.phase, Phase::Decreasing | Phase::Deleting)
@@ -157,7 +170,12 @@ impl Limit {
                 self.denials = 0;
                 self.phase = Phase::Deleted;
             }
-            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::AwaitingDrop | Phase::Deleted => {}
+            Phase::Active
+            | Phase::Decreasing
+            | Phase::Deleting
+            | Phase::AwaitingDrop
+            | Phase::Deleted
+            | Phase::Free => {}
         }
     }
 
@@ -166,7 +184,7 @@ impl Limit {
             Phase::Active => LimitStatus::Active,
             Phase::Decreasing => LimitStatus::Decreasing { to: self.defined },
             Phase::Deleting | Phase::AwaitingDrop => LimitStatus::Decreasing { to: 0 },
-            Phase::Deleted => LimitStatus::Deleted,
+            Phase::Deleted | Phase::Free => LimitStatus::Deleted,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use super::lease::{ends, is_forgotten};
-use super::{Definition, Ending, Found, LimitView, Limits, Phase, State, TIME_MAX};
+use super::{Definition, Ending, Found, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -45,7 +45,7 @@ pub struct LimitInfo {
     pub capacity: u64,
     /// The status of the limit.
     pub status: LimitStatus,
-    /// The number of puts and deletes so far.
+    /// The number of its last put or delete, counted over all limits of the Book.
     pub revision: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct LimitInfo {
 pub struct LeaseInfo {
     /// When it was allowed; `None` if it was not.
     pub reserved_at: Option<UnixMs>,
-    /// The reservations, ordered by limit. Empty once the lease is denied or completed.
+    /// The reservations, ordered by slot. Empty once the lease is denied or completed.
     pub requirements: Vec<(LimitId, u64)>,
     /// The state of the lease.
     pub state: LeaseState,
@@ -76,9 +76,9 @@ pub enum LeaseState {
 }
 
 impl State {
-    pub(crate) fn definition(&self, id: LimitId) -> Option<Definition> {
-        let limit = self.limits.get(id)?;
-        let text = self.texts.get(id.0 as usize)?;
+    pub(crate) fn definition(&self, slot: LimitSlot) -> Option<Definition> {
+        let limit = self.limits.get(slot)?;
+        let text = self.text(slot)?;
         Some(Definition {
             key: text.key.clone(),
             kind: limit.kind(text.credit.as_ref()),
@@ -91,8 +91,8 @@ impl State {
         })
     }
 
-    fn view(&self, now: UnixMs, id: LimitId) -> Option<LimitView> {
-        let view = self.limits.get(id)?.view_at(&self.nodes, now);
+    fn view(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitView> {
+        let view = self.limits.get(slot)?.view_at(&self.nodes, now);
         (view.limit.phase != Phase::Deleted).then_some(view)
     }
 }
@@ -102,14 +102,10 @@ impl Limits {
         now.min(TIME_MAX).max(self.state.now())
     }
 
-    pub(crate) fn key(&self, id: LimitId) -> Option<&LimitKey> {
-        self.state.texts.get(id.0 as usize).map(|text| &text.key)
-    }
-
-    pub(crate) fn limit_info(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
-        let limit = self.state.view(self.at(now), id)?.limit;
-        let definition = self.state.definition(id)?;
-        let (capacity, revision) = (limit.capacity, limit.revision);
+    pub(crate) fn limit_info(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitInfo> {
+        let limit = self.state.view(self.at(now), slot)?.limit;
+        let definition = self.state.definition(slot)?;
+        let (id, capacity, revision) = (self.state.limits.id(slot), limit.capacity, limit.revision);
         Some(LimitInfo { id, definition, capacity, status: limit.status(), revision })
     }
 
@@ -132,8 +128,8 @@ impl Limits {
         let is_in = |key: &LimitKey| prefix.is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()));
         let mut rest = keys.range::<LimitKey, _>((start, Bound::Unbounded)).take_while(|(key, _)| is_in(key));
         let (mut infos, mut last) = (Vec::new(), None);
-        for (key, id) in rest.by_ref().take(most) {
-            infos.extend(self.limit_info(now, *id));
+        for (key, slot) in rest.by_ref().take(most) {
+            infos.extend(self.limit_info(now, *slot));
             last = Some(key);
         }
         let next = rest.next().and(last).cloned();
@@ -142,11 +138,11 @@ impl Limits {
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
         let keys = self.keys.get(usize::from(namespace.0));
-        keys.into_iter().flatten().filter_map(|(_, id)| self.limit_info(now, *id)).collect()
+        keys.into_iter().flatten().filter_map(|(_, slot)| self.limit_info(now, *slot)).collect()
     }
 
-    pub(crate) fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
-        let LimitView { limit, reserved } = self.state.view(self.at(now), id)?;
+    pub(crate) fn usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {
+        let LimitView { limit, reserved } = self.state.view(self.at(now), slot)?;
         let capacity = limit.capacity;
         let is_active = limit.phase == Phase::Active;
         let available = if is_active { capacity.saturating_sub(reserved) } else { 0 };
@@ -183,7 +179,8 @@ impl Limits {
                     return None;
                 }
                 let state = if first_end <= now { LeaseState::Expired } else { LeaseState::Live };
-                let requirements = parts.iter().map(|part| (part.limit, part.amount)).collect();
+                let id_of = |slot| self.state.limits.id(slot);
+                let requirements = parts.iter().map(|part| (id_of(part.limit), part.amount)).collect();
                 Some(LeaseInfo { reserved_at: Some(record.reserved_at), requirements, state, job })
             }
             Found::Tombstone(number) => {

@@ -2,26 +2,34 @@
 
 use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
-use super::{Ending, Found, Hash, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone};
-use crate::book::{
-    Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
+use super::{
+    Ending, Found, Hash, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone, fingerprint, key_hash,
 };
+use crate::book::{Denial, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome};
 use crate::credits::Credits;
-use crate::hash::fold;
-use crate::id::LeaseId;
+use crate::id::{LeaseId, LimitKey};
 use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::{Moment, UnixMs};
 
 /// A resolved requirement or actual. Sorted by limit, so that equal commands compare equal whatever their order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedPart {
-    pub(crate) limit: LimitId,
+    pub(crate) limit: LimitSlot,
     pub(crate) amount: u64,
     pub(crate) position: usize,
 }
 
-/// Stands for every key that names no limit. No limit has this id.
-const UNKNOWN: LimitId = LimitId(u32::MAX);
+/// Stands for every key that names no limit. No limit has this slot.
+const UNKNOWN: LimitSlot = LimitSlot(u32::MAX);
+
+/// Why requirements or actuals are refused before anything else is looked at.
+pub(super) enum RefusedParts {
+    Invalid(InvalidParts),
+    /// The id of a limit that was freed. The sender resolves the key again.
+    Stale {
+        part: usize,
+    },
+}
 
 /// Why the ULID time of an unknown lease is refused.
 pub(super) enum Age {
@@ -33,7 +41,8 @@ impl Limits {
     pub(crate) fn reserve(&mut self, at: Moment, command: &Reserve<'_>, credits: &mut Credits) -> ReserveOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
-            Err(invalid) => ReserveOutcome::Invalid(invalid),
+            Err(RefusedParts::Invalid(invalid)) => ReserveOutcome::Invalid(invalid),
+            Err(RefusedParts::Stale { part }) => ReserveOutcome::StaleLimit { requirement: part },
             Ok(()) => self.reserve_resolved(at, command, &resolved, credits),
         };
         self.resolved = resolved;
@@ -46,10 +55,9 @@ impl Limits {
         namespace: NamespaceId,
         parts: &[Part],
         resolved: &mut Vec<ResolvedPart>,
-    ) -> Result<(), InvalidParts> {
-        self.check_namespace(namespace)?;
-        if parts.is_empty() {
-            return Err(InvalidParts::Empty);
+    ) -> Result<(), RefusedParts> {
+        if parts.is_empty() && self.has_namespace(namespace) {
+            return Err(RefusedParts::Invalid(InvalidParts::Empty));
         }
         self.sort_parts(namespace, parts, 1, resolved)
     }
@@ -65,18 +73,19 @@ impl Limits {
         parts: &[Part],
         amount_min: u64,
         resolved: &mut Vec<ResolvedPart>,
-    ) -> Result<(), InvalidParts> {
+    ) -> Result<(), RefusedParts> {
+        self.check_namespace(namespace).map_err(RefusedParts::Invalid)?;
         if parts.len() > REQUIREMENTS_MAX {
-            return Err(InvalidParts::TooMany { found: parts.len() });
+            return Err(RefusedParts::Invalid(InvalidParts::TooMany { found: parts.len() }));
         }
         if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
-            return Err(InvalidParts::AmountZero { part });
+            return Err(RefusedParts::Invalid(InvalidParts::AmountZero { part }));
         }
         resolved.clear();
         let mut twice = usize::MAX;
         for (position, part) in parts.iter().enumerate() {
             let limit = match &part.limit {
-                LimitRef::Id(id) => *id,
+                LimitRef::Id(id) => self.state.limits.slot(*id).ok_or(RefusedParts::Stale { part: position })?,
                 LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
             };
             let mut rank = resolved.len();
@@ -91,7 +100,7 @@ impl Limits {
                 rank = before;
             }
         }
-        if twice == usize::MAX { Ok(()) } else { Err(InvalidParts::Duplicate { part: twice }) }
+        if twice == usize::MAX { Ok(()) } else { Err(RefusedParts::Invalid(InvalidParts::Duplicate { part: twice })) }
     }
 
     fn reserve_resolved(
@@ -104,7 +113,7 @@ impl Limits {
         let (namespace, lease) = (command.namespace, command.lease);
         let hash = self.index.hash(namespace, lease);
         if let Some((_, found)) = self.find(hash, namespace, lease) {
-            return self.reserve_known(now, found, resolved);
+            return self.reserve_known(now, found, command, resolved);
         }
         match self.state.age(lease, wall) {
             Some(Age::TooOld) => {
@@ -129,7 +138,7 @@ impl Limits {
         if is_refused {
             return self.refuse_by_name(command, resolved);
         }
-        if has_credit && let Some(refusal) = self.missing_account(namespace, resolved, credits) {
+        if has_credit && let Some(refusal) = self.missing_account(command, resolved, credits) {
             return refusal;
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
@@ -166,7 +175,13 @@ impl Limits {
     }
 
     /// The answer for a known lease. Its requirements are compared first, then its state.
-    fn reserve_known(&mut self, now: UnixMs, found: Found, resolved: &[ResolvedPart]) -> ReserveOutcome {
+    fn reserve_known(
+        &mut self,
+        now: UnixMs,
+        found: Found,
+        command: &Reserve<'_>,
+        resolved: &[ResolvedPart],
+    ) -> ReserveOutcome {
         match found {
             Found::Record(slot) => {
                 let lease = self.state.leases.get(slot);
@@ -185,22 +200,23 @@ impl Limits {
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
-                let is_other = tombstone.fingerprint != fingerprint(resolved.iter().map(|w| (w.limit, w.amount)));
+                let is_other = tombstone.fingerprint != self.state.fingerprint_of(command);
+                let limited_by = self.state.position_of_rank(command.requirements, tombstone.limited_by);
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
                     Ending::Completed | Ending::Released => ReserveOutcome::LeaseExpired,
                     Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => {
-                        ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now))
+                        ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now, limited_by))
                     }
                     Ending::Denied => ReserveOutcome::ExistsDenied(Denial {
                         retry_after_ms: tombstone.at.ms_since(now),
-                        limited_by: vec![tombstone.limited_by],
+                        limited_by: vec![limited_by],
                         never: false,
                     }),
                     Ending::DeniedNever => ReserveOutcome::ExistsDenied(Denial {
                         retry_after_ms: NEVER_RETRY_MS,
-                        limited_by: vec![tombstone.limited_by],
+                        limited_by: vec![limited_by],
                         never: true,
                     }),
                 }
@@ -214,10 +230,7 @@ impl Limits {
         let limit_of = |part: &ResolvedPart| {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
         };
-        let key_of = |part: &ResolvedPart| match &command.requirements[part.position].limit {
-            LimitRef::Key(key) => key.as_str(),
-            LimitRef::Id(id) => self.state.texts.get(id.0 as usize).map_or("", |text| text.key.as_str()),
-        };
+        let key_of = |part: &ResolvedPart| self.state.part_key(&command.requirements[part.position]);
         let offenders = resolved.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
         match offenders.min_by_key(|part| (key_of(part), part.position)) {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
@@ -237,6 +250,7 @@ impl Limits {
         for part in resolved {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
+            limit.leases = limit.leases.saturating_add(1);
             if limit.is_credit {
                 parts.push(Reservation::new(part.limit, credit, limit.hold_seconds, part.amount));
                 continue;
@@ -255,13 +269,13 @@ impl Limits {
 
     /// Records the denial: the lease stays denied even when it would fit later.
     fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
-        let denial = self.state.denial(now, command.lease, resolved);
+        let denial = self.state.denial(now, command, resolved);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
         let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
-            fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
+            fingerprint: self.state.fingerprint_of(command),
             at: now.plus_ms(denial.retry_after_ms),
-            limited_by: denial.limited_by.first().copied().unwrap_or_default(),
+            limited_by: self.state.rank(command.requirements, denial.limited_by.first().copied().unwrap_or_default()),
             has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
@@ -277,6 +291,38 @@ impl State {
         }
         (lease.time() > wall.plus_ms(self.config.lease_ahead_ms)).then_some(Age::InFuture)
     }
+
+    /// The key that a part names.
+    pub(super) fn part_key<'a>(&'a self, part: &'a Part) -> &'a str {
+        match &part.limit {
+            LimitRef::Key(key) => key.as_str(),
+            LimitRef::Id(id) => self.key(LimitSlot(id.slot)).map_or("", LimitKey::as_str),
+        }
+    }
+
+    /// The rank of a requirement, ordered by key.
+    pub(super) fn rank(&self, requirements: &[Part], position: usize) -> u8 {
+        let Some(part) = requirements.get(position) else { return 0 };
+        let key = self.part_key(part);
+        let rank = requirements.iter().filter(|other| self.part_key(other) < key).count();
+        u8::try_from(rank).unwrap_or(u8::MAX)
+    }
+
+    /// The index of the requirement with this rank.
+    pub(super) fn position_of_rank(&self, requirements: &[Part], rank: u8) -> usize {
+        (0..requirements.len()).find(|position| self.rank(requirements, *position) == rank).unwrap_or_default()
+    }
+
+    /// The fingerprint of the requirements of a command. Its ids are not stale.
+    pub(super) fn fingerprint_of(&self, command: &Reserve<'_>) -> u64 {
+        fingerprint(command.requirements.iter().map(|part| {
+            let hash = match &part.limit {
+                LimitRef::Key(key) => key_hash(command.namespace, key),
+                LimitRef::Id(id) => self.limits[LimitSlot(id.slot)].key_hash,
+            };
+            (hash, part.amount)
+        }))
+    }
 }
 
 /// Whether an earlier part names the same unknown key as the one at `position`.
@@ -288,12 +334,4 @@ fn is_named_before(parts: &[Part], position: usize) -> bool {
 fn is_same(parts: &[Reservation], resolved: &[ResolvedPart]) -> bool {
     parts.len() == resolved.len()
         && parts.iter().zip(resolved).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
-}
-
-/// A hash of a lease's requirements, ordered by limit. It is stored, so it must never change.
-pub(crate) fn fingerprint(parts: impl Iterator<Item = (LimitId, u64)>) -> u64 {
-    parts.fold(0x243f_6a88_85a3_08d3, |hash, (limit, amount)| {
-        let hash = fold(hash ^ amount, 0xd1b5_4a32_d192_ed03);
-        fold(hash ^ u64::from(limit.0), 0xa076_1d64_78bd_642f)
-    })
 }

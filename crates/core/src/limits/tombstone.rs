@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::index::REFERENCES_MAX;
 use super::slab::{Chunk, chunk_bits};
-use crate::book::{LimitId, NamespaceId};
+use crate::book::NamespaceId;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
@@ -37,12 +37,12 @@ pub(crate) enum Ending {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tombstone {
     pub(crate) id: LeaseId,
-    /// A hash of its requirements.
+    /// See [`fingerprint`](super::fingerprint()).
     pub(crate) fingerprint: u64,
     pub(crate) resolved_at: UnixMs,
     pub(crate) at: UnixMs,
-    /// The limit named in the denial.
-    pub(crate) limited_by: LimitId,
+    /// The limit named in the denial: its rank among the requirements, ordered by namespace and key.
+    pub(crate) limited_by: u8,
     pub(crate) namespace: NamespaceId,
     pub(crate) ending: Ending,
     /// Whether it has an entry in the table of jobs.

@@ -1,12 +1,12 @@
 //! The records of vaults, accounts and holds.
 
 use super::records::i128;
-use crate::book::{Book, LimitId, NamespaceId, VaultId};
+use crate::book::{Book, NamespaceId, VaultId};
 use crate::credits::{ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second};
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
-use crate::limits::{PartKind, Reservation};
+use crate::limits::{LimitSlot, PartKind, Reservation};
 use crate::wire::{Bytes, Malformed, Put};
 
 pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
@@ -112,14 +112,14 @@ pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
 pub(super) struct HoldsRead {
     pub(super) count: u64,
     last_second: u64,
-    last_released: Option<(u32, LimitId)>,
+    last_released: Option<(u32, LimitSlot)>,
     parts: Vec<Reservation>,
 }
 
 impl HoldsRead {
     pub(super) fn read(&mut self, book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let (namespace, lease) = (NamespaceId(input.u16()?), LeaseId::from_u128(input.u128()?));
-        let limit = LimitId(input.u32()?);
+        let limit = LimitSlot(input.u32()?);
         let hash = book.limits.hash(namespace, lease);
         let Some((_, Found::Record(slot))) = book.limits.find(hash, namespace, lease) else {
             return Err(Malformed("a hold is of no lease"));

@@ -5,15 +5,17 @@ use super::clients::{read_recent, read_retired, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::quotas::{QuotaRecord, read_quota};
-use super::records::{BookRecord, CellRecord, LeaseRecord, read_job, read_limit, read_tombstone, tombstone_leases};
+use super::records::{
+    BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_slot, read_tombstone, tombstone_leases,
+};
 use super::templates::read_template;
 use super::{SNAPSHOT_VERSION, SnapshotError};
-use crate::book::{Book, LimitId, NamespaceId};
+use crate::book::{Book, NamespaceId, REQUIREMENTS_MAX};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, Limits, PartKind, Phase, Reservation, State, Sums, TemplateId, Text, Tombstone,
-    end_second, ends,
+    Ending, LIMITS_MAX, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, TemplateId, Text,
+    Tombstone, end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -30,7 +32,7 @@ pub struct Restore {
     /// The last block was closed because it was full, so more of its kind may follow.
     was_full: bool,
     book: Option<Book>,
-    last_cell: Option<(LimitId, UnixMs)>,
+    last_cell: Option<(LimitSlot, UnixMs)>,
     last_second: u64,
     credit_parts: u64,
     holds: HoldsRead,
@@ -205,6 +207,7 @@ impl Restore {
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         state.revision = record.revision;
+        state.sweep = record.sweep;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
         Ok(())
     }
@@ -222,7 +225,7 @@ impl Restore {
     fn lease(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let LeaseRecord { namespace, lease, reserved_at } = LeaseRecord::read(input, &mut self.parts)?;
         let now = limits.state.now();
-        if self.parts.is_empty() || self.parts.len() > crate::book::REQUIREMENTS_MAX || reserved_at > now {
+        if self.parts.is_empty() || self.parts.len() > REQUIREMENTS_MAX || reserved_at > now {
             return Err(Malformed("a lease holds nothing, too much, or comes from the future"));
         }
         let (_, ends_at) = ends(reserved_at, &self.parts);
@@ -247,6 +250,7 @@ impl Restore {
             }
         }
         room(limits)?;
+        limits.link_parts(&self.parts);
         let hash = limits.hash(namespace, lease);
         limits.add_lease(namespace, lease, hash, reserved_at, &self.parts);
         Ok(())
@@ -257,7 +261,7 @@ impl Restore {
         if tombstone.resolved_at > limits.state.now() {
             return Err(Malformed("a lease was resolved in the future"));
         }
-        check_tombstone(&limits.state, &tombstone)?;
+        check_tombstone(&tombstone)?;
         if !limits.has_namespace(tombstone.namespace) || limits.is_remembered(tombstone.namespace, tombstone.id) {
             return Err(Malformed("a resolved lease is doubled or in no namespace"));
         }
@@ -285,12 +289,23 @@ fn namespace(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed
 }
 
 fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-    let (limit, definition) = read_limit(input)?;
-    let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
-    if is_known || !limits.has_namespace(limit.namespace) || limits.state.limits.len() >= LIMITS_MAX {
-        return Err(Malformed("limits are doubled, too many, or in no namespace"));
+    if limits.state.limits.used() >= LIMITS_MAX {
+        return Err(Malformed("there are too many limits"));
     }
-    limits.add_limit(limit, Text::of(&definition));
+    let (limit, definition) = match read_slot(input)? {
+        SlotRecord::Free { generation } => {
+            limits.state.limits.restore_free(generation);
+            return Ok(());
+        }
+        SlotRecord::Limit(limit, definition) => (limit, definition),
+    };
+    let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
+    if is_known || !limits.has_namespace(limit.namespace) || limit.revision > limits.state.revision {
+        return Err(Malformed("limits are doubled, in no namespace, or changed in the future"));
+    }
+    limits.state.reclaimable = limits.state.reclaimable.saturating_add(limit.is_reclaimable().into());
+    let slot = limits.state.limits.restore(*limit);
+    limits.name_limit(slot, limit.namespace, Text::of(&definition));
     Ok(())
 }
 
@@ -304,27 +319,23 @@ fn job(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
 }
 
 /// Adds `sums` to a limit, if it exists and has room.
-fn hold(state: &mut State, id: LimitId, at: UnixMs, sums: Sums) -> Result<(), Malformed> {
-    let limit = state.limits.get(id).ok_or(Malformed("something is held of a limit that is not there"))?;
+fn hold(state: &mut State, slot: LimitSlot, at: UnixMs, sums: Sums) -> Result<(), Malformed> {
+    let limit = state.limits.get(slot).ok_or(Malformed("something is held of a limit that is not there"))?;
     if sums.total() > limit.available() {
         return Err(Malformed("a limit holds more than it has"));
     }
     let State { limits, nodes, .. } = state;
-    limits[id].timeline.add(nodes, at, sums);
+    limits[slot].timeline.add(nodes, at, sums);
     Ok(())
 }
 
-fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed> {
+fn check_tombstone(tombstone: &Tombstone) -> Result<(), Malformed> {
     let is_consistent = match tombstone.ending {
         Ending::Denied | Ending::DeniedNever | Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed => {
-            state.limit(tombstone.namespace, tombstone.limited_by).is_some()
+            usize::from(tombstone.limited_by) < REQUIREMENTS_MAX
         }
-        Ending::Completed | Ending::Released => tombstone.limited_by == LimitId::default(),
-        Ending::Marked => {
-            tombstone.limited_by == LimitId::default()
-                && tombstone.fingerprint == 0
-                && tombstone.at == UnixMs::default()
-        }
+        Ending::Completed | Ending::Released => tombstone.limited_by == 0,
+        Ending::Marked => tombstone.limited_by == 0 && tombstone.fingerprint == 0 && tombstone.at == UnixMs::default(),
     };
     if is_consistent { Ok(()) } else { Err(Malformed("a resolved lease contradicts itself")) }
 }
@@ -355,10 +366,13 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let waits_in_vain = |limit: &Limit| match limit.phase {
         Phase::Decreasing => limit.reserved() <= limit.defined,
         Phase::Deleting => limit.reserved() == 0,
-        Phase::Active | Phase::AwaitingDrop | Phase::Deleted => false,
+        Phase::Active | Phase::AwaitingDrop | Phase::Deleted | Phase::Free => false,
     };
     if state.limits.iter().any(waits_in_vain) {
         return Err(Malformed("a limit waits for what has happened"));
+    }
+    if state.sweep.0 > state.limits.used() {
+        return Err(Malformed("the sweep of limits is beyond the last one"));
     }
     let (keys, created) = (input.u64()?, input.u32()?);
     let last = book.keys.all.keys().next_back();

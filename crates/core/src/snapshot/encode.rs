@@ -7,13 +7,13 @@ use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
-use super::records::{BookRecord, CellRecord, LeaseRecord, put_job, put_limit, put_tombstone};
+use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_tombstone};
 use super::templates::{all_templates, put_template};
-use crate::book::{LimitId, NamespaceId, Receipt};
+use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{Lease, Reservation, Revised, State, TemplateId, Tombstone};
+use crate::limits::{Lease, LimitSlot, Reservation, Revised, State, TemplateId, Tombstone};
 use crate::sequence::{ClientHash, Streams};
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -191,8 +191,8 @@ impl Encoded<'_> {
     }
 
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, external, revision, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, external, revision }
+        let State { config, time, forgotten_before, external, revision, sweep, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, external, revision, sweep }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {
@@ -241,11 +241,15 @@ impl Encoded<'_> {
 
     fn fill_limits(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let id = LimitId(self.position);
-            let Some(limit) = self.state.limits.get(id) else { return };
-            let Some(definition) = self.state.definition(id) else { return };
-            let view = limit.view_at(&self.state.nodes, self.state.now());
-            put_limit(block, &view.limit, &definition);
+            let slot = LimitSlot(self.position);
+            if let Some(generation) = self.state.limits.free_generation(slot) {
+                put_free(block, generation);
+            } else {
+                let Some(limit) = self.state.limits.get(slot) else { return };
+                let Some(definition) = self.state.definition(slot) else { return };
+                let view = limit.view_at(&self.state.nodes, self.state.now());
+                put_limit(block, &view.limit, &definition);
+            }
             self.position = self.position.saturating_add(1);
         }
     }
@@ -258,11 +262,14 @@ impl Encoded<'_> {
                 self.next_cell = self.next_cell.saturating_add(1);
                 continue;
             }
-            let limit = LimitId(self.position);
-            let Some(found) = self.state.limits.get(limit) else { return };
+            let limit = LimitSlot(self.position);
+            if self.position >= self.state.limits.used() {
+                return;
+            }
             self.cells.clear();
             self.next_cell = 0;
             self.position = self.position.saturating_add(1);
+            let Some(found) = self.state.limits.get(limit) else { continue };
             let now = self.state.now();
             found.timeline.visit(&self.state.nodes, &mut |at, sums| {
                 if at > now && sums.settled > 0 {

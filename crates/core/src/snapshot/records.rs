@@ -1,9 +1,10 @@
 //! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
-use crate::book::{ExternalSetup, LimitId, NamespaceId, codec};
+use crate::book::{ExternalSetup, NamespaceId, codec};
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
-    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, PartKind, Phase, Reservation, Tombstone,
+    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, PartKind, Phase, Reservation,
+    Tombstone, key_hash,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -16,6 +17,8 @@ pub(super) struct BookRecord {
     pub(super) external: ExternalSetup,
     /// The last revision given.
     pub(super) revision: u64,
+    /// The slot at which the next sweep of limits begins.
+    pub(super) sweep: LimitSlot,
 }
 
 impl BookRecord {
@@ -40,18 +43,21 @@ impl BookRecord {
             out.put_u64(value);
         }
         codec::put_external(out, self.external);
+        out.put_u32(self.config.limits_max);
         out.put_u64(self.revision);
+        out.put_u32(self.sweep.0);
     }
 
     pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
         let has_time = input.bool()?;
         let time = time(input)?;
         let forgotten_before = self::time(input)?;
-        let config = Config {
+        let mut config = Config {
             retention_ms: input.u64()?,
             lease_ahead_ms: input.u64()?,
             leases_max: input.u32()?,
             clients_max: input.u32()?,
+            limits_max: 0,
             hints: Hints {
                 concurrency_base_ms: input.u64()?,
                 concurrency_max_ms: input.u64()?,
@@ -62,15 +68,16 @@ impl BookRecord {
                 decreasing_ms: input.u64()?,
             },
         };
-        if config != config.bounded() {
-            return Err(Malformed("its settings are out of bounds"));
-        }
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
         let external = codec::external(input)?;
-        let revision = input.u64()?;
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external, revision })
+        config.limits_max = input.u32()?;
+        if config != config.bounded() {
+            return Err(Malformed("its settings are out of bounds"));
+        }
+        let (revision, sweep) = (input.u64()?, LimitSlot(input.u32()?));
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external, revision, sweep })
     }
 }
 
@@ -84,7 +91,37 @@ pub(super) fn i128(input: &mut Bytes<'_>) -> Result<i128, Malformed> {
     input.u128().map(|bits| bits as i128)
 }
 
+const FREE: u8 = 0;
+const DEFINED: u8 = 1;
+
+/// A slot of the table of limits.
+pub(super) enum SlotRecord {
+    /// No limit. The next one gets this generation.
+    Free {
+        generation: u32,
+    },
+    Limit(Box<Limit>, Box<Definition>),
+}
+
+pub(super) fn put_free(out: &mut Vec<u8>, generation: u32) {
+    out.put_u8(FREE);
+    out.put_u32(generation);
+}
+
+pub(super) fn read_slot(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
+    match input.u8()? {
+        FREE => match input.u32()? {
+            0 => Err(Malformed("a slot of limits is free and was never used")),
+            generation => Ok(SlotRecord::Free { generation }),
+        },
+        DEFINED => read_limit(input),
+        _ => Err(Malformed("the kind of a slot is unknown")),
+    }
+}
+
 pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition) {
+    out.put_u8(DEFINED);
+    out.put_u32(limit.generation);
     out.put_u16(limit.namespace.0);
     codec::put_definition(out, definition);
     out.put_u8(limit.phase as u8);
@@ -94,7 +131,8 @@ pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definitio
     out.put_u32(limit.denials);
 }
 
-pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), Malformed> {
+fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
+    let generation = input.u32()?;
     let namespace = NamespaceId(input.u16()?);
     let definition = codec::definition(input).map_err(|_| Malformed("a definition is malformed"))?;
     definition.validate().map_err(|_| Malformed("a definition is out of bounds"))?;
@@ -108,6 +146,8 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
     };
     let limit = Limit {
         namespace,
+        generation,
+        key_hash: key_hash(namespace, &definition.key),
         phase,
         capacity: input.u64()?,
         revision: input.u64()?,
@@ -120,17 +160,17 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         Phase::Decreasing => limit.capacity > limit.defined,
         // A credit limit is deleted at once.
         Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit,
-        Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
+        Phase::Deleted | Phase::Free => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
         return Err(Malformed("a limit contradicts itself"));
     }
-    Ok((limit, definition))
+    Ok(SlotRecord::Limit(Box::new(limit), Box::new(definition)))
 }
 
 /// The settled amount of a limit that expires in one millisecond.
 pub(super) struct CellRecord {
-    pub(super) limit: LimitId,
+    pub(super) limit: LimitSlot,
     pub(super) at: UnixMs,
     pub(super) settled: u64,
 }
@@ -143,7 +183,7 @@ impl CellRecord {
     }
 
     pub(super) fn read(input: &mut Bytes<'_>) -> Result<CellRecord, Malformed> {
-        Ok(CellRecord { limit: LimitId(input.u32()?), at: time(input)?, settled: input.u64()? })
+        Ok(CellRecord { limit: LimitSlot(input.u32()?), at: time(input)?, settled: input.u64()? })
     }
 }
 
@@ -195,7 +235,7 @@ impl LeaseRecord {
         let record = LeaseRecord { namespace, lease, reserved_at: time(input)? };
         parts.clear();
         for _ in 0..input.u8()? {
-            let limit = LimitId(input.u32()?);
+            let limit = LimitSlot(input.u32()?);
             let code = input.u8()?;
             let would_deny = code & WOULD_DENY != 0;
             let kind = PartKind::from_code(code & !WOULD_DENY);
@@ -231,7 +271,7 @@ pub(super) fn read_job(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, J
 }
 
 /// The size of a tombstone record.
-const TOMBSTONE_BYTES: usize = 47;
+const TOMBSTONE_BYTES: usize = 44;
 
 pub(super) fn put_tombstone(out: &mut Vec<u8>, tombstone: &Tombstone) {
     out.put_u16(tombstone.namespace.0);
@@ -240,7 +280,7 @@ pub(super) fn put_tombstone(out: &mut Vec<u8>, tombstone: &Tombstone) {
     out.put_u64(tombstone.resolved_at.get());
     out.put_u64(tombstone.at.get());
     out.put_u64(tombstone.fingerprint);
-    out.put_u32(tombstone.limited_by.0);
+    out.put_u8(tombstone.limited_by);
 }
 
 /// The leases of a block of tombstones.
@@ -269,7 +309,7 @@ pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malform
     Ok(Tombstone {
         at: time(input)?,
         fingerprint: input.u64()?,
-        limited_by: LimitId(input.u32()?),
+        limited_by: input.u8()?,
         ..Tombstone::new(namespace, lease, ending, resolved_at)
     })
 }

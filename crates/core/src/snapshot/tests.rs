@@ -28,11 +28,11 @@ fn small_book() -> Book {
     book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }));
     for (number, amount) in [(1, 60), (2, 30), (3, 50)] {
         let lease = LeaseId::from_parts(now, number);
-        let requirements = &[Part { limit: LimitRef::Id(LimitId(0)), amount }];
+        let requirements = &[Part { limit: LimitRef::Id(LimitId::default()), amount }];
         book.apply(now, Command::Reserve(Reserve { namespace, lease, job: None, requirements }));
     }
     let lease = LeaseId::from_parts(now, 1);
-    let actuals = &[Part { limit: LimitRef::Id(LimitId(0)), amount: 20 }];
+    let actuals = &[Part { limit: LimitRef::Id(LimitId::default()), amount: 20 }];
     book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, actuals }));
     book
 }
@@ -42,7 +42,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (549, 620_949_425));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (556, 3_795_184_231));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 
@@ -66,7 +66,8 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let job = "job".parse().unwrap();
     for number in [4, 5] {
         let lease = LeaseId::from_parts(now, number);
-        let requirements = [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
+        let requirements = [(0, 1), (1, 9)]
+            .map(|(id, amount)| Part { limit: LimitRef::Id(LimitId { slot: id, generation: 0 }), amount });
         book.apply(
             now,
             Command::Reserve(Reserve {
@@ -82,7 +83,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (795, 3_703_634_394));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (804, 3_525_584_456));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
     // The number of the ledger is told where limits are, and nowhere else.
     book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));
@@ -111,7 +112,7 @@ fn a_book_with_keys_has_the_bytes_it_always_had() {
     let revoke = RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
     book.apply(now.plus_ms(5), Command::RevokeKey(&revoke));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (514, 610_829_889));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (522, 201_126_256));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 
@@ -151,12 +152,13 @@ mod forged {
     use super::super::block::{self, Kind as Block};
     use super::super::records::{BookRecord, LeaseRecord, put_limit, put_tombstone};
     use super::*;
-    use crate::limits::{Ending, Limit, PartKind, Phase, Reservation, Tombstone};
+    use crate::limits::{Ending, Limit, LimitSlot, PartKind, Phase, Reservation, Tombstone};
     use crate::wire::Put;
 
     const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 
     struct Forgery {
+        sweep: u32,
         limit: Limit,
         reservation: Reservation,
         tombstone: Tombstone,
@@ -173,7 +175,8 @@ mod forged {
             time: Some(NOW),
             forgotten_before: NOW,
             external: ExternalSetup::default(),
-            revision: 0,
+            revision: 1,
+            sweep: LimitSlot(forgery.sweep),
         };
         let lease = LeaseRecord { namespace, lease, reserved_at: NOW };
         let mut bytes = block::header();
@@ -212,8 +215,9 @@ mod forged {
     fn says(change: impl FnOnce(&mut Forgery)) -> Option<&'static str> {
         let resolved = LeaseId::from_parts(NOW, 2);
         let mut forgery = Forgery {
-            limit: Limit::of(&definition()),
-            reservation: Reservation::new(LimitId(0), PartKind::Rolling, 60, 7),
+            sweep: 1,
+            limit: Limit { revision: 1, ..Limit::of(&definition()) },
+            reservation: Reservation::new(LimitSlot(0), PartKind::Rolling, 60, 7),
             tombstone: Tombstone::new(NamespaceId::DEFAULT, resolved, Ending::Marked, NOW),
         };
         change(&mut forgery);
@@ -230,11 +234,14 @@ mod forged {
         let limit = Some("a limit contradicts itself");
         assert_eq!(says(|f| f.limit.revision = 0), limit);
         assert_eq!(says(|f| f.limit.denials = 65), limit);
+        let ahead = Some("limits are doubled, in no namespace, or changed in the future");
+        assert_eq!(says(|f| f.limit.revision = 2), ahead);
+        assert_eq!(says(|f| f.sweep = 2), Some("the sweep of limits is beyond the last one"));
         assert_eq!(says(|f| f.limit.capacity = 99), limit);
         assert_eq!(says(|f| f.limit.phase = Phase::Decreasing), limit);
         assert_eq!(says(|f| f.limit.phase = Phase::Deleted), limit);
         let held = |limit, kind, seconds, amount| {
-            says(|f| f.reservation = Reservation::new(LimitId(limit), kind, seconds, amount))
+            says(|f| f.reservation = Reservation::new(LimitSlot(limit), kind, seconds, amount))
         };
         assert_eq!(held(1, PartKind::Rolling, 60, 7), Some("a lease holds a limit that is not there"));
         assert_eq!(held(0, PartKind::Concurrency, 60, 7), Some("a lease holds a limit of another kind"));
@@ -245,14 +252,14 @@ mod forged {
         assert!(held(0, PartKind::Rolling, 60, 0).is_some());
         let resolved = Some("a resolved lease contradicts itself");
         assert_eq!(says(|f| f.tombstone.fingerprint = 1), resolved);
-        assert_eq!(says(|f| f.tombstone.limited_by = LimitId(1)), resolved);
-        let denied = |limit| {
+        assert_eq!(says(|f| f.tombstone.limited_by = 1), resolved);
+        let denied = |rank| {
             move |f: &mut Forgery| {
                 f.tombstone.ending = Ending::Denied;
-                f.tombstone.limited_by = LimitId(limit);
+                f.tombstone.limited_by = rank;
             }
         };
-        assert_eq!((says(denied(0)), says(denied(1))), (None, resolved));
+        assert_eq!((says(denied(31)), says(denied(32))), (None, resolved));
         assert!(says(|f| f.tombstone.resolved_at = NOW.plus_ms(1)).is_some());
         assert!(says(|f| f.tombstone.namespace = NamespaceId(1)).is_some());
         let same = LeaseId::from_parts(NOW, 1);

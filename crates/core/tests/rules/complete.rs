@@ -194,10 +194,10 @@ fn a_malformed_complete_is_refused_and_may_be_sent_again() {
     let mut test = TestBook::new();
     let tpm = test.put_active(rolling("tpm", 100, 60));
     let lease = test.take(&[("tpm", 40)]);
-    let many: Vec<_> = (0..33).map(|number| by_id(1_000 + number, 1)).collect();
+    let many: Vec<_> = (0..33).map(|number| by_key(&format!("k{number}"), 1)).collect();
     for (actuals, invalid) in [
         (many, InvalidParts::TooMany { found: 33 }),
-        (vec![by_key("tpm", 1), by_id(tpm.0, 1)], InvalidParts::Duplicate { part: 1 }),
+        (vec![by_key("tpm", 1), by_id(tpm, 1)], InvalidParts::Duplicate { part: 1 }),
         (vec![by_key("x", 1), by_key("tpm", 1), by_key("x", 0)], InvalidParts::Duplicate { part: 2 }),
     ] {
         let outcome = test.complete_parts(lease, actuals.clone());

@@ -1,8 +1,8 @@
 //! Limits or credit kept elsewhere: the decisions that remain in the Book.
 
 use earmark_core::{
-    CompleteOutcome, ExternalParts, ExternalSetup, LeaseState, LimitOutcome, LimitStatus, Overage, ReserveOutcome,
-    Settlement,
+    CompleteOutcome, ExternalParts, ExternalSetup, LeaseState, LimitId, LimitOutcome, LimitStatus, Overage,
+    ReserveOutcome, Settlement,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -118,7 +118,8 @@ fn a_limit_that_is_enforced_elsewhere_stays_until_it_is_dropped() {
     assert_eq!(test.book.limit(test.now(), rpm), None);
     assert_eq!(test.drop_limit("rpm", 2), LimitOutcome::RevisionDiffers { revision: 0 });
     assert_eq!(test.drop_limit("tpm", 0), LimitOutcome::NotFound);
-    assert_eq!(test.put(concurrency("rpm", 1, 60)), changed(rpm, 3, LimitStatus::Active));
+    let again = LimitId { generation: 1, ..rpm };
+    assert_eq!(test.put(concurrency("rpm", 1, 60)), changed(again, 3, LimitStatus::Active));
 }
 
 #[test]

@@ -180,12 +180,12 @@ fn limits_and_credit_are_taken_together_or_not_at_all() {
     bank.test.put_active(concurrency("slots", 1, 60));
     bank.test.put_active(rolling("rpm", 10, 60));
     let short = bank.deny_credit(&[("slots", 1), ("usd", 101), ("rpm", 1)]);
-    assert_eq!((short.limit, short.retry_after_ms), (bank.test.id("usd"), 10_000));
+    assert_eq!((short.requirement, short.retry_after_ms), (1, 10_000));
     assert_eq!((bank.test.reserved("slots"), bank.test.reserved("rpm")), (0, 0));
     let lease = bank.test.take(&[("slots", 1), ("usd", 60), ("rpm", 1)]);
     // With a limit in the way too, the denial is plain and names no credit.
     let (_, denial) = bank.test.denied(&[("slots", 1), ("usd", 60)]);
-    assert_eq!(denial.limited_by, [bank.test.id("slots")]);
+    assert_eq!(denial.limited_by, [0]);
     assert_eq!(sums(&bank), (40, 60, 0));
     bank.test.settle(lease, &[("usd", 1)]);
     assert_eq!((sums(&bank), bank.test.reserved("slots")), ((99, 0, 1), 0));
@@ -211,7 +211,7 @@ fn keys_of_one_account_are_planned_together_and_the_first_by_key_is_named() {
     let mut bank = bank(100, Overage::Deny);
     bank.test.put_active(credit("a:usd", "acme", 30, Overage::Deny));
     let short = bank.deny_credit(&[("usd", 60), ("a:usd", 41)]);
-    assert_eq!((short.limit, short.why), (bank.test.id("a:usd"), CreditShortage::NotEnough));
+    assert_eq!((short.requirement, short.why), (1, CreditShortage::NotEnough));
     let lease = bank.test.take(&[("usd", 60), ("a:usd", 40)]);
     // The refund of one key covers the shortage of the other.
     let settlement = bank.test.settle(lease, &[("usd", 20), ("a:usd", 75)]);
@@ -244,8 +244,8 @@ fn a_credit_limit_on_a_missing_vault_is_refused() {
 fn a_missing_account_leaves_no_trace_of_the_lease() {
     let mut bank = Bank::new();
     bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
-    let (lease, usd) = (bank.test.lease(), bank.test.id("usd"));
-    let missing = ReserveOutcome::AccountNotFound { limit: usd, retry_after_ms: 10_000 };
+    let lease = bank.test.lease();
+    let missing = ReserveOutcome::AccountNotFound { requirement: 0, retry_after_ms: 10_000 };
     assert_eq!(bank.test.reserve(lease, &[("usd", 1)]), missing);
     assert_eq!(bank.test.reserve(lease, &[("usd", 1)]), missing);
     bank.commit(vec![open("acme")]);
@@ -356,7 +356,7 @@ fn an_account_that_may_owe_needs_no_deposit_before_its_first_lease() {
     bank.test.put_active(credit("b:usd", "bob", 60, Overage::Deny));
     // A denied lease leaves no trace, not even the asset's name.
     let short = bank.deny_credit(&[("usd", 40), ("a:usd", 2), ("b:usd", 1)]);
-    assert_eq!((short.limit, short.why), (bank.test.id("b:usd"), CreditShortage::NotEnough));
+    assert_eq!((short.requirement, short.why), (2, CreditShortage::NotEnough));
     assert_eq!((bank.test.book.audit(VaultId::MAIN), bank.balance("acme", "usd")), (vec![], None));
     let lease = bank.test.take(&[("usd", 40), ("a:usd", 2)]);
     assert_eq!(sums(&bank), (-42, 42, 0));
@@ -410,7 +410,7 @@ fn the_first_shortage_in_their_order_is_the_one_that_is_told() {
     assert_eq!(bank.deny_credit(&[("usd", 11)]).why, CreditShortage::Closed);
     bank.commit(vec![freeze("acme")]);
     assert_eq!(bank.deny_credit(&[("usd", 11)]).why, CreditShortage::Frozen);
-    let missing = ReserveOutcome::AccountNotFound { limit: bank.test.id("nobody"), retry_after_ms: 10_000 };
+    let missing = ReserveOutcome::AccountNotFound { requirement: 1, retry_after_ms: 10_000 };
     let lease = bank.test.lease();
     assert_eq!(bank.test.reserve(lease, &[("usd", 11), ("nobody", 11)]), missing);
 }
@@ -473,7 +473,8 @@ fn several_accounts_and_assets_are_held_together_or_not_at_all() {
         ([("a:usd", 1), ("a:eur", 1), ("b:usd", 11)], "b:usd"),
         ([("b:usd", 11), ("a:usd", 11), ("a:eur", 11)], "a:eur"),
     ] {
-        assert_eq!(bank.deny_credit(&wanted).limit, bank.test.id(first), "{wanted:?}");
+        let named = wanted[bank.deny_credit(&wanted).requirement].0;
+        assert_eq!(named, first, "{wanted:?}");
         assert_eq!(all(&bank), [(10, 0); 3], "{wanted:?}");
     }
     let lease = bank.test.take(&[("a:usd", 10), ("a:eur", 4), ("b:usd", 5)]);

@@ -12,6 +12,7 @@ mod credit;
 mod elsewhere;
 mod hints;
 mod holds;
+mod ids;
 mod keys;
 mod leases;
 mod memory;

@@ -66,10 +66,10 @@ fn a_number_from_another_namespace_names_nothing() {
     test.namespace = test.open("team");
     test.put_active(rolling("own", 5, 60));
     let lease = test.lease();
-    let outcome = test.reserve_parts(lease, vec![by_id(foreign.0, 1)]);
+    let outcome = test.reserve_parts(lease, vec![by_id(foreign, 1)]);
     assert_eq!(outcome, ReserveOutcome::UnknownLimit { requirement: 0 });
     let lease = test.take(&[("own", 1)]);
-    let CompleteOutcome::Completed(settlement) = test.complete_parts(lease, vec![by_id(foreign.0, 9)]) else {
+    let CompleteOutcome::Completed(settlement) = test.complete_parts(lease, vec![by_id(foreign, 9)]) else {
         panic!("the lease was not completed");
     };
     assert_eq!(settlement.ignored, [0]);

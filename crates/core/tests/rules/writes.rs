@@ -53,13 +53,13 @@ fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_th
     let receipt = committed(writer.write(&mut test, operations.clone()));
     assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now().into()));
     assert_eq!(receipt.actor.as_str(), "client:billing");
-    let (limit, status) = (LimitId(0), LimitStatus::Active);
+    let status = LimitStatus::Active;
     assert_eq!(
         receipt.results,
         [
-            OperationResult::Limit { limit, revision: 1, status },
-            OperationResult::Limit { limit: LimitId(1), revision: 1, status },
-            OperationResult::Limit { limit: LimitId(1), revision: 2, status: LimitStatus::Deleted },
+            OperationResult::Limit { revision: 1, status },
+            OperationResult::Limit { revision: 2, status },
+            OperationResult::Limit { revision: 3, status: LimitStatus::Deleted },
             OperationResult::Vault(VaultId(1)),
         ]
     );
@@ -104,7 +104,7 @@ fn one_bad_operation_takes_all_others_back() {
     // The sequence number is free again, and so are the ids that were allocated.
     let receipt = committed(writer.write_as(&mut test, 1, vec![open_vault("us"), put(rolling("b", 1, 1))]));
     assert_eq!(receipt.results[0], OperationResult::Vault(VaultId(1)));
-    assert_eq!(test.id("b"), LimitId(2));
+    assert_eq!(test.id("b"), LimitId { slot: 1, generation: 1 });
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn a_delete_and_a_put_hold_to_the_revision_they_expect() {
     let error = refused(writer.write(&mut test, vec![put_if(rolling("rpm", 1, 60), 4)]));
     assert_eq!(error, WriteError::ConditionFailed { operation: 0, revision: 0 });
     let receipt = committed(writer.write(&mut test, vec![put_if(rolling("rpm", 1, 60), 0)]));
-    let (limit, status) = (LimitId(0), LimitStatus::Active);
-    assert_eq!(receipt.results, [OperationResult::Limit { limit, revision: 5, status }]);
+    let status = LimitStatus::Active;
+    assert_eq!(receipt.results, [OperationResult::Limit { revision: 5, status }]);
 }
 
 #[test]

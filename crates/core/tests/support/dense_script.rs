@@ -1,7 +1,7 @@
 //! Scripts that fill few limits with thousands of reservations with different expiry times. They make the trees of the
 //! Book deep, and cut and change them in the middle.
 
-use earmark_core::{Config, Kind, LeaseId, NamespaceId, UnixMs};
+use earmark_core::{Config, Kind, LeaseId, LimitId, NamespaceId, UnixMs};
 
 use super::random::Random;
 use super::step::{Step, Timed, by_id};
@@ -52,7 +52,7 @@ impl DenseScript {
             if u64::from(number) == always || self.random.chance(60) {
                 let most = self.random.pick(&[1, 1, 1, 3]);
                 let most = if self.random.chance(2) { self.capacity } else { most };
-                requirements.push(by_id(number, self.random.between(1, most)));
+                requirements.push(by_id(id(number), self.random.between(1, most)));
             }
         }
         Step::Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements }
@@ -64,7 +64,7 @@ impl DenseScript {
         }
         let lease = self.open.swap_remove(self.random.index(self.open.len()));
         let amount = self.random.below(5);
-        let actuals = vec![by_id(0, amount), by_id(2, 1)];
+        let actuals = vec![by_id(id(0), amount), by_id(id(2), 1)];
         Step::Complete { namespace: NamespaceId::DEFAULT, lease, actuals }
     }
 
@@ -101,4 +101,9 @@ impl Iterator for DenseScript {
         };
         Some(Timed { now: self.now, wall: self.now, step })
     }
+}
+
+/// Nothing is deleted, so slots follow the order of the puts.
+fn id(slot: u32) -> LimitId {
+    LimitId { slot, generation: 0 }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AssetId, Charge, Definition, HoldEntry, JournalRecord, LeaseId, LimitId, LimitKey, Moment, NamespaceId,
+    AccountId, AssetId, Charge, Definition, HoldEntry, JournalRecord, LeaseId, LimitKey, Moment, NamespaceId,
     SettleEntry,
 };
 
@@ -11,7 +11,7 @@ use earmark_core::{
 pub struct Journal {
     sums: BTreeMap<(AccountId, AssetId), i128>,
     /// Holds without a recorded end.
-    open: BTreeMap<(NamespaceId, LeaseId, LimitId), HoldEntry>,
+    open: BTreeMap<(NamespaceId, LeaseId, LimitKey), HoldEntry>,
     /// Settlements recorded in the last step.
     pub settled: Vec<SettleEntry>,
     /// The definition of each limit before its first change in the last transaction.
@@ -102,12 +102,12 @@ impl Journal {
     /// Whether the settlements of the last step match the charges of the outcome. Zero costs are not recorded.
     pub fn says(&self, at: Moment, charges: &[Charge]) -> bool {
         let told = charges.iter().filter(|charge| charge.cost > 0);
-        let told = told.map(|c| (at, c.limit, c.paid, c.debt, c.uncollected));
-        let said = self.settled.iter().map(|s| (s.hold.at, s.hold.limit, s.paid, s.debt, s.uncollected));
+        let told = told.map(|c| (at, c.cost, c.paid, c.debt, c.uncollected));
+        let said = self.settled.iter().map(|s| (s.hold.at, s.paid + s.uncollected, s.paid, s.debt, s.uncollected));
         said.eq(told)
     }
 }
 
-fn key(hold: &HoldEntry) -> (NamespaceId, LeaseId, LimitId) {
-    (hold.namespace, hold.lease, hold.limit)
+fn key(hold: &HoldEntry) -> (NamespaceId, LeaseId, LimitKey) {
+    (hold.namespace, hold.lease, hold.limit.clone())
 }

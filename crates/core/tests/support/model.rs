@@ -12,18 +12,20 @@ mod operation;
 mod parts;
 mod quota;
 mod reserve;
+mod slots;
 mod template;
 mod write;
 
 use earmark_core::{
     ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitInfo, LimitKey, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, SettingChange, TIME_MAX, UnixMs,
-    Usage, VaultName,
+    LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part, SettingChange,
+    TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
-use lease::{Fate, Lease, closed, is_live, requirements};
+use lease::{Fate, Lease, closed, is_live};
 use limit::{Limit, LimitPhase};
+use slots::Slots;
 use template::ModelTemplate;
 pub use write::Committed;
 
@@ -36,8 +38,10 @@ pub struct Model {
     wall: UnixMs,
     forgotten_before: UnixMs,
     namespaces: Vec<NamespaceName>,
-    limits: Vec<Limit>,
+    limits: Slots,
     templates: Vec<ModelTemplate>,
+    /// Limits that the command being applied may free.
+    touched: Vec<LimitId>,
     /// The last revision given.
     revision: u64,
     reservations: Vec<Reservation>,
@@ -72,8 +76,9 @@ impl Model {
             wall: UnixMs::default(),
             forgotten_before: UnixMs::new(0),
             namespaces: vec![NamespaceName::new(NamespaceName::DEFAULT).unwrap()],
-            limits: Vec::new(),
+            limits: Slots::default(),
             templates: Vec::new(),
+            touched: Vec::new(),
             revision: 0,
             reservations: Vec::new(),
             leases: Vec::new(),
@@ -123,6 +128,7 @@ impl Model {
             Command::AdvanceTime(to) => self.advance_time(to),
         };
         self.finish_decreases();
+        self.sweep(matches!(command, Command::Tick));
         outcome
     }
 
@@ -157,8 +163,8 @@ impl Model {
         self.leases.len()
     }
 
-    pub fn limits_ever(&self) -> usize {
-        self.limits.len()
+    pub fn limit_ids(&self) -> Vec<LimitId> {
+        self.limits.ids()
     }
 
     pub fn namespaces(&self) -> &[NamespaceName] {
@@ -166,8 +172,8 @@ impl Model {
     }
 
     pub fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
-        let place = self.limits.iter().position(|l| l.namespace == namespace && l.definition.key == *key)?;
-        Some(LimitId(u32::try_from(place).unwrap()))
+        let is_meant = |limit: &Limit| limit.namespace == namespace && limit.definition.key == *key;
+        self.limits.ids().into_iter().find(|id| is_meant(&self.limits[*id]))
     }
 
     pub fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
@@ -194,10 +200,9 @@ impl Model {
     }
 
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
-        let mut found: Vec<LimitInfo> = (0..self.limits.len())
-            .filter(|&place| self.limits[place].namespace == namespace)
-            .filter_map(|place| self.limit(now, LimitId(u32::try_from(place).unwrap())))
-            .collect();
+        let ids = self.limits.ids().into_iter();
+        let mut found: Vec<LimitInfo> =
+            ids.filter(|id| self.limits[*id].namespace == namespace).filter_map(|id| self.limit(now, id)).collect();
         found.sort_by(|a, b| a.definition.key.cmp(&b.definition.key));
         found
     }
@@ -212,7 +217,7 @@ impl Model {
         Some(match lease.fate {
             Fate::Held { reserved_at, ref parts } => LeaseInfo {
                 reserved_at: Some(reserved_at),
-                requirements: requirements(parts),
+                requirements: parts.iter().map(|part| (part.limit, part.amount)).collect(),
                 job,
                 state: if is_live(now, parts) { LeaseState::Live } else { LeaseState::Expired },
             },
@@ -224,16 +229,26 @@ impl Model {
         })
     }
 
-    pub fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
+    /// The credit denial of a lease, and its requirements.
+    pub fn credit_denial(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        lease: LeaseId,
+    ) -> (Option<CreditDenial>, Vec<Part>) {
         let now = now.min(TIME_MAX).max(self.time());
-        let lease = &self.leases[self.remembered(namespace, lease)?];
-        match lease.fate {
+        let Some(place) = self.remembered(namespace, lease) else { return (None, Vec::new()) };
+        let lease = &self.leases[place];
+        let part = |(key, amount): (LimitKey, u64)| Part { limit: LimitRef::Key(key), amount };
+        let parts = lease.requirements().into_iter().flatten().map(part).collect();
+        let denial = match lease.fate {
             Fate::NoCredit { resolved_at, denial, .. } if !self.is_due(now, lease) => {
                 let retry_after_ms = resolved_at.plus_ms(denial.retry_after_ms).ms_since(now);
                 Some(CreditDenial { retry_after_ms, ..denial })
             }
             _ => None,
-        }
+        };
+        (denial, parts)
     }
 
     fn reserved(&self, now: UnixMs, limit: LimitId) -> u64 {
@@ -241,20 +256,20 @@ impl Model {
     }
 
     fn available(&self, limit: LimitId) -> u64 {
-        self.limits[limit.0 as usize].capacity - self.reserved(self.time(), limit)
+        self.limits[limit].capacity - self.reserved(self.time(), limit)
     }
 
     /// The limit after a decrease that is done by `now`; `None` if it is deleted by then.
     fn limit_as_of(&self, now: UnixMs, id: LimitId) -> Option<Limit> {
-        let mut limit = self.limits.get(id.0 as usize)?.clone();
+        let mut limit = self.limits.get(id)?.clone();
         limit.finish_decrease(self.reserved(now, id));
         (limit.standing != LimitPhase::Deleted).then_some(limit)
     }
 
     fn finish_decreases(&mut self) {
-        for place in 0..self.limits.len() {
-            let reserved = self.reserved(self.time(), LimitId(u32::try_from(place).unwrap()));
-            self.limits[place].finish_decrease(reserved);
+        for id in self.limits.ids() {
+            let reserved = self.reserved(self.time(), id);
+            self.limits[id].finish_decrease(reserved);
         }
     }
 }

@@ -96,8 +96,8 @@ impl Pair {
         for &(namespace, lease) in newest.chain(older) {
             for at in [now, self.book.time().plus_ms(ahead)] {
                 let of_book = self.book.lease(at, namespace, lease);
-                let denial = self.book.credit_denial(at, namespace, lease);
-                same("denial", &denial, &self.model.credit_denial(at, namespace, lease))
+                let (denial, requirements) = self.model.credit_denial(at, namespace, lease);
+                same("denial", &self.book.credit_denial(at, (namespace, lease), &requirements), &denial)
                     .map_err(|difference| format!("{lease} at {at}: {difference}"))?;
                 same("lease", &of_book, &self.model.lease(at, namespace, lease))
                     .map_err(|difference| format!("{lease} at {at}: {difference}"))?;
@@ -210,8 +210,13 @@ impl Pair {
 
     fn compare_limits(&self, at: UnixMs) -> Result<(), String> {
         let (book, model) = (&self.book, &self.model);
-        let numbers = u32::try_from(model.limits_ever()).unwrap();
-        for id in (0..=numbers).map(LimitId) {
+        same("limit count", &(book.limit_count() as usize), &model.limit_ids().len())?;
+        for id in model.limit_ids() {
+            let stale = [
+                LimitId { generation: id.generation + 1, ..id },
+                LimitId { generation: id.generation.wrapping_sub(1), ..id },
+            ];
+            same("stale", &stale.map(|id| book.key(id)), &[None, None])?;
             let usage = book.usage(at, id);
             same("usage", &usage, &model.usage(at, id))
                 .and_then(|()| same("limit", &book.limit(at, id), &model.limit(at, id)))

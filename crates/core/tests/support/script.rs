@@ -1,6 +1,7 @@
 //! Random scripts of callers, operators and clocks, from one seed.
 //!
-//! Scripts are endless. The first steps put the limits in key order, so the id of a limit is the index of its key.
+//! Scripts are endless. The first steps put the limits in key order. Later ones delete limits and put others, which get
+//! the slots of the deleted ones.
 
 mod parts;
 mod profile;
@@ -10,8 +11,9 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName,
-    Overage, Part, Period, QUOTA_MAX, QuotaKind, SetQuotas, Setting, SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
+    Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitId, LimitKey, LimitOutcome,
+    NamespaceId, NamespaceName, Outcome, Overage, Part, Period, QUOTA_MAX, QuotaKind, SetQuotas, Setting,
+    SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -19,6 +21,10 @@ use super::step::{Step, Timed, key};
 use profile::{Amounts, Profile};
 
 const LEASES_RECENT: usize = 60;
+/// Keys without a limit at the start.
+const SPARE_KEYS: usize = 6;
+/// Ids of limits that are remembered, stale ones included.
+const IDS_MAX: usize = 200;
 /// 366 days.
 const HOLD_SECONDS_MAX: u32 = 31_622_400;
 const TEAM: NamespaceId = NamespaceId(1);
@@ -38,6 +44,8 @@ pub struct Script {
     put: usize,
     /// Recently sent transactions.
     writes: Vec<Write>,
+    /// Ids that limits had at some time.
+    ids: Vec<LimitId>,
     /// A Book that has applied every step so far. The script reads sequences and balances from it, to choose values
     /// near them.
     shadow: Book,
@@ -95,6 +103,7 @@ impl Script {
             deleted: Vec::new(),
             put: 0,
             writes: Vec::new(),
+            ids: Vec::new(),
             shadow,
             seed,
         }
@@ -214,7 +223,7 @@ impl Script {
 
     /// Mostly a limit that was deleted, with the revision of its deletion.
     fn drop_limit(&mut self) -> Step {
-        let any = (self.namespace(), self.random.index(self.profile.keys + 2));
+        let any = (self.namespace(), self.random.index(self.profile.keys + SPARE_KEYS));
         let (namespace, place) = self.deleted.last().copied().filter(|_| self.random.chance(80)).unwrap_or(any);
         let key = self.profile.key(place);
         let id = self.shadow.resolve(namespace, &key);
@@ -358,8 +367,8 @@ impl Script {
     }
 
     fn put_in(&mut self, namespace: NamespaceId) -> Step {
-        let any = (namespace, self.random.index(self.profile.keys + 2));
-        let again = if self.random.chance(70) { self.deleted.pop() } else { None };
+        let any = (namespace, self.random.index(self.profile.keys + SPARE_KEYS));
+        let again = if self.random.chance(45) { self.deleted.pop() } else { None };
         let (namespace, place) = again.unwrap_or(any);
         let name = self.profile.key(place);
         let before = self.definitions.get(&(namespace, name.clone())).cloned();
@@ -375,7 +384,8 @@ impl Script {
         } else {
             self.definitions.insert((namespace, definition.key.clone()), definition.clone());
         }
-        Step::Put { namespace, definition, expected_revision: self.expected_revision() }
+        let expected_revision = self.expected_revision(namespace, &definition.key);
+        Step::Put { namespace, definition, expected_revision }
     }
 
     fn delete(&mut self) -> Step {
@@ -384,14 +394,20 @@ impl Script {
     }
 
     fn delete_in(&mut self, namespace: NamespaceId) -> Step {
-        let place = self.random.index(self.profile.keys + 2);
+        let place = self.random.index(self.profile.keys + SPARE_KEYS);
         let key = self.profile.key(place);
         self.deleted.push((namespace, place));
-        Step::Delete { namespace, key, expected_revision: self.expected_revision() }
+        let expected_revision = self.expected_revision(namespace, &key);
+        Step::Delete { namespace, key, expected_revision }
     }
 
-    fn expected_revision(&mut self) -> Option<u64> {
-        self.random.chance(20).then(|| self.random.below(4))
+    /// Often the revision of the limit, sometimes an older one.
+    fn expected_revision(&mut self, namespace: NamespaceId, key: &LimitKey) -> Option<u64> {
+        let id = self.shadow.resolve(namespace, key);
+        let limit = id.and_then(|id| self.shadow.limit(self.shadow.time(), id));
+        let revision = limit.map_or(0, |limit| limit.revision);
+        let less = self.random.pick(&[0, 0, 0, 1, 5, revision]);
+        self.random.chance(20).then_some(revision.saturating_sub(less))
     }
 
     fn fresh_definition(&mut self, key: LimitKey, flavor: Flavor) -> Definition {
@@ -499,7 +515,13 @@ impl Iterator for Script {
             }
         };
         let timed = Timed { now, wall: self.wall(), step };
-        self.shadow.apply(timed.at(), timed.step.command());
+        let outcome = self.shadow.apply(timed.at(), timed.step.command());
+        if let Outcome::Limit(LimitOutcome::Changed { limit, .. }) = outcome
+            && !self.ids.contains(&limit)
+        {
+            let place = self.ids.len() % IDS_MAX;
+            self.ids.insert(place.min(self.ids.len()), limit);
+        }
         let _ = self.shadow.drain_journal();
         Some(timed)
     }

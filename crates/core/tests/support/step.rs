@@ -105,6 +105,6 @@ pub fn by_key(name: &str, amount: u64) -> Part {
 }
 
 /// A part that names its limit by id.
-pub fn by_id(number: u32, amount: u64) -> Part {
-    Part { limit: LimitRef::Id(LimitId(number)), amount }
+pub fn by_id(limit: LimitId, amount: u64) -> Part {
+    Part { limit: LimitRef::Id(limit), amount }
 }

@@ -22,7 +22,7 @@ impl TestRegistry {
     pub fn put(&self, namespace: &NamespaceName, definition: Definition) {
         self.change(namespace, definition.key.clone(), |revision, _| {
             Some(LimitInfo {
-                id: LimitId(0),
+                id: LimitId::default(),
                 capacity: definition.capacity,
                 definition,
                 status: LimitStatus::Active,

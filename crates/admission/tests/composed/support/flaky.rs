@@ -198,8 +198,13 @@ impl Credits for FlakyCredits {
         Box::pin(self.1.around(Step::Settle, self.0.settle(actor, requests), fail))
     }
 
-    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
-        Box::pin(self.1.around(Step::Holds, self.0.holds(namespace, lease), Err))
+    fn holds(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+        requirements: Vec<earmark_admission::Amount>,
+    ) -> Answer<'_, Result<HoldState, BackendError>> {
+        Box::pin(self.1.around(Step::Holds, self.0.holds(namespace, lease, requirements), Err))
     }
 
     fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {

@@ -164,8 +164,13 @@ impl Credits for MirroredCredits {
         self.credits.settle(actor, requests)
     }
 
-    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
-        self.credits.holds(namespace, lease)
+    fn holds(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+        requirements: Vec<earmark_admission::Amount>,
+    ) -> Answer<'_, Result<HoldState, BackendError>> {
+        self.credits.holds(namespace, lease, requirements)
     }
 
     fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {

@@ -8,7 +8,7 @@ mod reserve;
 mod write;
 
 use super::result::{changed, put_changed};
-use super::{CodecError, put_setting, quota, setting, template, time};
+use super::{CodecError, limit_id, put_limit_id, put_setting, quota, setting, template, time};
 use crate::book::{ConfigureOutcome, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
 use crate::wire::{Bytes, Put};
 
@@ -170,7 +170,8 @@ fn put_limit(out: &mut Vec<u8>, outcome: &LimitOutcome) {
         }
         LimitOutcome::Changed { limit, revision, status } => {
             out.put_u8(LIMIT_CHANGED);
-            put_changed(out, *limit, *revision, *status);
+            put_limit_id(out, *limit);
+            put_changed(out, *revision, *status);
         }
     }
 }
@@ -186,7 +187,8 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitOutcome> {
         LIMIT_TOO_MANY => LimitOutcome::TooMany,
         LIMIT_QUOTA_EXCEEDED => LimitOutcome::QuotaExceeded(quota::kind(input)?),
         LIMIT_CHANGED => {
-            let (limit, revision, status) = changed(input)?;
+            let limit = limit_id(input)?;
+            let (revision, status) = changed(input)?;
             LimitOutcome::Changed { limit, revision, status }
         }
         _ => return Err(CodecError::Malformed("what became of its limit is unknown")),

@@ -1,14 +1,14 @@
 //! Operation results as bytes, for snapshots, the journal and outcomes.
 
-use crate::book::{LimitId, LimitStatus, OperationResult, VaultId};
+use crate::book::{LimitStatus, OperationResult, VaultId};
 use crate::credits::AccountId;
 use crate::wire::{Bytes, Malformed, Put};
 
 pub(crate) fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
     match *result {
-        OperationResult::Limit { limit, revision, status } => {
+        OperationResult::Limit { revision, status } => {
             out.put_u8(1);
-            put_changed(out, limit, revision, status);
+            put_changed(out, revision, status);
         }
         OperationResult::Vault(vault) => {
             out.put_u8(2);
@@ -26,8 +26,8 @@ pub(crate) fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
 pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malformed> {
     Ok(match input.u8()? {
         1 => {
-            let (limit, revision, status) = changed(input)?;
-            OperationResult::Limit { limit, revision, status }
+            let (revision, status) = changed(input)?;
+            OperationResult::Limit { revision, status }
         }
         2 => OperationResult::Vault(VaultId(input.u32()?)),
         3 => OperationResult::Account(AccountId(input.u32()?)),
@@ -37,21 +37,19 @@ pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malf
     })
 }
 
-/// The id, revision and status of a changed limit.
-pub(super) fn put_changed(out: &mut Vec<u8>, limit: LimitId, revision: u64, status: LimitStatus) {
+/// The revision and status of a changed limit.
+pub(super) fn put_changed(out: &mut Vec<u8>, revision: u64, status: LimitStatus) {
     let (status, to) = match status {
         LimitStatus::Active => (1, 0),
         LimitStatus::Decreasing { to } => (2, to),
         LimitStatus::Deleted => (3, 0),
     };
-    out.put_u32(limit.0);
     out.put_u64(revision);
     out.put_u8(status);
     out.put_u64(to);
 }
 
-pub(super) fn changed(input: &mut Bytes<'_>) -> Result<(LimitId, u64, LimitStatus), Malformed> {
-    let limit = LimitId(input.u32()?);
+pub(super) fn changed(input: &mut Bytes<'_>) -> Result<(u64, LimitStatus), Malformed> {
     let revision = input.u64()?;
     let status = match (input.u8()?, input.u64()?) {
         (1, 0) => LimitStatus::Active,
@@ -59,5 +57,5 @@ pub(super) fn changed(input: &mut Bytes<'_>) -> Result<(LimitId, u64, LimitStatu
         (3, 0) => LimitStatus::Deleted,
         _ => return Err(Malformed("the status of a limit is unknown")),
     };
-    Ok((limit, revision, status))
+    Ok((revision, status))
 }

@@ -8,8 +8,10 @@ fn the_bytes_of_a_command_never_change() {
     let name = NamespaceName::new("team").unwrap();
     let key = LimitKey::new("rpm").unwrap();
     let job = JobId::new("j").unwrap();
-    let parts =
-        [Part { limit: LimitRef::Id(LimitId(6)), amount: 7 }, Part { limit: LimitRef::Key(key.clone()), amount: 8 }];
+    let parts = [
+        Part { limit: LimitRef::Id(LimitId { slot: 6, generation: 3 }), amount: 7 },
+        Part { limit: LimitRef::Key(key.clone()), amount: 8 },
+    ];
     let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
@@ -20,15 +22,15 @@ fn the_bytes_of_a_command_never_change() {
         ),
         (
             Command::Reserve(Reserve { namespace, lease, job: None, requirements: &parts }),
-            format!("04{lease_bytes}{}", "0200000001060000000700000000000000020300000072706d0800000000000000"),
+            format!("04{lease_bytes}{}", "020000000106000000030000000700000000000000020300000072706d0800000000000000"),
         ),
         (
             Command::Reserve(Reserve { namespace, lease, job: Some(&job), requirements: &parts[..1] }),
-            format!("0d{lease_bytes}{}", "010000006a0100000001060000000700000000000000"),
+            format!("0d{lease_bytes}{}", "010000006a010000000106000000030000000700000000000000"),
         ),
         (
             Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),
-            format!("05{lease_bytes}{}", "0100000001060000000700000000000000"),
+            format!("05{lease_bytes}{}", "010000000106000000030000000700000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
         (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),

@@ -10,9 +10,9 @@ use crate::book::codec::{
     CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
     template,
 };
-use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, Operation, VaultId};
+use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::KeyNumber;
 use crate::limits::{Definition, Template};
 use crate::quota::QuotaKind;
@@ -37,7 +37,7 @@ const LIMIT_REDEFINED: u8 = 2;
 const LIMIT_DELETED: u8 = 3;
 
 impl JournalRecord {
-    /// Appends the record to `out`: 55 bytes for a hold, plus its actor.
+    /// Appends the record to `out`: 55 bytes for a hold, plus its key and actor.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         match self {
@@ -182,7 +182,7 @@ fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
     put_moment(out, hold.at);
     out.put_u16(hold.namespace.0);
     out.put_u128(hold.lease.to_u128());
-    out.put_u32(hold.limit.0);
+    out.put_text(hold.limit.as_str());
     out.put_u32(hold.account.0);
     out.put_u16(hold.asset.0);
     out.put_u64(hold.amount);
@@ -197,7 +197,7 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         at: moment(input)?,
         namespace: NamespaceId(input.u16()?),
         lease: LeaseId::from_u128(input.u128()?),
-        limit: LimitId(input.u32()?),
+        limit: LimitKey::new(input.text()?)?,
         account: AccountId(input.u32()?),
         asset: AssetId(input.u16()?),
         amount: input.u64()?,

@@ -48,7 +48,7 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
 }
 
 fn results(number: u32, revision: u64) -> Vec<OperationResult> {
-    let limit = |status| OperationResult::Limit { limit: LimitId(number), revision, status };
+    let limit = |status| OperationResult::Limit { revision, status };
     vec![
         limit(LimitStatus::Active),
         limit(LimitStatus::Decreasing { to: revision }),
@@ -97,7 +97,7 @@ fn hold() -> HoldEntry {
         at: moment(1),
         namespace: NamespaceId(2),
         lease: LeaseId::from_u128(3),
-        limit: LimitId(4),
+        limit: LimitKey::new("usd").unwrap(),
         account: AccountId(5),
         asset: AssetId(6),
         amount: 7,
@@ -127,7 +127,7 @@ fn any_hold() -> impl Strategy<Value = HoldEntry> {
         at: moment(at),
         namespace: NamespaceId(rest.0),
         lease: LeaseId::from_u128(rest.1),
-        limit: LimitId(rest.2),
+        limit: LimitKey::new(&format!("usd:{}", rest.2)).unwrap(),
         account: AccountId(rest.3),
         asset: AssetId(rest.4),
         amount: rest.5,
@@ -258,7 +258,7 @@ fn the_bytes_of_a_record_never_change() {
         "0101000000000000",
         "0200",
         "03000000000000000000000000000000",
-        "04000000",
+        "03000000757364",
         "05000000",
         "0600",
         "0700000000000000"
@@ -298,7 +298,7 @@ fn the_bytes_of_a_record_never_change() {
     let old = definition(Kind::Rolling { window_seconds: 60 }, 5);
     let new = Definition { capacity: 7, ..old.clone() };
     let of_capacity = |capacity: u8| {
-        format!("0a0000006f70656e61693a72706d013c000000{capacity:02x}0000000000000001000000750100000064") + "02"
+        format!("0a0000006f70656e61693a72706d013c000000{capacity:02x}0000000000000001000000750100000064") + "020001"
     };
     let (head, end) = ("0106010000000000000001010000000000000200", "030000000000000006000000757365723a37");
     let [five, seven] = [5, 7].map(of_capacity);

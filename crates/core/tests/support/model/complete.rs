@@ -1,14 +1,14 @@
 //! Complete, in the model.
 
 use earmark_core::{
-    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
+    Complete, CompleteOutcome, Kind, LeaseId, LimitKey, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
     QuotaKind, Release, Settlement, UnixMs,
 };
 
 use super::calendar;
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
 use super::limit::LimitPhase;
-use super::parts::Named;
+use super::parts::{Named, Refused};
 use super::{Model, Reservation};
 
 const OVERAGE_OF_ENDED_MS: u64 = 1_000;
@@ -18,7 +18,8 @@ impl Model {
     pub fn complete(&mut self, said: Complete<'_>) -> CompleteOutcome {
         let names = match self.check_parts(said.namespace, said.actuals, false) {
             Ok(names) => names,
-            Err(invalid) => return CompleteOutcome::Invalid(invalid),
+            Err(Refused::Invalid(why)) => return CompleteOutcome::Invalid(why),
+            Err(Refused::Stale { part }) => return CompleteOutcome::StaleLimit { actual: part },
         };
         let resolved_at = self.time();
         let Some(place) = self.remembered(said.namespace, said.lease) else {
@@ -42,6 +43,7 @@ impl Model {
                 return CompleteOutcome::HeldNothing;
             }
         };
+        self.look_at_all(&parts);
         let job = self.leases.remove(place).job;
         let fate = Fate::Completed { reserved_at, requirements: requirements(&parts), resolved_at };
         self.leases.push(Lease { namespace: said.namespace, id: said.lease, job, fate });
@@ -66,7 +68,7 @@ impl Model {
         let Release { namespace, lease } = said;
         let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
         let held = held.filter(Lease::is_held).and_then(|lease| lease.requirements()).unwrap_or_default();
-        let nothing = |&(limit, _): &_| Part { limit: LimitRef::Id(limit), amount: 0 };
+        let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::Key(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
         let outcome = self.complete(Complete { namespace, lease, actuals: &actuals });
         if matches!(outcome, CompleteOutcome::Completed(_)) {
@@ -85,7 +87,7 @@ impl Model {
             return None;
         }
         let over = actual.saturating_sub(part.amount);
-        let limit = &self.limits[part.limit.0 as usize];
+        let limit = &self.limits[part.limit];
         // A key that was put again as credit cannot take usage of another kind.
         let is_credit = matches!(limit.definition.kind, Kind::Credit(_));
         let exists = limit.standing != LimitPhase::Deleted && !is_credit;
@@ -93,7 +95,7 @@ impl Model {
         let how = if exists && over <= self.available(part.limit) {
             OverageHow::Reserved
         } else if exists && overage == Overage::Debt {
-            self.limits[part.limit.0 as usize].debt += u128::from(over);
+            self.limits[part.limit].debt += u128::from(over);
             OverageHow::Debt
         } else {
             OverageHow::Dropped
@@ -104,7 +106,7 @@ impl Model {
                 self.reservations.remove(place);
                 (actual.min(part.amount) + grown, self.settled_end(part))
             }
-            None => match &self.limits[part.limit.0 as usize].definition.kind {
+            None => match &self.limits[part.limit].definition.kind {
                 kind @ Kind::Calendar { .. } => (grown, calendar::end(kind, now)),
                 _ => (grown, now.plus_ms(OVERAGE_OF_ENDED_MS)),
             },

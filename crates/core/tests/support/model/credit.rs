@@ -119,32 +119,32 @@ impl Model {
 
     /// The credit terms of a limit; `None` for other kinds.
     pub fn terms(&self, limit: LimitId) -> Option<&CreditTerms> {
-        match &self.limits[limit.0 as usize].definition.kind {
+        match &self.limits[limit].definition.kind {
             Kind::Credit(terms) => Some(terms),
             Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => None,
         }
     }
 
     /// The first requirement, by key, whose vault or account does not exist.
-    pub fn missing_account(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<LimitId> {
+    pub fn missing_account(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<usize> {
         let is_missing =
-            |limit: &LimitId| self.terms(*limit).is_some_and(|terms| self.payers(namespace, terms).is_none());
-        let missing = wanted.iter().map(|(limit, _)| *limit).filter(is_missing);
-        missing.min_by_key(|limit| self.limits[limit.0 as usize].definition.key.as_str().to_owned())
+            |place: &usize| self.terms(wanted[*place].0).is_some_and(|terms| self.payers(namespace, terms).is_none());
+        let missing = (0..wanted.len()).filter(is_missing);
+        missing.min_by_key(|place| self.limits[wanted[*place].0].definition.key.as_str())
     }
 
     /// The first requirement, by key, whose account cannot hold the sum of all requirements on it.
     pub fn shortage(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
-        let mut short: Vec<(&str, LimitId, CreditShortage)> = Vec::new();
-        for &(limit, _) in wanted {
+        let mut short: Vec<(&str, usize, CreditShortage)> = Vec::new();
+        for (place, &(limit, _)) in wanted.iter().enumerate() {
             if let Some(terms) = self.terms(limit)
                 && let Err(why) = self.can_hold(namespace, terms, wanted)
             {
-                short.push((self.limits[limit.0 as usize].definition.key.as_str(), limit, why));
+                short.push((self.limits[limit].definition.key.as_str(), place, why));
             }
         }
-        let (_, limit, why) = short.into_iter().min_by_key(|(key, ..)| *key)?;
-        Some(CreditDenial { limit, retry_after_ms: RETRY_MS, why })
+        let (_, requirement, why) = short.into_iter().min_by_key(|(key, ..)| *key)?;
+        Some(CreditDenial { requirement, retry_after_ms: RETRY_MS, why })
     }
 
     fn can_hold(
@@ -181,7 +181,7 @@ impl Model {
 
     /// Usage of a credit limit: the credit of its account, held by any limit.
     pub fn credit_usage(&self, now: UnixMs, limit: LimitId, status: LimitStatus) -> Option<Usage> {
-        let (namespace, terms) = (self.limits[limit.0 as usize].namespace, self.terms(limit)?);
+        let (namespace, terms) = (self.limits[limit].namespace, self.terms(limit)?);
         let (account, _) = self.payers(namespace, terms)?;
         let assets = &self.vaults[self.account(account).vault.0 as usize].assets;
         assets.iter().find(|asset| asset.name == terms.asset)?;
@@ -200,7 +200,7 @@ impl Model {
         let terms = self.terms(limit).unwrap().clone();
         let vault = self.vault(lease.0, &terms.vault).unwrap();
         let (account, revenue) = self.payers(lease.0, &terms).unwrap();
-        let keeps_debt = self.limits[limit.0 as usize].definition.overage == Overage::Debt;
+        let keeps_debt = self.limits[limit].definition.overage == Overage::Debt;
         self.see_asset(vault, &terms.asset);
         let asset = terms.asset;
         self.holds.push(Hold { lease, limit, account, asset, revenue, amount, end, keeps_debt });

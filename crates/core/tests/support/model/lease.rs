@@ -1,10 +1,15 @@
 //! Leases of the model, and when they are forgotten.
 
-use earmark_core::{CreditDenial, Denial, JobId, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
+use earmark_core::{
+    CreditDenial, Denial, JobId, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, LimitKey, NamespaceId, UnixMs,
+};
 
 use super::Model;
 
 const FORGOTTEN_PER_COMMAND: usize = 16;
+
+/// Keys with amounts. Not ids, which may be given to other limits.
+pub type Requirements = Vec<(LimitKey, u64)>;
 
 #[derive(Clone, Debug)]
 pub struct Lease {
@@ -17,17 +22,18 @@ pub struct Lease {
 #[derive(Clone, Debug)]
 pub enum Fate {
     Held { reserved_at: UnixMs, parts: Vec<Held> },
-    Completed { reserved_at: UnixMs, requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
-    Denied { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, retry_at: UnixMs, denial: Denial },
-    NoCredit { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, denial: CreditDenial },
+    Completed { reserved_at: UnixMs, requirements: Requirements, resolved_at: UnixMs },
+    Denied { requirements: Requirements, resolved_at: UnixMs, retry_at: UnixMs, denial: Denial },
+    NoCredit { requirements: Requirements, resolved_at: UnixMs, denial: CreditDenial },
     Marked { resolved_at: UnixMs },
-    Released { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
+    Released { requirements: Requirements, resolved_at: UnixMs },
 }
 
 /// One requirement of an allowed lease, with the definition at that time.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub limit: LimitId,
+    pub key: LimitKey,
     pub amount: u64,
     pub kind: Kind,
     pub end: UnixMs,
@@ -83,6 +89,9 @@ impl Model {
 
     fn forget_at(&mut self, place: usize) {
         let lease = self.leases.remove(place);
+        if let Fate::Held { parts, .. } = &lease.fate {
+            self.look_at_all(parts);
+        }
         self.holds.retain(|hold| hold.lease != (lease.namespace, lease.id));
         self.forgotten_before = self.forgotten_before.max(lease.id.time().plus_ms(1));
     }
@@ -105,7 +114,7 @@ impl Lease {
     }
 
     /// Its requirements; `None` if it was completed before a reserve.
-    pub fn requirements(&self) -> Option<Vec<(LimitId, u64)>> {
+    pub fn requirements(&self) -> Option<Requirements> {
         match self.fate {
             Fate::Held { ref parts, .. } => Some(requirements(parts)),
             Fate::Completed { ref requirements, .. }
@@ -123,8 +132,8 @@ fn end_second(lease: LeaseId, parts: &[Held]) -> u64 {
     lease.time().max(last_end).get().div_ceil(1_000)
 }
 
-pub fn requirements(parts: &[Held]) -> Vec<(LimitId, u64)> {
-    parts.iter().map(|p| (p.limit, p.amount)).collect()
+pub fn requirements(parts: &[Held]) -> Requirements {
+    parts.iter().map(|p| (p.key.clone(), p.amount)).collect()
 }
 
 /// A lease is live while all its reservations are.

@@ -57,26 +57,30 @@ impl Model {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.resolve(put.namespace, &put.definition.key);
-        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        let revision = found.map_or(0, |id| self.limits[id].visible_revision());
         if put.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
         let id = match found {
             Some(id) => {
-                let limit = &mut self.limits[id.0 as usize];
+                let limit = &mut self.limits[id];
                 let exists = limit.standing != LimitPhase::Deleted;
                 if exists && !limit.definition.kind.is_same_kind(&put.definition.kind) {
                     return LimitOutcome::KindDiffers;
                 }
-                limit.redefine(put.definition);
+                if limit.redefine(put.definition) {
+                    self.revise(id);
+                }
                 id
             }
+            None if self.limits.iter().count() >= self.config.limits_max as usize => return LimitOutcome::TooMany,
             None if !self.has_room(put.namespace, QuotaKind::Limits) => {
                 return LimitOutcome::QuotaExceeded(QuotaKind::Limits);
             }
             None => {
-                self.limits.push(Limit::new(put.namespace, put.definition));
-                LimitId(u32::try_from(self.limits.len() - 1).unwrap())
+                let id = self.limits.add(Limit::new(put.namespace, put.definition));
+                self.revise(id);
+                id
             }
         };
         self.changed(id)
@@ -87,17 +91,18 @@ impl Model {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.resolve(delete.namespace, delete.key);
-        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        let revision = found.map_or(0, |id| self.limits[id].visible_revision());
         if delete.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != LimitPhase::Deleted) else {
+        let Some(id) = found.filter(|id| self.limits[*id].standing != LimitPhase::Deleted) else {
             return LimitOutcome::NotFound;
         };
-        let limit = &mut self.limits[id.0 as usize];
-        if !matches!(limit.standing, LimitPhase::Deleting | LimitPhase::Leaving) {
-            limit.revision += 1;
+        if !matches!(self.limits[id].standing, LimitPhase::Deleting | LimitPhase::Leaving) {
+            self.revise(id);
         }
+        self.look_at(id);
+        let limit = &mut self.limits[id];
         let is_kept = self.external.limits && limit.definition.kind.terms().is_none();
         limit.standing = if is_kept { LimitPhase::Leaving } else { LimitPhase::Deleting };
         self.changed(id)
@@ -108,20 +113,27 @@ impl Model {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.resolve(gone.namespace, gone.key);
-        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        let revision = found.map_or(0, |id| self.limits[id].visible_revision());
         if gone.revision != revision {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == LimitPhase::Leaving) else {
+        let Some(id) = found.filter(|id| self.limits[*id].standing == LimitPhase::Leaving) else {
             return LimitOutcome::NotFound;
         };
-        self.limits[id.0 as usize].standing = LimitPhase::Deleting;
+        self.limits[id].standing = LimitPhase::Deleting;
+        self.look_at(id);
         self.changed(id)
+    }
+
+    /// Gives a limit the next revision of the Book.
+    fn revise(&mut self, id: LimitId) {
+        self.revision += 1;
+        self.limits[id].revision = self.revision;
     }
 
     fn changed(&mut self, id: LimitId) -> LimitOutcome {
         self.finish_decreases();
-        let limit = &self.limits[id.0 as usize];
+        let limit = &self.limits[id];
         LimitOutcome::Changed { limit: id, revision: limit.revision, status: limit.status() }
     }
 }
@@ -133,21 +145,18 @@ impl Limit {
             definition: definition.clone(),
             capacity: definition.capacity,
             standing: LimitPhase::Active,
-            revision: 1,
+            revision: 0,
             debt: 0,
             denials_in_a_row: 0,
         }
     }
 
-    fn redefine(&mut self, definition: &Definition) {
+    /// Whether it changed.
+    fn redefine(&mut self, definition: &Definition) -> bool {
         match self.standing {
-            LimitPhase::Deleted => {
-                let revision = self.revision + 1;
-                *self = Limit { revision, ..Limit::new(self.namespace, definition) };
-            }
-            LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => {}
+            LimitPhase::Deleted => *self = Limit::new(self.namespace, definition),
+            LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => return false,
             LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving => {
-                self.revision += 1;
                 self.definition = definition.clone();
                 self.standing = LimitPhase::Decreasing;
                 if definition.capacity >= self.capacity {
@@ -156,6 +165,7 @@ impl Limit {
                 }
             }
         }
+        true
     }
 
     pub fn finish_decrease(&mut self, reserved: u64) {

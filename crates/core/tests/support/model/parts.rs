@@ -6,43 +6,56 @@ use super::Model;
 
 const PARTS_MAX: usize = 32;
 
-/// The limit, if it ever existed, else the text.
+/// The limit, if it exists or is not freed yet, else the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     Number(LimitId),
-    NeverPut(LimitKey),
+    Unknown(LimitKey),
+}
+
+pub enum Refused {
+    Invalid(InvalidParts),
+    Stale { part: usize },
 }
 
 impl Model {
     fn named(&self, namespace: NamespaceId, limit: &LimitRef) -> Named {
         match limit {
             LimitRef::Id(id) => Named::Number(*id),
-            LimitRef::Key(key) => self.resolve(namespace, key).map_or(Named::NeverPut(key.clone()), Named::Number),
+            LimitRef::Key(key) => self.resolve(namespace, key).map_or(Named::Unknown(key.clone()), Named::Number),
         }
     }
 
-    pub fn check_parts(
-        &self,
-        namespace: NamespaceId,
-        parts: &[Part],
-        is_reserve: bool,
-    ) -> Result<Vec<Named>, InvalidParts> {
+    pub fn check_parts(&self, namespace: NamespaceId, parts: &[Part], is_reserve: bool) -> Result<Vec<Named>, Refused> {
+        let invalid = |why| Err(Refused::Invalid(why));
         if !self.knows(namespace) {
-            return Err(InvalidParts::UnknownNamespace);
+            return invalid(InvalidParts::UnknownNamespace);
         }
         if is_reserve && parts.is_empty() {
-            return Err(InvalidParts::Empty);
+            return invalid(InvalidParts::Empty);
         }
         if parts.len() > PARTS_MAX {
-            return Err(InvalidParts::TooMany { found: parts.len() });
+            return invalid(InvalidParts::TooMany { found: parts.len() });
         }
         if is_reserve && let Some(part) = parts.iter().position(|p| p.amount == 0) {
-            return Err(InvalidParts::AmountZero { part });
+            return invalid(InvalidParts::AmountZero { part });
+        }
+        let is_stale = |part: &Part| matches!(part.limit, LimitRef::Id(id) if self.limits.get(id).is_none());
+        if let Some(part) = parts.iter().position(is_stale) {
+            return Err(Refused::Stale { part });
         }
         let names: Vec<Named> = parts.iter().map(|p| self.named(namespace, &p.limit)).collect();
         match (0..names.len()).find(|&part| names[..part].contains(&names[part])) {
-            Some(part) => Err(InvalidParts::Duplicate { part }),
+            Some(part) => invalid(InvalidParts::Duplicate { part }),
             None => Ok(names),
+        }
+    }
+
+    /// Whether a requirement or actual names this key of the namespace.
+    pub fn is_named(&self, name: &Named, namespace: NamespaceId, key: &LimitKey) -> bool {
+        match name {
+            Named::Number(id) => self.limits[*id].namespace == namespace && self.limits[*id].definition.key == *key,
+            Named::Unknown(unknown) => unknown == key,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ACCOUNTS_MAX, JOURNAL_BYTES_PER_DAY, LIMITS_MAX, NamespaceId, NamespaceOutcome, QUOTA_MAX, QuotaKind,
-    QuotasOutcome, SetQuotas, UnixMs, VAULTS_MAX,
+    ACCOUNTS_MAX, JOURNAL_BYTES_PER_DAY, NamespaceId, NamespaceOutcome, QUOTA_MAX, QuotaKind, QuotasOutcome, SetQuotas,
+    UnixMs, VAULTS_MAX,
 };
 
 use super::Model;
@@ -33,7 +33,7 @@ impl Model {
 
     pub fn quota(&self, namespace: NamespaceId, kind: QuotaKind) -> u64 {
         let table = match kind {
-            QuotaKind::Limits | QuotaKind::DerivedLimits => u64::from(LIMITS_MAX),
+            QuotaKind::Limits | QuotaKind::DerivedLimits => u64::from(self.config.limits_max),
             QuotaKind::Templates => 10_240,
             QuotaKind::Vaults => VAULTS_MAX as u64,
             QuotaKind::Accounts => u64::from(ACCOUNTS_MAX),

@@ -6,16 +6,17 @@ use earmark_core::{
 
 use super::calendar;
 use super::hints::{backoff_ms, jittered_ms};
-use super::lease::{Fate, Held, Lease, is_live};
+use super::lease::{Fate, Held, Lease, Requirements, is_live};
 use super::limit::LimitPhase;
-use super::parts::Named;
+use super::parts::{Named, Refused};
 use super::{Model, Reservation};
 
 impl Model {
     pub fn reserve(&mut self, asked: Reserve<'_>) -> ReserveOutcome {
         let names = match self.check_parts(asked.namespace, asked.requirements, true) {
             Ok(names) => names,
-            Err(invalid) => return ReserveOutcome::Invalid(invalid),
+            Err(Refused::Invalid(why)) => return ReserveOutcome::Invalid(why),
+            Err(Refused::Stale { part }) => return ReserveOutcome::StaleLimit { requirement: part },
         };
         if let Some(place) = self.remembered(asked.namespace, asked.lease) {
             return self.reserve_again(place, &names, asked.requirements);
@@ -35,19 +36,17 @@ impl Model {
             .zip(asked.requirements)
             .map(|(name, part)| match name {
                 Named::Number(id) => (*id, part.amount),
-                Named::NeverPut(_) => unreachable!("refused above"),
+                Named::Unknown(_) => unreachable!("refused above"),
             })
             .collect();
         if !self.external.credit
-            && let Some(limit) = self.missing_account(asked.namespace, &wanted)
+            && let Some(requirement) = self.missing_account(asked.namespace, &wanted)
         {
-            return ReserveOutcome::AccountNotFound { limit, retry_after_ms: 10_000 };
+            return ReserveOutcome::AccountNotFound { requirement, retry_after_ms: 10_000 };
         }
         let is_limit = |name: &Named| match name {
-            Named::Number(id) => {
-                self.limits.get(id.0 as usize).is_some_and(|limit| limit.definition.kind.terms().is_none())
-            }
-            Named::NeverPut(_) => false,
+            Named::Number(id) => self.limits.get(*id).is_some_and(|limit| limit.definition.kind.terms().is_none()),
+            Named::Unknown(_) => false,
         };
         if self.external.limits && names.iter().any(is_limit) {
             return ReserveOutcome::LimitsExternal;
@@ -63,14 +62,15 @@ impl Model {
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
         }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
-            return self.deny(&asked, wanted);
+            return self.deny(&asked, &wanted);
         }
         let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {
             None => self.take(&asked, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
-                let fate = Fate::NoCredit { requirements: wanted, resolved_at, denial };
+                let requirements = self.by_key(&wanted);
+                let fate = Fate::NoCredit { requirements, resolved_at, denial };
                 self.leases.push(Lease { namespace, id, job: asked.job.cloned(), fate });
                 ReserveOutcome::InsufficientCredit(denial)
             }
@@ -90,9 +90,13 @@ impl Model {
         let lease = &self.leases[place];
         let Some(before) = lease.requirements() else { return ReserveOutcome::LeaseExpired };
         let is_same = before.len() == parts.len()
-            && before.iter().all(|&(limit, amount)| {
-                names.iter().zip(parts).any(|(name, p)| *name == Named::Number(limit) && p.amount == amount)
+            && before.iter().all(|(key, amount)| {
+                let is_it = |name| self.is_named(name, lease.namespace, key);
+                names.iter().zip(parts).any(|(name, p)| is_it(name) && p.amount == *amount)
             });
+        // The position of what was in the way may be another one in this command.
+        let is_it = |name: &Named, place: usize| self.is_named(name, lease.namespace, &before[place].0);
+        let moved = |place: usize| names.iter().position(|name| is_it(name, place)).unwrap();
         if !is_same {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
@@ -103,13 +107,14 @@ impl Model {
             }
             Fate::Denied { retry_at, ref denial, .. } => ReserveOutcome::ExistsDenied(Denial {
                 retry_after_ms: if denial.never { NEVER_RETRY_MS } else { retry_at.ms_since(now) },
-                limited_by: denial.limited_by[..1].to_vec(),
+                limited_by: vec![moved(denial.limited_by[0])],
                 never: denial.never,
             }),
             Fate::NoCredit { resolved_at, denial, .. } => {
                 let retry_at = resolved_at.plus_ms(denial.retry_after_ms);
                 let retry_after_ms = retry_at.ms_since(now);
-                ReserveOutcome::ExistsInsufficientCredit(CreditDenial { retry_after_ms, ..denial })
+                let requirement = moved(denial.requirement);
+                ReserveOutcome::ExistsInsufficientCredit(CreditDenial { requirement, retry_after_ms, ..denial })
             }
         }
     }
@@ -119,8 +124,8 @@ impl Model {
         let mut refusals: Vec<(String, usize, ReserveOutcome)> = Vec::new();
         for (requirement, name) in names.iter().enumerate() {
             let (key, limit) = match name {
-                Named::NeverPut(key) => (key.to_string(), None),
-                Named::Number(id) => match self.limits.get(id.0 as usize) {
+                Named::Unknown(key) => (key.to_string(), None),
+                Named::Number(id) => match self.limits.get(*id) {
                     Some(limit) => (limit.definition.key.to_string(), Some(limit)),
                     None => (String::new(), None),
                 },
@@ -144,7 +149,7 @@ impl Model {
         let now = self.time();
         let mut parts = Vec::new();
         for &(limit, amount) in wanted {
-            let definition = &mut self.limits[limit.0 as usize];
+            let definition = &mut self.limits[limit];
             definition.denials_in_a_row = 0;
             let kind = definition.definition.kind.clone();
             let end = calendar::end(&kind, now);
@@ -154,47 +159,53 @@ impl Model {
             } else if !is_credit {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
             }
-            parts.push(Held { limit, amount, kind, end });
+            let key = self.limits[limit].definition.key.clone();
+            parts.push(Held { limit, key, amount, kind, end });
         }
         parts.sort_by_key(|p| p.limit);
         self.leases.push(Lease { namespace, id, job, fate: Fate::Held { reserved_at: now, parts } });
         ReserveOutcome::Created { reserved_at: now }
     }
 
-    fn deny(&mut self, asked: &Reserve<'_>, wanted: Vec<(LimitId, u64)>) -> ReserveOutcome {
+    fn deny(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
         let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
         let now = self.time();
         // Limits in the way: whether the capacity is too small, and the wait.
-        let mut in_the_way: Vec<(bool, u64, LimitId)> = Vec::new();
-        for &(limit, amount) in &wanted {
+        let mut in_the_way: Vec<(bool, u64, usize)> = Vec::new();
+        for (place, &(limit, amount)) in wanted.iter().enumerate() {
             if !self.is_in_the_way(limit, amount) {
                 continue;
             }
-            if amount > self.limits[limit.0 as usize].capacity {
-                in_the_way.push((true, 0, limit));
+            if amount > self.limits[limit].capacity {
+                in_the_way.push((true, 0, place));
                 continue;
             }
-            in_the_way.push((false, self.wait_ms(id, limit, amount), limit));
-            let run = &mut self.limits[limit.0 as usize].denials_in_a_row;
+            in_the_way.push((false, self.wait_ms(id, limit, amount), place));
+            let run = &mut self.limits[limit].denials_in_a_row;
             *run = run.saturating_add(1);
         }
-        in_the_way.sort_by_key(|&(never, wait, limit)| (!never, u64::MAX - wait, limit));
+        let requirements = self.by_key(wanted);
+        in_the_way.sort_by_key(|&(never, wait, place)| (!never, u64::MAX - wait, requirements[place].0.clone()));
         let never = in_the_way.iter().any(|&(never, _, _)| never);
         let longest = in_the_way.iter().map(|&(_, wait, _)| wait).max().unwrap();
         let denial = Denial {
             retry_after_ms: if never { NEVER_RETRY_MS } else { longest },
-            limited_by: in_the_way.iter().map(|&(_, _, limit)| limit).collect(),
+            limited_by: in_the_way.iter().map(|&(_, _, place)| place).collect(),
             never,
         };
         let retry_at = now.plus_ms(denial.retry_after_ms);
-        let fate = Fate::Denied { requirements: wanted, resolved_at: now, retry_at, denial: denial.clone() };
+        let fate = Fate::Denied { requirements, resolved_at: now, retry_at, denial: denial.clone() };
         self.leases.push(Lease { namespace, id, job, fate });
         ReserveOutcome::Denied(denial)
     }
 
+    fn by_key(&self, wanted: &[(LimitId, u64)]) -> Requirements {
+        wanted.iter().map(|(limit, amount)| (self.limits[*limit].definition.key.clone(), *amount)).collect()
+    }
+
     fn wait_ms(&self, lease: LeaseId, limit: LimitId, amount: u64) -> u64 {
         let now = self.time();
-        let definition = &self.limits[limit.0 as usize];
+        let definition = &self.limits[limit];
         let hints = &self.config.hints;
         let backoff = backoff_ms(hints, &definition.definition.kind, definition.denials_in_a_row);
         let backoff = jittered_ms(hints, lease, backoff);

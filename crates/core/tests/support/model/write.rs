@@ -192,11 +192,12 @@ impl Model {
         };
         let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
         match outcome {
-            LimitOutcome::Changed { limit, revision, status } => Ok(OperationResult::Limit { limit, revision, status }),
+            LimitOutcome::Changed { revision, status, .. } => Ok(OperationResult::Limit { revision, status }),
             LimitOutcome::Invalid(error) => Err(invalid(InvalidOperation::Definition(error))),
             LimitOutcome::RevisionDiffers { revision } => Err(WriteError::ConditionFailed { operation, revision }),
             LimitOutcome::NotFound => Err(WriteError::ConditionFailed { operation, revision: 0 }),
             LimitOutcome::KindDiffers => Err(invalid(InvalidOperation::LimitKindDiffers)),
+            LimitOutcome::TooMany => Err(invalid(InvalidOperation::TooManyLimits)),
             LimitOutcome::QuotaExceeded(kind) => Err(WriteError::QuotaExceeded { operation: Some(operation), kind }),
             other => panic!("{other:?} in a namespace that is known"),
         }

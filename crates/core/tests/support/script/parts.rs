@@ -3,7 +3,7 @@
 use earmark_core::{Kind, LimitId, LimitRef, NamespaceId, Part};
 
 use super::profile::Amounts;
-use super::{Script, TEAM, unknown_key};
+use super::{SPARE_KEYS, Script, TEAM, unknown_key};
 
 const PARTS_MAX: usize = 32;
 
@@ -34,7 +34,7 @@ impl Script {
     /// Number of limits of a namespace, plus a few unknown ones.
     fn known(&mut self, namespace: NamespaceId) -> usize {
         let known = if namespace == NamespaceId::DEFAULT { self.profile.keys } else { 2 };
-        if self.random.chance(4) && !self.profile.is_calm { known + 2 } else { known }
+        if self.random.chance(8) && !self.profile.is_calm { known + SPARE_KEYS } else { known }
     }
 
     fn part(&mut self, namespace: NamespaceId, place: usize) -> Part {
@@ -80,11 +80,19 @@ impl Script {
                 self.rename(namespace, &mut parts[last..]);
             }
             7..9 => parts[place].limit = LimitRef::Key(unknown_key(&mut self.random)),
-            4 => parts[place].limit = LimitRef::Id(LimitId(self.random.pick(&[999, u32::MAX]))),
+            4 => {
+                let (slot, generation) = (self.random.pick(&[0, 3, 999, u32::MAX]), self.random.pick(&[0, 1, 7]));
+                parts[place].limit = LimitRef::Id(LimitId { slot, generation });
+            }
             // A limit of another namespace, by id.
             5..7 => {
-                let first = if namespace == TEAM { 0 } else { self.profile.keys };
-                parts[last].limit = LimitRef::Id(LimitId(u32::try_from(first).unwrap()));
+                let other = if namespace == TEAM { NamespaceId::DEFAULT } else { TEAM };
+                let id = self.shadow.resolve(other, &self.profile.key(self.random.index(2)));
+                parts[last].limit = id.map_or_else(|| parts[last].limit.clone(), LimitRef::Id);
+            }
+            // An id of any limit so far, which is often stale.
+            9..11 if !self.ids.is_empty() => {
+                parts[place].limit = LimitRef::Id(self.ids[self.random.index(self.ids.len())]);
             }
             _ => {}
         }
@@ -92,24 +100,13 @@ impl Script {
 
     /// Exchanges keys and ids for some limits.
     pub(super) fn rename(&mut self, namespace: NamespaceId, parts: &mut [Part]) {
-        let first = if namespace == TEAM { self.profile.keys } else { 0 };
-        let count = if namespace == TEAM { 2 } else { self.profile.keys };
         for part in parts {
             if self.random.chance(60) {
                 continue;
             }
-            // The team's limits were put in reverse order: its first id has index 1.
-            let place_of = |number: usize| {
-                let place = number.checked_sub(first).filter(|&place| place < count)?;
-                Some(if namespace == TEAM { (self.profile.keys + 1 + place) % 2 } else { place })
-            };
-            let numbers = first..first + count;
             let renamed = match &part.limit {
-                LimitRef::Id(id) => place_of(id.0 as usize).map(|place| LimitRef::Key(self.profile.key(place))),
-                LimitRef::Key(key) => numbers
-                    .clone()
-                    .find(|&number| place_of(number).is_some_and(|place| self.profile.key(place) == *key))
-                    .map(|number| LimitRef::Id(LimitId(u32::try_from(number).unwrap()))),
+                LimitRef::Id(id) => self.shadow.key(*id).map(LimitRef::Key),
+                LimitRef::Key(key) => self.shadow.resolve(namespace, key).map(LimitRef::Id),
             };
             if let Some(limit) = renamed {
                 part.limit = limit;
@@ -120,7 +117,7 @@ impl Script {
     /// Credit that the owner of a requirement can still spend.
     fn owned(&self, namespace: NamespaceId, part: &Part) -> u64 {
         let known = match &part.limit {
-            LimitRef::Id(id) => self.shadow.key(*id).cloned(),
+            LimitRef::Id(id) => self.shadow.key(*id),
             LimitRef::Key(key) => Some(key.clone()),
         };
         let definition = known.and_then(|key| self.definitions.get(&(namespace, key)));
@@ -161,7 +158,8 @@ impl Script {
             }
             11 => {
                 let more = 100..100 + PARTS_MAX + 1 - actuals.len().min(PARTS_MAX);
-                actuals.extend(more.map(|place| Part { limit: LimitRef::Id(LimitId(place as u32)), amount: 1 }));
+                let named = |place: usize| LimitRef::Key(self.profile.key(place));
+                actuals.extend(more.map(|place| Part { limit: named(place), amount: 1 }));
             }
             _ => {}
         }

@@ -43,6 +43,7 @@ impl Profile {
             retention_ms: random.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 30_000, 900_000, 0]),
             lease_ahead_ms: random.pick(&[60_000, 1_000, 0]),
             leases_max: random.pick(&[1_000_000, 1_000, 1_000, 200, 100, 40, 12, 3]),
+            limits_max: random.pick(&[1_000, 1_000, 1_000, 38]),
             clients_max: random.pick(&[1_000, 1_000, 6]),
             hints: if random.chance(30) { Hints::default() } else { hints },
         };

@@ -12,7 +12,7 @@ impl Script {
     pub(super) fn change_template(&mut self) -> Step {
         let namespace = self.namespace();
         let key = LimitKey::pattern(self.random.pick(&PATTERNS)).unwrap();
-        let expected_revision = self.expected_revision();
+        let expected_revision = self.random.chance(20).then(|| self.random.below(40));
         if self.random.chance(30) {
             return Step::DeleteTemplate { namespace, key, expected_revision };
         }

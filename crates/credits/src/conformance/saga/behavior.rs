@@ -87,7 +87,7 @@ pub async fn a_refused_hold_stays_refused(store: Arc<dyn Store>) {
     process.write_next(vec![issue("acme", 100)]).await;
     assert_eq!(process.hold(lease, &[hold_of("acme", 11)]).await, refused);
     assert_eq!(other.hold(lease, &[hold_of("acme", 11)]).await, refused);
-    let state = process.credits.holds(fixture.namespace.clone(), lease).await;
+    let state = process.credits.holds(fixture.namespace.clone(), lease, Vec::new()).await;
     let why = CreditShortage::NotEnough;
     assert_eq!(state, Ok(HoldState::Refused { key: limit("acme"), why }));
     assert!(!process.settle(lease, &[]).await.is_known);
@@ -146,7 +146,7 @@ pub async fn a_lease_that_was_settled_first_holds_nothing(store: Arc<dyn Store>)
     let early = lease();
     assert!(!process.settle(early, &[]).await.is_known);
     assert_eq!(other.hold(early, &[hold_of("acme", 1)]).await, HoldAnswer::Ended);
-    assert_eq!(process.credits.holds(fixture.namespace.clone(), early).await, Ok(HoldState::Ended));
+    assert_eq!(process.credits.holds(fixture.namespace.clone(), early, Vec::new()).await, Ok(HoldState::Ended));
     // Concurrently, the lease is held and settled, or neither.
     for _ in 0..10 {
         let (before, both) = (process.balance("revenue").await.0, lease());
@@ -176,7 +176,7 @@ pub async fn a_lease_that_is_looked_at_while_it_is_held_has_not_ended(store: Arc
         let faulty = Faulty::new(Arc::clone(&store));
         let other = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
         faulty.inject(1, When::After, Mode::Stop);
-        let look = tokio::spawn(async move { other.credits.holds(namespace, lease).await });
+        let look = tokio::spawn(async move { other.credits.holds(namespace, lease, Vec::new()).await });
         faulty.stopped().await;
         if is_settled {
             process.settle(lease, &[]).await;

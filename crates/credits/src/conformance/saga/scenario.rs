@@ -209,7 +209,7 @@ impl Scenario {
         let last = process.last().await;
         let hold = format!("{:?}", {
             use earmark_admission::Credits;
-            process.credits.holds(fixture.namespace.clone(), self.lease).await
+            process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await
         });
         View { balances, entries, accounts, last, hold }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, Definition, HoldEntry, JournalRecord, Kind,
-    LeaseId, LimitEdit, LimitEntry, LimitId, NamespaceId, Operation, Overage, Receipt, SettleEntry, Transaction, TxId,
-    UnixMs, VaultId,
+    LeaseId, LimitEdit, LimitEntry, NamespaceId, Operation, Overage, Receipt, SettleEntry, Transaction, TxId, UnixMs,
+    VaultId,
 };
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -59,7 +59,7 @@ pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
         at: UnixMs::new(1_700_000_000_000).into(),
         namespace: NamespaceId::DEFAULT,
         lease: LeaseId::from_u128(amount.into()),
-        limit: LimitId(1),
+        limit: "usd".parse().unwrap(),
         account: AccountId(account),
         asset: AssetId(0),
         amount,
@@ -72,7 +72,7 @@ fn hold(random: &mut StdRng) -> HoldEntry {
         at: UnixMs::new(random.r#gen()).into(),
         namespace: NamespaceId(random.r#gen()),
         lease: LeaseId::from_u128(random.r#gen()),
-        limit: LimitId(random.r#gen()),
+        limit: format!("usd:{}", random.r#gen::<u32>()).parse().unwrap(),
         account: AccountId(random.gen_range(0..ACCOUNTS)),
         asset: AssetId(random.gen_range(0..2)),
         amount: random.r#gen(),

@@ -20,7 +20,7 @@ async fn a_status_says_who_leads_who_votes_and_who_is_behind() {
             "last_log_index": 9, "applied_index": 8, "snapshot_index": null, "quorum_ack_ms": null,
             "members": [member(1, "leader", 0.into()), member(2, "voter", 4.into()), member(3, "learner", Value::Null)],
             "settings": {
-                "retention_ms": 900_000, "leases_max": 1 << 26, "hint_concurrency_base_ms": 50,
+                "retention_ms": 900_000, "leases_max": 1 << 26, "limits_max": 10_000_000, "hint_concurrency_base_ms": 50,
                 "hint_concurrency_max_ms": 2_000, "hint_rolling_base_ms": 100, "hint_rolling_window_part": 10,
                 "hint_rolling_max_ms": 5_000, "hint_jitter_percent": 20, "hint_decreasing_ms": 10_000,
             },

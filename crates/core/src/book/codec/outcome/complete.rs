@@ -2,8 +2,8 @@
 
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size};
-use crate::book::codec::CodecError;
-use crate::book::{Charge, CompleteOutcome, LimitId, OverageHow, OverageTaken, Settlement};
+use crate::book::codec::{CodecError, limit_id, put_limit_id};
+use crate::book::{Charge, CompleteOutcome, OverageHow, OverageTaken, Settlement};
 use crate::wire::{Bytes, Put};
 
 const INVALID: u8 = 1;
@@ -14,12 +14,17 @@ const OVERLOADED: u8 = 5;
 const MARKED: u8 = 6;
 const COMPLETED: u8 = 7;
 const LEASES_QUOTA_EXCEEDED: u8 = 8;
+const STALE_LIMIT: u8 = 9;
 
 pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
     match outcome {
         CompleteOutcome::Invalid(why) => {
             out.put_u8(INVALID);
             put_invalid_parts(out, *why);
+        }
+        CompleteOutcome::StaleLimit { actual } => {
+            out.put_u8(STALE_LIMIT);
+            put_size(out, *actual);
         }
         CompleteOutcome::Before => out.put_u8(BEFORE),
         CompleteOutcome::HeldNothing => out.put_u8(HELD_NOTHING),
@@ -37,6 +42,7 @@ pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
 pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
     Ok(match input.u8()? {
         INVALID => CompleteOutcome::Invalid(invalid_parts(input)?),
+        STALE_LIMIT => CompleteOutcome::StaleLimit { actual: size(input)? },
         BEFORE => CompleteOutcome::Before,
         HELD_NOTHING => CompleteOutcome::HeldNothing,
         UNKNOWN_BY_AGE => CompleteOutcome::UnknownByAge,
@@ -61,7 +67,7 @@ fn settlement(input: &mut Bytes<'_>) -> Result<Settlement> {
 
 fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {
     let OverageTaken { limit, amount, how } = overage;
-    out.put_u32(limit.0);
+    put_limit_id(out, *limit);
     out.put_u64(*amount);
     out.put_u8(match how {
         OverageHow::Reserved => 1,
@@ -72,7 +78,7 @@ fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {
 
 fn overage(input: &mut Bytes<'_>) -> Result<OverageTaken> {
     Ok(OverageTaken {
-        limit: LimitId(input.u32()?),
+        limit: limit_id(input)?,
         amount: input.u64()?,
         how: match input.u8()? {
             1 => OverageHow::Reserved,
@@ -85,7 +91,7 @@ fn overage(input: &mut Bytes<'_>) -> Result<OverageTaken> {
 
 fn put_charge(out: &mut Vec<u8>, charge: &Charge) {
     let Charge { limit, cost, paid, debt, uncollected } = charge;
-    out.put_u32(limit.0);
+    put_limit_id(out, *limit);
     for amount in [cost, paid, debt, uncollected] {
         out.put_u64(*amount);
     }
@@ -93,7 +99,7 @@ fn put_charge(out: &mut Vec<u8>, charge: &Charge) {
 
 fn charge(input: &mut Bytes<'_>) -> Result<Charge> {
     Ok(Charge {
-        limit: LimitId(input.u32()?),
+        limit: limit_id(input)?,
         cost: input.u64()?,
         paid: input.u64()?,
         debt: input.u64()?,

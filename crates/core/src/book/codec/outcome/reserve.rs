@@ -3,7 +3,7 @@
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size, time};
 use crate::book::codec::{CodecError, quota};
-use crate::book::{CreditDenial, CreditShortage, Denial, LimitId, ReserveOutcome};
+use crate::book::{CreditDenial, CreditShortage, Denial, ReserveOutcome};
 use crate::wire::{Bytes, Put};
 
 const INVALID: u8 = 1;
@@ -23,12 +23,17 @@ const CREATED: u8 = 14;
 const LIMITS_EXTERNAL: u8 = 15;
 const ACCOUNT_NOT_FOUND: u8 = 16;
 const QUOTA_EXCEEDED: u8 = 17;
+const STALE_LIMIT: u8 = 18;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
     match outcome {
         ReserveOutcome::Invalid(why) => {
             out.put_u8(INVALID);
             put_invalid_parts(out, *why);
+        }
+        ReserveOutcome::StaleLimit { requirement } => {
+            out.put_u8(STALE_LIMIT);
+            put_size(out, *requirement);
         }
         ReserveOutcome::ExistsWithOtherRequirements => out.put_u8(EXISTS_WITH_OTHER_REQUIREMENTS),
         ReserveOutcome::Exists { reserved_at } => {
@@ -63,9 +68,9 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
-        ReserveOutcome::AccountNotFound { limit, retry_after_ms } => {
+        ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => {
             out.put_u8(ACCOUNT_NOT_FOUND);
-            out.put_u32(limit.0);
+            put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
         ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_EXTERNAL),
@@ -93,6 +98,7 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
 pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
     Ok(match input.u8()? {
         INVALID => ReserveOutcome::Invalid(invalid_parts(input)?),
+        STALE_LIMIT => ReserveOutcome::StaleLimit { requirement: size(input)? },
         EXISTS_WITH_OTHER_REQUIREMENTS => ReserveOutcome::ExistsWithOtherRequirements,
         EXISTS => ReserveOutcome::Exists { reserved_at: time(input)? },
         EXISTS_DENIED => ReserveOutcome::ExistsDenied(denial(input)?),
@@ -103,7 +109,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         UNKNOWN_LIMIT => ReserveOutcome::UnknownLimit { requirement: size(input)? },
         LIMIT_DECREASING => ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? },
         ACCOUNT_NOT_FOUND => {
-            ReserveOutcome::AccountNotFound { limit: LimitId(input.u32()?), retry_after_ms: input.u64()? }
+            ReserveOutcome::AccountNotFound { requirement: size(input)?, retry_after_ms: input.u64()? }
         }
         LIMITS_EXTERNAL => ReserveOutcome::LimitsExternal,
         OVERLOADED => ReserveOutcome::Overloaded,
@@ -118,21 +124,17 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
 fn put_denial(out: &mut Vec<u8>, denial: &Denial) {
     let Denial { retry_after_ms, limited_by, never } = denial;
     out.put_u64(*retry_after_ms);
-    put_list(out, limited_by, |out, limit| out.put_u32(limit.0));
+    put_list(out, limited_by, |out, requirement| put_size(out, *requirement));
     out.put_u8((*never).into());
 }
 
 fn denial(input: &mut Bytes<'_>) -> Result<Denial> {
-    Ok(Denial {
-        retry_after_ms: input.u64()?,
-        limited_by: list(input, |input| Ok(LimitId(input.u32()?)))?,
-        never: input.bool()?,
-    })
+    Ok(Denial { retry_after_ms: input.u64()?, limited_by: list(input, size)?, never: input.bool()? })
 }
 
 fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
-    let CreditDenial { limit, retry_after_ms, why } = denial;
-    out.put_u32(limit.0);
+    let CreditDenial { requirement, retry_after_ms, why } = denial;
+    put_size(out, *requirement);
     out.put_u64(*retry_after_ms);
     out.put_u8(match why {
         CreditShortage::UnknownAccount => 1,
@@ -144,7 +146,7 @@ fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
 
 fn credit_denial(input: &mut Bytes<'_>) -> Result<CreditDenial> {
     Ok(CreditDenial {
-        limit: LimitId(input.u32()?),
+        requirement: size(input)?,
         retry_after_ms: input.u64()?,
         why: match input.u8()? {
             1 => CreditShortage::UnknownAccount,

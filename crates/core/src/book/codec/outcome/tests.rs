@@ -71,7 +71,7 @@ impl Numbers {
     }
 
     fn limit(&mut self) -> LimitId {
-        LimitId(self.u32())
+        LimitId { slot: self.u32(), generation: self.u32() }
     }
 
     /// As many items as a lease can have.
@@ -221,7 +221,7 @@ fn invalid_parts(n: &mut Numbers) -> Vec<InvalidParts> {
 }
 
 fn denial(n: &mut Numbers) -> Denial {
-    Denial { retry_after_ms: n.u64(), limited_by: n.list(Numbers::limit), never: n.one_of(&[false, true]) }
+    Denial { retry_after_ms: n.u64(), limited_by: n.list(Numbers::size), never: n.one_of(&[false, true]) }
 }
 
 fn credit_denials(n: &mut Numbers) -> Vec<CreditDenial> {
@@ -233,13 +233,14 @@ fn credit_denials(n: &mut Numbers) -> Vec<CreditDenial> {
     ];
     of_each(shortages, |why| {
         n.restart();
-        CreditDenial { limit: n.limit(), retry_after_ms: n.u64(), why }
+        CreditDenial { requirement: n.size(), retry_after_ms: n.u64(), why }
     })
 }
 
 fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
     every![n:
         ReserveOutcome::Invalid(_) => of_each(invalid_parts(n), ReserveOutcome::Invalid),
+        ReserveOutcome::StaleLimit { .. } => [ReserveOutcome::StaleLimit { requirement: n.size() }],
         ReserveOutcome::ExistsWithOtherRequirements => [ReserveOutcome::ExistsWithOtherRequirements],
         ReserveOutcome::Exists { .. } => [ReserveOutcome::Exists { reserved_at: n.time() }],
         ReserveOutcome::ExistsDenied(_) => [ReserveOutcome::ExistsDenied(denial(n))],
@@ -256,7 +257,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
             ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
         ],
         ReserveOutcome::AccountNotFound { .. } => [
-            ReserveOutcome::AccountNotFound { limit: n.limit(), retry_after_ms: n.u64() },
+            ReserveOutcome::AccountNotFound { requirement: n.size(), retry_after_ms: n.u64() },
         ],
         ReserveOutcome::LimitsExternal => [ReserveOutcome::LimitsExternal],
         ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
@@ -288,6 +289,7 @@ fn settlements(n: &mut Numbers) -> Vec<Settlement> {
 fn completes(n: &mut Numbers) -> Vec<CompleteOutcome> {
     every![n:
         CompleteOutcome::Invalid(_) => of_each(invalid_parts(n), CompleteOutcome::Invalid),
+        CompleteOutcome::StaleLimit { .. } => [CompleteOutcome::StaleLimit { actual: n.size() }],
         CompleteOutcome::Before => [CompleteOutcome::Before],
         CompleteOutcome::HeldNothing => [CompleteOutcome::HeldNothing],
         CompleteOutcome::UnknownByAge => [CompleteOutcome::UnknownByAge],
@@ -302,7 +304,7 @@ fn results(n: &mut Numbers) -> Vec<OperationResult> {
     every![n:
         OperationResult::Limit { .. } => of_each(statuses(n), |status| {
             n.restart();
-            OperationResult::Limit { limit: n.limit(), revision: n.u64(), status }
+            OperationResult::Limit { revision: n.u64(), status }
         }),
         OperationResult::Vault(_) => [OperationResult::Vault(VaultId(n.u32()))],
         OperationResult::Account(_) => [OperationResult::Account(AccountId(n.u32()))],
@@ -490,10 +492,10 @@ fn refusal(bytes: &[u8]) -> String {
 #[test]
 fn a_list_is_as_long_as_a_lease_can_make_it_and_no_longer() {
     let with = |count: usize| -> [Outcome; 4] {
-        let limit = LimitId(7);
+        let limit = LimitId { slot: 7, generation: 1 };
         let overage = OverageTaken { limit, amount: 1, how: OverageHow::Debt };
         let charge = Charge { limit, cost: 1, paid: 2, debt: 3, uncollected: 4 };
-        let denial = Denial { retry_after_ms: 1, limited_by: vec![limit; count], never: false };
+        let denial = Denial { retry_after_ms: 1, limited_by: vec![7; count], never: false };
         let [ignored, overages, charges] = [
             Settlement { ignored: vec![1; count], ..Settlement::default() },
             Settlement { overages: vec![overage; count], ..Settlement::default() },
@@ -536,19 +538,19 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
     for (bytes, why) in [
         (&[][..], "it ends too early"),
         (&[0], "its tag is unknown"),
-        (&[8, 0, 10], "its setting is unknown"),
+        (&[8, 0, 11], "its setting is unknown"),
         (&[9], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
         (&[2, 10], "what became of its limit is unknown"),
         (&[2, 1, 11], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
         (&[2, 1, 9, 4], "the field of its definition is unknown"),
-        (&[3, 18], "what became of its reserve is unknown"),
+        (&[3, 19], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),
-        (&[3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5], "why there was no credit is unknown"),
-        (&[4, 9], "what became of its complete is unknown"),
+        (&[3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5], "why there was no credit is unknown"),
+        (&[4, 10], "what became of its complete is unknown"),
         (&[5, 4], "what became of its transaction is unknown"),
         (&[5, 1, 15], "why its transaction was refused is unknown"),
         (&[5, 1, 1, 7], "what is wrong with its transaction is unknown"),
