@@ -343,7 +343,7 @@ mod tests {
         let calendar = |rest: &str| format!(r#"{{"key":"a","kind":"calendar","capacity":1{rest}}}"#);
         for (json, message) in [
             (r#"{"kind":"rolling"}"#.into(), "key is required"),
-            (r#"{"key":"a/b","kind":"rolling"}"#.into(), "key: found '/' at byte 1"),
+            (r#"{"key":"a!b","kind":"rolling"}"#.into(), "key: found '!' at byte 1"),
             (r#"{"key":5}"#.into(), "key: found 5, allowed is a string"),
             (r#"{"key":"a","kind":"bursty"}"#.into(), "kind: found \"bursty\", allowed are rolling"),
             (rolling(r#""capacity":1"#), "window_seconds is required for a rolling limit"),

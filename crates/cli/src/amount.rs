@@ -30,7 +30,7 @@ pub(crate) fn actual(text: &str) -> Result<KeyAmount, String> {
 }
 
 fn parse(text: &str, least: u64) -> Result<KeyAmount, String> {
-    let Some((key, amount)) = text.split_once('=') else {
+    let Some((key, amount)) = text.rsplit_once('=') else {
         return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
     };
     let key = LimitKey::new(key).map_err(|error| error.to_string())?;
@@ -57,21 +57,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_and_an_amount_are_split_at_the_equals_sign() {
+    fn a_key_and_an_amount_are_split_at_the_last_equals_sign() {
         let key = LimitKey::new("openai:gpt-4o:tpm").unwrap();
         let parsed = |amount| Ok(KeyAmount { key: key.clone(), amount });
         assert_eq!(requirement("openai:gpt-4o:tpm=1500"), parsed(1_500));
         assert_eq!(requirement("openai:gpt-4o:tpm=6k"), parsed(6_000));
         assert_eq!(actual(&format!("openai:gpt-4o:tpm={}", u64::MAX)), parsed(u64::MAX));
         assert_eq!(actual("openai:gpt-4o:tpm=0"), parsed(0));
+        let key = LimitKey::new("model=gpt-4o/tpm").unwrap();
+        assert_eq!(requirement("model=gpt-4o/tpm=2"), Ok(KeyAmount { key, amount: 2 }));
     }
 
     #[test]
     fn a_wrong_argument_is_named_with_the_allowed_values() {
         for (text, message) in [
             ("rpm", "found \"rpm\", allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"),
-            ("=1", "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
-            ("a b=1", "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
+            ("=1", "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%"),
+            ("a b=1", "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%"),
             ("a=0", "amount: found \"0\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
             ("a=-1", "amount: found \"-1\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
         ] {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::Args;
 use earmark_admission::{BATCH_MAX, LimitDocument};
-use earmark_client::http::Method;
+use earmark_client::http::{Method, encoded};
 use earmark_core::{Definition, REQUIREMENTS_MAX};
 use serde_json::Value;
 
@@ -219,7 +219,7 @@ async fn delete_limits(url: &ServerUrl, definitions: &[Definition], progress: Pr
     let client = Client::new(url)?;
     let mut steps = Steps::new(progress, "deleting limits", definitions.len());
     for definition in definitions {
-        let path = format!("/v1/admin/limits/{}", definition.key);
+        let path = format!("/v1/admin/limits/{}", encoded(definition.key.as_str()));
         let _: Value = client.call(Method::DELETE, &path, None).await?;
         steps.step();
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use earmark_admission::ChangeCursor;
+use earmark_client::http::encoded;
 use earmark_core::{Actor, LimitKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -35,18 +36,18 @@ pub(crate) struct ChangesArgs {
 }
 
 impl ChangesArgs {
-    /// The path and query of the page. Keys and actors have no character that a query has to escape.
+    /// The path and query of the page.
     fn path(&self) -> String {
         let mut path = format!("/v1/audit?after={}&page_size={}", self.after, self.page_size);
         for (name, value) in self.filters() {
-            _ = write!(path, "&{name}={value}");
+            _ = write!(path, "&{name}={}", encoded(value));
         }
         path
     }
 
     /// The options that repeat the filters.
     fn options(&self) -> String {
-        self.filters().map(|(name, value)| format!(" --{name} {value}")).collect()
+        self.filters().map(|(name, value)| format!(" --{name} {}", output::shell_word(value))).collect()
     }
 
     fn filters(&self) -> impl Iterator<Item = (&'static str, &str)> {

@@ -1,6 +1,7 @@
 //! `earmark balance` and `earmark audit`.
 
 use clap::Args;
+use earmark_client::http::encoded;
 use earmark_core::{AccountName, VaultName};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,8 @@ struct Totals {
 }
 
 pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
-    let path = format!("/v1/vaults/{}/accounts/{}/balances", args.vault, args.account);
+    let path =
+        format!("/v1/vaults/{}/accounts/{}/balances", encoded(args.vault.as_str()), encoded(args.account.as_str()));
     let found: Balances = request::get(&args.client, &path)?;
     output::show(args.client.json, &found, |found| {
         if found.balances.is_empty() {
@@ -107,7 +109,7 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     if args.changes {
         return changes::show(&args.client, &args.log);
     }
-    let audit: Audit = request::get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
+    let audit: Audit = request::get(&args.client, &format!("/v1/vaults/{}/audit", encoded(args.vault.as_str())))?;
     output::show(args.client.json, &audit, |audit| audit.text(&args.vault))?;
     Ok(if audit.balanced { Done::Ok } else { Done::Failed })
 }

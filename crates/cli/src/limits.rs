@@ -4,7 +4,7 @@ mod put;
 mod show;
 
 use clap::{Args, Subcommand};
-use earmark_client::http::Method;
+use earmark_client::http::{Method, encoded};
 use earmark_core::LimitKey;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,12 @@ pub(crate) struct KeyArgs {
     client: ClientArgs,
 }
 
+impl KeyArgs {
+    fn path(&self) -> String {
+        format!("{PATH}/{}", encoded(self.key.as_str()))
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Only limits whose key begins like this, such as gpt-4o:
@@ -118,7 +124,7 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
         limit: Limit,
         usage: Usage,
     }
-    let path = format!("{PATH}/{}", args.key);
+    let path = args.path();
     let answer: Answer = request::get(&args.client, &path)?;
     let usage = request::get(&args.client, &format!("{path}/usage"))?;
     let document = Document { limit: answer.limit, usage };
@@ -136,11 +142,11 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     struct Document {
         limits: Vec<Limit>,
     }
-    let prefix = args.prefix.as_ref().map(|prefix| format!("prefix={prefix}"));
+    let prefix = args.prefix.as_ref().map(|prefix| format!("prefix={}", encoded(prefix.as_str())));
     let (mut document, mut after) = (Document { limits: Vec::new() }, None);
     loop {
         let query: Vec<String> =
-            prefix.iter().cloned().chain(after.map(|key: String| format!("after={key}"))).collect();
+            prefix.iter().cloned().chain(after.map(|key: String| format!("after={}", encoded(&key)))).collect();
         let mark = if query.is_empty() { "" } else { "?" };
         let page: Page = request::get(&args.client, &format!("{PATH}{mark}{}", query.join("&")))?;
         document.limits.extend(page.limits);
@@ -153,7 +159,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {
-    let changed: Changed = request::delete(&args.client, &format!("{PATH}/{}", args.key))?;
+    let changed: Changed = request::delete(&args.client, &args.path())?;
     output::show(args.client.json, &changed, |changed| match changed.status.as_str() {
         "deleted" => format!("{} is deleted\n", args.key),
         "decreasing" => {

@@ -1,5 +1,6 @@
 //! Standard output: text and tables for people, JSON for programs.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +33,12 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::System { what: "standard output", source: error.into() })?;
     print(&(escaped(&text) + "\n"))
+}
+
+/// One word of a command that a person may copy into a shell: quoted where the shell would read it differently.
+pub(crate) fn shell_word(text: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._@+-/=%".contains(&byte);
+    if text.bytes().all(is_plain) { Cow::Borrowed(text) } else { Cow::Owned(format!("'{text}'")) }
 }
 
 /// Each line of `text` with visible characters only.

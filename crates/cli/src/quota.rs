@@ -1,7 +1,7 @@
 //! `earmark quota`: show and set the quotas of a namespace.
 
 use clap::{Args, Subcommand};
-use earmark_client::http::Method;
+use earmark_client::http::{Method, encoded};
 use earmark_core::{NamespaceName, QuotaKind};
 use serde_json::{Map, Value, json};
 
@@ -83,7 +83,7 @@ impl QuotaCommand {
 
 pub(crate) fn run(command: &QuotaCommand) -> Result<Done, Failure> {
     let args = command.client();
-    let path = |namespace: &NamespaceName| format!("/v1/admin/quotas/{namespace}");
+    let path = |namespace: &NamespaceName| format!("/v1/admin/quotas/{}", encoded(namespace.as_str()));
     match command {
         QuotaCommand::Get(get) => {
             let answer: Value = request::get(args, &path(&get.namespace))?;

@@ -103,7 +103,10 @@ impl Answer {
 
     fn text(&self, lease: LeaseId, keys: &[KeyAmount]) -> String {
         if self.allowed {
-            let actuals: String = keys.iter().map(|part| format!(" --actual {}=AMOUNT", part.key)).collect();
+            let actuals: String = keys
+                .iter()
+                .map(|part| format!(" --actual {}", output::shell_word(&format!("{}=AMOUNT", part.key))))
+                .collect();
             return format!("allowed, lease {lease}\nwhen done: earmark complete --lease {lease}{actuals}\n");
         }
         let mut text = format!("denied, lease {lease}\n");

@@ -20,11 +20,13 @@
 mod pool;
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::Bytes;
 pub use hyper::header::HeaderMap;
 pub use hyper::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub(crate) use pool::ConnectionPool;
 
@@ -35,6 +37,21 @@ use crate::options::{ClientOptions, OptionsError, Protocol};
 
 /// The number of characters of an unexpected body that an error message shows.
 const EXCERPT_CHARS: usize = 200;
+
+/// The bytes of a name that are encoded: all but letters, digits, and punctuation that stands for itself in a path
+/// segment and in a query. `%` and `/` are encoded, so that the keys `a%2Fb` and `a/b` stay different.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':').remove(b'@');
+
+/// Percent-encodes a name for one segment of a path or one value of a query.
+///
+/// ```
+/// assert_eq!(earmark_client::http::encoded("team/a%2F|k=v+1").to_string(), "team%2Fa%252F%7Ck%3Dv%2B1");
+/// ```
+#[must_use]
+pub fn encoded(name: &str) -> impl Display + '_ {
+    utf8_percent_encode(name, ENCODED)
+}
 
 /// One HTTP request.
 #[derive(Clone, Debug)]

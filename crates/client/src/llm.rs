@@ -89,7 +89,7 @@ impl Model {
     /// A model. Its limits are `global:llm:<provider>:<model>:rpm`, `:tpm` and `:concurrency`.
     ///
     /// # Errors
-    /// When a name has characters that a limit key cannot have. Replace a `/` in the name of a model, for example by `:`.
+    /// When a name has characters that a limit key cannot have, such as a space.
     pub fn new(provider: &str, model: &str) -> Result<Model, NameError> {
         let key = |what: &str| format!("global:llm:{provider}:{model}:{what}").parse();
         Ok(Model {
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn names_that_make_no_key_are_refused() {
-        assert!(Model::new("openai", "a/b").is_err());
+        assert!(Model::new("openai", "a b").is_err());
         assert!(model().call(&Bytes, "", 1).for_tenant("a b").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The ledger schema: accounts, transfers, and their codes.
 
 use earmark_admission::Amount;
-use earmark_core::{Kind, Label, LeaseId, LimitKey, NamespaceName};
+use earmark_core::{Kind, Label, LeaseId, LeaseScope, LimitKey, LimitScope, NamespaceName};
 use sha2::{Digest, Sha256};
 use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
 
@@ -76,6 +76,10 @@ impl LimitName {
     /// The limit of a requirement or an actual of a lease in `namespace`.
     pub(crate) fn of(namespace: &NamespaceName, amount: &Amount) -> LimitName {
         LimitName { namespace: namespace.clone(), key: amount.key.clone() }
+    }
+
+    fn scope(&self) -> LimitScope<'_> {
+        LimitScope(&self.namespace, &self.key)
     }
 
     /// A limit of the default namespace.
@@ -184,24 +188,28 @@ impl LeaseName {
         }
     }
 
-    pub(crate) fn reserve_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
-        Label::Reserve(&self.namespace, self.lease, key).id().to_u128()
+    fn scope(&self) -> LeaseScope<'_> {
+        LeaseScope(&self.namespace, self.lease)
     }
 
-    pub(crate) fn rereserve_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
-        Label::Rereserve(&self.namespace, self.lease, key).id().to_u128()
+    pub(crate) fn reserve_id(&self, limit: &LimitName) -> u128 {
+        Label::Reserve(self.scope(), limit.scope()).id().to_u128()
     }
 
-    pub(crate) fn debt_id(&self, LimitName { key, .. }: &LimitName) -> u128 {
-        Label::Debt(&self.namespace, self.lease, key).id().to_u128()
+    pub(crate) fn rereserve_id(&self, limit: &LimitName) -> u128 {
+        Label::Rereserve(self.scope(), limit.scope()).id().to_u128()
+    }
+
+    pub(crate) fn debt_id(&self, limit: &LimitName) -> u128 {
+        Label::Debt(self.scope(), limit.scope()).id().to_u128()
     }
 
     /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no name; any id works,
     /// since a reservation can be voided only once.
     pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128) -> u128 {
         match limit {
-            Some(LimitName { key, .. }) => Label::Void(&self.namespace, self.lease, key).id().to_u128(),
-            None => earmark_core::id128(&format!("xfer:void:{}:#{account:032x}", self.lease)).to_u128(),
+            Some(limit) => Label::Void(self.scope(), limit.scope()).id().to_u128(),
+            None => earmark_core::id128(&format!("xfer:void:{}:#{account:032x}", self.scope())).to_u128(),
         }
     }
 }

@@ -30,7 +30,7 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
-    /// Key of the limit, which callers name in reserve: letters, digits and :._@+-
+    /// Key of the limit, which callers name in reserve: letters, digits and :._@+-/|=~%
     #[arg(long, required_unless_present = "file")]
     key: Option<LimitKey>,
     /// Kind of limit. rolling: usage per time window; concurrency: calls at the same time; calendar: usage per hour, day,
@@ -335,7 +335,7 @@ mod tests {
             ("--key a --kind rolling --capacity 1 --window 0", "found \"0\", allowed are 1 s to 366 d"),
             ("--key a --kind rolling --capacity 1 --window 31622401", "found \"31622401\", allowed are 1 s to 366 d"),
             ("--key a --kind rolling --capacity 0 --window 1", "found \"0\", allowed are whole numbers from 1"),
-            ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
+            ("--key a!b --kind rolling --capacity 1 --window 1", "limit key: found '!' at byte 1"),
             ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, calendar, credit]"),
             ("--key a --kind rolling --window 1", "--capacity is required for a rolling limit"),
             ("--key a --kind rolling --window 1 --asset usd", "--asset is not allowed for a rolling limit"),

@@ -300,3 +300,43 @@ fn a_node_reports_its_metrics() {
     assert!(text.contains("earmark_node_fsync_seconds_bucket{le=\"0.0002\"}"), "{text}");
     assert_eq!(server.get("/readyz"), r#"{"status":"ready"}"#);
 }
+
+/// Keys with characters that URLs and shells treat specially.
+const WIDE: [&str; 10] = [".", "..", "a/b", "a%2Fb", "a//b", "a/../b", "k=v", "k+v", "a|b", "~%"];
+
+#[test]
+fn keys_with_every_allowed_character_survive_a_backup_and_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    let (amounts, mut leases) = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], Vec::new());
+    for (key, amount) in WIDE.iter().zip(amounts) {
+        let put = ["limits", "put", "--key", key, "--kind", "concurrency", "--capacity", "10", "--timeout", "1h"];
+        server.earmark(&put).ends(0);
+        let reserved = server.earmark(&["reserve", "--key", &format!("{key}={amount}"), "--json"]).ends(0).json();
+        leases.push(reserved["lease_id"].as_str().unwrap().to_owned());
+    }
+    // A backup is made from a snapshot.
+    server.line("cluster backup wide").ends(0);
+    let copy = Server::on(&folder.path().join("backups/wide"), &[]);
+    assert_eq!(copy.reserved("a/b"), 3);
+    assert_eq!(copy.reserved("a%2Fb"), 4);
+    copy.kill();
+    server.kill();
+    let server = Server::on(folder.path(), &[]);
+    for (key, amount) in WIDE.iter().zip(amounts) {
+        let limit = server.earmark(&["limits", "get", key, "--json"]).ends(0).json();
+        assert_eq!(limit["limit"]["definition"]["key"], *key);
+        assert_eq!(limit["usage"]["reserved"], amount, "{key}");
+    }
+    let listed = server.line("limits list --prefix a/ --json").ends(0).json();
+    let listed: Vec<&str> =
+        listed["limits"].as_array().unwrap().iter().map(|limit| limit["definition"]["key"].as_str().unwrap()).collect();
+    assert_eq!(listed, ["a/../b", "a//b", "a/b"]);
+    for (key, lease) in WIDE.iter().zip(&leases) {
+        server.earmark(&["complete", "--lease", lease, "--actual", &format!("{key}=0")]).ends(0);
+        server.earmark(&["limits", "delete", key]).ends(0);
+        let changes = server.earmark(&["audit", "--changes", "--key", key, "--json"]).ends(0).json();
+        assert_eq!(changes["entries"].as_array().unwrap().len(), 2, "{key}: {changes}");
+    }
+    assert_eq!(server.line("limits list --json").ends(0).json()["limits"].as_array().unwrap().len(), 0);
+}

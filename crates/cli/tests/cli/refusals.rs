@@ -42,7 +42,7 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("limits put --file /no/such/file", "--file: cannot read /no/such/file"),
         ("limits put --key a --kind rolling --capacity 1 --window 1x", "such as 90, 60s, 1m, 2h or 7d"),
         ("key create --name a --role reader --expires-in 1y", "found \"1y\", allowed are 1 s to 3,660 d"),
-        ("limits get a/b", "limit key: found '/' at byte 1"),
+        ("limits get a!b", "limit key: found '!' at byte 1"),
         ("bench --seconds 0", "found \"0\", allowed are durations up to 1 h"),
         ("bench --limits 33", "33 is not in 1..=32"),
         ("bench --batch 257", "257 is not in 1..=256"),

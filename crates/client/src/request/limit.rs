@@ -8,7 +8,7 @@ use super::Request;
 use crate::answer::LimitView;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::http::{HttpRequest, Method};
+use crate::http::{HttpRequest, Method, encoded};
 #[cfg(feature = "local")]
 use crate::local::Local;
 use crate::wire::{Grpc, Reader};
@@ -35,6 +35,10 @@ pub(crate) struct LimitViews {
 }
 /// Reads the usage of a limit.
 pub(crate) struct GetUsage<'a>(pub(crate) &'a LimitKey);
+
+fn limit_path(key: &LimitKey) -> String {
+    format!("{LIMITS}/{}", encoded(key.as_str()))
+}
 
 impl Request for PutLimit<'_> {
     type Message = v1::PutLimitResponse;
@@ -66,9 +70,8 @@ impl Request for DeleteLimit<'_> {
     type Answer = LimitStatus;
     const CHANGES_STATE: bool = true;
 
-    // Names contain no character that must be escaped in a path.
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        Ok(HttpRequest::new(Method::DELETE, format!("{LIMITS}/{}", self.0)))
+        Ok(HttpRequest::new(Method::DELETE, limit_path(self.0)))
     }
 
     async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::DeleteLimitResponse>, Status> {
@@ -91,7 +94,7 @@ impl Request for GetLimit<'_> {
     type Answer = LimitView;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        Ok(HttpRequest::new(Method::GET, format!("{LIMITS}/{}", self.0)))
+        Ok(HttpRequest::new(Method::GET, limit_path(self.0)))
     }
 
     async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetLimitResponse>, Status> {
@@ -116,7 +119,7 @@ impl Request for ListLimits {
     fn http(&self) -> serde_json::Result<HttpRequest> {
         Ok(match &self.after {
             None => HttpRequest::new(Method::GET, LIMITS),
-            Some(after) => HttpRequest::new(Method::GET, format!("{LIMITS}?after={after}")),
+            Some(after) => HttpRequest::new(Method::GET, format!("{LIMITS}?after={}", encoded(after.as_str()))),
         })
     }
 
@@ -144,7 +147,7 @@ impl Request for GetUsage<'_> {
     type Answer = Usage;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        Ok(HttpRequest::new(Method::GET, format!("{LIMITS}/{}/usage", self.0)))
+        Ok(HttpRequest::new(Method::GET, format!("{}/usage", limit_path(self.0))))
     }
 
     async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetUsageResponse>, Status> {

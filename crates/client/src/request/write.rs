@@ -1,7 +1,5 @@
 //! Sequenced writes, and requests about their clients and accounts.
 
-use std::fmt::Display;
-
 use earmark_core::{AccountName, BalanceInfo, ClientId, Operation, VaultName};
 use earmark_proto::{convert, v1};
 use tonic::{Response, Status};
@@ -10,7 +8,7 @@ use super::Request;
 use crate::answer::{Receipt, Scope, WriteCode, WriteRefusal};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::http::{HttpRequest, Method, StatusCode};
+use crate::http::{HttpRequest, Method, StatusCode, encoded};
 #[cfg(feature = "local")]
 use crate::local::Local;
 use crate::wire::{Grpc, Reader};
@@ -86,8 +84,9 @@ impl Request for GetClientState<'_> {
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
         let Scope { namespace, vault } = self.scope;
-        let vault = vault.as_ref().map(|vault| format!("&vault={}", escaped(vault))).unwrap_or_default();
-        let path = format!("/v1/clients/{}?namespace={}{vault}", self.client, escaped(namespace));
+        let vault = vault.as_ref().map(|vault| format!("&vault={}", encoded(vault.as_str()))).unwrap_or_default();
+        let path =
+            format!("/v1/clients/{}?namespace={}{vault}", encoded(self.client.as_str()), encoded(namespace.as_str()));
         Ok(HttpRequest::new(Method::GET, path))
     }
 
@@ -110,17 +109,13 @@ impl Request for GetClientState<'_> {
     }
 }
 
-/// A name in a query, where a server reads `+` as a space.
-fn escaped(name: &impl Display) -> String {
-    name.to_string().replace('+', "%2B")
-}
-
 impl Request for GetBalances<'_> {
     type Message = v1::GetBalancesResponse;
     type Answer = Vec<BalanceInfo>;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        let path = format!("/v1/vaults/{}/accounts/{}/balances", self.vault, self.account);
+        let path =
+            format!("/v1/vaults/{}/accounts/{}/balances", encoded(self.vault.as_str()), encoded(self.account.as_str()));
         Ok(HttpRequest::new(Method::GET, path))
     }
 

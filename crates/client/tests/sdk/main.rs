@@ -10,6 +10,7 @@ mod failover;
 mod fixture;
 mod hints;
 mod memory;
+mod names;
 mod over_tls;
 mod schedule;
 mod stores;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::name::{NameError, NameRule, is_key};
+use super::name::{NameError, NameRule, is_reference};
 
 const KINDS: [&str; 3] = ["user:", "client:", "system:"];
 const ALPHABET: &str = "user:, client: or system:, then letters, digits and :._@+-";
@@ -27,7 +27,7 @@ impl Actor {
     /// # Errors
     /// The kind prefix or the id is missing, it is too long, or it has a character outside its alphabet.
     pub fn new(text: &str) -> Result<Actor, NameError> {
-        let rule = NameRule { kind: "actor", bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET, allows: is_key };
+        let rule = NameRule { kind: "actor", bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET, allows: is_reference };
         rule.check(text)?;
         match KINDS.iter().find_map(|kind| text.strip_prefix(kind)) {
             None => Err(rule.mistake("no kind of actor at its start")),

@@ -38,8 +38,8 @@ pub fn id128_with(digest: impl FnOnce(&[u8]) -> [u8; 32], label: &str) -> Id128 
 
 /// Everything that gets a 128-bit id, and the text that is hashed for it.
 ///
-/// A namespace other than `default` is a prefix `<namespace>/` of the key, or of the lease where there is no key. No
-/// name contains `/`, so labels of two namespaces cannot collide.
+/// A namespace other than `default` stands as `!<namespace>:` before its key or its lease. No name contains `!` and no
+/// namespace contains `:`, so labels of two namespaces cannot collide.
 #[derive(Clone, Copy, Debug)]
 pub enum Label<'a> {
     /// The account that every limit is funded from.
@@ -51,13 +51,13 @@ pub enum Label<'a> {
     /// The account of a limit's debt.
     DebtAccount(&'a NamespaceName, &'a LimitKey),
     /// A lease's reservation of one limit.
-    Reserve(&'a NamespaceName, LeaseId, &'a LimitKey),
+    Reserve(LeaseScope<'a>, LimitScope<'a>),
     /// The end of a reservation.
-    Void(&'a NamespaceName, LeaseId, &'a LimitKey),
+    Void(LeaseScope<'a>, LimitScope<'a>),
     /// The new reservation of a settled lease.
-    Rereserve(&'a NamespaceName, LeaseId, &'a LimitKey),
+    Rereserve(LeaseScope<'a>, LimitScope<'a>),
     /// Usage beyond what could be reserved.
-    Debt(&'a NamespaceName, LeaseId, &'a LimitKey),
+    Debt(LeaseScope<'a>, LimitScope<'a>),
     /// The anchor of a lease. The first transfer with this id fixes the lease's requirements.
     LeaseAnchor(&'a NamespaceName, LeaseId),
     /// The end of a lease.
@@ -90,6 +90,14 @@ pub enum Label<'a> {
     Entry(&'a NamespaceName, &'a VaultName, EntryPurpose<'a>),
 }
 
+/// A lease in its namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseScope<'a>(pub &'a NamespaceName, pub LeaseId);
+
+/// A limit in its namespace. A lease may reserve shared limits of other namespaces.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitScope<'a>(pub &'a NamespaceName, pub &'a LimitKey);
+
 /// The purpose of a credit entry.
 #[derive(Clone, Copy, Debug)]
 pub enum EntryPurpose<'a> {
@@ -117,7 +125,19 @@ struct Scope<'a>(&'a NamespaceName);
 
 impl fmt::Display for Scope<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_default() { Ok(()) } else { write!(f, "{}/", self.0) }
+        if self.0.is_default() { Ok(()) } else { write!(f, "!{}:", self.0) }
+    }
+}
+
+impl fmt::Display for LeaseScope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", Scope(self.0), self.1)
+    }
+}
+
+impl fmt::Display for LimitScope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", Scope(self.0), self.1)
     }
 }
 
@@ -128,10 +148,10 @@ impl fmt::Display for Label<'_> {
             Label::LeaseAccount => f.write_str("acct:lease"),
             Label::LimitAccount(ns, key) => write!(f, "acct:limit:{}{key}", Scope(ns)),
             Label::DebtAccount(ns, key) => write!(f, "acct:debt:{}{key}", Scope(ns)),
-            Label::Reserve(ns, lease, key) => write!(f, "xfer:reserve:{lease}:{}{key}", Scope(ns)),
-            Label::Void(ns, lease, key) => write!(f, "xfer:void:{lease}:{}{key}", Scope(ns)),
-            Label::Rereserve(ns, lease, key) => write!(f, "xfer:rereserve:{lease}:{}{key}", Scope(ns)),
-            Label::Debt(ns, lease, key) => write!(f, "xfer:debt:{lease}:{}{key}", Scope(ns)),
+            Label::Reserve(lease, limit) => write!(f, "xfer:reserve:{lease}:{limit}"),
+            Label::Void(lease, limit) => write!(f, "xfer:void:{lease}:{limit}"),
+            Label::Rereserve(lease, limit) => write!(f, "xfer:rereserve:{lease}:{limit}"),
+            Label::Debt(lease, limit) => write!(f, "xfer:debt:{lease}:{limit}"),
             Label::LeaseAnchor(ns, lease) => write!(f, "xfer:lease:{}{lease}", Scope(ns)),
             Label::LeaseComplete(ns, lease) => write!(f, "xfer:complete:{}{lease}", Scope(ns)),
             Label::Capacity { namespace, key, change, attempt } => {

@@ -60,8 +60,12 @@ fn is_plain(_: usize, character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '@' | '+' | '-')
 }
 
-pub(super) fn is_key(position: usize, character: char) -> bool {
+pub(super) fn is_reference(position: usize, character: char) -> bool {
     is_plain(position, character) || character == ':'
+}
+
+pub(super) fn is_key(position: usize, character: char) -> bool {
+    is_reference(position, character) || matches!(character, '/' | '|' | '=' | '~' | '%')
 }
 
 fn is_asset(_: usize, character: char) -> bool {
@@ -72,7 +76,8 @@ fn is_key_id(_: usize, character: char) -> bool {
     character.is_ascii_lowercase() || character.is_ascii_digit()
 }
 
-const KEY_ALPHABET: &str = "letters, digits and :._@+-";
+const KEY_ALPHABET: &str = "letters, digits and :._@+-/|=~%";
+const REFERENCE_ALPHABET: &str = "letters, digits and :._@+-";
 const PLAIN_ALPHABET: &str = "letters, digits and ._@+-";
 const ASSET_ALPHABET: &str = "lower-case letters, digits and _";
 const KEY_ID_ALPHABET: &str = "lower-case letters and digits";
@@ -122,19 +127,19 @@ macro_rules! names {
 }
 
 names! {
-    /// The name of a limit within its namespace. Contains no `/`.
+    /// The name of a limit within its namespace. Contains no `!`, which marks a namespace before a key.
     LimitKey: "limit key", 256, KEY_ALPHABET, is_key;
     /// The name of an account within its vault.
     AccountName: "account", 256, KEY_ALPHABET, is_key;
     /// The caller's id of the logical work behind one or more leases, for logs and traces.
-    JobId: "job_id", 128, KEY_ALPHABET, is_key;
+    JobId: "job_id", 128, REFERENCE_ALPHABET, is_reference;
     /// The caller's key of a write that must happen once.
-    IdempotencyKey: "idempotency key", 128, KEY_ALPHABET, is_key;
-    /// The name of a namespace: the scope of limits and leases. Contains neither `:` nor `/`.
+    IdempotencyKey: "idempotency key", 128, REFERENCE_ALPHABET, is_reference;
+    /// The name of a namespace: the scope of limits and leases. Contains neither `:` nor `!`.
     NamespaceName: "namespace", 64, PLAIN_ALPHABET, is_plain;
-    /// The name of a vault: the scope of credit. Contains neither `:` nor `/`.
+    /// The name of a vault: the scope of credit. Contains neither `:` nor `!`.
     VaultName: "vault", 64, PLAIN_ALPHABET, is_plain;
-    /// The id of a writer with its own sequence. Contains neither `:` nor `/`.
+    /// The id of a writer with its own sequence. Contains neither `:` nor `!`.
     ClientId: "client_id", 64, PLAIN_ALPHABET, is_plain;
     /// The display name of an API key.
     KeyName: "name", 64, PLAIN_ALPHABET, is_plain;
@@ -215,6 +220,8 @@ mod tests {
         assert!(LimitKey::new("global:llm:openai:gpt-4o:rpm").is_ok());
         assert!(LimitKey::new(&"k".repeat(256)).is_ok());
         assert!(AccountName::new("tenant:acme+eu@1_").is_ok());
+        assert!(LimitKey::new("..").is_ok());
+        assert!(AccountName::new("a//b/./c/../%2F%25|k=v~").is_ok());
         assert!(NamespaceName::new("team-a.prod@eu+1").is_ok());
         assert!(AssetName::new("usd_micro").is_ok());
         assert!(NamespaceName::new("default").unwrap().is_default());
@@ -225,15 +232,15 @@ mod tests {
         for (result, message) in [
             (
                 LimitKey::new("").map(drop),
-                "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+                "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%",
             ),
             (
                 LimitKey::new(&"k".repeat(257)).map(drop),
-                "limit key: found 257 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+                "limit key: found 257 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%",
             ),
             (
-                LimitKey::new("a/b").map(drop),
-                "limit key: found '/' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+                LimitKey::new("a!b").map(drop),
+                "limit key: found '!' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%",
             ),
             (
                 VaultName::new("a:b").map(drop),
@@ -249,6 +256,20 @@ mod tests {
             ),
         ] {
             assert_eq!(result.unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn keys_and_accounts_allow_exactly_the_characters_of_the_contract() {
+        for byte in 0..=u8::MAX {
+            let text = char::from(byte).to_string();
+            let plain = byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
+            let wide = plain || b":/|=~%".contains(&byte);
+            assert_eq!(LimitKey::new(&text).is_ok(), wide, "{text:?}");
+            assert_eq!(AccountName::new(&text).is_ok(), wide, "{text:?}");
+            assert_eq!(JobId::new(&text).is_ok(), plain || byte == b':', "{text:?}");
+            assert_eq!(IdempotencyKey::new(&text).is_ok(), plain || byte == b':', "{text:?}");
+            assert_eq!(NamespaceName::new(&text).is_ok(), plain, "{text:?}");
         }
     }
 

@@ -163,7 +163,7 @@ fn reserve_answer() -> Value {
         "quota_exceeded",
     ]
     .join("|");
-    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
+    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+/|=~%-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),

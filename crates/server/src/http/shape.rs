@@ -136,10 +136,10 @@ macro_rules! names {
 }
 
 names! {
-    LIMIT_KEY: LimitKey, "^[A-Za-z0-9:._@+-]+$";
+    LIMIT_KEY: LimitKey, "^[A-Za-z0-9:._@+/|=~%-]+$";
     JOB_ID: JobId, "^[A-Za-z0-9:._@+-]+$";
     BACKUP_NAME: BackupName, "^[A-Za-z0-9_][A-Za-z0-9._-]*$";
-    ACCOUNT: AccountName, "^[A-Za-z0-9:._@+-]+$";
+    ACCOUNT: AccountName, "^[A-Za-z0-9:._@+/|=~%-]+$";
     NAMESPACE: NamespaceName, "^[A-Za-z0-9._@+-]+$";
     VAULT: VaultName, "^[A-Za-z0-9._@+-]+$";
     CLIENT: ClientId, "^[A-Za-z0-9._@+-]+$";

@@ -19,4 +19,5 @@ mod quotas;
 mod reserve;
 mod shutdown;
 mod tls;
+mod wide_keys;
 mod writes;

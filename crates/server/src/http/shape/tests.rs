@@ -46,8 +46,8 @@ fn what_is_wrong_is_said_by_place_with_what_was_found_and_what_is_allowed() {
         (reserve(r#"[["a",1]]"#), r#"requirements[0]: found ["a",1], allowed is an object with key, amount"#),
         (reserve(r#"[{"key":"a"}]"#), "requirements[0].amount is required"),
         (
-            reserve(r#"[{"key":"a/b","amount":1}]"#),
-            "requirements[0].key: found '/' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+            reserve(r#"[{"key":"a!b","amount":1}]"#),
+            "requirements[0].key: found '!' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-/|=~%",
         ),
         (
             reserve(r#"[{"key":"a","amount":1},{"key":"\u0061","amount":2}]"#),

@@ -1,7 +1,7 @@
 //! The part of JSON Schema that `/openapi.json` uses. An unknown keyword fails the test.
 
 use earmark_admission::ChangeCursor;
-use earmark_core::{AssetName, ClientId, LeaseId, LimitKey};
+use earmark_core::{AssetName, ClientId, JobId, LeaseId, LimitKey};
 use serde_json::{Map, Value};
 
 /// An OpenAPI document to check responses against.
@@ -103,14 +103,15 @@ fn is_amount(text: &str) -> bool {
 fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
     let Some(text) = value.as_str() else { return Ok(true) };
     match pattern {
-        "^[A-Za-z0-9:._@+-]+$" => Ok(LimitKey::new(text).is_ok()),
+        "^[A-Za-z0-9:._@+/|=~%-]+$" => Ok(LimitKey::new(text).is_ok()),
+        "^[A-Za-z0-9:._@+-]+$" => Ok(JobId::new(text).is_ok()),
         "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
         ChangeCursor::PATTERN => Ok(text.parse::<ChangeCursor>().is_ok()),
         "^[a-z0-9_]+$" => Ok(AssetName::new(text).is_ok()),
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),
         "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$" => Ok(text.parse::<LeaseId>().is_ok()),
-        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):[A-Za-z0-9:._@+-]+)$" =>
+        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):[A-Za-z0-9:._@+/|=~%-]+)$" =>
         {
             let by_key = [
                 "unknown_limit_key:",

@@ -19,7 +19,7 @@ fn definitions() -> Vec<Ask> {
     vec![
         Ask::Put(limit("a", &json!({"unit": "tokens", "description": "why", "overage": "deny"}))),
         Ask::Put(json!({"key": "calls", "kind": "concurrency", "capacity": 2, "timeout_seconds": 30})),
-        Ask::Put(limit("a/b", &none)),
+        Ask::Put(limit("a!b", &none)),
         Ask::Put(limit("b", &json!({"capacity": 0}))),
         Ask::Put(limit("b", &json!({"window_seconds": 0}))),
         Ask::Put(limit("b", &json!({"window_seconds": 31_622_401}))),
