@@ -231,7 +231,7 @@ impl Book {
     /// The key of a limit, live or deleted. `None` if the id is stale.
     #[must_use]
     pub fn key(&self, limit: LimitId) -> Option<LimitKey> {
-        self.limits.state.key(self.limits.state.limits.slot(limit)?).cloned()
+        self.limits.state.key(self.limits.state.limits.slot(limit)?)
     }
 
     /// The number of limits of all namespaces; deleted ones count until they are freed.

@@ -16,6 +16,7 @@ mod free_slots;
 mod hint;
 pub(crate) mod index;
 mod jobs;
+mod keys;
 mod lease;
 mod limit;
 mod read;
@@ -52,12 +53,13 @@ pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ConfigureOutcome, ExternalSetup, NamespaceId, Reserve};
+use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitRef, NamespaceId, Reserve};
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::quota::{QuotaKind, Quotas};
 use crate::time::UnixMs;
 use credit::Planned;
 use index::{CellPosition, Found, Hash, Index, Reference};
+use keys::{KeyIndex, Texts};
 use reserve::ResolvedPart;
 use table::Table;
 
@@ -67,6 +69,9 @@ pub const LIMITS_MAX: u32 = 1 << 27;
 pub const TIME_MAX: UnixMs = UnixMs::MAX.minus_ms(3 * 366 * 24 * 60 * 60 * 1_000);
 /// The maximum number of namespaces, bounded by the 16 bits of [`NamespaceId`].
 pub const NAMESPACES_MAX: usize = 1 << 16;
+
+/// Below this number the limits fit into the processor's cache.
+const LIMITS_COLD: u32 = 4_096;
 
 /// The parts of a definition that decisions do not read.
 #[derive(Clone, Debug)]
@@ -93,8 +98,7 @@ pub(crate) struct State {
     pub(crate) revision: u64,
     /// By namespace.
     pub(crate) templates: Vec<Arc<Templates>>,
-    /// By slot; `None` for a free one.
-    pub(crate) texts: Vec<Option<Arc<Text>>>,
+    pub(crate) texts: Texts,
     pub(crate) limits: Table,
     /// The slot at which the next sweep begins. Part of the snapshot, because the sweep frees limits.
     pub(crate) sweep: LimitSlot,
@@ -111,8 +115,9 @@ pub(crate) struct Limits {
     pub(crate) state: State,
     index: Index,
     names: BTreeMap<NamespaceName, NamespaceId>,
-    /// By namespace.
-    keys: Vec<BTreeMap<LimitKey, LimitSlot>>,
+    keys: KeyIndex,
+    /// The number of derived limits, by namespace.
+    derived: Vec<u64>,
     /// By namespace.
     patterns: Vec<Branch>,
     /// Limits that the command being applied may have left deleted and without leases.
@@ -137,7 +142,7 @@ impl State {
             quotas: Quotas::default(),
             revision: 0,
             templates: Vec::new(),
-            texts: Vec::new(),
+            texts: Texts::default(),
             limits: Table::default(),
             sweep: LimitSlot::default(),
             reclaimable: 0,
@@ -154,7 +159,7 @@ impl State {
             namespaces: self.namespaces.clone(),
             quotas: self.quotas.clone(),
             templates: self.templates.clone(),
-            texts: self.texts.clone(),
+            texts: self.texts.share(),
             limits: self.limits.share(),
             nodes: self.nodes.share(),
             leases: self.leases.share(),
@@ -179,14 +184,6 @@ impl State {
         self.limits.get(slot).filter(|limit| limit.namespace == namespace)
     }
 
-    pub(crate) fn text(&self, slot: LimitSlot) -> Option<&Arc<Text>> {
-        self.texts.get(slot.0 as usize)?.as_ref()
-    }
-
-    pub(crate) fn key(&self, slot: LimitSlot) -> Option<&LimitKey> {
-        self.text(slot).map(|text| &text.key)
-    }
-
     pub(crate) fn remembered(&self) -> usize {
         self.tombstones.len().saturating_add(self.leases.len() as usize)
     }
@@ -206,7 +203,8 @@ impl Limits {
             state,
             index: Index::new(table_seed),
             names: BTreeMap::new(),
-            keys: Vec::new(),
+            keys: KeyIndex::new(table_seed),
+            derived: Vec::new(),
             patterns: Vec::new(),
             freeable: Vec::new(),
             idle: LimitSlot::default(),
@@ -224,7 +222,8 @@ impl Limits {
         self.patterns.push(Branch::default());
         self.state.quotas.add_namespace(&self.state.config);
         self.names.insert(name.clone(), id);
-        self.keys.push(BTreeMap::new());
+        self.keys.add_namespace();
+        self.derived.push(0);
         Some(id)
     }
 
@@ -257,53 +256,88 @@ impl Limits {
 
     /// The slot of a key whose limit is live, or deleted and not freed yet.
     pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitSlot> {
-        self.keys.get(usize::from(namespace.0))?.get(key).copied()
+        self.keys.find(&self.state, namespace, key.as_str())
     }
 
     pub(crate) fn quota(&self, namespace: NamespaceId, kind: QuotaKind) -> u64 {
         self.state.quotas.get(namespace, kind, &self.state.config)
     }
 
-    /// The number of limits of a namespace, deleted ones included until they are freed.
+    /// The number of defined limits of a namespace, deleted ones included until they are freed.
     pub(crate) fn limits_of(&self, namespace: NamespaceId) -> u64 {
-        self.keys.get(usize::from(namespace.0)).map_or(0, |keys| keys.len() as u64)
+        self.keys.len(namespace).saturating_sub(self.derived_of(namespace))
     }
 
+    /// The number of derived limits of a namespace.
+    pub(crate) fn derived_of(&self, namespace: NamespaceId) -> u64 {
+        self.derived.get(usize::from(namespace.0)).copied().unwrap_or(0)
+    }
+
+    /// Adds a defined limit.
     pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitSlot {
-        let limit = Limit { key_hash: key_hash(limit.namespace, &text.key), ..limit };
         let slot = self.state.limits.insert(limit);
-        self.name_limit(slot, limit.namespace, text);
+        self.name_limit(slot, text);
         slot
     }
 
-    /// Makes a limit known by its key.
-    pub(crate) fn name_limit(&mut self, slot: LimitSlot, namespace: NamespaceId, text: Text) {
-        if let Some(keys) = self.keys.get_mut(usize::from(namespace.0)) {
-            keys.insert(text.key.clone(), slot);
+    /// Adds a limit that follows a template, which it names.
+    #[allow(dead_code, reason = "derivation uses it")]
+    pub(crate) fn add_derived(&mut self, limit: Limit, key: &LimitKey) -> LimitSlot {
+        let slot = self.state.limits.insert(limit);
+        self.name_derived(slot, key);
+        slot
+    }
+
+    /// Makes a defined limit known by its key.
+    pub(crate) fn name_limit(&mut self, slot: LimitSlot, text: Text) {
+        let key = text.key.clone();
+        let text = self.state.texts.add_defined(Arc::new(text));
+        self.index_limit(slot, text, &key);
+    }
+
+    /// Makes a derived limit known by its key.
+    #[allow(dead_code, reason = "derivation uses it")]
+    pub(crate) fn name_derived(&mut self, slot: LimitSlot, key: &LimitKey) {
+        let text = self.state.texts.add_derived(key);
+        self.index_limit(slot, text, key);
+        self.count_derived(slot, true);
+    }
+
+    fn index_limit(&mut self, slot: LimitSlot, text: u32, key: &LimitKey) {
+        let limit = &mut self.state.limits[slot];
+        limit.text = text;
+        limit.key_hash = key_hash(limit.namespace, key);
+        self.keys.insert(&self.state, slot, key.as_str());
+    }
+
+    fn count_derived(&mut self, slot: LimitSlot, is_added: bool) {
+        let namespace = self.state.limits[slot].namespace;
+        if let Some(count) = self.derived.get_mut(usize::from(namespace.0)) {
+            *count = if is_added { count.saturating_add(1) } else { count.saturating_sub(1) };
         }
-        let place = slot.0 as usize;
-        if self.state.texts.len() <= place {
-            self.state.texts.resize(place.saturating_add(1), None);
-        }
-        self.state.texts[place] = Some(Arc::new(text));
+        let reclaimable = self.state.reclaimable;
+        self.state.reclaimable = if is_added { reclaimable.saturating_add(1) } else { reclaimable.saturating_sub(1) };
     }
 
     /// Forgets the key of a limit.
     pub(crate) fn unname_limit(&mut self, slot: LimitSlot) {
-        let namespace = self.state.limits[slot].namespace;
-        let text = self.state.texts.get_mut(slot.0 as usize).and_then(Option::take);
-        if let (Some(text), Some(keys)) = (text, self.keys.get_mut(usize::from(namespace.0))) {
-            keys.remove(&text.key);
+        if let Some(key) = self.state.key(slot) {
+            self.keys.remove(&self.state, slot, key.as_str());
         }
+        if self.state.limits[slot].template().is_some() {
+            self.count_derived(slot, false);
+        }
+        self.state.remove_text(slot);
     }
 
     /// Frees a limit if it is deleted and no lease record names it. Its slot, quota and key are free then.
     pub(crate) fn free_if_gone(&mut self, slot: LimitSlot) {
         let is_gone = |limit: &Limit| limit.phase == Phase::Deleted && limit.leases == 0;
         if self.state.limits.get(slot).is_some_and(is_gone) {
+            let is_defined = self.state.limits[slot].template().is_none();
+            self.state.reclaimable = self.state.reclaimable.saturating_sub(is_defined.into());
             self.unname_limit(slot);
             self.state.limits.remove(slot);
-            self.state.reclaimable = self.state.reclaimable.saturating_sub(1);
         }
     }
 
@@ -363,6 +397,29 @@ impl Limits {
             Command::Release(release) => Some((release.namespace, release.lease)),
             _ => None,
         }));
+        if self.state.limits.used() >= LIMITS_COLD {
+            self.prefetch_limits(commands);
+        }
+    }
+
+    /// Reads the limits that `commands` name by key.
+    fn prefetch_limits(&self, commands: &[Command<'_>]) {
+        let mut touched = 0;
+        for command in commands {
+            let (namespace, parts) = match command {
+                Command::Reserve(reserve) => (reserve.namespace, reserve.requirements),
+                Command::Complete(complete) => (complete.namespace, complete.actuals),
+                _ => continue,
+            };
+            for part in parts {
+                if let LimitRef::Key(key) = &part.limit
+                    && let Some(slot) = self.keys.peek(namespace, key.as_str())
+                {
+                    touched ^= self.state.limits[slot].capacity;
+                }
+            }
+        }
+        std::hint::black_box(touched);
     }
 
     pub(crate) fn prefetch_leases(&self, leases: impl Iterator<Item = (NamespaceId, LeaseId)>) {

@@ -362,7 +362,7 @@ impl Hold {
             at,
             namespace: self.namespace,
             lease: self.lease,
-            limit: limits.key(self.limit)?.clone(),
+            limit: limits.key(self.limit)?,
             account: AccountId(self.account),
             asset: self.asset,
             amount: self.amount,

@@ -112,7 +112,7 @@ impl Limits {
         let limit = &mut self.state.limits[slot];
         limit.revision = revision;
         limit.define(definition);
-        self.state.texts[slot.0 as usize] = Some(Arc::new(Text::of(definition)));
+        self.state.set_text(slot, Arc::new(Text::of(definition)));
         self.changed(slot, was_reclaimable)
     }
 
@@ -121,9 +121,9 @@ impl Limits {
         let revision = self.state.next_revision();
         let limit = &mut self.state.limits[slot];
         let was_reclaimable = limit.is_reclaimable();
-        let Limit { namespace, key_hash, generation, leases, .. } = *limit;
-        *limit = Limit { revision, namespace, key_hash, generation, leases, ..Limit::of(definition) };
-        self.state.texts[slot.0 as usize] = Some(Arc::new(Text::of(definition)));
+        let Limit { namespace, key_hash, text, generation, leases, .. } = *limit;
+        *limit = Limit { revision, namespace, key_hash, text, generation, leases, ..Limit::of(definition) };
+        self.state.set_text(slot, Arc::new(Text::of(definition)));
         self.changed(slot, was_reclaimable)
     }
 

@@ -128,7 +128,8 @@ impl Limits {
 
     /// The balances that credit limits pay from. Limits on one balance share its debt, so each is listed once.
     pub(crate) fn paying_balances(&self, credits: &Credits) -> BTreeSet<(u32, AssetId)> {
-        self.keys.iter().flatten().filter_map(|(_, slot)| self.paying_balance(*slot, credits)).collect()
+        let slots = (0..self.state.limits.used()).map(LimitSlot);
+        slots.filter_map(|slot| self.paying_balance(slot, credits)).collect()
     }
 
     /// Looks up the accounts of a limit. Adds an asset unknown to the vault, since an account with overdraft may owe

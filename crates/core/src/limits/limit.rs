@@ -3,6 +3,7 @@
 use super::calendar::Calendar;
 use super::definition::{CreditTerms, Kind, Overage};
 use super::lease::PartKind;
+use super::templates::TemplateId;
 use super::timeline::{Nodes, Timeline};
 use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
@@ -37,6 +38,13 @@ pub(crate) struct Limit {
     pub(crate) debt: u128,
     /// See [`key_hash`](super::key_hash).
     pub(crate) key_hash: u64,
+    /// The text of a defined limit, or the key of a derived one, in [`Texts`](super::keys::Texts).
+    pub(crate) text: u32,
+    /// The template that a derived limit follows; see [`Limit::template`].
+    pub(crate) template: TemplateId,
+    /// The second of its last decision, for the eviction of derived limits.
+    #[allow(dead_code, reason = "derivation uses it")]
+    pub(crate) decided: u32,
     /// How often the slot was freed.
     pub(crate) generation: u32,
     /// Lease records that name this limit. Its slot is not freed before they are gone.
@@ -74,6 +82,11 @@ impl Payers {
 }
 
 impl Limit {
+    /// The template that it follows; `None` for a defined limit.
+    pub(crate) fn template(&self) -> Option<TemplateId> {
+        (self.template != TemplateId::NONE).then_some(self.template)
+    }
+
     pub(crate) fn reserved(&self) -> u64 {
         self.timeline.sums().total()
     }
@@ -128,7 +141,7 @@ impl Limit {
 
     /// Whether the sweep frees it at some time.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        matches!(self.phase, Phase::Deleting | Phase::Deleted)
+        matches!(self.phase, Phase::Deleting | Phase::Deleted) || self.template().is_some()
     }
 
     /// Whether [`Limit::advance`] has work to do.

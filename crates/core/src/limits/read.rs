@@ -118,27 +118,27 @@ impl Limits {
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitInfo>, Option<LimitKey>) {
-        let Some(keys) = self.keys.get(usize::from(namespace.0)) else { return (Vec::new(), None) };
         let start = match (prefix, after) {
-            (Some(prefix), Some(after)) if after < prefix => Bound::Included(prefix),
-            (_, Some(after)) => Bound::Excluded(after),
-            (Some(prefix), None) => Bound::Included(prefix),
+            (Some(prefix), Some(after)) if after < prefix => Bound::Included(prefix.as_str()),
+            (_, Some(after)) => Bound::Excluded(after.as_str()),
+            (Some(prefix), None) => Bound::Included(prefix.as_str()),
             (None, None) => Bound::Unbounded,
         };
         let is_in = |key: &LimitKey| prefix.is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()));
-        let mut rest = keys.range::<LimitKey, _>((start, Bound::Unbounded)).take_while(|(key, _)| is_in(key));
+        let slots = self.keys.range(&self.state, namespace, start);
+        let mut rest = slots.map_while(|slot| Some((slot, self.state.key(slot).filter(is_in)?)));
         let (mut infos, mut last) = (Vec::new(), None);
-        for (key, slot) in rest.by_ref().take(most) {
-            infos.extend(self.limit_info(now, *slot));
+        for (slot, key) in rest.by_ref().take(most) {
+            infos.extend(self.limit_info(now, slot));
             last = Some(key);
         }
-        let next = rest.next().and(last).cloned();
+        let next = rest.next().and(last);
         (infos, next)
     }
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
-        let keys = self.keys.get(usize::from(namespace.0));
-        keys.into_iter().flatten().filter_map(|(_, slot)| self.limit_info(now, *slot)).collect()
+        let slots = self.keys.range(&self.state, namespace, Bound::Unbounded);
+        slots.filter_map(|slot| self.limit_info(now, slot)).collect()
     }
 
     pub(crate) fn usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {

@@ -1,5 +1,7 @@
 //! Reserve: take all requirements or none.
 
+use std::borrow::Cow;
+
 use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
 use super::{
@@ -7,7 +9,7 @@ use super::{
 };
 use crate::book::{Denial, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome};
 use crate::credits::Credits;
-use crate::id::{LeaseId, LimitKey};
+use crate::id::LeaseId;
 use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::{Moment, UnixMs};
 
@@ -293,10 +295,13 @@ impl State {
     }
 
     /// The key that a part names.
-    pub(super) fn part_key<'a>(&'a self, part: &'a Part) -> &'a str {
+    pub(super) fn part_key<'a>(&'a self, part: &'a Part) -> Cow<'a, str> {
         match &part.limit {
-            LimitRef::Key(key) => key.as_str(),
-            LimitRef::Id(id) => self.key(LimitSlot(id.slot)).map_or("", LimitKey::as_str),
+            LimitRef::Key(key) => Cow::Borrowed(key.as_str()),
+            LimitRef::Id(id) => match self.text(LimitSlot(id.slot)) {
+                Some(text) => Cow::Borrowed(text.key.as_str()),
+                None => self.key(LimitSlot(id.slot)).map_or(Cow::Borrowed(""), |key| Cow::Owned(key.to_string())),
+            },
         }
     }
 

@@ -16,6 +16,17 @@ pub const TEMPLATES_MAX: u64 = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TemplateId(pub(crate) u16);
 
+impl TemplateId {
+    /// Stands for no template.
+    pub(crate) const NONE: TemplateId = TemplateId(u16::MAX);
+}
+
+impl Default for TemplateId {
+    fn default() -> TemplateId {
+        TemplateId::NONE
+    }
+}
+
 /// A template and its revision.
 #[derive(Clone, Debug)]
 pub(crate) struct Revised {

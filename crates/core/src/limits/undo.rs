@@ -38,7 +38,7 @@ impl Limits {
             UndoLimit::Changed { slot, limit, text } => {
                 let timeline = self.state.limits[slot].timeline;
                 self.state.limits[slot] = Limit { timeline, ..*limit };
-                self.state.texts[slot.0 as usize] = Some(text);
+                self.state.set_text(slot, text);
             }
         }
     }

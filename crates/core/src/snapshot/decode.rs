@@ -305,7 +305,7 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     }
     limits.state.reclaimable = limits.state.reclaimable.saturating_add(limit.is_reclaimable().into());
     let slot = limits.state.limits.restore(*limit);
-    limits.name_limit(slot, limit.namespace, Text::of(&definition));
+    limits.name_limit(slot, Text::of(&definition));
     Ok(())
 }
 

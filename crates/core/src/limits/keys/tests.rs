@@ -1,0 +1,75 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::limits::{Config, Limit, Limits, Phase, TemplateId};
+
+fn limits() -> Limits {
+    Limits::new(Config::default(), 7)
+}
+
+fn key(number: u64) -> LimitKey {
+    let long = if number.is_multiple_of(3) { ":a-key-that-takes-more-than-one-piece-of-the-table" } else { "" };
+    LimitKey::new(&format!("user:{:05}{long}", number.wrapping_mul(7_919) % 50_021)).unwrap()
+}
+
+fn add(limits: &mut Limits, key: &LimitKey, is_derived: bool) -> LimitSlot {
+    let limit = Limit { phase: Phase::Active, ..Limit::default() };
+    if is_derived {
+        return limits.add_derived(Limit { template: TemplateId(0), ..limit }, key);
+    }
+    let text = Text { key: key.clone(), unit: String::new(), credit: None, description: String::new() };
+    limits.add_limit(limit, text)
+}
+
+fn all(limits: &Limits, start: Bound<&str>) -> Vec<String> {
+    let slots = limits.keys.range(&limits.state, NamespaceId::DEFAULT, start);
+    slots.map(|slot| limits.state.key(slot).unwrap().to_string()).collect()
+}
+
+#[test]
+fn keys_are_found_and_listed_in_order_after_any_additions_and_removals() {
+    let (mut limits, mut model) = (limits(), BTreeMap::new());
+    for number in 0..6_000 {
+        let key = key(number);
+        model.insert(key.as_str().to_owned(), add(&mut limits, &key, number % 2 == 0));
+        if number % 4 == 0 {
+            let gone = self::key(number / 2);
+            if let Some(slot) = model.remove(gone.as_str()) {
+                limits.unname_limit(slot);
+                limits.state.limits.remove(slot);
+            }
+        }
+    }
+    let names: Vec<String> = model.keys().cloned().collect();
+    assert_eq!(all(&limits, Bound::Unbounded), names);
+    assert_eq!(limits.keys.len(NamespaceId::DEFAULT), names.len() as u64);
+    for (place, name) in names.iter().enumerate().step_by(97) {
+        assert_eq!(all(&limits, Bound::Included(name)), names[place..]);
+        assert_eq!(all(&limits, Bound::Excluded(name)), names[place + 1..]);
+        let between = format!("{name}0");
+        assert_eq!(all(&limits, Bound::Included(&between)), all(&limits, Bound::Excluded(&between)));
+    }
+    assert_eq!(all(&limits, Bound::Excluded("zzz")), Vec::<String>::new());
+    for (name, slot) in &model {
+        let key = LimitKey::new(name).unwrap();
+        assert_eq!(limits.resolve(NamespaceId::DEFAULT, &key), Some(*slot));
+        assert_eq!(limits.resolve(NamespaceId(1), &key), None);
+    }
+    for (_, slot) in model {
+        limits.unname_limit(slot);
+        limits.state.limits.remove(slot);
+    }
+    assert_eq!(all(&limits, Bound::Unbounded), Vec::<String>::new());
+    assert_eq!(limits.derived_of(NamespaceId::DEFAULT), 0);
+}
+
+#[test]
+fn keys_that_come_in_order_fill_their_chunks() {
+    let mut limits = limits();
+    for number in 0..20_000 {
+        add(&mut limits, &LimitKey::new(&format!("user:{number:09}")).unwrap(), true);
+    }
+    let chunks = &limits.keys.orders[0].chunks;
+    let room: usize = chunks.iter().map(Vec::capacity).sum();
+    assert!(room < 25_000, "{room}");
+}
