@@ -18,9 +18,9 @@ pub(crate) enum Step {
     /// The capacity in force equals the target.
     Nothing,
     /// Increase. A limit that is put again after deletion starts without debt.
-    Up { by: u64, cleared: u128 },
+    Up { by: u128, cleared: u128 },
     /// Decrease.
-    Down { by: u64 },
+    Down { by: u128 },
     /// The limit must decrease, but too much of it is reserved.
     Wait,
 }
@@ -40,7 +40,7 @@ pub(crate) enum ChangeResult {
 }
 
 /// The action that leads from the capacity in force to the target.
-pub(crate) fn step(totals: &LimitTotals, target: u64) -> Step {
+pub(crate) fn step(totals: &LimitTotals, target: u128) -> Step {
     match (target.checked_sub(totals.in_force), totals.in_force.checked_sub(target)) {
         (Some(0), _) | (None, None) => Step::Nothing,
         (Some(by), _) => Step::Up { by, cleared: if totals.in_force == 0 { totals.debt } else { 0 } },
@@ -49,7 +49,7 @@ pub(crate) fn step(totals: &LimitTotals, target: u64) -> Step {
     }
 }
 
-pub(crate) fn enforced_status(totals: &LimitTotals, target: u64) -> EnforcedStatus {
+pub(crate) fn enforced_status(totals: &LimitTotals, target: u128) -> EnforcedStatus {
     if totals.in_force > target {
         EnforcedStatus::Decreasing
     } else if target == 0 {
@@ -61,7 +61,7 @@ pub(crate) fn enforced_status(totals: &LimitTotals, target: u64) -> EnforcedStat
 
 /// Counts a decrease that is possible now as done, because it is applied before anyone needs the capacity. A deletion
 /// counts only once it is done.
-pub(crate) fn as_if_done(totals: LimitTotals, target: u64) -> LimitTotals {
+pub(crate) fn as_if_done(totals: LimitTotals, target: u128) -> LimitTotals {
     match step(&totals, target) {
         Step::Down { .. } if target > 0 => LimitTotals { in_force: target, ..totals },
         Step::Nothing | Step::Up { .. } | Step::Down { .. } | Step::Wait => totals,
@@ -86,7 +86,7 @@ pub(crate) fn chain(
         id: Label::Capacity { namespace, key, change, attempt }.id().to_u128(),
         debit_account_id: from,
         credit_account_id: to,
-        amount: u128::from(amount),
+        amount,
         user_data_64: change,
         ledger: LEDGER,
         code: Code::Capacity as u16,
@@ -122,11 +122,11 @@ pub(crate) fn read(results: &[CreateTransferResult]) -> ChangeResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit_table::LimitTable;
+    use crate::limit_table::{LimitTable, UNBOUNDED};
     use crate::schema::has;
     use tigerbeetle::TransferFlags;
 
-    fn totals(in_force: u64, reserved: u64, debt: u128) -> LimitTotals {
+    fn totals(in_force: u128, reserved: u64, debt: u128) -> LimitTotals {
         LimitTotals { in_force, reserved, debt }
     }
 
@@ -141,7 +141,9 @@ mod tests {
             (totals(10, 5, 0), 4, Step::Wait),
             (totals(10, 0, 3), 0, Step::Down { by: 10 }),
             (totals(0, 0, 3), 0, Step::Nothing),
-            (totals(0, 0, 0), u64::MAX, Step::Up { by: u64::MAX, cleared: 0 }),
+            (totals(0, 0, 0), UNBOUNDED, Step::Up { by: UNBOUNDED, cleared: 0 }),
+            (totals(UNBOUNDED, 5, 0), 4, Step::Wait),
+            (totals(UNBOUNDED, 4, 0), 4, Step::Down { by: UNBOUNDED - 4 }),
         ] {
             assert_eq!(step(&totals, target), expected, "{totals:?} -> {target}");
         }

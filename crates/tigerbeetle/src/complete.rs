@@ -13,6 +13,7 @@ use crate::lease_cache::CachedLease;
 use crate::lease_record::LeaseRecord;
 use crate::limit_table::target;
 use crate::requests::Created;
+use crate::retake::Retaken;
 use crate::schema::{Ending, LeaseName, LimitName, Origin};
 use crate::settle_chain::{SettleChain, SettleResult, Settling};
 use crate::status::exists;
@@ -91,7 +92,7 @@ impl Inner {
                         Arc::clone(self).complete_uncached(request),
                     )));
                 }
-                let chain = settling.chain(&self.common, self.shared.clock.now_ns());
+                let chain = self.settle_chain(&settling, self.shared.clock.now_ns());
                 Dispatch::Send(request, settling, chain)
             }
             Some(CachedLease::Denied(_)) | None => Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
@@ -206,6 +207,13 @@ impl Inner {
                 (Origin::Reserved, Some(ending)) => return Ok(EndOutcome::Before(ending)),
                 (Origin::Reserved, None) => {}
             }
+            let record = match self.retake(name, &record).await? {
+                Retaken::Not => record,
+                Retaken::Now(record) => Arc::new(record),
+                // Its usage counts in the period that it was sent for.
+                Retaken::Denied(_) => record,
+                Retaken::Changed => continue,
+            };
             let settling = settle(name.clone(), &record);
             for limit in settling.growing().filter(|limit| self.is_changing(limit)) {
                 let tracked = self.table.limit(limit);
@@ -233,14 +241,14 @@ impl Inner {
     }
 
     /// Sends settle chains until one succeeds; `None` if another process ended the lease.
-    async fn settle(
+    pub(crate) async fn settle(
         &self,
         name: &LeaseName,
         mut settling: Settling,
         mut now_ns: u64,
     ) -> Result<Option<Settling>, BackendError> {
         for _ in 0..ROUNDS_MAX {
-            let chain = settling.chain(&self.common, now_ns);
+            let chain = self.settle_chain(&settling, now_ns);
             let results = self.create_one(chain.transfers.clone(), Direction::GivesBack).await?;
             match settling.read(&chain, &results, |limit| self.overage(limit)) {
                 SettleResult::Done => {
@@ -259,6 +267,10 @@ impl Inner {
             }
         }
         Err(BackendError::Failed(format!("the complete did not succeed after {ROUNDS_MAX} attempts; try again")))
+    }
+
+    fn settle_chain(&self, settling: &Settling, now_ns: u64) -> SettleChain {
+        settling.chain(&self.common, now_ns, |limit, at_ns| self.period_end_ns(limit, at_ns))
     }
 
     /// Whether the limit may be above its target capacity, or is not loaded here.

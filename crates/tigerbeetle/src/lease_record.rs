@@ -3,7 +3,9 @@
 use earmark_core::{LeaseState, UnixMs};
 use tigerbeetle::{Transfer, TransferFlags};
 
-use crate::schema::{Code, Ending, Holding, LimitName, Origin, SECOND_NS, has};
+use crate::schema::{
+    Code, Ending, Holding, LEDGER, LeaseName, LimitName, Origin, ROUND_SHIFT, ROUNDS_MAX, SECOND_NS, WOULD_DENY, has,
+};
 
 /// A lease as its transfers in the ledger show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,14 @@ pub(crate) struct Held {
     pub(crate) transfer: u128,
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
+    /// When it ends; for a calendar limit the end of its period. The transfer expires less than a second later.
     pub(crate) ends_at_ns: u64,
+    /// Timestamp of its transfer, by the ledger's clock.
+    pub(crate) made_at_ns: u64,
+    /// Whether the limit is not enforced and would have denied it.
+    pub(crate) would_deny: bool,
+    /// How often it was taken before, in earlier periods.
+    pub(crate) round: u16,
 }
 
 /// The answer to a reserve of a lease that exists. Other requirements take precedence over its state.
@@ -52,9 +61,13 @@ impl LeaseRecord {
             .next()
             .map(|end| if end.user_data_32 == Ending::Released as u32 { Ending::Released } else { Ending::Completed });
         let mut held: Vec<Held> = of_code(Code::Reserve)
+            .chain(of_code(Code::Retake))
             .filter(|transfer| has(transfer.flags, TransferFlags::Pending))
             .filter_map(|transfer| Held::read(transfer, &name_of))
             .collect();
+        // A reservation that was taken again replaces the one before.
+        held.sort_by_key(|held| (held.account, std::cmp::Reverse(held.round)));
+        held.dedup_by_key(|held| held.account);
         held.sort_by(|a, b| a.name.cmp(&b.name));
         Some(LeaseRecord {
             fingerprint: anchor.user_data_64,
@@ -72,6 +85,11 @@ impl LeaseRecord {
     /// Whether any reservation has expired.
     pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
         self.held.iter().any(|held| held.ends_at_ns <= now_ns)
+    }
+
+    /// Whether a reservation reached the ledger after the period that it was sent for, and must be taken again.
+    pub(crate) fn is_late(&self) -> bool {
+        self.origin == Origin::Reserved && self.ending.is_none() && self.held.iter().any(Held::is_late)
     }
 
     /// The answer to a reserve with this fingerprint.
@@ -99,14 +117,39 @@ impl LeaseRecord {
 
 impl Held {
     fn read(transfer: &Transfer, name_of: &impl Fn(u128) -> Option<LimitName>) -> Option<Held> {
+        let holding = Holding::from_code(transfer.user_data_32)?;
         Some(Held {
             account: transfer.debit_account_id,
             name: name_of(transfer.debit_account_id),
             transfer: transfer.id,
             amount: u64::try_from(transfer.amount).unwrap_or(u64::MAX),
-            holding: Holding::from_code(transfer.user_data_32)?,
-            ends_at_ns: end_ns(transfer.timestamp, transfer.timeout),
+            holding,
+            ends_at_ns: match holding {
+                Holding::Calendar => transfer.user_data_64,
+                Holding::Rolling | Holding::Concurrency => end_ns(transfer.timestamp, transfer.timeout),
+            },
+            made_at_ns: transfer.timestamp,
+            would_deny: transfer.user_data_32 & WOULD_DENY != 0,
+            round: u16::try_from(transfer.user_data_32 >> ROUND_SHIFT).unwrap_or(u16::MAX),
         })
+    }
+
+    /// The transfer that ends it early.
+    pub(crate) fn void(&self, lease: &LeaseName) -> Transfer {
+        Transfer {
+            id: lease.void_id(self.name.as_ref(), self.account, self.round),
+            pending_id: self.transfer,
+            user_data_128: lease.id,
+            ledger: LEDGER,
+            code: if self.round == 0 { Code::Reserve } else { Code::Retake } as u16,
+            flags: TransferFlags::VoidPendingTransfer,
+            ..Transfer::default()
+        }
+    }
+
+    /// Whether its period ended before the ledger made it.
+    pub(crate) fn is_late(&self) -> bool {
+        self.holding == Holding::Calendar && self.ends_at_ns <= self.made_at_ns && self.round < ROUNDS_MAX
     }
 }
 

@@ -26,6 +26,8 @@ mod reconcile;
 mod requests;
 mod reserve;
 mod reserve_chain;
+mod retake;
+mod retake_chain;
 mod schema;
 mod session;
 mod settle_chain;

@@ -49,7 +49,7 @@ struct Lookup {
 /// Totals of a limit in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitTotals {
-    pub(crate) in_force: u64,
+    pub(crate) in_force: u128,
     pub(crate) reserved: u64,
     pub(crate) debt: u128,
 }
@@ -61,24 +61,29 @@ impl LimitTotals {
         let account = |ours: Account| found.iter().find(|account| is_ours(account, &ours));
         let [limit, debt] = accounts.records();
         let (limit, debt) = (account(limit)?, account(debt)?);
-        let small = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
         Some(LimitTotals {
-            in_force: small(limit.credits_posted.saturating_sub(limit.debits_posted)),
-            reserved: small(limit.debits_pending),
+            in_force: limit.credits_posted.saturating_sub(limit.debits_posted),
+            reserved: u64::try_from(limit.debits_pending).unwrap_or(u64::MAX),
             debt: debt.debits_posted.saturating_sub(debt.credits_posted),
         })
     }
 
-    pub(crate) fn available(&self) -> u64 {
-        self.in_force.saturating_sub(self.reserved)
+    pub(crate) fn available(&self) -> u128 {
+        self.in_force.saturating_sub(u128::from(self.reserved))
     }
 }
 
+/// The capacity in force of a limit that counts and never denies: more than 2^32 reservations of the largest amount.
+/// The accounts of 2^32 such limits can be funded before the sums of the operator account overflow.
+pub(crate) const UNBOUNDED: u128 = 1 << 96;
+
 /// The capacity that the registry demands: 0 for a limit that is deleted or being deleted.
-pub(crate) fn target(info: Option<&LimitInfo>) -> u64 {
-    match info.map(|info| (info.status, info.definition.capacity)) {
-        Some((LimitStatus::Active | LimitStatus::Decreasing { to: 1.. }, capacity)) => capacity,
-        Some((LimitStatus::Decreasing { to: 0 } | LimitStatus::Deleted, _)) | None => 0,
+pub(crate) fn target(info: Option<&LimitInfo>) -> u128 {
+    let Some(info) = info else { return 0 };
+    match info.status {
+        LimitStatus::Active | LimitStatus::Decreasing { to: 1.. } if !info.definition.enforce => UNBOUNDED,
+        LimitStatus::Active | LimitStatus::Decreasing { to: 1.. } => u128::from(info.definition.capacity),
+        LimitStatus::Decreasing { to: 0 } | LimitStatus::Deleted => 0,
     }
 }
 
@@ -119,11 +124,13 @@ impl TrackedLimit {
         gone.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether reserves can be sent without reading the limit first. Every registry change requires one read.
+    /// Whether reserves can be sent without reading the limit first. Every registry change requires one read. A limit
+    /// that never denies must have been funded without bound.
     pub(crate) fn is_open(&self, info: &LimitInfo) -> bool {
         let capacity = target(Some(info));
+        let least = if info.definition.enforce { 1 } else { capacity };
         let Lookup { revision, totals, .. } = *lock(&self.lookup);
-        revision == info.revision && totals.is_some_and(|totals| (1..=capacity).contains(&totals.in_force))
+        revision == info.revision && totals.is_some_and(|totals| (least..=capacity).contains(&totals.in_force))
     }
 
     /// Counts a denial; returns the number of denials in a row before it.

@@ -11,7 +11,7 @@ use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, 
 use crate::backend::{Inner, TigerBeetleLimits};
 use crate::capacity::{Step, as_if_done, enforced_status, step};
 use crate::lease_cache::CachedLease;
-use crate::limit_table::{LimitTotals, TrackedLimit, target};
+use crate::limit_table::{LimitTotals, TrackedLimit, UNBOUNDED, target};
 use crate::schema::{Ending, LeaseName, LimitName, Origin};
 
 impl Inner {
@@ -93,15 +93,18 @@ fn stands(info: &LimitInfo, totals: LimitTotals) -> EnforcedStatus {
 fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
     let target = target(Some(info));
     let totals = as_if_done(totals, target);
+    let small = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
     let status = match enforced_status(&totals, target) {
         EnforcedStatus::InForce => LimitStatus::Active,
-        EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: target },
+        EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: small(target) },
         EnforcedStatus::Absent => LimitStatus::Deleted,
     };
+    // The account of a limit that is not enforced is funded without bound.
+    let capacity = if totals.in_force == UNBOUNDED { info.definition.capacity } else { small(totals.in_force) };
     Usage {
-        capacity: totals.in_force,
+        capacity,
         reserved: totals.reserved,
-        available: if status == LimitStatus::Active { totals.available() } else { 0 },
+        available: if status == LimitStatus::Active { capacity.saturating_sub(totals.reserved) } else { 0 },
         debt: totals.debt,
         status,
     }

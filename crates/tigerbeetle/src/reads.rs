@@ -15,9 +15,9 @@ use crate::clock::LedgerClock;
 use crate::schema::{Code, LEDGER};
 use crate::session::{Session, SessionError};
 
-/// Maximum transfers of a lease: its anchor, its end, and for each of 32 limits a reservation, a void, a rereserve and
-/// a debt.
-const LEASE_TRANSFERS_MAX: u32 = 2 + 4 * 32;
+/// Maximum transfers of a lease: its anchor, its end, and for each of 32 limits a reservation, a void, a rereserve, a
+/// debt, and two more reservations with their voids if it is taken again in a later period.
+const LEASE_TRANSFERS_MAX: u32 = 2 + 8 * 32;
 
 /// A request that was handed to the client.
 type Sent<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{LimitInfo, NEVER_RETRY_MS};
+use earmark_core::{Definition, LimitInfo, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -14,7 +14,10 @@ use crate::lease_record::{LeaseRecord, Retry};
 use crate::limit_table::{TrackedLimit, target};
 use crate::requests::Created;
 use crate::reserve_chain::{ReservePlan, ReserveResult, Taken};
+use crate::retake::Retaken;
+use crate::retake_chain::seconds_until;
 use crate::schema::{Holding, LeaseName, LimitName, Origin, fingerprint};
+use crate::settle_chain::Settling;
 use crate::status::exists;
 
 /// Maximum transfers in one queue item, so that large batches spread over sessions.
@@ -63,10 +66,16 @@ enum Dispatch {
     Send(Box<Sending>),
 }
 
-/// Whether the lease exists in the ledger and must be looked up.
-fn is_known(created: &Created) -> bool {
-    let first = created.as_ref().ok().and_then(|results| results.first());
-    first.is_some_and(|result| exists(result.status))
+impl Sending {
+    /// Whether the answer needs further requests: the lease exists and must be looked up, or it was made in a later
+    /// period than it was sent for.
+    fn needs_more(&self, created: &Created) -> bool {
+        let first = created.as_ref().ok().and_then(|results| results.first());
+        first.is_some_and(|first| {
+            let has_ended = |taken: &Taken| taken.period_end_ns.is_some_and(|end_ns| end_ns <= first.timestamp);
+            exists(first.status) || self.prepared.plan.taken.iter().any(has_ended)
+        })
+    }
 }
 
 impl Inner {
@@ -79,8 +88,8 @@ impl Inner {
             begun.push(match dispatch {
                 Dispatch::Send(sending) => {
                     let created = created.next().unwrap_or_else(|| Err(missing_result()));
-                    if is_known(&created) {
-                        // Sequential lookups of a batch of retries could exceed the deadline.
+                    if sending.needs_more(&created) {
+                        // Sequential requests of a batch could exceed the deadline.
                         let inner = Arc::clone(&self);
                         PendingAnswer::Task(earmark_admission::spawn(
                             async move { inner.answer(&sending, created).await },
@@ -145,7 +154,7 @@ impl Inner {
         }
         let in_flight = self.leases.begin(name.id);
         let checked = Checked { name, requirements, fingerprint, _in_flight: in_flight };
-        match self.age(&checked.name).is_none().then(|| self.prepare(&checked)).flatten() {
+        match self.age(&checked.name).is_none().then(|| self.prepare(&checked, false)).flatten() {
             Some(prepared) => {
                 let chain = prepared.plan.chain(&self.common);
                 Dispatch::Send(Box::new(Sending { checked, prepared, chain }))
@@ -164,23 +173,17 @@ impl Inner {
     }
 
     /// The chain to send; `None` if a limit must be read first.
-    fn prepare(&self, checked: &Checked) -> Option<Prepared> {
+    fn prepare(&self, checked: &Checked, is_fresh: bool) -> Option<Prepared> {
         let mut taken = Vec::with_capacity(checked.requirements.len());
         let mut limits = Vec::with_capacity(checked.requirements.len());
         for part in &checked.requirements {
             let info = self.info(&part.limit)?;
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
             let tracked = self.table.limit(&part.limit);
-            if !tracked.is_open(&info) {
+            if !tracked.is_open(&info) || !info.definition.enforce && !is_fresh {
                 return None;
             }
-            taken.push(Taken {
-                limit: part.limit.clone(),
-                account: tracked.accounts.limit,
-                amount: part.amount,
-                holding,
-                hold_seconds: info.definition.kind.hold_seconds(),
-            });
+            taken.push(self.taken(part, holding, &tracked, &info));
             limits.push(Limit { tracked, info });
         }
         // An open limit implies a finished setup; a credit-only lease must check. A transfer whose accounts are missing
@@ -190,6 +193,38 @@ impl Inner {
         }
         let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, taken };
         Some(Prepared { plan, limits })
+    }
+
+    /// The reservation of one limit. A calendar limit is taken to the end of the period that contains the ledger's time,
+    /// rounded up to whole seconds.
+    fn taken(&self, part: &Requirement, holding: Holding, tracked: &TrackedLimit, info: &LimitInfo) -> Taken {
+        let now_ns = self.shared.clock.now_ns();
+        let period_end_ns = self.period_end_ns(&part.limit, now_ns);
+        let reserved = tracked.totals().map_or(0, |totals| totals.reserved);
+        let Definition { kind, capacity, enforce, .. } = &info.definition;
+        Taken {
+            limit: part.limit.clone(),
+            account: tracked.accounts.limit,
+            amount: part.amount,
+            holding,
+            hold_seconds: period_end_ns.map_or(kind.hold_seconds(), |end_ns| seconds_until(end_ns, now_ns)),
+            period_end_ns,
+            would_deny: !enforce && reserved.saturating_add(part.amount) > *capacity,
+            round: 0,
+        }
+    }
+
+    /// Reads the limits of a reserve that are not enforced, to tell which would deny it. The reserve that follows
+    /// records the answer, so that a retry repeats it. Reserves in between are not counted.
+    async fn read_shadow_limits(&self, checked: &Checked) -> Result<(), BackendError> {
+        let is_shadow = |part: &&Requirement| self.info(&part.limit).is_some_and(|info| !info.definition.enforce);
+        let shadow = checked.requirements.iter().filter(is_shadow).map(|part| self.table.limit(&part.limit));
+        let shadow: Vec<Arc<TrackedLimit>> = shadow.collect();
+        let shadow: Vec<&TrackedLimit> = shadow.iter().map(Arc::as_ref).collect();
+        if !shadow.is_empty() {
+            self.read_limits(&shadow).await?;
+        }
+        Ok(())
     }
 
     /// Reserves a lease after reading its limits from the ledger, or refuses it.
@@ -202,15 +237,16 @@ impl Inner {
         if let Some(refusal) = refusal {
             // It may be a retry of a lease that exists.
             if let Some(record) = self.read_lease(&checked.name).await? {
-                return Ok(self.retried(&checked, record, None));
+                return self.retried(&checked, record, None).await;
             }
             return Ok(match self.find_denial(&checked).await? {
                 Some(part) => self.denied_elsewhere(&part),
                 None => ReserveAnswer::Refused(refusal),
             });
         }
+        self.read_shadow_limits(&checked).await?;
         let prepared = self
-            .prepare(&checked)
+            .prepare(&checked, true)
             .ok_or_else(|| BackendError::Failed("the limit changed meanwhile; try again with the same lease".into()))?;
         let chain = prepared.plan.chain(&self.common);
         let created = self.create_one(chain.clone(), Direction::Takes).await;
@@ -222,7 +258,7 @@ impl Inner {
     async fn find_denial(&self, checked: &Checked) -> Result<Option<Requirement>, BackendError> {
         let mut probes = Chains::default();
         for part in &checked.requirements {
-            probes.push(&[Transfer { id: checked.name.reserve_id(&part.limit), ..Transfer::default() }]);
+            probes.push(&[Transfer { id: checked.name.reserve_id(&part.limit, 0), ..Transfer::default() }]);
         }
         let created = self.create(probes, Direction::Takes).await?;
         for (part, created) in checked.requirements.iter().zip(created) {
@@ -276,18 +312,23 @@ impl Inner {
         let Sending { checked, prepared, chain } = sending;
         match prepared.plan.read(chain, &created?) {
             ReserveResult::Created(record) => {
-                let reserved_at = record.reserved_at();
-                self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
+                let record = match self.retake(&checked.name, &record).await? {
+                    Retaken::Not => record,
+                    Retaken::Now(record) => record,
+                    Retaken::Denied(limit) => {
+                        self.release_denied(&checked.name, &record).await?;
+                        let index = prepared.plan.taken.iter().position(|taken| taken.limit == limit);
+                        return self.denied(checked, prepared, index.unwrap_or(0)).await;
+                    }
+                    Retaken::Changed => return self.look_up(checked, None).await,
+                };
                 for limit in &prepared.limits {
                     limit.tracked.reset_denials();
                 }
-                Ok(ReserveAnswer::Allowed { reserved_at })
+                Ok(self.allowed(checked, record))
             }
             ReserveResult::Denied { index } => self.denied(checked, prepared, index).await,
-            ReserveResult::Known { now_ns } => match self.read_lease(&checked.name).await? {
-                Some(record) => Ok(self.retried(checked, record, now_ns)),
-                None => Err(BackendError::Failed("TigerBeetle reports a lease that it cannot find".into())),
-            },
+            ReserveResult::Known { now_ns } => self.look_up(checked, now_ns).await,
             ReserveResult::Failed(message) => {
                 // The cached limits may be wrong, so read them again before the next reserve.
                 for limit in &prepared.limits {
@@ -298,18 +339,56 @@ impl Inner {
         }
     }
 
+    /// The answer to a reserve of a lease that exists in the ledger.
+    async fn look_up(&self, checked: &Checked, now_ns: Option<u64>) -> Answered {
+        match self.read_lease(&checked.name).await? {
+            Some(record) => self.retried(checked, record, now_ns).await,
+            None => Err(BackendError::Failed("TigerBeetle reports a lease that it cannot find".into())),
+        }
+    }
+
+    fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
+        let reserved_at = record.reserved_at();
+        self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
+        ReserveAnswer::Allowed { reserved_at }
+    }
+
     /// The answer to a reserve of a lease that exists.
-    fn retried(&self, checked: &Checked, record: LeaseRecord, now_ns: Option<u64>) -> ReserveAnswer {
+    async fn retried(&self, checked: &Checked, record: LeaseRecord, now_ns: Option<u64>) -> Answered {
         let now_ns = now_ns.unwrap_or_else(|| self.shared.clock.now_ns());
+        if record.fingerprint == checked.fingerprint && record.is_late() {
+            return self.retried_late(checked, record).await;
+        }
         let retry = record.retry(checked.fingerprint, now_ns);
         if record.origin == Origin::Reserved && record.ending.is_none() {
             self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         }
-        match retry {
+        Ok(match retry {
             Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
             Retry::OtherRequirements => answer::other_requirements(),
             Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at },
+        })
+    }
+
+    /// The answer to a reserve of a lease whose first attempt stopped before its late reservations were taken again.
+    async fn retried_late(&self, checked: &Checked, record: LeaseRecord) -> Answered {
+        match self.retake(&checked.name, &record).await? {
+            Retaken::Not => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
+            Retaken::Now(record) => Ok(self.allowed(checked, record)),
+            Retaken::Denied(limit) => {
+                self.release_denied(&checked.name, &record).await?;
+                let part = checked.requirements.iter().find(|part| part.limit == limit);
+                let expired = ReserveAnswer::Refused(Refusal::LeaseExpired);
+                Ok(part.map_or(expired, |part| self.denied_elsewhere(part)))
+            }
+            Retaken::Changed => Err(BackendError::Failed("the lease changed meanwhile; try again".into())),
         }
+    }
+
+    /// Releases a lease whose late reservations do not fit into the current period.
+    async fn release_denied(&self, name: &LeaseName, record: &LeaseRecord) -> Result<(), BackendError> {
+        let settling = Settling::release(name.clone(), record);
+        self.settle(name, settling, self.shared.clock.now_ns()).await.map(drop)
     }
 
     /// The limits whose capacity is below the amount asked for.
@@ -317,10 +396,13 @@ impl Inner {
         let most = |limit: &Limit| {
             let in_force = limit.tracked.totals().map_or(0, |totals| totals.in_force);
             let info = self.info(&limit.tracked.name);
-            in_force.max(info.as_ref().unwrap_or(&limit.info).definition.capacity)
+            in_force.max(target(Some(info.as_ref().unwrap_or(&limit.info))))
         };
         let parts = prepared.plan.taken.iter().zip(&prepared.limits);
-        parts.filter(|(taken, limit)| taken.amount > most(limit)).map(|(taken, _)| taken.limit.clone()).collect()
+        parts
+            .filter(|(taken, limit)| u128::from(taken.amount) > most(limit))
+            .map(|(taken, _)| taken.limit.clone())
+            .collect()
     }
 
     /// Answers a denial. The ledger names only the first limit with too little; limits with too small a capacity are
@@ -354,7 +436,7 @@ impl Inner {
     /// frees.
     fn wait_ms(&self, checked: &Checked, taken: &Taken, tracked: &TrackedLimit) -> u64 {
         let hold_ms = u64::from(taken.hold_seconds).saturating_mul(1_000);
-        let is_rolling = taken.holding == Holding::Rolling;
+        let is_rolling = taken.holding != Holding::Concurrency;
         let hints = self.config().hints;
         hints.backoff_ms(is_rolling, hold_ms, tracked.count_denial(), checked.name.lease).min(hold_ms)
     }

@@ -3,7 +3,9 @@
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
 use crate::lease_record::{Held, LeaseRecord, end_ns};
-use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LeaseName, LimitName, Origin, link};
+use crate::schema::{
+    Code, CommonAccounts, Holding, LEDGER, LeaseName, LimitName, Origin, ROUND_SHIFT, WOULD_DENY, link,
+};
 use crate::status::{describe, exists};
 
 /// The reservations of one lease, sorted by name.
@@ -22,6 +24,50 @@ pub(crate) struct Taken {
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
     pub(crate) hold_seconds: u32,
+    /// The end of its period, by the ledger's clock; `None` without a calendar.
+    pub(crate) period_end_ns: Option<u64>,
+    /// Whether the limit is not enforced and would have denied it.
+    pub(crate) would_deny: bool,
+    /// How often it was taken before, in earlier periods.
+    pub(crate) round: u16,
+}
+
+impl Taken {
+    /// The pending transfer. The timeout of a calendar limit is rounded up, so it ends less than a second after its
+    /// period.
+    pub(crate) fn transfer(&self, name: &LeaseName, common: &CommonAccounts, fingerprint: u64) -> Transfer {
+        let would_deny = if self.would_deny { WOULD_DENY } else { 0 };
+        let code = if self.round == 0 { Code::Reserve } else { Code::Retake };
+        Transfer {
+            id: name.reserve_id(&self.limit, self.round),
+            debit_account_id: self.account,
+            credit_account_id: common.operator,
+            amount: u128::from(self.amount),
+            user_data_128: name.id,
+            user_data_64: self.period_end_ns.unwrap_or(fingerprint),
+            user_data_32: self.holding as u32 | would_deny | u32::from(self.round) << ROUND_SHIFT,
+            timeout: self.hold_seconds,
+            ledger: LEDGER,
+            code: code as u16,
+            flags: TransferFlags::Pending,
+            ..Transfer::default()
+        }
+    }
+
+    /// The reservation, once the ledger has made it.
+    pub(crate) fn held(&self, name: &LeaseName, made_at_ns: u64) -> Held {
+        Held {
+            account: self.account,
+            name: Some(self.limit.clone()),
+            transfer: name.reserve_id(&self.limit, self.round),
+            amount: self.amount,
+            holding: self.holding,
+            ends_at_ns: self.period_end_ns.unwrap_or_else(|| end_ns(made_at_ns, self.hold_seconds)),
+            made_at_ns,
+            would_deny: self.would_deny,
+            round: self.round,
+        }
+    }
 }
 
 /// Outcome of a reserve chain.
@@ -45,20 +91,7 @@ impl ReservePlan {
     pub(crate) fn chain(&self, common: &CommonAccounts) -> Vec<Transfer> {
         let mut chain = Vec::with_capacity(self.taken.len().saturating_add(1));
         chain.push(self.name.anchor(common, Origin::Reserved, self.fingerprint));
-        chain.extend(self.taken.iter().map(|taken| Transfer {
-            id: self.name.reserve_id(&taken.limit),
-            debit_account_id: taken.account,
-            credit_account_id: common.operator,
-            amount: u128::from(taken.amount),
-            user_data_128: self.name.id,
-            user_data_64: self.fingerprint,
-            user_data_32: taken.holding as u32,
-            timeout: taken.hold_seconds,
-            ledger: LEDGER,
-            code: Code::Reserve as u16,
-            flags: TransferFlags::Pending,
-            ..Transfer::default()
-        }));
+        chain.extend(self.taken.iter().map(|taken| taken.transfer(&self.name, common, self.fingerprint)));
         link(&mut chain);
         chain
     }
@@ -73,7 +106,7 @@ impl ReservePlan {
         };
         match result.status {
             Status::Created if index == 0 && results.iter().all(|r| r.status == Status::Created) => {
-                ReserveResult::Created(self.record(chain, results))
+                ReserveResult::Created(self.record(results))
             }
             status if exists(status) => {
                 // `Exists` carries the time of the original transfer; other results carry the current time.
@@ -87,16 +120,10 @@ impl ReservePlan {
         }
     }
 
-    fn record(&self, chain: &[Transfer], results: &[CreateTransferResult]) -> LeaseRecord {
+    fn record(&self, results: &[CreateTransferResult]) -> LeaseRecord {
         let made_at = |index: usize| results.get(index).map_or(0, |result| result.timestamp);
-        let held = self.taken.iter().zip(chain.iter().zip(results).skip(1)).map(|(taken, (transfer, result))| Held {
-            account: taken.account,
-            name: Some(taken.limit.clone()),
-            transfer: transfer.id,
-            amount: taken.amount,
-            holding: taken.holding,
-            ends_at_ns: end_ns(result.timestamp, taken.hold_seconds),
-        });
+        let parts = self.taken.iter().zip(results.iter().skip(1));
+        let held = parts.map(|(taken, result)| taken.held(&self.name, result.timestamp));
         LeaseRecord {
             fingerprint: self.fingerprint,
             made_at_ns: made_at(0),

@@ -22,15 +22,26 @@ pub(crate) enum Code {
     End = 5,
     Capacity = 6,
     Cleared = 7,
+    /// A reservation that reached the ledger in a later period than it was sent for, taken again.
+    Retake = 8,
 }
 
-/// Kind of the limit, in `user_data_32` of each transfer that reserves from it.
+/// Kind of the limit, in the low byte of `user_data_32` of each transfer that reserves from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Holding {
     Rolling = 1,
     Concurrency = 2,
+    /// `user_data_64` of the transfer is the end of its period, in nanoseconds.
+    Calendar = 3,
 }
+
+/// A bit of `user_data_32` of a reservation: the limit is not enforced, and would have denied it.
+pub(crate) const WOULD_DENY: u32 = 1 << 8;
+/// The bits of `user_data_32` of a reservation above this one say how often it was taken before.
+pub(crate) const ROUND_SHIFT: u32 = 16;
+/// How often a reservation is taken again in a later period. A second time needs a delay of an hour.
+pub(crate) const ROUNDS_MAX: u16 = 2;
 
 impl Holding {
     /// `None` for kinds that TigerBeetle does not hold.
@@ -38,12 +49,14 @@ impl Holding {
         match kind {
             Kind::Rolling { .. } => Some(Holding::Rolling),
             Kind::Concurrency { .. } => Some(Holding::Concurrency),
-            Kind::Calendar { .. } | Kind::Credit(_) => None,
+            Kind::Calendar { .. } => Some(Holding::Calendar),
+            Kind::Credit(_) => None,
         }
     }
 
     pub(crate) fn from_code(code: u32) -> Option<Holding> {
-        [Holding::Rolling, Holding::Concurrency].into_iter().find(|holding| *holding as u32 == code)
+        let all = [Holding::Rolling, Holding::Concurrency, Holding::Calendar];
+        all.into_iter().find(|holding| *holding as u32 == code & 0xff)
     }
 }
 
@@ -192,8 +205,12 @@ impl LeaseName {
         LeaseScope(&self.namespace, self.lease)
     }
 
-    pub(crate) fn reserve_id(&self, limit: &LimitName) -> u128 {
-        Label::Reserve(self.scope(), limit.scope()).id().to_u128()
+    /// Id of a reservation. Round 0 is the first; a later one is taken in a later period.
+    pub(crate) fn reserve_id(&self, limit: &LimitName, round: u16) -> u128 {
+        match round {
+            0 => Label::Reserve(self.scope(), limit.scope()).id().to_u128(),
+            _ => earmark_core::id128(&format!("xfer:retake:{round}:{}:{}", self.scope(), limit.scope())).to_u128(),
+        }
     }
 
     pub(crate) fn rereserve_id(&self, limit: &LimitName) -> u128 {
@@ -206,11 +223,13 @@ impl LeaseName {
 
     /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no name; any id works,
     /// since a reservation can be voided only once.
-    pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128) -> u128 {
-        match limit {
-            Some(limit) => Label::Void(self.scope(), limit.scope()).id().to_u128(),
-            None => earmark_core::id128(&format!("xfer:void:{}:#{account:032x}", self.scope())).to_u128(),
-        }
+    pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128, round: u16) -> u128 {
+        let label = match (limit, round) {
+            (Some(limit), 0) => return Label::Void(self.scope(), limit.scope()).id().to_u128(),
+            (Some(limit), _) => format!("xfer:revoid:{round}:{}:{}", self.scope(), limit.scope()),
+            (None, _) => format!("xfer:void:{}:#{account:032x}:{round}", self.scope()),
+        };
+        earmark_core::id128(&label).to_u128()
     }
 }
 
@@ -256,7 +275,7 @@ mod tests {
         assert_eq!(CommonAccounts::new().operator, 0xee06f35fb94212edc7e42a11203bfca8);
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
         assert_eq!(
-            lease.reserve_id(&LimitName::in_default("global:llm:openai:gpt-4o:rpm")),
+            lease.reserve_id(&LimitName::in_default("global:llm:openai:gpt-4o:rpm"), 0),
             0xc45e760e52ab0d347b2806411077b034
         );
     }
@@ -273,8 +292,10 @@ mod tests {
     #[test]
     fn a_void_has_an_id_even_where_the_key_is_lost() {
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
-        assert_ne!(lease.void_id(Some(&LimitName::in_default("rpm")), 7), lease.void_id(None, 7));
-        assert_ne!(lease.void_id(None, 7), lease.void_id(None, 8));
+        let rpm = LimitName::in_default("rpm");
+        assert_ne!(lease.void_id(Some(&rpm), 7, 0), lease.void_id(None, 7, 0));
+        assert_ne!(lease.void_id(None, 7, 0), lease.void_id(None, 8, 0));
+        assert_ne!(lease.void_id(Some(&rpm), 7, 0), lease.void_id(Some(&rpm), 7, 1));
     }
 
     #[test]

@@ -8,13 +8,9 @@ use earmark_core::{LimitKey, Overage};
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
 use crate::lease_record::{Held, LeaseRecord};
-use crate::schema::{
-    Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, LimitName, SECOND_NS, link,
-};
+use crate::retake_chain::seconds_until;
+use crate::schema::{Code, CommonAccounts, Ending, Holding, LEDGER, LeaseName, LimitAccounts, LimitName, link};
 use crate::status::{describe, exists, has_ended};
-
-/// Timeout of overage on a reservation that has expired.
-const LATE_OVERAGE_SECONDS: u32 = 1;
 
 /// A lease being settled.
 #[derive(Clone, Debug)]
@@ -121,8 +117,14 @@ impl Settling {
         Settling { name, ending: Ending::Released, parts: parts.collect(), ignored: Vec::new() }
     }
 
-    /// The chain to send at this ledger time.
-    pub(crate) fn chain(&self, common: &CommonAccounts, now_ns: u64) -> SettleChain {
+    /// The chain to send at this ledger time. `period_end` is the end of the period of a limit that contains a time;
+    /// `None` without a calendar.
+    pub(crate) fn chain(
+        &self,
+        common: &CommonAccounts,
+        now_ns: u64,
+        period_end: impl Fn(&LimitName, u64) -> Option<u64>,
+    ) -> SettleChain {
         let mut transfers = vec![self.name.end(common, self.ending)];
         let mut roles = vec![Role::End];
         for (index, Part { held, action }) in self.parts.iter().enumerate() {
@@ -131,15 +133,19 @@ impl Settling {
                 SettleAction::Nothing | SettleAction::Dropped { .. } => {}
                 SettleAction::Void | SettleAction::Shrink { .. } if has_ended => {}
                 SettleAction::Void => {
-                    transfers.push(self.void(held));
+                    transfers.push(held.void(&self.name));
                     roles.push(Role::Void(index));
                 }
                 SettleAction::Shrink { actual } => {
-                    transfers.extend([self.void(held), self.rereserve(common, held, actual, now_ns)]);
+                    let timeout = seconds_until(held.ends_at_ns, now_ns);
+                    transfers.extend([held.void(&self.name), self.rereserve(common, held, actual, timeout)]);
                     roles.extend([Role::Void(index), Role::Rereserve(index)]);
                 }
                 SettleAction::Grow { excess } => {
-                    transfers.push(self.rereserve(common, held, excess, now_ns));
+                    // Overage of an earlier period counts in the current one.
+                    let current = held.name.as_ref().filter(|_| has_ended && held.holding == Holding::Calendar);
+                    let ends_at_ns = current.and_then(|limit| period_end(limit, now_ns)).unwrap_or(held.ends_at_ns);
+                    transfers.push(self.rereserve(common, held, excess, seconds_until(ends_at_ns, now_ns)));
                     roles.push(Role::Rereserve(index));
                 }
                 SettleAction::Debt { excess } => {
@@ -152,22 +158,9 @@ impl Settling {
         SettleChain { transfers, roles }
     }
 
-    fn void(&self, held: &Held) -> Transfer {
-        Transfer {
-            id: self.name.void_id(held.name.as_ref(), held.account),
-            pending_id: held.transfer,
-            user_data_128: self.name.id,
-            ledger: LEDGER,
-            code: Code::Reserve as u16,
-            flags: TransferFlags::VoidPendingTransfer,
-            ..Transfer::default()
-        }
-    }
-
-    /// The new reservation expires with the old one, rounded up to whole seconds.
-    fn rereserve(&self, common: &CommonAccounts, held: &Held, amount: u64, now_ns: u64) -> Transfer {
-        let left = held.ends_at_ns.saturating_sub(now_ns).div_ceil(SECOND_NS);
-        let timeout = u32::try_from(left).unwrap_or(u32::MAX).max(LATE_OVERAGE_SECONDS);
+    /// The new reservation expires with the old one, rounded up to whole seconds. Overage on a rolling reservation that
+    /// has expired is held for one second.
+    fn rereserve(&self, common: &CommonAccounts, held: &Held, amount: u64, timeout: u32) -> Transfer {
         Transfer {
             id: held.name.as_ref().map_or(0, |limit| self.name.rereserve_id(limit)),
             debit_account_id: held.account,
@@ -265,9 +258,9 @@ impl Settling {
 impl SettleAction {
     fn of(held: &Held, actual: Option<u64>) -> SettleAction {
         match (held.holding, actual) {
-            (Holding::Concurrency, _) | (Holding::Rolling, Some(0)) => SettleAction::Void,
-            (Holding::Rolling, None) => SettleAction::Nothing,
-            (Holding::Rolling, Some(actual)) => match actual.checked_sub(held.amount) {
+            (Holding::Concurrency, _) | (Holding::Rolling | Holding::Calendar, Some(0)) => SettleAction::Void,
+            (Holding::Rolling | Holding::Calendar, None) => SettleAction::Nothing,
+            (Holding::Rolling | Holding::Calendar, Some(actual)) => match actual.checked_sub(held.amount) {
                 Some(0) => SettleAction::Nothing,
                 Some(excess) => SettleAction::Grow { excess },
                 None => SettleAction::Shrink { actual },

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::calendar::Calendar;
 use crate::id::{AccountName, AssetName, LimitKey, VaultName, pattern};
+use crate::time::UnixMs;
 
 /// The longest window or timeout, in seconds: 366 days.
 pub const HOLD_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
@@ -136,6 +138,15 @@ impl Kind {
             Kind::Concurrency { timeout_seconds } => *timeout_seconds,
             Kind::Calendar { period, .. } => period.seconds_max(),
             Kind::Credit(terms) => terms.timeout_seconds,
+        }
+    }
+
+    /// The end of the period of a calendar limit that contains `at`; `None` for other kinds.
+    #[must_use]
+    pub fn period_end(&self, at: UnixMs) -> Option<UnixMs> {
+        match *self {
+            Kind::Calendar { period, utc_offset_minutes } => Some(Calendar { period, utc_offset_minutes }.end(at)),
+            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Credit(_) => None,
         }
     }
 

@@ -11,7 +11,7 @@ fn name() -> LeaseName {
 fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
     let limit = LimitName::in_default(key);
     let account = LimitAccounts::of(&limit).limit;
-    Taken { limit, account, amount, holding, hold_seconds }
+    Taken { limit, account, amount, holding, hold_seconds, period_end_ns: None, would_deny: false, round: 0 }
 }
 
 /// The transfers of a reserve, as the ledger returns them.

@@ -6,7 +6,16 @@ fn plan(keys: &[&str]) -> ReservePlan {
     let taken = |key: &&str| {
         let limit = LimitName::in_default(key);
         let account = LimitAccounts::of(&limit).limit;
-        Taken { limit, account, amount: 5, holding: Holding::Rolling, hold_seconds: 60 }
+        Taken {
+            limit,
+            account,
+            amount: 5,
+            holding: Holding::Rolling,
+            hold_seconds: 60,
+            period_end_ns: None,
+            would_deny: false,
+            round: 0,
+        }
     };
     ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, name }
 }

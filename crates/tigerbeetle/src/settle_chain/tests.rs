@@ -1,7 +1,8 @@
 use super::*;
-use crate::schema::{Origin, has};
+use crate::schema::{Origin, SECOND_NS, has};
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
+const DAY_NS: u64 = 86_400 * SECOND_NS;
 
 fn key(name: &str) -> LimitKey {
     name.parse().unwrap()
@@ -15,11 +16,19 @@ fn held(limit: &str, holding: Holding, amount: u64) -> Held {
     Held {
         account: LimitAccounts::of(&LimitName::in_default(limit)).limit,
         name: Some(LimitName::in_default(limit)),
-        transfer: name().reserve_id(&LimitName::in_default(limit)),
+        transfer: name().reserve_id(&LimitName::in_default(limit), 0),
         amount,
         holding,
         ends_at_ns: T + 60 * SECOND_NS,
+        made_at_ns: T,
+        would_deny: false,
+        round: 0,
     }
+}
+
+/// Days of UTC.
+fn period_end(_: &LimitName, at_ns: u64) -> Option<u64> {
+    Some((at_ns / DAY_NS + 1) * DAY_NS)
 }
 
 fn record() -> LeaseRecord {
@@ -34,12 +43,12 @@ fn completing(actuals: &[(&str, u64)]) -> Settling {
 
 /// Role, amount and timeout of each transfer.
 fn words(settling: &Settling, now_ns: u64) -> Vec<(Role, u128, u32)> {
-    let chain = settling.chain(&CommonAccounts::new(), now_ns);
+    let chain = settling.chain(&CommonAccounts::new(), now_ns, period_end);
     chain.roles.iter().zip(&chain.transfers).map(|(role, t)| (*role, t.amount, t.timeout)).collect()
 }
 
 fn told(settling: &mut Settling, statuses: &[Status]) -> SettleResult {
-    let chain = settling.chain(&CommonAccounts::new(), T);
+    let chain = settling.chain(&CommonAccounts::new(), T, period_end);
     let results: Vec<_> = statuses
         .iter()
         .map(|status| CreateTransferResult { timestamp: T + 9, status: *status, reserved: Default::default() })
@@ -58,7 +67,7 @@ fn concurrency_is_voided_and_rolling_shrinks_in_one_chain_under_the_end() {
     let settling = completing(&[("tpm", 30)]);
     let expected = [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Void(1), 0, 0), (Role::Rereserve(1), 30, 60)];
     assert_eq!(words(&settling, T), expected);
-    let chain = settling.chain(&CommonAccounts::new(), T);
+    let chain = settling.chain(&CommonAccounts::new(), T, period_end);
     let linked: Vec<bool> = chain.transfers.iter().map(|t| has(t.flags, TransferFlags::Linked)).collect();
     assert_eq!(linked, [true, true, true, false]);
     assert!(chain.transfers.iter().all(|t| t.user_data_128 == name().id));
@@ -160,7 +169,7 @@ fn an_actual_brings_back_the_key_that_the_registry_has_lost() {
     let lost = Held { name: None, ..held("tpm", Holding::Rolling, 100) };
     let record = LeaseRecord { held: vec![lost], ..record() };
     let settling = Settling::complete(name(), &record, &[Amount { key: key("tpm"), amount: 30 }]);
-    let chain = settling.chain(&CommonAccounts::new(), T);
+    let chain = settling.chain(&CommonAccounts::new(), T, period_end);
     assert_eq!(chain.transfers[2].id, name().rereserve_id(&LimitName::in_default("tpm")));
 }
 
@@ -176,4 +185,19 @@ fn anything_else_is_a_failure_with_words() {
         let read = told(&mut completing(&[]), statuses);
         assert!(matches!(read, SettleResult::Failed(_)), "{statuses:?}: {read:?}");
     }
+}
+
+/// A lease that settles after the end of its period adds only its overage to the current one.
+#[test]
+fn calendar_overage_of_an_earlier_period_counts_in_the_current_one() {
+    let ends_at_ns = (T / DAY_NS + 1) * DAY_NS;
+    let held = Held { ends_at_ns, ..held("tpd", Holding::Calendar, 100) };
+    let record = LeaseRecord { held: vec![held], ..record() };
+    let settling = |amount| Settling::complete(name(), &record, &[Amount { key: key("tpd"), amount }]);
+    let left = u32::try_from((ends_at_ns - T).div_ceil(SECOND_NS)).unwrap();
+    let before = [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Rereserve(0), 30, left)];
+    assert_eq!(words(&settling(30), T), before);
+    assert_eq!(words(&settling(130), T), [(Role::End, 0, 0), (Role::Rereserve(0), 30, left)]);
+    assert_eq!(words(&settling(30), ends_at_ns), [(Role::End, 0, 0)]);
+    assert_eq!(words(&settling(130), ends_at_ns), [(Role::End, 0, 0), (Role::Rereserve(0), 30, 86_400)]);
 }
