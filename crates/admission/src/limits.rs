@@ -63,14 +63,14 @@ pub trait Limits: Send + Sync + 'static {
 
 /// The definitions of limits. The enforcer knows which of them are in force.
 pub trait Registry: Send + Sync + 'static {
-    /// A limit as this process knows it; another node may know a newer definition. A limit that is being deleted has
-    /// status `Decreasing { to: 0 }` until the enforcer reports it gone.
+    /// A limit as this process knows it, put or derived from a template; another node may know a newer definition. A
+    /// limit that is being deleted has status `Decreasing { to: 0 }` until the enforcer reports it gone.
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>>;
 
     /// Waits until this process knows everything that any node has acknowledged.
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>>;
 
-    /// All limits of all namespaces as this process knows them.
+    /// All limits of all namespaces that were put, as this process knows them.
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)>;
 
     /// A version that grows with every change of [`limits`](Registry::limits), so that callers can skip an unchanged

@@ -81,6 +81,10 @@ impl ProcessPlacement {
     }
 }
 
+/// The maximum number of cached limits: about 50 MB. Beyond it the cache starts anew, which only costs lookups. Keys of
+/// templates are without number.
+const CACHED_MAX: usize = 1 << 17;
+
 /// A cache of limits for the lock-free path. It holds one version of the limits.
 #[derive(Default)]
 pub(crate) struct LimitCache(RwLock<CachedLimits>);
@@ -88,6 +92,7 @@ pub(crate) struct LimitCache(RwLock<CachedLimits>);
 #[derive(Default)]
 struct CachedLimits {
     version: u64,
+    len: usize,
     limits: HashMap<NamespaceName, HashMap<LimitKey, Arc<LimitInfo>>>,
 }
 
@@ -101,11 +106,13 @@ impl LimitCache {
     /// Caches a limit as of a version.
     fn insert(&self, version: u64, namespace: &NamespaceName, limit: &Arc<LimitInfo>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.version != version {
-            *known = CachedLimits { version, limits: HashMap::new() };
+        if known.version != version || known.len >= CACHED_MAX {
+            *known = CachedLimits { version, len: 0, limits: HashMap::new() };
         }
         let limits = known.limits.entry(namespace.clone()).or_default();
-        limits.insert(limit.definition.key.clone(), Arc::clone(limit));
+        if limits.insert(limit.definition.key.clone(), Arc::clone(limit)).is_none() {
+            known.len = known.len.saturating_add(1);
+        }
     }
 }
 
@@ -121,7 +128,7 @@ pub(crate) fn all_limits(book: &Book, now: UnixMs) -> impl Iterator<Item = (&Nam
 }
 
 fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitInfo> {
-    book.limit(book.time(), book.resolve(book.namespace(namespace)?, key)?)
+    book.find_limit(book.time(), book.namespace(namespace)?, key)
 }
 
 impl<H: BookHost> Registry for BookBackend<H> {

@@ -279,6 +279,19 @@ impl Book {
         Some((found.template.derive(key)?, found.revision))
     }
 
+    /// The definition and status of a key: of the limit that was put, or as its template derives it.
+    #[must_use]
+    pub fn find_limit(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitInfo> {
+        let limit = self.resolve(namespace, key).and_then(|limit| self.limit(now, limit));
+        limit.or_else(|| {
+            let found = self.limits.template_of(namespace, key)?;
+            let (definition, revision) = (found.template.derive(key)?, found.revision);
+            let (capacity, status) = (definition.capacity, LimitStatus::Active);
+            let template = Some(found.template.key().clone());
+            Some(LimitInfo { definition, capacity, status, revision, template })
+        })
+    }
+
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {

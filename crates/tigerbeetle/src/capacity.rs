@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_change_is_named_by_its_number_and_its_attempt() {
         let table = LimitTable::default();
-        let tracked = table.limit(&LimitName::in_default("rpm"));
+        let tracked = table.limit(&LimitName::in_default("rpm"), None);
         let common = CommonAccounts::new();
         let up = chain(&tracked, &common, Step::Up { by: 10, cleared: 0 }, 3, 2);
         let [up] = up[..] else { panic!("{up:?}") };
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_limit_that_comes_back_owes_nothing_from_the_same_moment_on() {
         let table = LimitTable::default();
-        let tracked = table.limit(&LimitName::in_default("rpm"));
+        let tracked = table.limit(&LimitName::in_default("rpm"), None);
         let chain = chain(&tracked, &CommonAccounts::new(), Step::Up { by: 10, cleared: 7 }, 3, 0);
         let [up, cleared] = chain[..] else { panic!("{chain:?}") };
         assert!(has(up.flags, TransferFlags::Linked));

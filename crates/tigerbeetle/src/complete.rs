@@ -216,7 +216,7 @@ impl Inner {
             };
             let settling = settle(name.clone(), &record);
             for limit in settling.growing().filter(|limit| self.is_changing(limit)) {
-                let tracked = self.table.limit(limit);
+                let tracked = self.table.limit(limit, self.info(limit).as_deref());
                 if let Err(error) = self.reconcile(&tracked).await {
                     tracing::debug!("a lease is completed on a limit that may be going down: {error}");
                 }
@@ -275,14 +275,14 @@ impl Inner {
 
     /// Whether the limit may be above its target capacity, or is not loaded here.
     fn is_changing(&self, limit: &LimitName) -> bool {
-        self.info(limit).is_none_or(|info| !self.table.limit(limit).is_open(&info))
+        self.info(limit).is_none_or(|info| !self.table.limit(limit, Some(&info)).is_open(&info))
     }
 
     /// The overage rule of a limit; `None` if it is deleted or unknown.
     fn overage(&self, limit: &LimitName) -> Option<Overage> {
         let info = self.info(limit)?;
-        let is_gone =
-            target(Some(&info)) == 0 && self.table.limit(limit).totals().is_none_or(|totals| totals.in_force == 0);
+        let is_gone = target(Some(&info)) == 0
+            && self.table.limit(limit, Some(&info)).totals().is_none_or(|totals| totals.in_force == 0);
         (!is_gone).then_some(info.definition.overage)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use earmark_core::{LimitInfo, LimitStatus};
@@ -147,7 +147,9 @@ impl TrackedLimit {
 /// The limits that this process knows, with their last totals.
 #[derive(Debug, Default)]
 pub(crate) struct LimitTable {
-    index: RwLock<LimitIndex>,
+    /// Limits of the registry, and deleted ones for a while.
+    defined: RwLock<LimitIndex>,
+    derived: RwLock<DerivedLimits>,
 }
 
 /// Limits by name and by account.
@@ -157,56 +159,113 @@ struct LimitIndex {
     by_account: HashMap<u128, Arc<TrackedLimit>>,
 }
 
-impl LimitTable {
-    /// The limit with this name. Creates a missing entry.
-    pub(crate) fn limit(&self, name: &LimitName) -> Arc<TrackedLimit> {
-        if let Some(tracked) = self.find(name) {
-            return tracked;
-        }
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        let LimitIndex { by_name, by_account } = &mut *index;
-        let tracked = by_name.entry(name.clone()).or_insert_with(|| {
-            let tracked = Arc::new(TrackedLimit::new(name.clone()));
-            by_account.insert(tracked.accounts.limit, Arc::clone(&tracked));
-            tracked
-        });
-        Arc::clone(tracked)
+/// Derived limits per generation of the cache. Two generations are kept, about 100 MB. A limit that was evicted is read
+/// from the ledger before its next reserve.
+const DERIVED_MAX: usize = 1 << 17;
+
+/// A bounded cache of derived limits. They are in no registry, so nothing sweeps them.
+#[derive(Debug, Default)]
+struct DerivedLimits {
+    young: LimitIndex,
+    old: LimitIndex,
+}
+
+impl LimitIndex {
+    fn insert(&mut self, tracked: &Arc<TrackedLimit>) {
+        self.by_account.insert(tracked.accounts.limit, Arc::clone(tracked));
+        self.by_name.insert(tracked.name.clone(), Arc::clone(tracked));
     }
 
-    fn find(&self, name: &LimitName) -> Option<Arc<TrackedLimit>> {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.by_name.get(name).cloned()
+    fn remove(&mut self, name: &LimitName) -> Option<Arc<TrackedLimit>> {
+        let tracked = self.by_name.remove(name)?;
+        self.by_account.remove(&tracked.accounts.limit);
+        Some(tracked)
+    }
+}
+
+impl DerivedLimits {
+    /// The limit with this name, as one of the young generation.
+    fn limit(&mut self, name: &LimitName, generation_max: usize) -> Arc<TrackedLimit> {
+        if let Some(tracked) = self.young.by_name.get(name) {
+            return Arc::clone(tracked);
+        }
+        let tracked = self.old.remove(name).unwrap_or_else(|| Arc::new(TrackedLimit::new(name.clone())));
+        if self.young.by_name.len() >= generation_max {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(&tracked);
+        tracked
+    }
+
+    fn remove(&mut self, name: &LimitName) -> Option<Arc<TrackedLimit>> {
+        self.young.remove(name).or_else(|| self.old.remove(name))
+    }
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LimitTable {
+    /// The limit with this name. A missing entry is created: in the table if the limit was put, in the bounded cache if it
+    /// is derived from a template or unknown.
+    pub(crate) fn limit(&self, name: &LimitName, info: Option<&LimitInfo>) -> Arc<TrackedLimit> {
+        if let Some(tracked) = read(&self.defined).by_name.get(name) {
+            return Arc::clone(tracked);
+        }
+        if info.is_none_or(|info| info.template.is_some()) {
+            if let Some(tracked) = read(&self.derived).young.by_name.get(name) {
+                return Arc::clone(tracked);
+            }
+            return write(&self.derived).limit(name, DERIVED_MAX);
+        }
+        let mut defined = write(&self.defined);
+        if let Some(tracked) = defined.by_name.get(name) {
+            return Arc::clone(tracked);
+        }
+        let derived = write(&self.derived).remove(name);
+        let tracked = derived.unwrap_or_else(|| Arc::new(TrackedLimit::new(name.clone())));
+        defined.insert(&tracked);
+        tracked
     }
 
     /// The name of a limit by its account.
     pub(crate) fn name_of(&self, account: u128) -> Option<LimitName> {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.by_account.get(&account).map(|tracked| tracked.name.clone())
+        let name = |index: &LimitIndex| index.by_account.get(&account).map(|tracked| tracked.name.clone());
+        let defined = name(&read(&self.defined));
+        let derived = || {
+            let derived = read(&self.derived);
+            name(&derived.young).or_else(|| name(&derived.old))
+        };
+        defined.or_else(derived)
     }
 
-    /// Drops limits. Leases that hold them then show accounts without keys, as after a restart.
+    /// Drops limits. Leases that hold them then show accounts without names, as after a restart.
     pub(crate) fn forget(&self, is_gone: impl Fn(&TrackedLimit) -> bool) {
         let gone: Vec<Arc<TrackedLimit>> = self.all().into_iter().filter(|tracked| is_gone(tracked)).collect();
         if gone.is_empty() {
             return;
         }
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let mut defined = write(&self.defined);
         for tracked in gone {
-            index.by_account.remove(&tracked.accounts.limit);
-            index.by_name.remove(&tracked.name);
+            defined.remove(&tracked.name);
         }
     }
 
+    /// All limits that were put.
     pub(crate) fn all(&self) -> Vec<Arc<TrackedLimit>> {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.by_account.values().cloned().collect()
+        read(&self.defined).by_account.values().cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earmark_core::{Definition, Kind, LimitId};
+    use earmark_core::{Definition, Kind};
 
     fn name(text: &str) -> LimitName {
         LimitName::in_default(text)
@@ -216,8 +275,8 @@ mod tests {
     fn a_limit_has_one_cell_and_is_found_by_its_account() {
         let table = LimitTable::default();
         let rpm = name("rpm");
-        let tracked = table.limit(&rpm);
-        assert!(Arc::ptr_eq(&tracked, &table.limit(&rpm)));
+        let tracked = table.limit(&rpm, Some(&info(LimitStatus::Active)));
+        assert!(Arc::ptr_eq(&tracked, &table.limit(&rpm, None)));
         assert_eq!(table.name_of(tracked.accounts.limit), Some(rpm));
         assert_eq!(table.name_of(tracked.accounts.debt), None);
         assert_eq!(table.all().len(), 1);
@@ -225,13 +284,13 @@ mod tests {
 
     fn info(status: LimitStatus) -> LimitInfo {
         let definition = Definition::new(name("rpm").key, Kind::Rolling { window_seconds: 1 }, 5);
-        LimitInfo { id: LimitId::default(), capacity: definition.capacity, definition, status, revision: 3 }
+        LimitInfo { capacity: definition.capacity, definition, status, revision: 3, template: None }
     }
 
     #[test]
     fn a_limit_is_open_once_it_was_seen_with_no_more_than_it_is_to_have() {
         let table = LimitTable::default();
-        let tracked = table.limit(&name("rpm"));
+        let tracked = table.limit(&name("rpm"), None);
         for (revision, in_force, is_open) in [
             (3, None, false),
             (3, Some(0), false),
@@ -250,7 +309,7 @@ mod tests {
     /// deleted, and overage was dropped instead of recorded as debt.
     #[test]
     fn an_older_look_does_not_undo_a_newer_one() {
-        let tracked = LimitTable::default().limit(&name("rpm"));
+        let tracked = LimitTable::default().limit(&name("rpm"), None);
         let first = LookupNumber::default().next();
         let second = first.next();
         let totals = |in_force| Some(LimitTotals { in_force, ..LimitTotals::default() });
@@ -267,19 +326,40 @@ mod tests {
     #[test]
     fn what_is_gone_is_found_neither_by_its_name_nor_by_its_account() {
         let table = LimitTable::default();
-        let tracked_limits = ["rpm", "tpm"].map(|text| table.limit(&name(text)));
+        let tracked_limits = ["rpm", "tpm"].map(|text| table.limit(&name(text), Some(&info(LimitStatus::Active))));
         table.forget(|tracked| tracked.name == name("rpm"));
         assert_eq!(table.all().len(), 1);
         assert_eq!(table.name_of(tracked_limits[0].accounts.limit), None);
         assert_eq!(table.name_of(tracked_limits[1].accounts.limit), Some(name("tpm")));
-        assert!(!Arc::ptr_eq(&table.limit(&name("rpm")), &tracked_limits[0]));
+        assert!(!Arc::ptr_eq(&table.limit(&name("rpm"), None), &tracked_limits[0]));
         table.forget(|_| true);
-        assert!(table.index.read().unwrap().by_name.is_empty());
+        assert!(table.defined.read().unwrap().by_name.is_empty());
         assert_eq!(tracked_limits[0].gone_for(false), Duration::ZERO);
         tracked_limits[0].gone_for(true);
         std::thread::sleep(Duration::from_millis(2));
         assert!(tracked_limits[0].gone_for(true) >= Duration::from_millis(2));
         assert_eq!(tracked_limits[0].gone_for(false), Duration::ZERO);
+    }
+
+    /// Millions of derived keys pass through a process; it remembers the ones used last.
+    #[test]
+    fn derived_limits_are_bounded_and_swept_by_nobody() {
+        let table = LimitTable::default();
+        let derived = LimitInfo { template: Some("{tenant}:rpm".parse().unwrap()), ..info(LimitStatus::Active) };
+        let first = table.limit(&name("a:rpm"), Some(&derived));
+        assert!(table.all().is_empty());
+        assert_eq!(table.name_of(first.accounts.limit), Some(name("a:rpm")));
+        let mut cache = DerivedLimits::default();
+        for number in 0..10 {
+            cache.limit(&name("a:rpm"), 3);
+            cache.limit(&name(&format!("{number}:rpm")), 3);
+        }
+        assert!(cache.young.by_name.len() + cache.old.by_name.len() <= 6);
+        assert_eq!(cache.young.by_name.len(), cache.young.by_account.len());
+        assert!(cache.remove(&name("a:rpm")).is_some());
+        // An override takes the cell along.
+        assert!(Arc::ptr_eq(&table.limit(&name("a:rpm"), Some(&info(LimitStatus::Active))), &first));
+        assert_eq!(table.all().len(), 1);
     }
 
     #[test]

@@ -21,10 +21,11 @@ impl Inner {
         key: LimitKey,
     ) -> Result<EnforcedStatus, BackendError> {
         let name = LimitName { namespace, key };
-        if self.info(&name).is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
+        let info = self.info(&name);
+        if info.as_ref().is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
             return Ok(EnforcedStatus::InForce);
         }
-        self.reconcile(&self.table.limit(&name)).await
+        self.reconcile(&self.table.limit(&name, info.as_deref())).await
     }
 
     async fn enforced_statuses(
@@ -33,7 +34,7 @@ impl Inner {
         limits: Vec<Arc<LimitInfo>>,
     ) -> Result<Vec<EnforcedStatus>, BackendError> {
         let tracked_limits: Vec<Arc<TrackedLimit>> =
-            limits.iter().map(|info| self.table.limit(&name_of(&namespace, info))).collect();
+            limits.iter().map(|info| self.table.limit(&name_of(&namespace, info), Some(info))).collect();
         let tracked_limits: Vec<&TrackedLimit> = tracked_limits.iter().map(Arc::as_ref).collect();
         let totals = self.read_limits(&tracked_limits).await?;
         let mut enforced_statuses = Vec::with_capacity(limits.len());
@@ -47,7 +48,7 @@ impl Inner {
     }
 
     async fn usage(self: Arc<Inner>, namespace: NamespaceName, info: Arc<LimitInfo>) -> Result<Usage, BackendError> {
-        let tracked = self.table.limit(&name_of(&namespace, &info));
+        let tracked = self.table.limit(&name_of(&namespace, &info), Some(&info));
         let totals = self.read_limits(&[&tracked]).await?.first().copied().flatten();
         Ok(usage(&info, totals.unwrap_or_default()))
     }
@@ -92,7 +93,11 @@ fn stands(info: &LimitInfo, totals: LimitTotals) -> EnforcedStatus {
 
 fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
     let target = target(Some(info));
-    let totals = as_if_done(totals, target);
+    let mut totals = as_if_done(totals, target);
+    if info.template.is_some() {
+        // Before the first reserve the account of a derived limit is missing, or has the capacity of an older template.
+        totals.in_force = totals.in_force.max(target);
+    }
     let small = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
     let status = match enforced_status(&totals, target) {
         EnforcedStatus::InForce => LimitStatus::Active,

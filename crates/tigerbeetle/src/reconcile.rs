@@ -230,7 +230,7 @@ impl Inner {
         let limits = limits.iter().filter(|(_, info)| !matches!(info.definition.kind, Kind::Credit(_)));
         let name =
             |namespace: &NamespaceName, key: &LimitKey| LimitName { namespace: namespace.clone(), key: key.clone() };
-        limits.map(|(namespace, info)| self.table.limit(&name(namespace, &info.definition.key))).collect()
+        limits.map(|(namespace, info)| self.table.limit(&name(namespace, &info.definition.key), Some(info))).collect()
     }
 
     /// Adds the limits of the registry to the table if the registry changed.
@@ -278,10 +278,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the limit is neither in the registry nor in the ledger.
+    /// Whether the limit is neither put nor in the ledger. A deleted limit may follow a template; then the cache of
+    /// derived limits keeps it.
     fn is_gone(&self, tracked: &TrackedLimit) -> bool {
-        self.info(&tracked.name).is_none()
-            && tracked.totals().is_none_or(|totals| totals.in_force == 0 && totals.reserved == 0)
+        let info = self.info(&tracked.name);
+        info.as_ref().is_some_and(|info| info.template.is_some())
+            || info.is_none() && tracked.totals().is_none_or(|totals| totals.in_force == 0 && totals.reserved == 0)
     }
 
     fn differs_from_registry(&self, tracked: &TrackedLimit) -> bool {

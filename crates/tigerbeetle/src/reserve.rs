@@ -179,7 +179,7 @@ impl Inner {
         for part in &checked.requirements {
             let info = self.info(&part.limit)?;
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
-            let tracked = self.table.limit(&part.limit);
+            let tracked = self.table.limit(&part.limit, Some(&info));
             if !tracked.is_open(&info) || !info.definition.enforce && !is_fresh {
                 return None;
             }
@@ -217,8 +217,10 @@ impl Inner {
     /// Reads the limits of a reserve that are not enforced, to tell which would deny it. The reserve that follows
     /// records the answer, so that a retry repeats it. Reserves in between are not counted.
     async fn read_shadow_limits(&self, checked: &Checked) -> Result<(), BackendError> {
-        let is_shadow = |part: &&Requirement| self.info(&part.limit).is_some_and(|info| !info.definition.enforce);
-        let shadow = checked.requirements.iter().filter(is_shadow).map(|part| self.table.limit(&part.limit));
+        let shadow = checked.requirements.iter().filter_map(|part| {
+            let info = self.info(&part.limit).filter(|info| !info.definition.enforce)?;
+            Some(self.table.limit(&part.limit, Some(&info)))
+        });
         let shadow: Vec<Arc<TrackedLimit>> = shadow.collect();
         let shadow: Vec<&TrackedLimit> = shadow.iter().map(Arc::as_ref).collect();
         if !shadow.is_empty() {
@@ -289,7 +291,7 @@ impl Inner {
             if Holding::of(&info.definition.kind).is_none() {
                 continue;
             }
-            let tracked = self.table.limit(limit);
+            let tracked = self.table.limit(limit, Some(&info));
             if tracked.is_open(&info) {
                 continue;
             }

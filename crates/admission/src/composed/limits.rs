@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
+use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use super::Parts;
 use crate::backend::{
@@ -54,6 +54,7 @@ impl<H: BookHost> Parts<H> {
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
         self.finish_change(&namespace, &key).await?;
+        self.check_kind_of_derived(&namespace, &request.definition).await?;
         let change = self.registry.put_limit(by, request).await?;
         let status = match self.enforce_definition(&namespace, &key).await? {
             EnforcedStatus::Decreasing => LimitStatus::Decreasing { to: capacity },
@@ -74,6 +75,8 @@ impl<H: BookHost> Parts<H> {
         let change = self.registry.delete_limit(by, request).await?;
         let status = match self.enforce_definition(&namespace, &key).await? {
             EnforcedStatus::Absent => LimitStatus::Deleted,
+            // The key follows its template again.
+            _ if change.status == LimitStatus::Deleted => LimitStatus::Deleted,
             EnforcedStatus::Decreasing | EnforcedStatus::InForce => LimitStatus::Decreasing { to: 0 },
         };
         Ok(LimitChange { status, ..change })
@@ -85,9 +88,27 @@ impl<H: BookHost> Parts<H> {
     pub(super) async fn finish_change(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
         match self.known(namespace, key) {
             Some(limit) if is_deleting(&limit) => self.enforced_status_of(namespace, &limit).await.map(drop),
+            Some(limit) if limit.template.is_some() => Ok(()),
             Some(_) => self.enforce_definition(namespace, key).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a definition of another kind than its template while the derived limit is in use. The Book does not know
+    /// what another enforcer has reserved.
+    async fn check_kind_of_derived(
+        &self,
+        namespace: &NamespaceName,
+        definition: &Definition,
+    ) -> Result<(), LimitError> {
+        let derived = self.known(namespace, &definition.key).filter(|limit| limit.template.is_some());
+        let differs = |limit: &Arc<LimitInfo>| !limit.definition.kind.is_same_kind(&definition.kind);
+        let Some(derived) = derived.filter(differs).filter(|derived| self.setup.parts.limits && !is_credit(derived))
+        else {
+            return Ok(());
+        };
+        let usage = self.limits.usage(namespace.clone(), derived).await?;
+        if usage.reserved > 0 || usage.debt > 0 { Err(LimitError::KindDiffers) } else { Ok(()) }
     }
 
     /// Has the enforcer apply the registry's definition. A limit that is gone there is forgotten here.

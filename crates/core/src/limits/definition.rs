@@ -235,7 +235,7 @@ pub enum DefinitionError {
     #[error("enforce: found false, allowed is true for a limit of kind credit")]
     ShadowCredit,
     /// A ledger that keeps the limits cannot enforce this one.
-    #[error("{field}: limits on a ledger are of kind rolling or concurrency, enforced and not shared")]
+    #[error("{field}: limits on a ledger are enforced and not shared")]
     NotOnLedger {
         /// The first field that it cannot enforce.
         field: LedgerField,
@@ -258,18 +258,15 @@ pub enum DefinitionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LedgerField {
-    /// The kind is calendar.
-    Kind = 1,
     /// The limit is shared.
-    Shared = 2,
+    Shared = 1,
     /// The limit is not enforced.
-    Enforce = 3,
+    Enforce = 2,
 }
 
 impl fmt::Display for LedgerField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LedgerField::Kind => "kind",
             LedgerField::Shared => "shared",
             LedgerField::Enforce => "enforce",
         })
@@ -333,11 +330,10 @@ impl Definition {
     /// # Errors
     /// The first field that it cannot enforce.
     pub fn validate_for_ledger(&self) -> Result<(), DefinitionError> {
-        let field = match (&self.kind, self.shared, self.enforce) {
-            (Kind::Calendar { .. }, ..) => LedgerField::Kind,
-            (_, true, _) => LedgerField::Shared,
-            (_, false, false) => LedgerField::Enforce,
-            (_, false, true) => return Ok(()),
+        let field = match (self.shared, self.enforce) {
+            (true, _) => LedgerField::Shared,
+            (false, false) => LedgerField::Enforce,
+            (false, true) => return Ok(()),
         };
         Err(DefinitionError::NotOnLedger { field })
     }

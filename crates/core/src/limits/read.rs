@@ -37,8 +37,6 @@ pub struct Totals {
 /// A limit's definition, status and revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitInfo {
-    /// The id.
-    pub id: LimitId,
     /// The last definition. While the limit is decreasing, its capacity is the target.
     pub definition: Definition,
     /// The capacity in force.
@@ -47,6 +45,8 @@ pub struct LimitInfo {
     pub status: LimitStatus,
     /// The number of its last put or delete, counted over all limits of the Book.
     pub revision: u64,
+    /// The key of the template that it is derived from; `None` if it was put.
+    pub template: Option<LimitKey>,
 }
 
 /// The record of a lease.
@@ -105,8 +105,8 @@ impl Limits {
     pub(crate) fn limit_info(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitInfo> {
         let limit = self.state.view(self.at(now), slot)?.limit;
         let definition = self.state.definition(slot)?;
-        let (id, capacity, revision) = (self.state.limits.id(slot), limit.capacity, limit.revision);
-        Some(LimitInfo { id, definition, capacity, status: limit.status(), revision })
+        let (capacity, revision) = (limit.capacity, limit.revision);
+        Some(LimitInfo { definition, capacity, status: limit.status(), revision, template: None })
     }
 
     /// Limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the last of them

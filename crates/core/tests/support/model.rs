@@ -196,7 +196,7 @@ impl Model {
         let limit = self.limit_as_of(now.min(TIME_MAX).max(self.time()), id)?;
         let status = limit.status();
         let (capacity, revision) = (limit.capacity, limit.revision);
-        Some(LimitInfo { id, definition: limit.definition, capacity, status, revision })
+        Some(LimitInfo { definition: limit.definition, capacity, status, revision, template: None })
     }
 
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {

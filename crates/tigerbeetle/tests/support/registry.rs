@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{Answer, BackendError, Registry};
-use earmark_core::{Config, Definition, LimitId, LimitInfo, LimitKey, LimitStatus, NamespaceName};
+use earmark_core::{Config, Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName};
 
 type Name = (NamespaceName, LimitKey);
 /// Number of changes, and the current definition.
@@ -22,11 +22,11 @@ impl TestRegistry {
     pub fn put(&self, namespace: &NamespaceName, definition: Definition) {
         self.change(namespace, definition.key.clone(), |revision, _| {
             Some(LimitInfo {
-                id: LimitId::default(),
                 capacity: definition.capacity,
                 definition,
                 status: LimitStatus::Active,
                 revision,
+                template: None,
             })
         });
     }
