@@ -5,13 +5,14 @@ use std::pin::Pin;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, UnixMs, Usage,
-    VaultName,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateError,
+    TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
 use crate::quotas::{QuotaError, describe_quota};
+use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
@@ -50,6 +51,21 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Deletes a limit. A limit in use decreases to 0 first.
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+
+    /// Creates a template or changes its definition. Returns its revision.
+    fn put_template(&self, _: Principal, _: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        Box::pin(std::future::ready(Err(LimitError::TemplatesUnsupported)))
+    }
+
+    /// Deletes a template. Its keys are unknown at once. Returns the revision of the deletion.
+    fn delete_template(&self, _: Principal, _: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        Box::pin(std::future::ready(Err(LimitError::TemplatesUnsupported)))
+    }
+
+    /// The templates of a namespace, ordered by key.
+    fn templates(&self, _: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// A page of the limits of a namespace, ordered by key.
     fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>>;
@@ -356,8 +372,11 @@ pub enum LimitError {
     /// The definition is malformed.
     #[error(transparent)]
     Invalid(#[from] DefinitionError),
+    /// The template is malformed.
+    #[error(transparent)]
+    InvalidTemplate(#[from] TemplateError),
     /// The limit has another revision than expected.
-    #[error("expected_revision: the limit has revision {revision} (0 means that it does not exist)")]
+    #[error("expected_revision: it has revision {revision} (0 means that it does not exist)")]
     RevisionDiffers {
         /// The revision it has.
         revision: u64,
@@ -371,6 +390,15 @@ pub enum LimitError {
     /// The vault of a credit limit does not exist.
     #[error("vault: no vault has this name; open it with open_vault first")]
     VaultNotFound,
+    /// Another template differs from it in the names of placeholders only.
+    #[error("key: the template {key} differs only in the names of its placeholders; change or delete that one")]
+    SameTemplate {
+        /// The key of the other template.
+        key: LimitKey,
+    },
+    /// This backend has no templates.
+    #[error("key: found a template; this backend has no templates yet, put a limit for each key")]
+    TemplatesUnsupported,
     /// The limit count is at its maximum.
     #[error("key: limit count reached its bound (--limits-max)")]
     TooMany,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TxId, UnixMs, Usage, VaultId, VaultName, Write,
-    WriteError,
+    NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TemplateInfo, TxId, UnixMs, Usage, VaultId,
+    VaultName, Write, WriteError,
 };
 
 use crate::backend::{
@@ -24,6 +24,7 @@ use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 
+use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// Runs a Book: in memory, or as the state machine of a replicated log.
@@ -112,7 +113,7 @@ pub(crate) struct Inner<H> {
     names: Names,
     pub(crate) cache: LimitCache,
     /// Serializes changes of limits, so that the limits file gets them in order.
-    changing: tokio::sync::Mutex<()>,
+    pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 impl<H: BookHost> BookBackend<H> {
@@ -290,7 +291,7 @@ impl<H: BookHost> Inner<H> {
     }
 
     /// The id of a namespace, which is created if needed.
-    async fn open(&self, by: Principal, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
+    pub(crate) async fn open(&self, by: Principal, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
         if let Some(id) = self.namespace(name) {
             return Ok(id);
         }
@@ -415,6 +416,18 @@ impl<H: BookHost> Backend for BookBackend<H> {
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Delete(request.key, request.expected_revision);
         Box::pin(self.change(by, request.namespace, change))
+    }
+
+    fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.put_template_of(by, request)
+    }
+
+    fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.delete_template_of(by, request)
+    }
+
+    fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
+        Box::pin(self.list_templates(namespace))
     }
 
     fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {

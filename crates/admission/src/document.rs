@@ -4,12 +4,57 @@ use std::fmt;
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LOOKS_LIKE_API_KEY, LimitKey, NameError,
-    Overage, Period, UTC_OFFSET_MINUTES, VaultName, contains_api_key,
+    Overage, Period, Template, UTC_OFFSET_MINUTES, VaultName, contains_api_key,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+
+/// A template as JSON: a limit whose key, and account for credit, may have placeholders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateDocument(Template);
+
+impl TemplateDocument {
+    /// The JSON form of a template.
+    #[must_use]
+    pub fn of(template: &Template) -> TemplateDocument {
+        TemplateDocument(template.clone())
+    }
+
+    /// The template.
+    #[must_use]
+    pub fn into_template(self) -> Template {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for TemplateDocument {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TemplateDocument, D::Error> {
+        deserializer.deserialize_map(Object(|fields| fields.template().map(TemplateDocument)))
+    }
+}
+
+impl Serialize for TemplateDocument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        LimitDocument::of(self.0.definition()).serialize(serializer)
+    }
+}
+
+/// A limit, or a template if its key has a placeholder.
+pub(crate) struct AnyDocument(pub(crate) Definition);
+
+impl<'de> Deserialize<'de> for AnyDocument {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AnyDocument, D::Error> {
+        deserializer.deserialize_map(Object(|fields| {
+            let definition = match fields.key.as_str() {
+                Some(key) if key.contains('{') => fields.template().map(Template::into_definition),
+                _ => fields.limit(),
+            };
+            definition.map(AnyDocument)
+        }))
+    }
+}
 
 /// A limit as JSON. Parsing rejects unknown fields and values out of range; the error names the field, the value found
 /// and the values allowed. Serializing omits fields that the kind does not have, and `shared` and `enforce` if they have
@@ -40,23 +85,23 @@ impl LimitDocument {
 impl<'de> Deserialize<'de> for LimitDocument {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LimitDocument, D::Error> {
         // A derived implementation would also accept an array.
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(Object(|fields| fields.limit().map(LimitDocument)))
     }
 }
 
 /// Reads a limit from a JSON object, and names the field that is wrong.
-struct Object;
+struct Object<T>(fn(&Fields) -> Result<T, String>);
 
-impl<'de> Visitor<'de> for Object {
-    type Value = LimitDocument;
+impl<'de, T> Visitor<'de> for Object<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a limit, which is an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitDocument, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
         let fields = Fields::deserialize(MapAccessDeserializer::new(map))?;
-        LimitDocument::try_from(fields).map_err(A::Error::custom)
+        (self.0)(&fields).map_err(A::Error::custom)
     }
 }
 
@@ -98,12 +143,27 @@ struct Fields {
     enforce: Value,
 }
 
-impl TryFrom<Fields> for LimitDocument {
-    type Error = String;
+impl Fields {
+    fn limit(&self) -> Result<Definition, String> {
+        let definition = self.definition(LimitKey::new, AccountName::new)?;
+        definition.validate().map_err(|error| error.to_string())?;
+        Ok(definition)
+    }
 
-    fn try_from(fields: Fields) -> Result<LimitDocument, String> {
-        let key = name("key", &fields.key, LimitKey::new)?.ok_or("key is required")?;
-        let kind = fields.kind()?;
+    fn template(&self) -> Result<Template, String> {
+        let definition = self.definition(LimitKey::pattern, AccountName::pattern)?;
+        Template::new(definition).map_err(|error| error.to_string())
+    }
+
+    /// The definition, whose key and account are parsed by `key` and `account`.
+    fn definition(
+        &self,
+        key: fn(&str) -> Result<LimitKey, NameError>,
+        account: fn(&str) -> Result<AccountName, NameError>,
+    ) -> Result<Definition, String> {
+        let fields = self;
+        let key = name("key", &fields.key, key)?.ok_or("key is required")?;
+        let kind = fields.kind(account)?;
         let capacity = match kind {
             Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Calendar { .. } => capacity(&fields.capacity)?,
             Kind::Credit(_) => 0,
@@ -117,15 +177,11 @@ impl TryFrom<Fields> for LimitDocument {
         let description = free_text("description", &fields.description)?;
         let shared = boolean("shared", &fields.shared)?.unwrap_or(false);
         let enforce = boolean("enforce", &fields.enforce)?.unwrap_or(true);
-        let definition = Definition { key, kind, capacity, unit, description, overage, shared, enforce };
-        definition.validate().map_err(|error| error.to_string())?;
-        Ok(LimitDocument(definition))
+        Ok(Definition { key, kind, capacity, unit, description, overage, shared, enforce })
     }
-}
 
-impl Fields {
     /// The kind with its fields. Fields of other kinds must be absent.
-    fn kind(&self) -> Result<Kind, String> {
+    fn kind(&self, account: fn(&str) -> Result<AccountName, NameError>) -> Result<Kind, String> {
         let of_credit =
             [("vault", &self.vault), ("account", &self.account), ("asset", &self.asset), ("revenue", &self.revenue)];
         let window = ("window_seconds", &self.window_seconds);
@@ -146,7 +202,7 @@ impl Fields {
             }
             Some("credit") => {
                 absent("credit", [window, ("capacity", &self.capacity)].into_iter().chain(of_calendar))?;
-                self.terms(seconds("credit", timeout)?).map(Kind::Credit)
+                self.terms(seconds("credit", timeout)?, account).map(Kind::Credit)
             }
             _ => Err(format!("kind: found {}, allowed are rolling, concurrency, calendar and credit", self.kind)),
         }
@@ -166,10 +222,14 @@ impl Fields {
         Ok(Kind::Calendar { period, utc_offset_minutes })
     }
 
-    fn terms(&self, timeout_seconds: u32) -> Result<CreditTerms, String> {
+    fn terms(
+        &self,
+        timeout_seconds: u32,
+        account: fn(&str) -> Result<AccountName, NameError>,
+    ) -> Result<CreditTerms, String> {
         let missing = |field: &str| format!("{field} is required for a credit limit");
         let vault = name("vault", &self.vault, VaultName::new)?.ok_or_else(|| missing("vault"))?;
-        let account = name("account", &self.account, AccountName::new)?.ok_or_else(|| missing("account"))?;
+        let account = name("account", &self.account, account)?.ok_or_else(|| missing("account"))?;
         let asset = name("asset", &self.asset, AssetName::new)?.ok_or_else(|| missing("asset"))?;
         let revenue = match name("revenue", &self.revenue, AccountName::new)? {
             Some(revenue) => revenue,

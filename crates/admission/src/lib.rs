@@ -28,6 +28,7 @@ mod quotas;
 mod registry;
 mod settings;
 mod submitter;
+mod templates;
 mod writes;
 
 pub use backend::*;
@@ -40,7 +41,7 @@ pub use clock::{Clock, LogTime, ManualClock, SystemClock, SystemTimeSource, Time
 pub use cluster::*;
 pub use composed::Composed;
 pub use credits::*;
-pub use document::LimitDocument;
+pub use document::{LimitDocument, TemplateDocument};
 pub use history::{ChangePager, Sums, entry_view, summary};
 pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};
@@ -50,4 +51,5 @@ pub use quotas::{QuotaError, describe_quota, quota_code};
 pub use registry::PlacementError;
 pub use settings::SettingEdit;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};
+pub use templates::{DeleteTemplateRequest, PutTemplateRequest};
 pub use writes::*;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::backend::LimitError;
-use crate::document::LimitDocument;
+use crate::document::{AnyDocument, LimitDocument};
 use crate::private_files::create_private;
 
 /// The version of the format.
@@ -117,7 +117,7 @@ struct VersionOnly {
     version: u32,
 }
 
-/// Limits with their namespaces.
+/// Limits and templates with their namespaces. The key of a template has placeholders.
 pub type NamespacedLimits = Vec<(NamespaceName, Definition)>;
 
 /// An error and its line.
@@ -228,18 +228,18 @@ fn parse(text: &str) -> Result<NamespacedLimits, Damage> {
     let mut keys = BTreeSet::new();
     let mut limits = Vec::new();
     for (name, raw) in lists.iter().flat_map(|(name, list)| list.iter().map(move |raw| (name, *raw))) {
-        let limit: LimitDocument = serde_json::from_str(raw.get()).map_err(|error| {
+        let AnyDocument(limit) = serde_json::from_str(raw.get()).map_err(|error| {
             let what = without_place(&error);
             let field = what.split(':').next().unwrap_or_default();
             let start = line_of(text, raw.get(), "").unwrap_or(1);
             let line = line_of(text, raw.get(), field);
             Damage { line: line.unwrap_or(start.saturating_add(error.line()).saturating_sub(1)), what }
         })?;
-        if !keys.insert((name.clone(), limit.key().clone())) {
+        if !keys.insert((name.clone(), limit.key.clone())) {
             let line = line_of(text, raw.get(), "key").unwrap_or(1);
-            return Err(Damage { line, what: format!("key: {} is defined twice", limit.key()) });
+            return Err(Damage { line, what: format!("key: {} is defined twice", limit.key) });
         }
-        limits.push((name.clone(), limit.into_definition()));
+        limits.push((name.clone(), limit));
     }
     Ok(limits)
 }

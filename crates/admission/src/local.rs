@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceName, Outcome, Principal,
-    PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceId, NamespaceName, Outcome,
+    Principal, PutLimit, PutTemplate, Template, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
@@ -18,10 +18,9 @@ use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::clock::{Clock, SystemClock};
 use crate::history::History;
-use crate::limits_file::{LimitsFile, LimitsFileError};
-use crate::registry::all_limits;
+use crate::limits_file::{LimitsFile, LimitsFileError, NamespacedLimits};
 use crate::submitter::{BatchTarget, Direction, Submitter};
-
+use crate::templates;
 use crate::writes::{Audit, EntryPage};
 
 /// Settings of a [`LocalBook`].
@@ -109,12 +108,29 @@ impl LocalBook {
     }
 }
 
-/// Puts a limit of the limits file, and creates its namespace.
+/// Puts a limit or template of the limits file, and creates its namespace.
 fn put_limit(book: &mut Book, now: UnixMs, name: &NamespaceName, definition: &Definition) -> Result<(), LimitError> {
     book.apply(now, Command::OpenNamespace(name));
     let namespace = book.namespace(name).ok_or(LimitError::TooMany)?;
+    if definition.key.has_placeholders() {
+        let template = Template::new(definition.clone())?;
+        let put = Command::PutTemplate(PutTemplate { namespace, template: &template, expected_revision: None });
+        let outcome = book.apply(now, put);
+        return if let Outcome::Template(outcome) = outcome { templates::answer(outcome).map(drop) } else { Ok(()) };
+    }
     let put = Command::PutLimit(PutLimit { namespace, definition, expected_revision: None });
     if let Outcome::Limit(outcome) = book.apply(now, put) { answer::limit(outcome).map(drop) } else { Ok(()) }
+}
+
+/// The limits and templates of the limits file, ordered by namespace.
+fn wanted(book: &Book, now: UnixMs) -> NamespacedLimits {
+    let mut wanted = NamespacedLimits::new();
+    for (id, name) in (0..=u16::MAX).map(NamespaceId).map_while(|id| Some((id, book.namespace_name(id)?))) {
+        let limits = book.limits(now, id).into_iter().filter(|limit| !answer::is_deleting(limit.status));
+        wanted.extend(limits.map(|limit| (name.clone(), limit.definition)));
+        wanted.extend(book.templates(id).into_iter().map(|template| (name.clone(), template.definition)));
+    }
+    wanted
 }
 
 impl Local {
@@ -136,10 +152,7 @@ impl Local {
         };
         let written = tokio::task::spawn_blocking(move || {
             let now = self.clock.now().log;
-            let wanted: Vec<(NamespaceName, Definition)> = all_limits(&lock(&self.state).book, now)
-                .filter(|(_, limit)| !answer::is_deleting(limit.status))
-                .map(|(name, limit)| (name.clone(), limit.definition))
-                .collect();
+            let wanted = wanted(&lock(&self.state).book, now);
             self.limits_file.as_ref().map_or(Ok(()), |file| file.write(&wanted))
         });
         written.await.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))

@@ -1,7 +1,7 @@
 //! `earmark limits`: put, get, list and delete limits.
 
-mod put;
-mod show;
+pub(crate) mod put;
+pub(crate) mod show;
 
 use clap::{Args, Subcommand};
 use earmark_client::http::{Method, encoded};

@@ -23,6 +23,7 @@ mod recover;
 mod request;
 mod reserve;
 mod serve;
+mod templates;
 mod write;
 
 use std::ffi::OsString;
@@ -73,6 +74,9 @@ enum Command {
     /// Put, get, list and delete limits
     #[command(subcommand, after_help = limits::HELP)]
     Limits(limits::LimitsCommand),
+    /// Put, list and delete templates, whose keys have placeholders
+    #[command(subcommand, after_help = templates::HELP)]
+    Templates(templates::TemplatesCommand),
     /// Reserve the most that a call may need, from all named limits or from none
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
@@ -113,6 +117,7 @@ impl Command {
         match self {
             Command::Serve(args) => serve::run(args),
             Command::Limits(command) => limits::run(command),
+            Command::Templates(command) => templates::run(command),
             Command::Reserve(args) => reserve::run(args),
             Command::Complete(args) => complete::run(args),
             Command::Lease(args) => lease::run(args),
@@ -132,6 +137,7 @@ impl Command {
         match self {
             Command::Serve(_) => false,
             Command::Limits(command) => command.is_json(),
+            Command::Templates(command) => command.is_json(),
             Command::Reserve(args) => args.client.json,
             Command::Complete(args) => args.client.json,
             Command::Lease(args) => args.client.json,
@@ -218,6 +224,9 @@ mod tests {
             "limits get a",
             "limits list",
             "limits delete a",
+            "templates put --file -",
+            "templates list --namespace team",
+            "templates delete a:{b}",
             "reserve --key a=1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",

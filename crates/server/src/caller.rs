@@ -218,6 +218,11 @@ impl Caller {
         Err(AuthError::Forbidden(format!("namespace: found {namespace}, this {kind} belongs to namespace {own}")))
     }
 
+    /// Rejects a request about the limits of another namespace, unless the caller administers the server.
+    pub(crate) fn check_limits_of(&self, namespace: &NamespaceName) -> Result<(), AuthError> {
+        if self.is_server_admin() { Ok(()) } else { self.check_namespace(namespace) }
+    }
+
     /// Rejects operations that need a higher role than writes do.
     pub(crate) fn check_operations(&self, operations: &[Operation]) -> Result<(), AuthError> {
         let is_retirement = |operation: &Operation| matches!(operation, Operation::RetireClient { .. });

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use earmark_admission::{
-    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
-    QuotaError, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError,
+    PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+    describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, WriteError};
 use tokio::task::JoinError;
@@ -20,6 +21,7 @@ use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
+pub(crate) const TEMPLATE_NOT_FOUND: &str = "key: no template has this key";
 pub(crate) const NAMESPACE_NOT_FOUND: &str = "namespace: no namespace has this name";
 pub(crate) const LEASE_NOT_FOUND: &str = "lease_id: lease not found, or forgotten since";
 /// Entries on a page when the request gives no page size.
@@ -178,6 +180,27 @@ pub(crate) async fn delete_limit(
     let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
     tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete limit");
     change(app, context, async move { backend.delete_limit(by, request).await }).await
+}
+
+/// Creates or changes a template. Returns its revision.
+pub(crate) async fn put_template(
+    app: &App,
+    context: &RequestContext,
+    request: PutTemplateRequest,
+) -> Result<u64, LimitError> {
+    let (actor, key) = (&context.caller.actor, request.template.key());
+    tracing::info!(request_id = context.id(), %actor, %key, "put template");
+    app.by(context.deadline, app.backend.put_template(context.caller.by.clone(), request)).await?
+}
+
+/// Deletes a template.
+pub(crate) async fn delete_template(
+    app: &App,
+    context: &RequestContext,
+    request: DeleteTemplateRequest,
+) -> Result<u64, LimitError> {
+    tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete template");
+    app.by(context.deadline, app.backend.delete_template(context.caller.by.clone(), request)).await?
 }
 
 /// Sets quotas of a namespace.

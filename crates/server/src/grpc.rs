@@ -11,6 +11,7 @@ mod limits;
 mod method;
 mod quotas;
 mod status;
+mod templates;
 mod timeout;
 mod unary;
 

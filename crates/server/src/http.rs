@@ -19,6 +19,7 @@ mod route;
 mod schema;
 mod serve;
 mod shape;
+mod templates;
 mod vaults;
 mod write;
 

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use earmark_admission::LimitDocument;
+use earmark_admission::{LimitDocument, TemplateDocument};
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, Period,
-    UTC_OFFSET_MINUTES, VaultName,
+    Template, UTC_OFFSET_MINUTES, VaultName,
 };
+use serde::de::DeserializeOwned;
 
 use crate::client::ClientArgs;
 use crate::failure::Failure;
@@ -31,7 +32,7 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
     /// Key of the limit, which callers name in reserve: letters, digits and :._@+-/|=~%
-    #[arg(long, required_unless_present = "file")]
+    #[arg(long, required_unless_present = "file", value_parser = key)]
     key: Option<LimitKey>,
     /// Kind of limit. rolling: usage per time window; concurrency: calls at the same time; calendar: usage per hour, day,
     /// week or month; credit: prepaid credit of an account
@@ -57,7 +58,7 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     vault: Option<VaultName>,
     /// Account that pays, for a credit limit
-    #[arg(long)]
+    #[arg(long, value_parser = account)]
     account: Option<AccountName>,
     /// Asset that is paid, for a credit limit, such as usd
     #[arg(long)]
@@ -87,7 +88,7 @@ pub(crate) struct PutArgs {
     #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage", "period", "utc_offset_minutes", "shared", "enforce"])]
     file: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) client: ClientArgs,
+    pub(crate) client: ClientArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -115,10 +116,27 @@ enum OverageArg {
 impl PutArgs {
     /// The validated definition.
     pub(super) fn document(&self) -> Result<LimitDocument, Failure> {
-        match (&self.file, &self.key, self.kind) {
-            (Some(path), ..) => parse(&path.display().to_string(), &read_file(path)?),
-            (None, Some(key), Some(kind)) => self.with_flags(key, kind),
-            (None, ..) => Err(Failure::Usage("give --key and --kind, or --file".into())),
+        if let Some(path) = &self.file {
+            return parse(&path.display().to_string(), &read_file(path)?);
+        }
+        let definition = self.definition()?;
+        definition.validate().map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(LimitDocument::of(&definition))
+    }
+
+    /// The validated template.
+    pub(crate) fn template(&self) -> Result<TemplateDocument, Failure> {
+        if let Some(path) = &self.file {
+            return parse(&path.display().to_string(), &read_file(path)?);
+        }
+        let template = Template::new(self.definition()?).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(TemplateDocument::of(&template))
+    }
+
+    fn definition(&self) -> Result<Definition, Failure> {
+        match (&self.key, self.kind) {
+            (Some(key), Some(kind)) => self.with_flags(key, kind),
+            _ => Err(Failure::Usage("give --key and --kind, or --file".into())),
         }
     }
 
@@ -170,7 +188,7 @@ impl PutArgs {
         }
     }
 
-    fn with_flags(&self, key: &LimitKey, kind: KindArg) -> Result<LimitDocument, Failure> {
+    fn with_flags(&self, key: &LimitKey, kind: KindArg) -> Result<Definition, Failure> {
         let kind = self.kind(kind)?;
         let capacity = match &kind {
             Kind::Rolling { .. } => needed("rolling", "--capacity 60", self.capacity)?,
@@ -178,7 +196,7 @@ impl PutArgs {
             Kind::Calendar { .. } => needed("calendar", "--capacity 5m", self.capacity)?,
             Kind::Credit(_) => 0,
         };
-        let definition = Definition {
+        Ok(Definition {
             key: key.clone(),
             kind,
             capacity,
@@ -190,9 +208,7 @@ impl PutArgs {
             },
             shared: self.shared,
             enforce: self.enforce,
-        };
-        definition.validate().map_err(|error| Failure::Usage(error.to_string()))?;
-        Ok(LimitDocument::of(&definition))
+        })
     }
 }
 
@@ -201,6 +217,15 @@ fn utc_offset_minutes(text: &str) -> Result<i16, String> {
         let (min, max) = (UTC_OFFSET_MINUTES.start(), UTC_OFFSET_MINUTES.end());
         format!("found {text:?}, allowed are whole minutes from {min} to {max}")
     })
+}
+
+/// A key of a limit, or of a template, whose placeholders have braces.
+fn key(text: &str) -> Result<LimitKey, NameError> {
+    if text.contains('{') { LimitKey::pattern(text) } else { LimitKey::new(text) }
+}
+
+fn account(text: &str) -> Result<AccountName, NameError> {
+    if text.contains('{') { AccountName::pattern(text) } else { AccountName::new(text) }
 }
 
 /// The value of a required flag; `example` starts with the flag.
@@ -224,12 +249,12 @@ fn named<T: Clone>(given: Option<&T>, default: &str, new: impl Fn(&str) -> Resul
     }
 }
 
-fn parse(name: &str, text: &str) -> Result<LimitDocument, Failure> {
+fn parse<T: DeserializeOwned>(name: &str, text: &str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::Usage(format!("--file: {name}: {error}")))
 }
 
 /// Describes the limit in one sentence.
-pub(super) fn text(definition: &Definition, status: &str) -> String {
+pub(crate) fn text(definition: &Definition, status: &str) -> String {
     let unit = if definition.unit.is_empty() { String::new() } else { format!(" {}", definition.unit) };
     let capacity = thousands(definition.capacity.into());
     let what = match &definition.kind {
@@ -370,10 +395,10 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_refused_with_its_name_line_and_field() {
-        let error = parse("a.json", "{\"key\":\"a\",\n\"kind\":\"leaky\"}").unwrap_err().to_string();
+        let error = parse::<LimitDocument>("a.json", "{\"key\":\"a\",\n\"kind\":\"leaky\"}").unwrap_err().to_string();
         assert!(error.starts_with("--file: a.json: "), "{error}");
         assert!(error.contains("kind: found \"leaky\""), "{error}");
         let good = r#"{"key":"a","kind":"rolling","capacity":1,"window_seconds":1}"#;
-        assert!(parse("a.json", good).is_ok());
+        assert!(parse::<LimitDocument>("a.json", good).is_ok());
     }
 }

@@ -15,6 +15,14 @@ pub(super) struct Limit {
     revision: u64,
 }
 
+/// A template as the server returns it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Template {
+    definition: Map<String, Value>,
+    revision: u64,
+    live: u64,
+}
+
 /// The usage of a limit.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Usage {
@@ -77,6 +85,21 @@ impl Limit {
             None => self.status.clone(),
         }
     }
+}
+
+/// A table of templates.
+pub(crate) fn templates(templates: &[Template]) -> String {
+    if templates.is_empty() {
+        return "no templates; create one with: earmark templates put (see --help)\n".to_owned();
+    }
+    let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "LIVE"].map(str::to_owned);
+    let rows = templates.iter().map(|template| {
+        let (definition, live) = (template.definition.clone(), template.live);
+        let limit = Limit { definition, status: String::new(), pending_decrease_to: None, revision: 0 };
+        let [key, kind, overage] = ["key", "kind", "overage"].map(|field| limit.text(field).to_owned());
+        [key, kind, limit.capacity(), limit.held_for(), overage, thousands(live.into())]
+    });
+    table(&[header].into_iter().chain(rows).collect::<Vec<_>>())
 }
 
 /// A table of limits.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use earmark_admission::{
     Backend, Cluster, ClusterStatus, Keys as _, LimitError, LimitsFileError, NamespacedLimits, PlacementError,
-    PutLimitRequest, exposure, read_limits,
+    PutLimitRequest, PutTemplateRequest, exposure, read_limits,
 };
-use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal};
+use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal, Template};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
 use earmark_server::BoundAddress;
 use tokio::time::{sleep, timeout};
@@ -233,6 +233,23 @@ async fn prepare(
     }
 }
 
+/// Puts a template of the file unless it is there.
+async fn put_template(
+    backend: &dyn Backend,
+    by: &Principal,
+    (namespace, definition): (&NamespaceName, &Definition),
+    put: &mut usize,
+) -> Result<(), LimitError> {
+    let known = backend.templates(namespace.clone()).await?;
+    if !known.iter().any(|template| template.definition == *definition) {
+        let template = Template::new(definition.clone())?;
+        let request = PutTemplateRequest { namespace: namespace.clone(), template, expected_revision: None };
+        backend.put_template(by.clone(), request).await?;
+        *put += 1;
+    }
+    Ok(())
+}
+
 /// One attempt. The inner error is temporary.
 async fn put_missing(
     backend: &dyn Backend,
@@ -249,6 +266,13 @@ async fn put_missing(
     };
     for (namespace, definition) in definitions {
         let key = definition.key.clone();
+        if key.has_placeholders() {
+            match put_template(backend, &by, (namespace, definition), put).await {
+                Ok(()) => continue,
+                Err(LimitError::Backend(error)) => return Ok(Err(error.to_string())),
+                Err(source) => return Err(LimitsFileError::Refused { path: path.to_owned(), key, source }),
+            }
+        }
         let known = match backend.limit(namespace.clone(), key.clone()).await {
             Ok(known) => known,
             Err(error) => return Ok(Err(error.to_string())),

@@ -162,6 +162,12 @@ impl LimitKey {
         pattern::check_key(kind, text)?;
         Ok(LimitKey(Arc::from(text)))
     }
+
+    /// Whether it is the key of a template.
+    #[must_use]
+    pub fn has_placeholders(&self) -> bool {
+        pattern::has_placeholder(self.as_str())
+    }
 }
 
 impl AccountName {

@@ -344,7 +344,7 @@ impl Definition {
     /// The first field out of bounds, in declaration order.
     pub fn validate(&self) -> Result<(), DefinitionError> {
         let account = self.kind.terms().map(|terms| &terms.account);
-        if pattern::has_placeholder(self.key.as_str()) {
+        if self.key.has_placeholders() {
             return Err(DefinitionError::Placeholder { field: NameField::Key });
         }
         if account.is_some_and(|account| pattern::has_placeholder(account.as_str())) {

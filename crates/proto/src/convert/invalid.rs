@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use earmark_core::{DefinitionError, LOOKS_LIKE_API_KEY, LeaseIdError, NameError, contains_api_key};
+use earmark_core::{DefinitionError, LOOKS_LIKE_API_KEY, LeaseIdError, NameError, TemplateError, contains_api_key};
 
 /// A validation error: the field, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +76,12 @@ impl From<LeaseIdError> for Invalid {
 
 impl From<DefinitionError> for Invalid {
     fn from(error: DefinitionError) -> Invalid {
+        Invalid(error.to_string())
+    }
+}
+
+impl From<TemplateError> for Invalid {
+    fn from(error: TemplateError) -> Invalid {
         Invalid(error.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! Limit definitions, status and usage.
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage, Period,
-    UTC_OFFSET_MINUTES, Usage, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitKey, LimitStatus,
+    NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, Usage, VaultName,
 };
 
 use super::invalid::Invalid;
@@ -14,10 +14,30 @@ use crate::v1;
 /// # Errors
 /// The first invalid field: each field alone, then the combination required by the kind.
 pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
-    let key = name("key", &message.key)?;
+    let definition = with_names(message, LimitKey::new, AccountName::new)?;
+    definition.validate()?;
+    Ok(definition)
+}
+
+/// Validates a template: a definition whose key, and account for credit, may have placeholders.
+///
+/// # Errors
+/// The first invalid field.
+pub fn template(message: v1::LimitDefinition) -> Result<Template, Invalid> {
+    let definition = with_names(message, LimitKey::pattern, AccountName::pattern)?;
+    Ok(Template::new(definition)?)
+}
+
+/// A definition whose key and account are parsed by `key` and `account`.
+fn with_names(
+    message: v1::LimitDefinition,
+    key: fn(&str) -> Result<LimitKey, NameError>,
+    account: fn(&str) -> Result<AccountName, NameError>,
+) -> Result<Definition, Invalid> {
+    let key = key(&message.key).map_err(|error| Invalid::name("key", &error))?;
     let kind = v1::LimitKind::try_from(message.kind)
         .map_err(|_| not_among("kind", message.kind, "rolling, concurrency, calendar and credit"))?;
-    let given = Given::of(&message)?;
+    let given = Given::of(&message, account)?;
     let overage = match v1::Overage::try_from(message.overage) {
         Ok(v1::Overage::Unspecified | v1::Overage::Debt) => Overage::Debt,
         Ok(v1::Overage::Deny) => Overage::Deny,
@@ -28,9 +48,7 @@ pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
     let (shared, enforce) = (shared.unwrap_or(false), enforce.unwrap_or(true));
     Invalid::unless_free_of_keys("unit", &unit)?;
     Invalid::unless_free_of_keys("description", &description)?;
-    let definition = Definition { key, kind, capacity, unit, description, overage, shared, enforce };
-    definition.validate()?;
-    Ok(definition)
+    Ok(Definition { key, kind, capacity, unit, description, overage, shared, enforce })
 }
 
 pub(super) fn not_among(field: &str, found: i32, allowed: &str) -> Invalid {
@@ -51,7 +69,11 @@ struct Given {
 }
 
 impl Given {
-    fn of(message: &v1::LimitDefinition) -> Result<Given, Invalid> {
+    fn of(
+        message: &v1::LimitDefinition,
+        account: fn(&str) -> Result<AccountName, NameError>,
+    ) -> Result<Given, Invalid> {
+        let account = message.account.as_deref().map(account).transpose();
         let seconds = |field: &str, found: Option<u32>| {
             found.map(|found| Invalid::unless_within(field, found, &(1..=HOLD_SECONDS_MAX))).transpose()
         };
@@ -63,7 +85,7 @@ impl Given {
             period: message.period.map(period).transpose()?,
             utc_offset_minutes: message.utc_offset_minutes.map(utc_offset_minutes).transpose()?,
             vault: optional_name("vault", message.vault.as_deref())?,
-            account: optional_name("account", message.account.as_deref())?,
+            account: account.map_err(|error| Invalid::name("account", &error))?,
             asset: optional_name("asset", message.asset.as_deref())?,
             revenue: optional_name("revenue", message.revenue.as_deref())?,
         })

@@ -13,8 +13,8 @@ use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::ledger::context;
-use super::quotas;
 use super::status::{failed, failed_with, invalid, of_limit, rejected};
+use super::{quotas, templates};
 use crate::answer::{CompleteWire, ReserveWire};
 use crate::app::App;
 use crate::caller::AuthError;
@@ -175,6 +175,30 @@ impl LimitsService for Limits {
             Ok(None) => Err(Status::not_found(LEASE_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    async fn put_template(
+        &self,
+        request: Request<v1::PutTemplateRequest>,
+    ) -> Result<Response<v1::PutTemplateResponse>, Status> {
+        let context = context(&request)?;
+        templates::put(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_templates(
+        &self,
+        request: Request<v1::ListTemplatesRequest>,
+    ) -> Result<Response<v1::ListTemplatesResponse>, Status> {
+        let context = context(&request)?;
+        templates::list(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn delete_template(
+        &self,
+        request: Request<v1::DeleteTemplateRequest>,
+    ) -> Result<Response<v1::DeleteTemplateResponse>, Status> {
+        let context = context(&request)?;
+        templates::delete(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
     async fn get_quotas(

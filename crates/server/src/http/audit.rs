@@ -9,7 +9,7 @@ use super::limits;
 use super::reply::Reply;
 use super::schema::{self, described, exactly};
 use super::serve::Call;
-use super::shape::Shape;
+use super::shape::{Shape, limit_or_template};
 use crate::app::App;
 use crate::auth::CHANGE_LOG_PAGE_COST;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
@@ -20,7 +20,7 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
     };
     let query = ChangeQuery {
         namespace: (!call.context.caller.is_server_admin()).then(|| call.namespace()),
-        key: call.query("key").and_then(|text| text.parse().ok()),
+        key: call.query("key").and_then(|text| limit_or_template(text).ok()),
         actor: call.query("actor").and_then(|text| text.parse().ok()),
         after: call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default(),
         page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT),

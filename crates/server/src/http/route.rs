@@ -4,7 +4,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 
 use axum::routing::MethodFilter;
-use earmark_admission::LimitDocument;
+use earmark_admission::{LimitDocument, TemplateDocument};
 
 use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
@@ -14,7 +14,7 @@ use super::quotas::QuotasBody;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
-use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, vaults, write};
+use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, templates, vaults, write};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
@@ -117,6 +117,7 @@ const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
 const QUOTA: Documented = answer(409, PROBLEM, "`quota_exceeded:<quota>`: the namespace has used up a quota.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
+const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
 const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
 const MEMBERS_STAY: Documented =
     answer(409, PROBLEM, "`conflict`: the members were not changed; the message says why.");
@@ -155,7 +156,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 31] = [
+pub(crate) static ROUTES: [Route; 34] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -247,6 +248,28 @@ pub(crate) static ROUTES: [Route; 31] = [
         about: "Gets the current usage of a limit.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
         ..get("/v1/admin/limits/{key}/usage", Access::Read, |app, call| Box::pin(limits::usage(app, call)))
+    },
+    Route {
+        body: Some(&TemplateDocument::SHAPE),
+        query: shape::PUT_TEMPLATE_QUERY,
+        operation: "put_template",
+        about: "Creates a template or changes its definition. Keys that match it are limits of their own.",
+        answers: &[answer(200, &["TemplateChanged"], "Changed."), QUOTA, FAILED, OVERLOADED],
+        ..put("/v1/admin/templates", Access::Write, |app, call| Box::pin(templates::put(app, call)))
+    },
+    Route {
+        query: shape::TEMPLATES_QUERY,
+        operation: "list_templates",
+        about: "Lists all templates by key.",
+        answers: &[answer(200, &["Templates"], "The templates."), BAD_QUERY, FAILED, OVERLOADED],
+        ..get("/v1/admin/templates", Access::Read, |app, call| Box::pin(templates::list(app, call)))
+    },
+    Route {
+        query: shape::DELETE_TEMPLATE_QUERY,
+        operation: "delete_template",
+        about: "Deletes a template. Its keys are unknown at once; reserved amounts settle as usual.",
+        answers: &[answer(200, &["Done"], "Deleted."), BAD_QUERY, NO_TEMPLATE, FAILED, OVERLOADED],
+        ..delete("/v1/admin/templates", Access::Write, |app, call| Box::pin(templates::delete(app, call)))
     },
     Route {
         operation: "get_lease",

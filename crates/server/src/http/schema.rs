@@ -10,8 +10,8 @@ use super::reply::{
     CONFLICT, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, RATE_LIMITED, REQUEST_TIMEOUT, UNAUTHENTICATED,
     UNAVAILABLE,
 };
-use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
-use super::{audit, cluster, keys, quotas};
+use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, WITH_PLACEHOLDERS, object};
+use super::{audit, cluster, keys, quotas, templates};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
     LIMIT_DECREASING, OVERLOADED, UNKNOWN_LIMIT_KEY,
@@ -43,7 +43,12 @@ pub(super) fn schemas() -> Value {
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}, "message": {"type": "string"}}), &["message"]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     });
-    let more = cluster::schemas().into_iter().chain(keys::schemas()).chain(audit::schemas()).chain(quotas::schemas());
+    let more = cluster::schemas()
+        .into_iter()
+        .chain(keys::schemas())
+        .chain(audit::schemas())
+        .chain(quotas::schemas())
+        .chain(templates::schemas());
     for (name, schema) in ledger::schemas().into_iter().chain(more) {
         schemas[name] = schema;
     }
@@ -112,12 +117,11 @@ pub(super) fn defined() -> Value {
 
 /// The schema of a definition whose key and account may have placeholders.
 pub(super) fn with_placeholders(mut definition: Value) -> Value {
-    let pattern = r"^([^{}:]*|\{[a-z_]+\})(:([^{}:]*|\{[a-z_]+\}))*$";
     let kinds = definition["oneOf"].as_array_mut().into_iter().flatten();
     for fields in kinds.filter_map(|kind| kind["properties"].as_object_mut()) {
         for name in ["key", "account"] {
             if let Some(field) = fields.get_mut(name) {
-                field["pattern"] = json!(pattern);
+                field["pattern"] = json!(WITH_PLACEHOLDERS);
             }
         }
     }

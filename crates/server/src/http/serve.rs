@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Refusal, Rejection, RequestHead};
 use crate::body;
 use crate::budget::{AnswerRoom, Budget, Holders};
-use crate::caller::{Caller, QueueCost};
+use crate::caller::{AuthError, Caller, QueueCost};
 use crate::execute::RequestContext;
 use crate::head;
 use crate::log_rate::LineKind;
@@ -47,6 +47,16 @@ impl Call {
     /// The namespace of the caller.
     pub(super) fn namespace(&self) -> NamespaceName {
         self.context.caller.namespace.clone()
+    }
+
+    /// The namespace in the query, if the caller may name it; without one, the caller's.
+    pub(super) fn named_namespace(&self) -> Result<NamespaceName, AuthError> {
+        // The query is already validated.
+        let Some(namespace) = self.query("namespace").and_then(|name| NamespaceName::new(name).ok()) else {
+            return Ok(self.namespace());
+        };
+        self.context.caller.check_limits_of(&namespace)?;
+        Ok(namespace)
     }
 
     /// The first name or id in the path; empty where the route has none.

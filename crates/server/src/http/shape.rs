@@ -4,9 +4,9 @@
 mod explain;
 mod limit;
 
-pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind};
+pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELDS};
 
-use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX};
+use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
     VaultName, parse_credit,
@@ -38,6 +38,10 @@ impl<const MIN: u64> Described for Count<MIN> {
 
 impl Described for LimitDocument {
     const SHAPE: Shape = Shape::Limit;
+}
+
+impl Described for TemplateDocument {
+    const SHAPE: Shape = Shape::Template;
 }
 
 impl Described for Text<LeaseId> {
@@ -100,6 +104,8 @@ pub(super) enum Shape {
     OneOf(&'static [Field]),
     /// A limit definition: the fields of its kind.
     Limit,
+    /// A limit definition whose key and account may have placeholders.
+    Template,
     /// An amount of credit: a positive integer, or its digits as text.
     Credit,
     /// A position in the change log.
@@ -134,6 +140,31 @@ macro_rules! names {
         }
     )*};
 }
+
+/// The key of a limit, or of a template if it has a placeholder.
+pub(super) fn limit_or_template(text: &str) -> Result<LimitKey, NameError> {
+    if text.contains('{') { LimitKey::pattern(text) } else { LimitKey::new(text) }
+}
+
+/// The characters of a name with placeholders.
+pub(super) const WITH_PLACEHOLDERS: &str = "^[A-Za-z0-9:._@+/|=~%{}-]+$";
+
+pub(super) static TEMPLATE_KEY: Name = Name {
+    check: |text| LimitKey::pattern(text).map(drop),
+    bytes_max: LimitKey::BYTES_MAX,
+    pattern: WITH_PLACEHOLDERS,
+};
+/// The key of a limit or of a template.
+pub(super) static CHANGED_KEY: Name = Name {
+    check: |text| limit_or_template(text).map(drop),
+    bytes_max: LimitKey::BYTES_MAX,
+    pattern: WITH_PLACEHOLDERS,
+};
+pub(super) static TEMPLATE_ACCOUNT: Name = Name {
+    check: |text| AccountName::pattern(text).map(drop),
+    bytes_max: AccountName::BYTES_MAX,
+    pattern: WITH_PLACEHOLDERS,
+};
 
 names! {
     LIMIT_KEY: LimitKey, "^[A-Za-z0-9:._@+/|=~%-]+$";
@@ -189,6 +220,7 @@ impl Shape {
                 schema
             }
             Shape::Limit => schema::definition(),
+            Shape::Template => schema::with_placeholders(schema::definition()),
             Shape::LogPosition => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
             Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
@@ -230,6 +262,28 @@ pub(super) const CLIENT_QUERY: &[Field] = &[
 
 const PAGE_SIZE: Shape = Shape::Integer { min: 1, max: PAGE_MAX as u64 };
 
+const TEMPLATE_NAMESPACE: Field = parameter(
+    "namespace",
+    Shape::Name(&NAMESPACE),
+    "The namespace; by default the caller's. An admin of `default` may name any.",
+);
+
+/// The query of the list of templates.
+pub(super) const TEMPLATES_QUERY: &[Field] = &[TEMPLATE_NAMESPACE];
+
+/// The query of a put template.
+pub(super) const PUT_TEMPLATE_QUERY: &[Field] = &[
+    TEMPLATE_NAMESPACE,
+    parameter("expected_revision", Count::<0>::SHAPE, "The revision it must have; 0 if it must not exist."),
+];
+
+/// The query of a deleted template.
+pub(super) const DELETE_TEMPLATE_QUERY: &[Field] = &[
+    Field { is_required: true, ..parameter("key", Shape::Name(&TEMPLATE_KEY), "The key, with placeholders.") },
+    TEMPLATE_NAMESPACE,
+    parameter("expected_revision", Count::<0>::SHAPE, "The revision it must have."),
+];
+
 /// The query of the list of limits.
 pub(super) const LIMITS_QUERY: &[Field] = &[
     parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
@@ -245,7 +299,7 @@ pub(super) const ENTRIES_QUERY: &[Field] = &[
 
 /// The query of the change log.
 pub(super) const CHANGES_QUERY: &[Field] = &[
-    parameter("key", Shape::Name(&LIMIT_KEY), "Only changes of the limit with exactly this key."),
+    parameter("key", Shape::Name(&CHANGED_KEY), "Only changes of the limit or template with exactly this key."),
     parameter("actor", Shape::Name(&ACTOR), "Only changes by exactly this actor."),
     parameter(
         "after",

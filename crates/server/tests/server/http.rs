@@ -18,6 +18,7 @@ mod overload;
 mod quotas;
 mod reserve;
 mod shutdown;
+mod templates;
 mod tls;
 mod wide_keys;
 mod writes;

@@ -8,7 +8,7 @@ use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{DEFINITION_FIELDS, Field, LIMIT_KINDS, Name, Shape, credit};
+use super::{DEFINITION_FIELDS, Field, LIMIT_KINDS, Name, Shape, TEMPLATE_FIELDS, credit};
 
 /// Characters of a found value that a message repeats.
 const FOUND_CHARS_MAX: usize = 64;
@@ -57,6 +57,7 @@ impl Shape {
             Shape::List { item, min, max } => list(path, raw, item, *min..=*max),
             Shape::Object(fields) => object(path, raw, fields),
             Shape::Limit => object(path, raw, DEFINITION_FIELDS).or_else(|| limit(path, raw)),
+            Shape::Template => object(path, raw, TEMPLATE_FIELDS).or_else(|| limit(path, raw)),
             Shape::OneOf(fields) => one_of(path, raw, fields),
             Shape::LogPosition => {
                 let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));

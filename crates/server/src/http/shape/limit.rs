@@ -2,7 +2,7 @@
 
 use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES};
 
-use super::{ACCOUNT, ASSET, Field, LIMIT_KEY, Shape, VAULT};
+use super::{ACCOUNT, ASSET, Field, LIMIT_KEY, Name, Shape, TEMPLATE_ACCOUNT, TEMPLATE_KEY, VAULT};
 
 const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
 const UTC_OFFSET: Shape =
@@ -18,44 +18,59 @@ const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Fiel
 }
 
 /// The fields of all kinds of limits.
-pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
-    needed("key", Shape::Name(&LIMIT_KEY), "The key of the limit."),
-    needed(
-        "kind",
-        Shape::Choice(&["rolling", "concurrency", "calendar", "credit"]),
-        "How reserved capacity becomes free again.",
-    ),
-    optional("capacity", AMOUNT, "All but credit: how much may be reserved at once."),
-    optional("window_seconds", HOLD_SECONDS, "Rolling: seconds until reserved capacity is free again."),
-    optional(
-        "timeout_seconds",
-        HOLD_SECONDS,
-        "Concurrency and credit: seconds until a lease without a complete times out.",
-    ),
-    optional(
-        "period",
-        Shape::Choice(&["hour", "day", "week", "month"]),
-        "Calendar: the period at whose end reserved capacity is free again; weeks begin on Monday.",
-    ),
-    optional(
-        "utc_offset_minutes",
-        UTC_OFFSET,
-        "Calendar: minutes by which local time is ahead of UTC; by default 0. Without daylight saving.",
-    ),
-    optional("vault", Shape::Name(&VAULT), "Credit: the vault of its accounts."),
-    optional("account", Shape::Name(&ACCOUNT), "Credit: the account that pays."),
-    optional("asset", Shape::Name(&ASSET), "Credit: the asset."),
-    optional("revenue", Shape::Name(&ACCOUNT), "Credit: the account that is paid; by default `revenue`."),
-    optional("unit", Shape::Text { bytes_max: UNIT_BYTES_MAX }, "The unit, for people."),
-    optional("description", Shape::Text { bytes_max: DESCRIPTION_BYTES_MAX }, "The purpose, for people."),
-    optional(
-        "overage",
-        Shape::Choice(&["debt", "deny"]),
-        "Usage beyond the reservation that does not fit: recorded as debt (default), or only counted in metrics.",
-    ),
-    optional("shared", Shape::Boolean, "Whether other namespaces may reserve it; by default false. Not for credit."),
-    optional("enforce", Shape::Boolean, "Whether it denies; by default true. If false it only counts. Not for credit."),
-];
+pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &fields(&LIMIT_KEY, &ACCOUNT);
+
+/// The fields of all kinds of templates.
+pub(in crate::http) static TEMPLATE_FIELDS: &[Field] = &fields(&TEMPLATE_KEY, &TEMPLATE_ACCOUNT);
+
+const fn fields(key: &'static Name, account: &'static Name) -> [Field; 16] {
+    [
+        needed("key", Shape::Name(key), "The key of the limit."),
+        needed(
+            "kind",
+            Shape::Choice(&["rolling", "concurrency", "calendar", "credit"]),
+            "How reserved capacity becomes free again.",
+        ),
+        optional("capacity", AMOUNT, "All but credit: how much may be reserved at once."),
+        optional("window_seconds", HOLD_SECONDS, "Rolling: seconds until reserved capacity is free again."),
+        optional(
+            "timeout_seconds",
+            HOLD_SECONDS,
+            "Concurrency and credit: seconds until a lease without a complete times out.",
+        ),
+        optional(
+            "period",
+            Shape::Choice(&["hour", "day", "week", "month"]),
+            "Calendar: the period at whose end reserved capacity is free again; weeks begin on Monday.",
+        ),
+        optional(
+            "utc_offset_minutes",
+            UTC_OFFSET,
+            "Calendar: minutes by which local time is ahead of UTC; by default 0. Without daylight saving.",
+        ),
+        optional("vault", Shape::Name(&VAULT), "Credit: the vault of its accounts."),
+        optional("account", Shape::Name(account), "Credit: the account that pays."),
+        optional("asset", Shape::Name(&ASSET), "Credit: the asset."),
+        optional("revenue", Shape::Name(&ACCOUNT), "Credit: the account that is paid; by default `revenue`."),
+        optional("unit", Shape::Text { bytes_max: UNIT_BYTES_MAX }, "The unit, for people."),
+        optional("description", Shape::Text { bytes_max: DESCRIPTION_BYTES_MAX }, "The purpose, for people."),
+        optional(
+            "overage",
+            Shape::Choice(&["debt", "deny"]),
+            "Usage beyond the reservation that does not fit: recorded as debt (default), or only counted in metrics.",
+        ),
+        optional(
+            "shared",
+            Shape::Boolean,
+            "Whether other namespaces may reserve it; by default false. Not for credit.",
+        ),
+        optional(
+            "enforce",
+            Shape::Boolean,
+            "Whether it denies; by default true. If false it only counts. Not for credit.",
+        ),
+    ]
+}
 
 /// A kind of limit.
 pub(in crate::http) struct LimitKind {

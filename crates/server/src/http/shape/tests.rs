@@ -243,7 +243,7 @@ fn a_definition_is_explained_field_by_field() {
             r#"{"key":"a","kind":"rolling","capacity":1,"window_seconds":31622401}"#,
             "window_seconds: found 31622401, allowed are integers from 1 to 31622400",
         ),
-        (r#"{"kind":"bursty"}"#, "kind: found \"bursty\", allowed are rolling, concurrency and credit"),
+        (r#"{"kind":"bursty"}"#, "kind: found \"bursty\", allowed are rolling, concurrency, calendar and credit"),
         (
             r#"{"key":"a","kind":"credit","timeout_seconds":1,"vault":"main","account":"b","asset":null}"#,
             "asset is required for a credit limit",
@@ -253,7 +253,7 @@ fn a_definition_is_explained_field_by_field() {
         (r#"{"unit":5}"#, "unit: found 5, allowed is a text"),
         (
             r#"{"actor":"me"}"#,
-            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, vault, account, asset, revenue, unit, description, overage",
+            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, period, utc_offset_minutes, vault, account, asset, revenue, unit, description, overage, shared, enforce",
         ),
     ] {
         assert_eq!(LimitDocument::SHAPE.explain(body.as_bytes()).as_deref(), Some(message), "{body}");

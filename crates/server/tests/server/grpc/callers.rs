@@ -41,6 +41,9 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/ListLimits", READ),
     ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
     ("/earmark.v1.LimitsService/GetUsage", READ),
+    ("/earmark.v1.LimitsService/PutTemplate", WRITE),
+    ("/earmark.v1.LimitsService/ListTemplates", READ),
+    ("/earmark.v1.LimitsService/DeleteTemplate", WRITE),
     ("/earmark.v1.LimitsService/GetLease", READ),
     ("/earmark.v1.LimitsService/GetQuotas", OPERATE),
     ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
@@ -233,6 +236,8 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     // One item of another namespace rejects the whole batch.
     let reserves = v1::ReserveBatchRequest { requests: vec![own, reserve.clone()] };
     let completes = v1::CompleteBatchRequest { requests: vec![complete.clone()] };
+    let pattern = calls::rolling("a:{b}", 5).definition;
+    let template = v1::PutTemplateRequest { definition: pattern, namespace: named(), expected_revision: None };
     let answers = [
         asked!(limits.reserve(reserve)),
         asked!(limits.complete(complete)),
@@ -243,6 +248,13 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })),
         asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
+        asked!(limits.put_template(template)),
+        asked!(limits.list_templates(v1::ListTemplatesRequest { namespace: named() })),
+        asked!(limits.delete_template(v1::DeleteTemplateRequest {
+            key: "a:{b}".into(),
+            namespace: named(),
+            expected_revision: None,
+        })),
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
         asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
         asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
@@ -255,7 +267,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 18] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 21] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

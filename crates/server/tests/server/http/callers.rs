@@ -25,7 +25,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 31] = [
+const MATRIX: [Row; 34] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
@@ -35,6 +35,9 @@ const MATRIX: [Row; 31] = [
     ("get", "/v1/admin/limits/{key}", READ),
     ("delete", "/v1/admin/limits/{key}", WRITE),
     ("get", "/v1/admin/limits/{key}/usage", READ),
+    ("put", "/v1/admin/templates", WRITE),
+    ("get", "/v1/admin/templates", READ),
+    ("delete", "/v1/admin/templates", WRITE),
     ("get", "/v1/leases/{lease_id}", READ),
     ("post", "/v1/write", WRITE),
     ("post", "/v1/write/batch", WRITE),

@@ -69,6 +69,7 @@ impl Drift {
 const LIMITS: &str = "/v1/admin/limits";
 const LIMIT: &str = "/v1/admin/limits/{key}";
 const USAGE: &str = "/v1/admin/limits/{key}/usage";
+const TEMPLATES: &str = "/v1/admin/templates";
 const LEASE: &str = "/v1/leases/{lease_id}";
 const WRITE: &str = "/v1/write";
 const WRITE_BATCH: &str = "/v1/write/batch";
@@ -85,7 +86,8 @@ const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 12] = [
+const WITH_BODY: [(&str, &str); 13] = [
+    ("PUT", TEMPLATES),
     ("PUT", QUOTAS),
     ("POST", KEYS),
     ("POST", MEMBERS),
@@ -147,6 +149,7 @@ async fn good(drift: &mut Drift, server: &TestServer) {
         drift.ask(server, "POST", "/v1/complete/batch", "", &json!({"requests": [body]})).await;
     }
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
+    templates(drift, server).await;
     drift.ask(server, "DELETE", LIMIT, "a", &none).await;
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 2, "leases": 0})).await;
     drift.ask(server, "GET", QUOTAS, "default", &none).await;
@@ -159,6 +162,18 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 100, "leases": 1_000, "vaults": 9})).await;
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
         drift.ask(server, "GET", path, "", &none).await;
+    }
+}
+
+async fn templates(drift: &mut Drift, server: &TestServer) {
+    let template = |key: &str| json!({"key": key, "kind": "rolling", "capacity": 2, "window_seconds": 60});
+    drift.ask(server, "PUT", TEMPLATES, "", &template("t:{user}")).await;
+    drift.ask(server, "GET", TEMPLATES, "", &Value::Null).await;
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"templates": 1})).await;
+    drift.ask(server, "PUT", TEMPLATES, "", &template("u:{user}")).await;
+    for _ in 0..2 {
+        let answer = server.ask("DELETE", "/v1/admin/templates?key=t:%7Buser%7D", "").await;
+        drift.check("DELETE", TEMPLATES, &answer);
     }
 }
 
@@ -284,6 +299,11 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
         drift.ask(&server, "PUT", QUOTAS, "team", &json!({"limits": 1})).await;
+        let template = json!({"key": "a:{b}", "kind": "rolling", "capacity": 2, "window_seconds": 60});
+        drift.ask(&server, "PUT", TEMPLATES, "", &template).await;
+        drift.ask(&server, "GET", TEMPLATES, "", &none).await;
+        let answer = server.ask("DELETE", "/v1/admin/templates?key=a:%7Bb%7D", "").await;
+        drift.check("DELETE", TEMPLATES, &answer);
         drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
         write(drift, &server, None, 1, json!([])).await;
         for (method, path, name) in [

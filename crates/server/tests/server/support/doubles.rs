@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
-    ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest, EntryPage,
-    KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
-    PutLimitRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
+    DeleteTemplateRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery,
+    LocalBook, MemberStatus, NewInvitation, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer,
+    ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
-    QuotaUsage, RevokeKey, SecretHash, SetQuotas, UnixMs, Usage, VaultName,
+    QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::sync::Semaphore;
 
@@ -54,6 +55,18 @@ impl Backend for Broken {
     }
 
     fn delete_limit(&self, _: Principal, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn put_template(&self, _: Principal, _: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.fail()
+    }
+
+    fn delete_template(&self, _: Principal, _: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.fail()
+    }
+
+    fn templates(&self, _: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
         self.fail()
     }
 
@@ -236,6 +249,18 @@ impl Backend for Gate {
 
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.book.delete_limit(by, request)
+    }
+
+    fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.book.put_template(by, request)
+    }
+
+    fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        self.book.delete_template(by, request)
+    }
+
+    fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
+        self.book.templates(namespace)
     }
 
     fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {

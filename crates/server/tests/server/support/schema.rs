@@ -1,7 +1,7 @@
 //! The part of JSON Schema that `/openapi.json` uses. An unknown keyword fails the test.
 
 use earmark_admission::ChangeCursor;
-use earmark_core::{AssetName, ClientId, JobId, LeaseId, LimitKey};
+use earmark_core::{AccountName, AssetName, ClientId, JobId, LeaseId, LimitKey};
 use serde_json::{Map, Value};
 
 /// An OpenAPI document to check responses against.
@@ -104,6 +104,7 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
     let Some(text) = value.as_str() else { return Ok(true) };
     match pattern {
         "^[A-Za-z0-9:._@+/|=~%-]+$" => Ok(LimitKey::new(text).is_ok()),
+        "^[A-Za-z0-9:._@+/|=~%{}-]+$" => Ok(AccountName::pattern(text).is_ok()),
         "^[A-Za-z0-9:._@+-]+$" => Ok(JobId::new(text).is_ok()),
         "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
         ChangeCursor::PATTERN => Ok(text.parse::<ChangeCursor>().is_ok()),
