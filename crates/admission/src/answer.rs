@@ -29,8 +29,10 @@ pub(crate) fn reserve(
     let invalid = |message| Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message }));
     let key = |place: usize| requirements.get(place).map(|part| part.key.clone());
     match outcome {
-        ReserveOutcome::Created { reserved_at } | ReserveOutcome::Exists { reserved_at } => {
-            Ok(ReserveAnswer::Allowed { reserved_at })
+        ReserveOutcome::Created { reserved_at, would_deny } | ReserveOutcome::Exists { reserved_at, would_deny } => {
+            let mut would_deny: Vec<LimitKey> = would_deny.iter().filter_map(key).collect();
+            would_deny.sort_unstable();
+            Ok(ReserveAnswer::Allowed { reserved_at, would_deny })
         }
         ReserveOutcome::Denied(denial) | ReserveOutcome::ExistsDenied(denial) => Ok(ReserveAnswer::Denied {
             retry_after_ms: denial.retry_after_ms,

@@ -25,7 +25,8 @@ pub use journal::{
 pub use key::KeyOutcome;
 pub use outcome::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome,
-    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement, TemplateOutcome,
+    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, RequirementSet, ReserveOutcome, Settlement,
+    TemplateOutcome,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};

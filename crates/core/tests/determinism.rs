@@ -6,7 +6,7 @@ mod support;
 
 use earmark_core::{
     AccountId, Book, Command, CompleteOutcome, Config, ExternalParts, JournalRecord, LeaseId, NamespaceId, Outcome,
-    ReserveOutcome, UnixMs, VaultId,
+    UnixMs, VaultId,
 };
 
 use support::bank::account;
@@ -16,7 +16,7 @@ use support::script::Script;
 use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::{Step, Timed};
-use support::test_book::{START, TestBook, concurrency, rolling};
+use support::test_book::{START, TestBook, concurrency, created, rolling};
 
 const SEEDS: u64 = 300;
 const STEPS: usize = 400;
@@ -212,7 +212,7 @@ fn with_forgotten_past(table_seed: u64, count: u32, random: &mut Random) -> Test
     for number in numbers {
         let lease = LeaseId::from_parts(START, u128::from(number) << 20);
         let outcome = test.reserve(lease, &[("rpm", 1), ("slots", 1)]);
-        assert_eq!(outcome, ReserveOutcome::Created { reserved_at: START });
+        assert_eq!(outcome, created(START));
         if number.is_multiple_of(3) {
             test.settle(lease, &[("rpm", u64::from(number % 2))]);
         }

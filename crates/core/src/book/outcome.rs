@@ -1,6 +1,6 @@
 //! The outcomes of commands. A refusal is an outcome, not an error.
 
-use super::command::{LimitId, NamespaceId};
+use super::command::{LimitId, NamespaceId, REQUIREMENTS_MAX};
 use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
 use crate::id::LimitKey;
@@ -150,6 +150,8 @@ pub enum ReserveOutcome {
     Exists {
         /// When it was allowed.
         reserved_at: UnixMs,
+        /// The requirements that a shadow limit would have denied.
+        would_deny: RequirementSet,
     },
     /// The lease was denied before and stays denied.
     ExistsDenied(Denial),
@@ -209,7 +211,48 @@ pub enum ReserveOutcome {
     Created {
         /// The time of the reservation.
         reserved_at: UnixMs,
+        /// The requirements that a shadow limit would have denied.
+        would_deny: RequirementSet,
     },
+}
+
+/// A set of requirements by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequirementSet(u32);
+
+impl RequirementSet {
+    /// Adds the requirement at `index`, which is less than [`REQUIREMENTS_MAX`].
+    pub fn insert(&mut self, index: usize) {
+        debug_assert!(index < REQUIREMENTS_MAX);
+        self.0 |= 1_u32.checked_shl(index as u32).unwrap_or(0);
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The indexes, in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..REQUIREMENTS_MAX).filter(move |index| self.0 >> index & 1 == 1)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> RequirementSet {
+        RequirementSet(bits)
+    }
+}
+
+impl FromIterator<usize> for RequirementSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(indexes: I) -> RequirementSet {
+        let mut set = RequirementSet::default();
+        indexes.into_iter().for_each(|index| set.insert(index));
+        set
+    }
 }
 
 /// Why a requirement did not fit.

@@ -172,10 +172,13 @@ impl Limit {
         self.is_shadow = !definition.enforce;
         self.keeps_debt = definition.overage == Overage::Debt;
         self.defined = definition.capacity;
-        if definition.capacity >= self.capacity || definition.capacity >= self.reserved() {
+        // What a shadow limit let in above its capacity was in force.
+        let in_force = self.capacity.max(self.reserved());
+        if self.is_shadow || definition.capacity >= in_force || definition.capacity >= self.reserved() {
             self.capacity = definition.capacity;
             self.phase = Phase::Active;
         } else {
+            self.capacity = in_force;
             self.phase = Phase::Decreasing;
         }
     }

@@ -190,7 +190,7 @@ impl State {
         }
         if limit.phase == Phase::Deleted || limit.is_credit {
             OverageHow::Dropped
-        } else if excess <= limit.available() {
+        } else if excess <= limit.room() {
             OverageHow::Reserved
         } else if limit.keeps_debt {
             limit.debt = limit.debt.saturating_add(u128::from(excess));

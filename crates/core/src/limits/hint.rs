@@ -24,11 +24,12 @@ impl State {
         let hints = self.config.hints;
         let mut obstacles = Vec::with_capacity(resolved.len());
         for part in resolved {
-            if self.limits[part.limit].is_credit || part.amount <= self.limits[part.limit].available() {
+            if self.limits[part.limit].is_credit || part.amount <= self.limits[part.limit].room() {
                 continue;
             }
             let limit = &mut self.limits[part.limit];
-            let never = part.amount > limit.capacity;
+            // The largest amount is never too large for a shadow limit.
+            let never = part.amount > limit.capacity && !limit.is_shadow;
             let mut wait_ms = 0;
             if !never {
                 wait_ms = limit.wait_ms(&mut self.nodes, &hints, now, command.lease, part.amount);
@@ -51,7 +52,7 @@ impl Limit {
         if !counts_usage {
             return backoff_ms.min(self.timeline.next_at().ms_since(now));
         }
-        let missing = amount.saturating_sub(self.available());
+        let missing = amount.saturating_sub(self.room());
         let exact_ms = self.timeline.freed_at(nodes, missing).ms_since(now);
         // An unsettled lease may free capacity earlier, when it completes.
         if self.timeline.sums().unsettled == 0 { exact_ms } else { exact_ms.min(backoff_ms) }

@@ -95,6 +95,12 @@ impl Limit {
         self.capacity.saturating_sub(self.reserved())
     }
 
+    /// The amount that a decision may add. A shadow limit decides as if its capacity were the largest amount.
+    pub(crate) fn room(&self) -> u64 {
+        let capacity = if self.is_shadow { u64::MAX } else { self.capacity };
+        capacity.saturating_sub(self.reserved())
+    }
+
     pub(crate) fn hold_ms(&self) -> u64 {
         seconds_to_ms(self.hold_seconds)
     }

@@ -7,7 +7,9 @@ use super::lease::ends;
 use super::{
     Ending, Found, Hash, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone, fingerprint, key_hash,
 };
-use crate::book::{Denial, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome};
+use crate::book::{
+    Denial, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, RequirementSet, Reserve, ReserveOutcome,
+};
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
@@ -133,7 +135,7 @@ impl Limits {
         for part in resolved {
             match self.advanced(namespace, part.limit, now) {
                 Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = is_here,
-                Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.available(),
+                Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.room(),
                 Some(_) | None => is_refused = true,
             }
         }
@@ -159,11 +161,11 @@ impl Limits {
         if has_credit && let Err(refusal) = self.plan_credit(now, command, resolved, credits) {
             return refusal;
         }
-        let slot = self.take(now, command, hash, resolved);
+        let (slot, would_deny) = self.take(now, command, hash, resolved);
         if has_credit {
             self.take_credit(now, command, slot, credits);
         }
-        ReserveOutcome::Created { reserved_at: now }
+        ReserveOutcome::Created { reserved_at: now, would_deny }
     }
 
     /// The quota that leaves no room for another lease. A hold of credit is recorded in the journal.
@@ -195,7 +197,7 @@ impl Limits {
                 } else if ends(reserved_at, &parts).0 <= now {
                     ReserveOutcome::LeaseExpired
                 } else {
-                    ReserveOutcome::Exists { reserved_at }
+                    ReserveOutcome::Exists { reserved_at, would_deny: would_deny(&parts, resolved) }
                 };
                 self.parts = parts;
                 outcome
@@ -244,9 +246,17 @@ impl Limits {
         }
     }
 
-    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, resolved: &[ResolvedPart]) -> u32 {
+    /// Takes everything. Returns the slot of the lease and the requirements that a shadow limit would have denied.
+    fn take(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        hash: Hash,
+        resolved: &[ResolvedPart],
+    ) -> (u32, RequirementSet) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
+        let mut would_deny = RequirementSet::default();
         let State { limits, nodes, external, .. } = &mut self.state;
         let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
         for part in resolved {
@@ -257,16 +267,21 @@ impl Limits {
                 parts.push(Reservation::new(part.limit, credit, limit.hold_seconds, part.amount));
                 continue;
             }
+            let is_above = limit.is_shadow && part.amount > limit.available();
+            if is_above {
+                would_deny.insert(part.position);
+            }
             let (hold_seconds, ends_at) = limit.hold(now);
             limit.timeline.add(nodes, ends_at, Sums::unsettled(part.amount));
-            parts.push(Reservation::new(part.limit, limit.part_kind(), hold_seconds, part.amount));
+            let taken = Reservation::new(part.limit, limit.part_kind(), hold_seconds, part.amount);
+            parts.push(taken.with_would_deny(is_above));
         }
         let slot = self.add_lease(command.namespace, command.lease, hash, now, &parts);
         if self.keep_job(command) {
             self.state.leases.set_has_job(slot);
         }
         self.parts = parts;
-        slot
+        (slot, would_deny)
     }
 
     /// Records the denial: the lease stays denied even when it would fit later.
@@ -339,4 +354,13 @@ fn is_named_before(parts: &[Part], position: usize) -> bool {
 fn is_same(parts: &[Reservation], resolved: &[ResolvedPart]) -> bool {
     parts.len() == resolved.len()
         && parts.iter().zip(resolved).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
+}
+
+/// The requirements of a lease that a shadow limit would have denied. Both are ordered by limit.
+fn would_deny(parts: &[Reservation], resolved: &[ResolvedPart]) -> RequirementSet {
+    let mut set = RequirementSet::default();
+    for (_, want) in parts.iter().zip(resolved).filter(|(part, _)| part.would_deny()) {
+        set.insert(want.position);
+    }
+    set
 }

@@ -321,7 +321,7 @@ fn job(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
 /// Adds `sums` to a limit, if it exists and has room.
 fn hold(state: &mut State, slot: LimitSlot, at: UnixMs, sums: Sums) -> Result<(), Malformed> {
     let limit = state.limits.get(slot).ok_or(Malformed("something is held of a limit that is not there"))?;
-    if sums.total() > limit.available() {
+    if sums.total() > limit.room() {
         return Err(Malformed("a limit holds more than it has"));
     }
     let State { limits, nodes, .. } = state;

@@ -157,7 +157,7 @@ fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
     };
     let is_consistent = match phase {
         Phase::Active => limit.capacity == limit.defined,
-        Phase::Decreasing => limit.capacity > limit.defined,
+        Phase::Decreasing => limit.capacity > limit.defined && !limit.is_shadow,
         // A credit limit is deleted at once.
         Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit,
         Phase::Deleted | Phase::Free => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,

@@ -5,7 +5,7 @@ use earmark_core::{
     ReserveOutcome,
 };
 
-use crate::support::test_book::{TestBook, changed, concurrency, rolling};
+use crate::support::test_book::{TestBook, changed, concurrency, created, rolling};
 
 const ACTIVE: LimitStatus = LimitStatus::Active;
 const DELETED: LimitStatus = LimitStatus::Deleted;
@@ -61,7 +61,7 @@ fn a_limit_that_is_going_down_refuses_reserves_by_name_and_spends_no_lease() {
     assert_eq!(test.info(lease), None);
     test.advance(60_000);
     let reserved_at = test.now();
-    assert_eq!(test.reserve(lease, &[("rpm", 5)]), ReserveOutcome::Created { reserved_at });
+    assert_eq!(test.reserve(lease, &[("rpm", 5)]), created(reserved_at));
     assert_eq!(test.usage("rpm").capacity, 5);
 }
 

@@ -7,7 +7,7 @@ use earmark_core::{
 
 use crate::support::bank::{Bank, credit, issue, open};
 use crate::support::snapshot::{restore, snapshot};
-use crate::support::test_book::{TestBook, changed, concurrency, rolling};
+use crate::support::test_book::{TestBook, changed, concurrency, exists, rolling};
 
 const CREDIT: ExternalParts = ExternalParts { limits: false, credit: true };
 const LIMITS: ExternalParts = ExternalParts { limits: true, credit: false };
@@ -29,7 +29,7 @@ fn a_lease_is_registered_with_all_it_asks_for_and_no_credit_is_held_of_it() {
     let info = test.info(lease).unwrap();
     assert_eq!(info.requirements, [(test.id("rpm"), 1), (test.id("usd"), 5)]);
     let reserved_at = test.now();
-    assert_eq!(test.reserve(lease, &[("usd", 5), ("rpm", 1)]), ReserveOutcome::Exists { reserved_at });
+    assert_eq!(test.reserve(lease, &[("usd", 5), ("rpm", 1)]), exists(reserved_at));
     let other = test.reserve(lease, &[("usd", 6), ("rpm", 1)]);
     assert_eq!(other, ReserveOutcome::ExistsWithOtherRequirements);
     let only_credit = test.take(&[("usd", u64::MAX)]);

@@ -10,7 +10,7 @@ use crate::support::bank::{
     Bank, account, asset, close, credit, freeze, issue, open, open_overdraft, retire, transfer, unfreeze,
 };
 use crate::support::snapshot::{restore, snapshot};
-use crate::support::test_book::{changed, concurrency, rolling};
+use crate::support::test_book::{changed, concurrency, created, rolling};
 use crate::support::writer::Writer;
 
 /// An account `acme` with `amount` usd, and a credit limit `usd` on it with a timeout of 60 seconds.
@@ -41,7 +41,7 @@ fn beyond_the_end_of_time_what_is_held_is_read_as_held() {
     let mut bank = bank(100, Overage::Debt);
     bank.test.advance(u64::MAX);
     let lease = bank.test.lease();
-    assert_eq!(bank.test.reserve(lease, &[("usd", 40)]), ReserveOutcome::Created { reserved_at: TIME_MAX });
+    assert_eq!(bank.test.reserve(lease, &[("usd", 40)]), created(TIME_MAX));
     let usage = bank.test.usage("usd");
     assert_eq!((usage.capacity, usage.reserved, usage.available), (100, 40, 60));
     assert_eq!(sums(&bank), (60, 40, 0));
@@ -381,7 +381,7 @@ fn holds_that_ended_leave_room_for_others_at_once_on_every_replica() {
     assert_eq!(sums(&bank), (2 * i128::from(u64::MAX), u64::MAX.into(), 0));
     std::mem::swap(&mut bank.test.book, &mut restored);
     let reserved_at = bank.test.now();
-    assert_eq!(bank.test.reserve(lease, &[("usd", u64::MAX)]), ReserveOutcome::Created { reserved_at });
+    assert_eq!(bank.test.reserve(lease, &[("usd", u64::MAX)]), created(reserved_at));
     assert_eq!(snapshot(&mut bank.test.book), snapshot(&mut restored));
 }
 

@@ -4,7 +4,7 @@ use earmark_core::{CompleteOutcome, Config, Denial, JobId, LeaseInfo, LeaseState
 
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::step::{by_id, by_key};
-use crate::support::test_book::{START, TestBook, concurrency, rolling};
+use crate::support::test_book::{START, TestBook, concurrency, created, exists, rolling};
 
 #[test]
 fn a_retry_takes_nothing_twice_and_answers_with_the_original_time() {
@@ -13,7 +13,7 @@ fn a_retry_takes_nothing_twice_and_answers_with_the_original_time() {
     let lease = test.take(&[("rpm", 3)]);
     test.advance(5_000);
     for _ in 0..3 {
-        assert_eq!(test.reserve(lease, &[("rpm", 3)]), ReserveOutcome::Exists { reserved_at: START });
+        assert_eq!(test.reserve(lease, &[("rpm", 3)]), exists(START));
     }
     assert_eq!(test.reserved("rpm"), 3);
 }
@@ -30,7 +30,7 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         vec![by_id(rpm, 1), by_id(tpm, 2)],
     ] {
         let outcome = test.reserve_parts(lease, parts.clone());
-        assert_eq!(outcome, ReserveOutcome::Exists { reserved_at: START }, "{parts:?}");
+        assert_eq!(outcome, exists(START), "{parts:?}");
     }
     let expected = LeaseInfo {
         reserved_at: Some(START),
@@ -177,7 +177,7 @@ fn a_lease_of_which_one_part_ran_out_is_expired_and_can_still_settle_the_rest() 
     let lease = test.take(&[("slots", 1), ("tpm", 50)]);
     test.advance(9_999);
     let asked = [("slots", 1), ("tpm", 50)];
-    assert_eq!(test.reserve(lease, &asked), ReserveOutcome::Exists { reserved_at: START });
+    assert_eq!(test.reserve(lease, &asked), exists(START));
     test.advance(1);
     assert_eq!(test.reserve(lease, &asked), ReserveOutcome::LeaseExpired);
     assert_eq!(test.state(lease), Some(LeaseState::Expired));
@@ -211,7 +211,7 @@ fn a_lease_from_the_future_is_refused_with_both_times() {
     assert_eq!(test.complete(lease, &[]), CompleteOutcome::UnknownByAge);
     assert_eq!(test.book.leases(), 0);
     let lease = test.lease_from(wall.plus_ms(60_000));
-    assert_eq!(test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { reserved_at: wall });
+    assert_eq!(test.reserve(lease, &[("rpm", 1)]), created(wall));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_lease_that_may_have_been_forgotten_is_refused_with_both_times() {
     assert_eq!(outcome, ReserveOutcome::LeaseTooOld { lease_time, forgotten_before });
     assert_eq!(test.complete(lease, &[]), CompleteOutcome::UnknownByAge);
     let lease = test.lease_from(forgotten_before);
-    assert_eq!(test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { reserved_at: START });
+    assert_eq!(test.reserve(lease, &[("rpm", 1)]), created(START));
 }
 
 #[test]

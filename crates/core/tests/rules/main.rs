@@ -6,6 +6,7 @@
 mod support;
 
 mod bounds;
+mod calendar;
 mod capacity;
 mod complete;
 mod credit;
@@ -20,5 +21,6 @@ mod quotas;
 mod reserve;
 mod scopes;
 mod settings;
+mod shadow;
 mod templates;
 mod writes;

@@ -6,7 +6,7 @@ use earmark_core::{
 
 use crate::support::bank::{Bank, credit, issue, open};
 use crate::support::step::Step;
-use crate::support::test_book::{START, TestBook, concurrency, rolling};
+use crate::support::test_book::{START, TestBook, concurrency, created, exists, rolling};
 
 fn retention(retention_ms: u64) -> TestBook {
     TestBook::with(Config { retention_ms, ..Config::default() })
@@ -63,7 +63,7 @@ fn a_lease_made_ahead_of_time_that_ran_out_is_remembered_from_its_own_time_on_to
     let mut test = retention(5_000);
     test.put_active(rolling("rpm", 1, 1));
     let ahead = test.lease_from(START.plus_ms(40_000));
-    assert_eq!(test.reserve(ahead, &[("rpm", 1)]), ReserveOutcome::Created { reserved_at: START });
+    assert_eq!(test.reserve(ahead, &[("rpm", 1)]), created(START));
     test.advance(44_999);
     test.tick();
     assert_eq!(test.reserve(ahead, &[("rpm", 1)]), ReserveOutcome::LeaseExpired);
@@ -80,7 +80,7 @@ fn a_live_lease_is_never_forgotten_whatever_its_window() {
     for _ in 0..23 {
         test.advance(3_600_000);
         test.tick();
-        assert_eq!(test.reserve(lease, &[("day", 7)]), ReserveOutcome::Exists { reserved_at: START });
+        assert_eq!(test.reserve(lease, &[("day", 7)]), exists(START));
     }
     assert_eq!(test.settle(lease, &[("day", 2)]).overages, []);
     assert_eq!(test.reserved("day"), 2);
@@ -133,7 +133,7 @@ fn a_book_that_has_forgotten_nothing_refuses_nothing_by_age_but_what_came_before
     // The lease is an hour old, but no lease of that hour was ever forgotten.
     let old = test.lease_from(START);
     let reserved_at = test.now();
-    assert_eq!(test.reserve(old, &[("rpm", 1)]), ReserveOutcome::Created { reserved_at });
+    assert_eq!(test.reserve(old, &[("rpm", 1)]), created(reserved_at));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_full_book_refuses_new_leases_and_serves_those_it_knows() {
     assert_eq!(test.info(refused), None);
     // A refusal by key still takes precedence, and known leases are served.
     assert_eq!(test.reserve(refused, &[("no", 1)]), ReserveOutcome::UnknownLimit { requirement: 0 });
-    assert_eq!(test.reserve(first, &[("slots", 1)]), ReserveOutcome::Exists { reserved_at: START });
+    assert_eq!(test.reserve(first, &[("slots", 1)]), exists(START));
     assert_eq!(test.complete(denied, &[]), CompleteOutcome::HeldNothing);
     test.settle(first, &[]);
     test.settle(second, &[]);

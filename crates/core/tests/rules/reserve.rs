@@ -3,7 +3,7 @@
 use earmark_core::{InvalidParts, LeaseState, ReserveOutcome, TIME_MAX};
 
 use crate::support::step::{by_id, by_key};
-use crate::support::test_book::{TestBook, concurrency, rolling};
+use crate::support::test_book::{TestBook, concurrency, created, rolling};
 
 #[test]
 fn a_denied_reserve_burns_nothing() {
@@ -173,7 +173,7 @@ fn thirty_two_requirements_are_taken_together_and_thirty_three_are_refused() {
     let refusal = ReserveOutcome::Invalid(InvalidParts::TooMany { found: 33 });
     assert_eq!(test.reserve(lease, &asked), refusal);
     let reserved_at = test.now();
-    assert_eq!(test.reserve(lease, &asked[..32]), ReserveOutcome::Created { reserved_at });
+    assert_eq!(test.reserve(lease, &asked[..32]), created(reserved_at));
     assert_eq!(test.info(lease).unwrap().requirements.len(), 32);
     // The last of 32 limits is enough for a denial.
     test.take(&[("limit:31", 1)]);
@@ -216,7 +216,7 @@ fn a_reserve_that_names_an_unknown_limit_leaves_no_trace() {
     test.put_active(rolling("tpm", 10, 60));
     let reserved_at = test.now();
     let outcome = test.reserve(lease, &[("rpm", 1), ("tpm", 1)]);
-    assert_eq!(outcome, ReserveOutcome::Created { reserved_at });
+    assert_eq!(outcome, created(reserved_at));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn at_the_end_of_time_a_limit_still_holds() {
     test.put_active(concurrency("slots", 1, 31_622_400));
     test.advance(u64::MAX);
     let first = test.lease();
-    let created = ReserveOutcome::Created { reserved_at: TIME_MAX };
+    let created = created(TIME_MAX);
     assert_eq!(test.reserve(first, &[("slots", 1)]), created);
     for _ in 0..3 {
         test.advance(u64::MAX);

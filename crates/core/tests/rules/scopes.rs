@@ -6,7 +6,7 @@ use earmark_core::{
 };
 
 use crate::support::step::{Step, by_id, key};
-use crate::support::test_book::{TestBook, changed, rolling};
+use crate::support::test_book::{TestBook, changed, created, exists, rolling};
 
 fn name(text: &str) -> NamespaceName {
     NamespaceName::new(text).unwrap()
@@ -51,12 +51,12 @@ fn one_lease_id_in_two_namespaces_is_two_leases() {
     test.put_active(rolling("rpm", 5, 60));
     assert_eq!(test.info(lease), None);
     let reserved_at = test.now();
-    assert_eq!(test.reserve(lease, &[("rpm", 5)]), ReserveOutcome::Created { reserved_at });
+    assert_eq!(test.reserve(lease, &[("rpm", 5)]), created(reserved_at));
     assert_eq!(test.reserved("rpm"), 5);
     test.settle(lease, &[("rpm", 0)]);
     test.namespace = NamespaceId::DEFAULT;
     assert_eq!(test.reserved("rpm"), 1);
-    assert_eq!(test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Exists { reserved_at });
+    assert_eq!(test.reserve(lease, &[("rpm", 1)]), exists(reserved_at));
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl Model {
         Some(Usage {
             capacity: limit.capacity,
             reserved,
-            available: if limit.status() == LimitStatus::Active { limit.capacity - reserved } else { 0 },
+            available: if limit.status() == LimitStatus::Active { limit.capacity.saturating_sub(reserved) } else { 0 },
             debt: limit.debt,
             status: limit.status(),
         })
@@ -256,7 +256,13 @@ impl Model {
     }
 
     fn available(&self, limit: LimitId) -> u64 {
-        self.limits[limit].capacity - self.reserved(self.time(), limit)
+        self.limits[limit].capacity.saturating_sub(self.reserved(self.time(), limit))
+    }
+
+    /// What a decision may add. A shadow limit decides as if it had the largest capacity.
+    fn room(&self, limit: LimitId) -> u64 {
+        let is_shadow = !self.limits[limit].definition.enforce;
+        if is_shadow { u64::MAX - self.reserved(self.time(), limit) } else { self.available(limit) }
     }
 
     /// The limit after a decrease that is done by `now`; `None` if it is deleted by then.

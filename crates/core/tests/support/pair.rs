@@ -223,7 +223,8 @@ impl Pair {
                 .map_err(|difference| format!("{id:?} at {at}: {difference}"))?;
             let Some(usage) = usage else { continue };
             let is_decreasing = matches!(usage.status, LimitStatus::Decreasing { .. });
-            if usage.reserved > usage.capacity && !is_decreasing {
+            let is_shadow = book.limit(at, id).is_some_and(|limit| !limit.definition.enforce);
+            if usage.reserved > usage.capacity && !is_decreasing && !is_shadow {
                 return Err(format!("{id:?} at {at}: more is reserved than there is: {usage:?}"));
             }
             let free = if is_decreasing { 0 } else { usage.capacity.saturating_sub(usage.reserved) };

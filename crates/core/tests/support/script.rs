@@ -429,7 +429,7 @@ impl Script {
             description: String::new(),
             overage,
             shared: false,
-            enforce: true,
+            enforce: flavor == Flavor::Credit || self.random.chance(80),
         }
     }
 
@@ -459,6 +459,7 @@ impl Script {
             30..40 => definition.capacity = definition.capacity.saturating_sub(1).max(1),
             40..50 => definition.capacity = definition.capacity.saturating_add(1),
             50..80 => definition.capacity = self.capacity(),
+            80..84 if flavor != Flavor::Credit => definition.enforce = !definition.enforce,
             80..90 => {
                 definition.kind = self.fresh_definition(definition.key.clone(), flavor).kind;
             }

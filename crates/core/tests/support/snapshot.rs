@@ -19,3 +19,8 @@ pub fn restore(bytes: &[u8], piece: usize, table_seed: u64) -> Result<Book, Snap
     }
     restore.finish()
 }
+
+/// The Book as its own snapshot restores it.
+pub fn restored(book: &mut Book) -> Book {
+    restore(&snapshot(book), 1_000, 9).unwrap()
+}

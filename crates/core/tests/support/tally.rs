@@ -29,6 +29,7 @@ pub const ALL: &[&str] = &[
     "reserve of one limit twice",
     "reserve exists with other requirements",
     "reserve exists",
+    "reserve exists, a shadow limit would deny",
     "reserve exists, denied",
     "reserve, lease expired",
     "reserve, lease too old",
@@ -46,6 +47,7 @@ pub const ALL: &[&str] = &[
     "reserve, not enough credit",
     "reserve exists, without credit",
     "reserve created",
+    "reserve created, a shadow limit would deny",
     "complete in unknown namespace",
     "complete of too many",
     "complete of one limit twice",
@@ -202,6 +204,9 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::Invalid(InvalidParts::Duplicate { .. }) => "reserve of one limit twice",
         ReserveOutcome::StaleLimit { .. } => "reserve of a stale id",
         ReserveOutcome::ExistsWithOtherRequirements => "reserve exists with other requirements",
+        ReserveOutcome::Exists { would_deny, .. } if !would_deny.is_empty() => {
+            "reserve exists, a shadow limit would deny"
+        }
         ReserveOutcome::Exists { .. } => "reserve exists",
         ReserveOutcome::ExistsDenied(_) => "reserve exists, denied",
         ReserveOutcome::LeaseExpired => "reserve, lease expired",
@@ -223,6 +228,9 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
             CreditShortage::NotEnough => "reserve, not enough credit",
         },
         ReserveOutcome::ExistsInsufficientCredit(_) => "reserve exists, without credit",
+        ReserveOutcome::Created { would_deny, .. } if !would_deny.is_empty() => {
+            "reserve created, a shadow limit would deny"
+        }
         ReserveOutcome::Created { .. } => "reserve created",
     }
 }

@@ -2,8 +2,8 @@
 
 use earmark_core::{
     Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, JobId, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part,
-    ReserveOutcome, Settlement, UnixMs, Usage,
+    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Period,
+    RequirementSet, ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
 use super::step::{Step, by_key, key};
@@ -32,6 +32,20 @@ pub fn concurrency(name: &str, capacity: u64, timeout_seconds: u32) -> Definitio
 
 fn define(name: &str, capacity: u64, kind: Kind) -> Definition {
     Definition::new(key(name), kind, capacity)
+}
+
+/// Allowed, and no shadow limit would have denied it.
+pub fn created(reserved_at: UnixMs) -> ReserveOutcome {
+    ReserveOutcome::Created { reserved_at, would_deny: RequirementSet::default() }
+}
+
+/// Allowed before, and no shadow limit would have denied it.
+pub fn exists(reserved_at: UnixMs) -> ReserveOutcome {
+    ReserveOutcome::Exists { reserved_at, would_deny: RequirementSet::default() }
+}
+
+pub fn calendar(name: &str, capacity: u64, period: Period, utc_offset_minutes: i16) -> Definition {
+    define(name, capacity, Kind::Calendar { period, utc_offset_minutes })
 }
 
 pub fn changed(limit: LimitId, revision: u64, status: LimitStatus) -> LimitOutcome {
@@ -144,7 +158,7 @@ impl TestBook {
     pub fn take(&mut self, named: &[(&str, u64)]) -> LeaseId {
         let lease = self.lease();
         let reserved_at = self.book.time().max(self.now);
-        assert_eq!(self.reserve(lease, named), ReserveOutcome::Created { reserved_at }, "{named:?}");
+        assert_eq!(self.reserve(lease, named), created(reserved_at), "{named:?}");
         lease
     }
 

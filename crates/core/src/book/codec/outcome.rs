@@ -42,7 +42,7 @@ const LIMIT_VAULT_NOT_FOUND: u8 = 8;
 const LIMIT_QUOTA_EXCEEDED: u8 = 9;
 
 impl Outcome {
-    /// Appends the outcome to `out`: ten bytes for an allowed lease.
+    /// Appends the outcome to `out`: 14 bytes for an allowed lease.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Outcome::Namespace(outcome) => {

@@ -92,7 +92,7 @@ impl Model {
         let is_credit = matches!(limit.definition.kind, Kind::Credit(_));
         let exists = limit.standing != LimitPhase::Deleted && !is_credit;
         let overage = limit.definition.overage;
-        let how = if exists && over <= self.available(part.limit) {
+        let how = if exists && over <= self.room(part.limit) {
             OverageHow::Reserved
         } else if exists && overage == Overage::Debt {
             self.limits[part.limit].debt += u128::from(over);

@@ -37,6 +37,8 @@ pub struct Held {
     pub amount: u64,
     pub kind: Kind,
     pub end: UnixMs,
+    /// A shadow limit would have denied it.
+    pub would_deny: bool,
 }
 
 impl Model {

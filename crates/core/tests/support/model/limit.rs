@@ -63,12 +63,13 @@ impl Model {
         }
         let id = match found {
             Some(id) => {
+                let reserved = self.reserved(self.time(), id);
                 let limit = &mut self.limits[id];
                 let exists = limit.standing != LimitPhase::Deleted;
                 if exists && !limit.definition.kind.is_same_kind(&put.definition.kind) {
                     return LimitOutcome::KindDiffers;
                 }
-                if limit.redefine(put.definition) {
+                if limit.redefine(put.definition, reserved) {
                     self.revise(id);
                 }
                 id
@@ -152,14 +153,16 @@ impl Limit {
     }
 
     /// Whether it changed.
-    fn redefine(&mut self, definition: &Definition) -> bool {
+    fn redefine(&mut self, definition: &Definition, reserved: u64) -> bool {
         match self.standing {
             LimitPhase::Deleted => *self = Limit::new(self.namespace, definition),
             LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => return false,
             LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving => {
+                // What a shadow limit let in is in force when it is enforced.
+                self.capacity = self.capacity.max(reserved);
                 self.definition = definition.clone();
                 self.standing = LimitPhase::Decreasing;
-                if definition.capacity >= self.capacity {
+                if definition.capacity >= self.capacity || !definition.enforce {
                     self.capacity = definition.capacity;
                     self.standing = LimitPhase::Active;
                 }

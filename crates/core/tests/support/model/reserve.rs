@@ -1,7 +1,8 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, Reserve, ReserveOutcome,
+    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, RequirementSet,
+    Reserve, ReserveOutcome,
 };
 
 use super::calendar;
@@ -78,7 +79,7 @@ impl Model {
     }
 
     fn is_in_the_way(&self, limit: LimitId, amount: u64) -> bool {
-        self.terms(limit).is_none() && amount > self.available(limit)
+        self.terms(limit).is_none() && amount > self.room(limit)
     }
 
     pub fn is_from_future(&self, lease: LeaseId) -> bool {
@@ -101,7 +102,11 @@ impl Model {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
         match lease.fate {
-            Fate::Held { reserved_at, ref parts } if is_live(now, parts) => ReserveOutcome::Exists { reserved_at },
+            Fate::Held { reserved_at, parts: ref held } if is_live(now, held) => {
+                let is_above = |name: &Named| held.iter().any(|p| p.would_deny && *name == Named::Number(p.limit));
+                let would_deny = (0..names.len()).filter(|&place| is_above(&names[place])).collect();
+                ReserveOutcome::Exists { reserved_at, would_deny }
+            }
             Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
                 ReserveOutcome::LeaseExpired
             }
@@ -148,7 +153,12 @@ impl Model {
         let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
         let now = self.time();
         let mut parts = Vec::new();
-        for &(limit, amount) in wanted {
+        let mut would_deny = RequirementSet::default();
+        for (place, &(limit, amount)) in wanted.iter().enumerate() {
+            let is_above = !self.limits[limit].definition.enforce && amount > self.available(limit);
+            if is_above {
+                would_deny.insert(place);
+            }
             let definition = &mut self.limits[limit];
             definition.denials_in_a_row = 0;
             let kind = definition.definition.kind.clone();
@@ -160,11 +170,11 @@ impl Model {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
             }
             let key = self.limits[limit].definition.key.clone();
-            parts.push(Held { limit, key, amount, kind, end });
+            parts.push(Held { limit, key, amount, kind, end, would_deny: is_above });
         }
         parts.sort_by_key(|p| p.limit);
         self.leases.push(Lease { namespace, id, job, fate: Fate::Held { reserved_at: now, parts } });
-        ReserveOutcome::Created { reserved_at: now }
+        ReserveOutcome::Created { reserved_at: now, would_deny }
     }
 
     fn deny(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
@@ -176,7 +186,8 @@ impl Model {
             if !self.is_in_the_way(limit, amount) {
                 continue;
             }
-            if amount > self.limits[limit].capacity {
+            let definition = &self.limits[limit];
+            if definition.definition.enforce && amount > definition.capacity {
                 in_the_way.push((true, 0, place));
                 continue;
             }
@@ -215,10 +226,10 @@ impl Model {
             Kind::Credit(_) => panic!("credit is no limit that can be in the way"),
             Kind::Concurrency { .. } => backoff.min(held[0].end.ms_since(now)),
             Kind::Rolling { .. } | Kind::Calendar { .. } => {
-                let mut free = self.available(limit);
+                let mut free = u128::from(self.room(limit));
                 let last = held.iter().find(|r| {
-                    free += r.amount;
-                    free >= amount
+                    free += u128::from(r.amount);
+                    free >= u128::from(amount)
                 });
                 let exact = last.unwrap().end.ms_since(now);
                 if held.iter().any(|r| r.unsettled.is_some()) { exact.min(backoff) } else { exact }

@@ -3,7 +3,7 @@
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size, time};
 use crate::book::codec::{CodecError, quota};
-use crate::book::{CreditDenial, CreditShortage, Denial, ReserveOutcome};
+use crate::book::{CreditDenial, CreditShortage, Denial, RequirementSet, ReserveOutcome};
 use crate::wire::{Bytes, Put};
 
 const INVALID: u8 = 1;
@@ -36,9 +36,10 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
         }
         ReserveOutcome::ExistsWithOtherRequirements => out.put_u8(EXISTS_WITH_OTHER_REQUIREMENTS),
-        ReserveOutcome::Exists { reserved_at } => {
+        ReserveOutcome::Exists { reserved_at, would_deny } => {
             out.put_u8(EXISTS);
             out.put_u64(reserved_at.get());
+            out.put_u32(would_deny.bits());
         }
         ReserveOutcome::ExistsDenied(denial) => {
             out.put_u8(EXISTS_DENIED);
@@ -88,9 +89,10 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             out.put_u8(INSUFFICIENT_CREDIT);
             put_credit_denial(out, denial);
         }
-        ReserveOutcome::Created { reserved_at } => {
+        ReserveOutcome::Created { reserved_at, would_deny } => {
             out.put_u8(CREATED);
             out.put_u64(reserved_at.get());
+            out.put_u32(would_deny.bits());
         }
     }
 }
@@ -100,7 +102,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         INVALID => ReserveOutcome::Invalid(invalid_parts(input)?),
         STALE_LIMIT => ReserveOutcome::StaleLimit { requirement: size(input)? },
         EXISTS_WITH_OTHER_REQUIREMENTS => ReserveOutcome::ExistsWithOtherRequirements,
-        EXISTS => ReserveOutcome::Exists { reserved_at: time(input)? },
+        EXISTS => ReserveOutcome::Exists { reserved_at: time(input)?, would_deny: requirement_set(input)? },
         EXISTS_DENIED => ReserveOutcome::ExistsDenied(denial(input)?),
         EXISTS_INSUFFICIENT_CREDIT => ReserveOutcome::ExistsInsufficientCredit(credit_denial(input)?),
         LEASE_EXPIRED => ReserveOutcome::LeaseExpired,
@@ -116,9 +118,13 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         QUOTA_EXCEEDED => ReserveOutcome::QuotaExceeded { kind: quota::kind(input)?, retry_after_ms: input.u64()? },
         DENIED => ReserveOutcome::Denied(denial(input)?),
         INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),
-        CREATED => ReserveOutcome::Created { reserved_at: time(input)? },
+        CREATED => ReserveOutcome::Created { reserved_at: time(input)?, would_deny: requirement_set(input)? },
         _ => return Err(CodecError::Malformed("what became of its reserve is unknown")),
     })
+}
+
+fn requirement_set(input: &mut Bytes<'_>) -> Result<RequirementSet> {
+    Ok(RequirementSet::from_bits(input.u32()?))
 }
 
 fn put_denial(out: &mut Vec<u8>, denial: &Denial) {

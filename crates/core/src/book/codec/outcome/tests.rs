@@ -7,7 +7,7 @@ use super::*;
 use crate::book::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts, InvalidWrite,
     KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
-    ReserveOutcome, Settlement, TemplateOutcome, TxId, VaultId, WriteError, WriteOutcome,
+    RequirementSet, ReserveOutcome, Settlement, TemplateOutcome, TxId, VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
 use crate::id::{Actor, LimitKey};
@@ -242,7 +242,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::Invalid(_) => of_each(invalid_parts(n), ReserveOutcome::Invalid),
         ReserveOutcome::StaleLimit { .. } => [ReserveOutcome::StaleLimit { requirement: n.size() }],
         ReserveOutcome::ExistsWithOtherRequirements => [ReserveOutcome::ExistsWithOtherRequirements],
-        ReserveOutcome::Exists { .. } => [ReserveOutcome::Exists { reserved_at: n.time() }],
+        ReserveOutcome::Exists { .. } => [ReserveOutcome::Exists { reserved_at: n.time(), would_deny: RequirementSet::from_bits(n.u32()) }],
         ReserveOutcome::ExistsDenied(_) => [ReserveOutcome::ExistsDenied(denial(n))],
         ReserveOutcome::ExistsInsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::ExistsInsufficientCredit),
         ReserveOutcome::LeaseExpired => [ReserveOutcome::LeaseExpired],
@@ -266,7 +266,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ],
         ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
         ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
-        ReserveOutcome::Created { .. } => [ReserveOutcome::Created { reserved_at: n.time() }],
+        ReserveOutcome::Created { .. } => [ReserveOutcome::Created { reserved_at: n.time(), would_deny: RequirementSet::from_bits(n.u32()) }],
     ]
 }
 
