@@ -61,9 +61,10 @@ fn methods(described: &FileDescriptorSet) -> Vec<String> {
 }
 
 /// Fields that a JSON response may leave out although protobuf does not mark them as optional.
-const JSON_DEFAULTS: [&str; 5] = [
+const JSON_DEFAULTS: [&str; 6] = [
     "ReserveResponse.limited_by",
     "ReserveResponse.never",
+    "ReserveResponse.would_deny",
     "LimitDefinition.unit",
     "LimitDefinition.description",
     "LimitDefinition.overage",

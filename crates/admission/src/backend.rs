@@ -251,6 +251,8 @@ pub enum ReserveAnswer {
     Allowed {
         /// When the lease was allowed.
         reserved_at: UnixMs,
+        /// The limits that are not enforced and would have denied it, ordered by key.
+        would_deny: Vec<LimitKey>,
     },
     /// A limit lacks room. The lease stays denied: retry with a new one.
     Denied {

@@ -53,6 +53,8 @@ struct Answer {
     limited_by: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     never: Option<bool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    would_deny: Vec<String>,
 }
 
 pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
@@ -107,7 +109,12 @@ impl Answer {
                 .iter()
                 .map(|part| format!(" --actual {}", output::shell_word(&format!("{}=AMOUNT", part.key))))
                 .collect();
-            return format!("allowed, lease {lease}\nwhen done: earmark complete --lease {lease}{actuals}\n");
+            let mut text = format!("allowed, lease {lease}\n");
+            if !self.would_deny.is_empty() {
+                let keys = output::visible(&self.would_deny.join(", ")).to_string();
+                text += &format!("if they were enforced, these limits would deny it: {keys}\n");
+            }
+            return text + &format!("when done: earmark complete --lease {lease}{actuals}\n");
         }
         let mut text = format!("denied, lease {lease}\n");
         if !self.error.is_empty() {
@@ -168,6 +175,13 @@ mod tests {
             answer.text(LeaseId::from_u128(1), &keys),
             "allowed, lease 00000000000000000000000001\n\
              when done: earmark complete --lease 00000000000000000000000001 --actual rpm=AMOUNT\n"
+        );
+        let shadow = Answer { would_deny: vec!["rpm".into(), "tpm".into()], ..answer };
+        assert_eq!(
+            shadow.text(LeaseId::from_u128(1), &[]),
+            "allowed, lease 00000000000000000000000001\n\
+             if they were enforced, these limits would deny it: rpm, tpm\n\
+             when done: earmark complete --lease 00000000000000000000000001\n"
         );
     }
 }

@@ -16,7 +16,7 @@ pub struct Scope {
 /// The answer to one reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReserveAnswer {
-    Allowed { reserved_at: UnixMs },
+    Allowed { reserved_at: UnixMs, would_deny: Vec<LimitKey> },
     Denied(Denial),
     LimitDecreasing(Denial),
     Never { limited_by: Vec<LimitKey> },

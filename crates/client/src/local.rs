@@ -196,7 +196,7 @@ fn view(info: LimitInfo) -> LimitView {
 
 fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Failure> {
     Ok(match answer.map_err(failed)? {
-        Answered::Allowed { reserved_at } => ReserveAnswer::Allowed { reserved_at },
+        Answered::Allowed { reserved_at, would_deny } => ReserveAnswer::Allowed { reserved_at, would_deny },
         Answered::Denied { never: true, limited_by, .. } => ReserveAnswer::Never { limited_by },
         Answered::Denied { retry_after_ms, limited_by, .. } => {
             let retry_after = Duration::from_millis(retry_after_ms);

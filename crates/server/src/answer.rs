@@ -123,6 +123,8 @@ pub(crate) struct ReserveWire<'a> {
     pub(crate) limited_by: &'a [LimitKey],
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) never: bool,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "keys")]
+    pub(crate) would_deny: &'a [LimitKey],
 }
 
 fn keys<S: Serializer>(keys: &[LimitKey], serializer: S) -> Result<S::Ok, S::Error> {
@@ -142,13 +144,14 @@ const NOT_ALLOWED: ReserveWire<'_> = ReserveWire {
     message: None,
     limited_by: &[],
     never: false,
+    would_deny: &[],
 };
 
 impl<'a> ReserveWire<'a> {
     pub(crate) fn of(answer: &'a Result<ReserveAnswer, BackendError>) -> ReserveWire<'a> {
         match answer {
-            Ok(ReserveAnswer::Allowed { reserved_at }) => {
-                ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), ..NOT_ALLOWED }
+            Ok(ReserveAnswer::Allowed { reserved_at, would_deny }) => {
+                ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), would_deny, ..NOT_ALLOWED }
             }
             Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never }) => {
                 let error = match limited_by.first() {

@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::auth::{Peer, WaitBounds, WorkPermit};
 use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
+use crate::metrics::Reason;
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
 pub(crate) const TEMPLATE_NOT_FOUND: &str = "key: no template has this key";
@@ -121,6 +122,7 @@ pub(crate) async fn reserve(
         app.metrics.reserved(wire.outcome());
         let (keys, reason) = wire.limited_by();
         app.metrics.denied_by(&subject.namespace, keys, reason);
+        app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow);
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }

@@ -77,6 +77,8 @@ pub(crate) enum Reason {
     Capacity,
     /// Its account has too little credit or cannot pay.
     Credit,
+    /// The limit is not enforced and would have denied it.
+    Shadow,
 }
 
 /// The outcome of a complete.

@@ -352,7 +352,7 @@ impl Inner {
     fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
         let reserved_at = record.reserved_at();
         self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
-        ReserveAnswer::Allowed { reserved_at }
+        ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new() }
     }
 
     /// The answer to a reserve of a lease that exists.
@@ -368,7 +368,7 @@ impl Inner {
         Ok(match retry {
             Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
             Retry::OtherRequirements => answer::other_requirements(),
-            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at },
+            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new() },
         })
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::LeaseId;
 
+use super::guard::Admission;
 use super::{AcquireError, Guard, Shared};
 use crate::answer::{Denial, ReserveAnswer};
 use crate::deadline::Deadline;
@@ -113,9 +114,9 @@ impl Shared {
             | ReserveAnswer::InsufficientCredit { .. } => false,
         };
         match answer {
-            ReserveAnswer::Allowed { reserved_at } => {
-                let shared = Arc::clone(self);
-                Attempt::Admitted(Guard::new(shared, pending.lease, pending.job.clone(), reserved_at))
+            ReserveAnswer::Allowed { reserved_at, would_deny } => {
+                let admission = Admission { reserved_at, would_deny };
+                Attempt::Admitted(Guard::new(Arc::clone(self), pending.lease, pending.job.clone(), admission))
             }
             ReserveAnswer::Denied(denial) | ReserveAnswer::LimitDecreasing(denial) => Attempt::Denied(denial),
             // Leases are forgotten and days end, so waiting helps.

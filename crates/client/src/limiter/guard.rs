@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use earmark_core::{LeaseId, UnixMs};
+use earmark_core::{LeaseId, LimitKey, UnixMs};
 
 use super::Shared;
 use crate::answer::Completed;
@@ -20,13 +20,19 @@ pub struct Guard {
     shared: Arc<Shared>,
     lease: LeaseId,
     job: Job,
-    reserved_at: UnixMs,
+    admission: Admission,
     is_open: bool,
 }
 
+/// What the server said when it admitted a job.
+pub(super) struct Admission {
+    pub(super) reserved_at: UnixMs,
+    pub(super) would_deny: Vec<LimitKey>,
+}
+
 impl Guard {
-    pub(super) fn new(shared: Arc<Shared>, lease: LeaseId, job: Job, reserved_at: UnixMs) -> Guard {
-        Guard { shared, lease, job, reserved_at, is_open: true }
+    pub(super) fn new(shared: Arc<Shared>, lease: LeaseId, job: Job, admission: Admission) -> Guard {
+        Guard { shared, lease, job, admission, is_open: true }
     }
 
     /// The lease id, for logs.
@@ -41,7 +47,12 @@ impl Guard {
 
     /// The server time of the admission.
     pub const fn reserved_at(&self) -> UnixMs {
-        self.reserved_at
+        self.admission.reserved_at
+    }
+
+    /// The limits that are not enforced and would have denied the job.
+    pub fn would_deny(&self) -> &[LimitKey] {
+        &self.admission.would_deny
     }
 
     /// Reports the actual usage. The complete continues in the background when the future is dropped.

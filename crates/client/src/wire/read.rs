@@ -34,15 +34,19 @@ impl Reader<'_> {
     pub(crate) fn reserved(self, message: v1::ReserveResponse) -> Result<ReserveAnswer, Failure> {
         let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, .. } = &message;
         let retry_after = Duration::from_millis(*retry_after_ms);
+        let keys = |keys: &[String]| -> Result<Vec<LimitKey>, Failure> {
+            let keys: Result<Vec<LimitKey>, _> = keys.iter().map(|key| key.parse()).collect();
+            keys.map_err(|error| self.unexpected(error))
+        };
         if *allowed {
-            return Ok(ReserveAnswer::Allowed { reserved_at: UnixMs::new(*reserved_at_unix_ms) });
+            let (reserved_at, would_deny) = (UnixMs::new(*reserved_at_unix_ms), keys(&message.would_deny)?);
+            return Ok(ReserveAnswer::Allowed { reserved_at, would_deny });
         }
         let (code, subject) = error.split_once(':').unwrap_or((error, ""));
         let key = || LimitKey::from_str(subject).map_err(|error| self.unexpected(error));
         match code {
             "" | "exceeds_capacity" => {
-                let limited_by: Result<Vec<LimitKey>, _> = message.limited_by.iter().map(|key| key.parse()).collect();
-                let limited_by = limited_by.map_err(|error| self.unexpected(error))?;
+                let limited_by = keys(&message.limited_by)?;
                 Ok(match message.never {
                     true => ReserveAnswer::Never { limited_by },
                     false => ReserveAnswer::Denied(Denial { retry_after, limited_by }),

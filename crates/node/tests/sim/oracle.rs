@@ -173,7 +173,7 @@ impl Oracle {
         let told = |what: &str| format!("{lease} was {what}, and is now told {answer:?}: {facts:?}");
         let mut next = facts.clone();
         match answer {
-            ReserveAnswer::Allowed { reserved_at } => {
+            ReserveAnswer::Allowed { reserved_at, .. } => {
                 let ms = reserved_at.get();
                 self.log_time(ms, facts.floor_ms);
                 self.must(!before(facts.denied), || told("denied"));

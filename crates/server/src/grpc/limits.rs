@@ -281,6 +281,7 @@ fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
         message: wire.message.map(Into::into),
         limited_by: wire.limited_by.iter().map(LimitKey::to_string).collect(),
         never: wire.never,
+        would_deny: wire.would_deny.iter().map(LimitKey::to_string).collect(),
     }
 }
 

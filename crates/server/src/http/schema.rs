@@ -182,8 +182,15 @@ fn reserve_answer() -> Value {
             "description": "The limits that denied it, the one that frees last first.",
         },
         "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
+        "would_deny": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": REQUIREMENTS_MAX,
+            "items": key(),
+            "description": "The limits that are not enforced and would have denied it.",
+        },
     });
-    exactly(properties, &["message", "limited_by", "never"])
+    exactly(properties, &["message", "limited_by", "never", "would_deny"])
 }
 
 fn complete_answer() -> Value {

@@ -10,6 +10,7 @@ use earmark_core::{LIMITS_MAX, LimitKey, NamespaceName};
 use super::Reason;
 
 pub(super) const TOTAL: &str = "earmark_denials_total";
+const WOULD_DENY: &str = "earmark_would_deny_total";
 /// Series that are kept even if fewer limits are defined. Deleted limits keep theirs until there are more.
 const SERIES_MIN: usize = 1_000;
 
@@ -29,7 +30,7 @@ struct Series {
 }
 
 /// The label of each [`Reason`], in order.
-const REASONS: [&str; 2] = ["capacity", "credit"];
+const REASONS: [&str; 3] = ["capacity", "credit", "shadow"];
 
 impl Series {
     fn count(&self, reason: Reason, now: u64) {
@@ -62,19 +63,29 @@ impl Denials {
         if all.is_empty() {
             return;
         }
-        _ = writeln!(text, "# HELP {TOTAL} {ABOUT}\n# TYPE {TOTAL} counter");
+        let (mut denials, mut would_deny) = (String::new(), String::new());
         for ((namespace, key), series) in &*all {
-            for (reason, count) in REASONS.iter().zip(&series.counts) {
+            for (index, (reason, count)) in REASONS.iter().zip(&series.counts).enumerate() {
                 let count = count.load(Ordering::Relaxed);
-                if count > 0 {
-                    let labels = format!("namespace=\"{namespace}\",key=\"{key}\",reason=\"{reason}\"");
-                    _ = writeln!(text, "{TOTAL}{{{labels}}} {count}");
+                if count == 0 {
+                    continue;
                 }
+                let labels = format!("namespace=\"{namespace}\",key=\"{key}\"");
+                _ = match index == Reason::Shadow as usize {
+                    true => writeln!(would_deny, "{WOULD_DENY}{{{labels}}} {count}"),
+                    false => writeln!(denials, "{TOTAL}{{{labels},reason=\"{reason}\"}} {count}"),
+                };
             }
         }
-        text.push('\n');
+        for (name, about, lines) in [(TOTAL, ABOUT, denials), (WOULD_DENY, ABOUT_WOULD_DENY, would_deny)] {
+            if !lines.is_empty() {
+                _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter\n{lines}");
+            }
+        }
     }
 }
+
+const ABOUT_WOULD_DENY: &str = "Allowed reserves that a limit that is not enforced would have denied, by limit.";
 
 const ABOUT: &str = "Denials, once for each limit that denied, by reason: the limit was full, or its account had too \
                      little credit. Every defined limit has its own series.";
@@ -112,8 +123,11 @@ mod tests {
         metrics.denied_by(&namespace, &keys, Reason::Capacity);
         metrics.denied_by(&namespace, &keys[..1], Reason::Capacity);
         metrics.denied_by(&namespace, &keys[..1], Reason::Credit);
+        metrics.denied_by(&namespace, &keys[1..2], Reason::Shadow);
         let all = lines(&metrics, limits);
         assert_eq!(all.len(), limits + 1);
+        let text = metrics.render(&Stats { limits, ..Stats::default() }, &[], None);
+        assert!(text.contains("\nearmark_would_deny_total{namespace=\"team\",key=\"k1\"} 1\n"), "{text}");
         let line = |key: &str, reason: &str, count: u64| {
             format!("earmark_denials_total{{namespace=\"team\",key=\"{key}\",reason=\"{reason}\"}} {count}")
         };

@@ -21,7 +21,7 @@ fn is_near(book: UnixMs, ledger: UnixMs, took_ms: u64) -> bool {
 /// `is_first`: a new lease, whose denial names the limit in the way.
 pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool, took_ms: u64) -> Compared<&'static str> {
     match (book, ledger) {
-        (ReserveAnswer::Allowed { reserved_at: one }, ReserveAnswer::Allowed { reserved_at: other })
+        (ReserveAnswer::Allowed { reserved_at: one, .. }, ReserveAnswer::Allowed { reserved_at: other, .. })
             if is_near(*one, *other, took_ms) =>
         {
             Ok("allowed")

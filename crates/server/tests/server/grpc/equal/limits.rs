@@ -19,6 +19,15 @@ fn definitions() -> Vec<Ask> {
     vec![
         Ask::Put(limit("a", &json!({"unit": "tokens", "description": "why", "overage": "deny"}))),
         Ask::Put(json!({"key": "calls", "kind": "concurrency", "capacity": 2, "timeout_seconds": 30})),
+        Ask::Put(
+            json!({"key": "month", "kind": "calendar", "capacity": 5, "period": "month", "utc_offset_minutes": -90}),
+        ),
+        Ask::Put(json!({"key": "week", "kind": "calendar", "capacity": 5, "period": "week", "shared": true})),
+        Ask::Put(json!({"key": "b", "kind": "calendar", "capacity": 5})),
+        Ask::Put(json!({"key": "b", "kind": "calendar", "capacity": 5, "period": "day", "utc_offset_minutes": 841})),
+        Ask::Put(json!({"key": "b", "kind": "calendar", "capacity": 5, "period": "day", "window_seconds": 60})),
+        Ask::Put(limit("b", &json!({"period": "day"}))),
+        Ask::Put(limit("shadow", &json!({"capacity": 2, "enforce": false}))),
         Ask::Put(limit("a!b", &none)),
         Ask::Put(limit("b", &json!({"capacity": 0}))),
         Ask::Put(limit("b", &json!({"window_seconds": 0}))),
@@ -50,6 +59,11 @@ fn life(lease: &[String]) -> Vec<Ask> {
         Ask::Reserve(take(0, &[("a", 4), ("calls", 1)])),
         Ask::Reserve(take(0, &[("calls", 1), ("a", 4)])),
         Ask::Reserve(take(0, &[("a", 3)])),
+        Ask::Reserve(take(8, &[("shadow", 3), ("month", 1)])),
+        Ask::Reserve(take(8, &[("month", 1), ("shadow", 3)])),
+        Ask::Reserve(take(9, &[("week", 5)])),
+        Ask::Get("month"),
+        Ask::Usage("shadow"),
         Ask::Reserve(take(1, &[("a", 2), ("calls", 1)])),
         Ask::Reserve(take(2, &[("a", 6)])),
         Ask::Reserve(take(3, &[("a", 1), ("nothing", 1)])),
@@ -95,7 +109,7 @@ fn life(lease: &[String]) -> Vec<Ask> {
 #[tokio::test]
 async fn limits_are_the_same_over_http_and_grpc() {
     let (http, grpc) = (TestServer::open().await, TestServer::open().await);
-    let leases: Vec<String> = (0..8).map(|_| http.lease()).collect();
+    let leases: Vec<String> = (0..10).map(|_| http.lease()).collect();
     compare(&definitions(), &http, &grpc).await;
     compare(&life(&leases), &http, &grpc).await;
 }

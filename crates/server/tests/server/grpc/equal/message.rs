@@ -148,13 +148,14 @@ fn unless<T: PartialEq + Into<Value>>(json: &mut Value, name: &str, value: T, ab
 }
 
 pub(super) fn of_reserve(response: v1::ReserveResponse) -> Value {
-    let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, message, limited_by, never } =
-        response;
+    let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, message, limited_by, .. } = response;
+    let (never, would_deny) = (response.never, response.would_deny);
     let mut json = json!({"allowed": allowed, "retry_after_ms": retry_after_ms,
                           "reserved_at_unix_ms": reserved_at_unix_ms, "error": error});
     unless(&mut json, "message", message, &None);
     unless(&mut json, "limited_by", limited_by, &vec![]);
     unless(&mut json, "never", never, &false);
+    unless(&mut json, "would_deny", would_deny, &vec![]);
     json
 }
 
