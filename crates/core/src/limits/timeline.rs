@@ -16,13 +16,182 @@ use crate::time::UnixMs;
 /// needs at least seven times as many insertions.
 const HEIGHT_MAX: usize = 24;
 
+/// Cells that are kept in the limit itself. A limit with few reservations, such as that of one user, needs no leaf.
+const FEW: usize = 2;
+
 /// The amounts that one limit holds, by expiry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timeline {
+    /// Up to [`FEW`] cells, ordered by time.
+    Few { len: u8, cells: [Cell; FEW] },
+    /// Any number of cells, at least one.
+    Many(Tree),
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline::Few { len: 0, cells: [Cell::default(); FEW] }
+    }
+}
+
+impl Timeline {
+    fn few(&self) -> &[Cell] {
+        match self {
+            Timeline::Few { len, cells } => &cells[..usize::from(*len)],
+            Timeline::Many(_) => &[],
+        }
+    }
+
+    /// The sum of everything held.
+    pub(crate) fn sums(&self) -> Sums {
+        match self {
+            Timeline::Few { .. } => self.few().iter().fold(Sums::ZERO, |sums, cell| sums.plus(cell.sums)),
+            Timeline::Many(tree) => tree.sums(),
+        }
+    }
+
+    /// The earliest expiry.
+    pub(crate) fn next_at(&self) -> UnixMs {
+        match self {
+            Timeline::Few { .. } => self.few().first().map_or(UnixMs::MAX, |cell| cell.at),
+            Timeline::Many(tree) => tree.next_at,
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        match self {
+            Timeline::Few { .. } => self.few().first().is_some_and(|cell| cell.at <= now),
+            Timeline::Many(tree) => tree.is_due(now),
+        }
+    }
+
+    /// Adds `more`, which expires at `at`.
+    pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+        if more == Sums::ZERO {
+            return;
+        }
+        match self {
+            Timeline::Many(tree) => tree.add(nodes, at, more),
+            Timeline::Few { len, cells } => {
+                let count = usize::from(*len);
+                let position = cells[..count].partition_point(|cell| cell.at < at);
+                if let Some(cell) = cells[..count].get_mut(position).filter(|cell| cell.at == at) {
+                    cell.sums = cell.sums.plus(more);
+                } else if count < FEW {
+                    cells.copy_within(position..count, position.saturating_add(1));
+                    cells[position] = Cell { at, sums: more };
+                    *len = len.saturating_add(1);
+                } else {
+                    let mut tree = Tree::default();
+                    cells.iter().for_each(|cell| tree.add(nodes, cell.at, cell.sums));
+                    tree.add(nodes, at, more);
+                    *self = Timeline::Many(tree);
+                }
+            }
+        }
+    }
+
+    /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
+    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
+        match self {
+            Timeline::Many(tree) => {
+                let is_found = tree.change(nodes, at, less, more);
+                self.shrink(nodes);
+                is_found
+            }
+            Timeline::Few { len, cells } => {
+                nodes.count(1);
+                let count = usize::from(*len);
+                let Some(position) = cells[..count].iter().position(|cell| cell.at == at) else { return false };
+                let cell = &mut cells[position];
+                cell.sums = cell.sums.minus(less).plus(more);
+                if cell.sums == Sums::ZERO {
+                    cells.copy_within(position.saturating_add(1)..count, position);
+                    *len = len.saturating_sub(1);
+                }
+                true
+            }
+        }
+    }
+
+    /// Removes everything that expires at or before `now`.
+    pub(crate) fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
+        match self {
+            Timeline::Many(tree) => {
+                tree.expire(nodes, now);
+                self.shrink(nodes);
+            }
+            Timeline::Few { len, cells } => {
+                let count = usize::from(*len);
+                let due = cells[..count].partition_point(|cell| cell.at <= now);
+                nodes.count(due);
+                cells.copy_within(due..count, 0);
+                *len = count.saturating_sub(due) as u8;
+            }
+        }
+    }
+
+    /// Takes the last cell of a tree out of its leaf. Not two cells: a limit that has two or three in turn would move
+    /// them each time.
+    fn shrink(&mut self, nodes: &mut Nodes) {
+        let Timeline::Many(tree) = self else { return };
+        let cells = match (tree.root, tree.height) {
+            (NONE, _) => &[],
+            (leaf, 0) => nodes.leaves.get(leaf).entries(),
+            _ => return,
+        };
+        match *cells {
+            [] => *self = Timeline::default(),
+            [cell] => {
+                nodes.leaves.remove(tree.root);
+                *self = Timeline::Few { len: 1, cells: [cell, Cell::default()] };
+            }
+            _ => {}
+        }
+    }
+
+    /// The sum of what has expired at `now`.
+    pub(crate) fn due(&self, nodes: &Nodes, now: UnixMs) -> Sums {
+        match self {
+            Timeline::Many(tree) => tree.due(nodes, now),
+            Timeline::Few { .. } => {
+                let due = self.few().iter().take_while(|cell| cell.at <= now);
+                due.fold(Sums::ZERO, |sums, cell| sums.plus(cell.sums))
+            }
+        }
+    }
+
+    /// The earliest time at which `need` has expired. `need` is at most what is held.
+    pub(crate) fn freed_at(&self, nodes: &mut Nodes, need: u64) -> UnixMs {
+        if let Timeline::Many(tree) = self {
+            return tree.freed_at(nodes, need);
+        }
+        let mut need = need;
+        for cell in self.few() {
+            if need <= cell.sums.total() {
+                return cell.at;
+            }
+            need = need.saturating_sub(cell.sums.total());
+        }
+        self.few().last().map_or(UnixMs::default(), |cell| cell.at)
+    }
+
+    /// Calls `visit` for every cell, ordered by time.
+    pub(crate) fn visit(&self, nodes: &Nodes, visit: &mut impl FnMut(UnixMs, Sums)) {
+        match self {
+            Timeline::Few { .. } => self.few().iter().for_each(|cell| visit(cell.at, cell.sums)),
+            Timeline::Many(tree) => tree.visit(nodes, visit),
+        }
+    }
+}
+
+/// A tree of cells.
 ///
 /// Almost all insertions are at the right edge. To make them cheap, the sums of the last child are stale in every
 /// node on the right edge. They are computed when a later sibling appears, and nothing reads them before. No leaf is
 /// ever empty.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeline {
+pub(crate) struct Tree {
     root: u32,
     tail: u32,
     height: u8,
@@ -31,16 +200,9 @@ pub(crate) struct Timeline {
     sums: Sums,
 }
 
-impl Default for Timeline {
-    fn default() -> Timeline {
-        Timeline {
-            root: NONE,
-            tail: NONE,
-            height: 0,
-            next_at: UnixMs::MAX,
-            last_at: UnixMs::default(),
-            sums: Sums::ZERO,
-        }
+impl Default for Tree {
+    fn default() -> Tree {
+        Tree { root: NONE, tail: NONE, height: 0, next_at: UnixMs::MAX, last_at: UnixMs::default(), sums: Sums::ZERO }
     }
 }
 
@@ -84,23 +246,17 @@ impl Split {
     }
 }
 
-impl Timeline {
-    /// The sum of everything held.
-    pub(crate) fn sums(&self) -> Sums {
+impl Tree {
+    fn sums(&self) -> Sums {
         self.sums
     }
 
-    /// The earliest expiry.
-    pub(crate) fn next_at(&self) -> UnixMs {
-        self.next_at
-    }
-
-    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+    fn is_due(&self, now: UnixMs) -> bool {
         self.root != NONE && self.next_at <= now
     }
 
     /// Adds `more`, which expires at `at`.
-    pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+    fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if more == Sums::ZERO {
             return;
         }
@@ -108,7 +264,7 @@ impl Timeline {
         let cell = Cell { at, sums: more };
         if self.root == NONE {
             let leaf = nodes.leaves.insert(Leaf::of(&[cell]));
-            *self = Timeline { root: leaf, tail: leaf, height: 0, next_at: at, last_at: at, sums: self.sums };
+            *self = Tree { root: leaf, tail: leaf, height: 0, next_at: at, last_at: at, sums: self.sums };
             return;
         }
         self.next_at = self.next_at.min(at);
@@ -126,7 +282,7 @@ impl Timeline {
     }
 
     /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
-    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
+    fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
         if self.root == NONE {
             return false;
         }
@@ -149,7 +305,7 @@ impl Timeline {
         true
     }
 
-    /// [`Timeline::change`] away from the right edge.
+    /// [`Tree::change`] away from the right edge.
     fn change_inside(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
         let mut path = Path::default();
         let leaf = self.descend(nodes, at, &mut path);
@@ -171,14 +327,14 @@ impl Timeline {
     }
 
     /// Removes everything that expires at or before `now`.
-    pub(crate) fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
+    fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
         if !self.is_due(now) {
             return;
         }
         if self.last_at <= now {
             nodes.count(1);
             nodes.discard(self.root, self.height);
-            *self = Timeline::default();
+            *self = Tree::default();
             return;
         }
         let mut path = Path::default();
@@ -222,7 +378,7 @@ impl Timeline {
     }
 
     /// The sum of what has expired at `now`.
-    pub(crate) fn due(&self, nodes: &Nodes, now: UnixMs) -> Sums {
+    fn due(&self, nodes: &Nodes, now: UnixMs) -> Sums {
         if !self.is_due(now) {
             return Sums::ZERO;
         }
@@ -244,7 +400,7 @@ impl Timeline {
     }
 
     /// The earliest time at which `need` has expired. `need` is at most what is held.
-    pub(crate) fn freed_at(&self, nodes: &mut Nodes, need: u64) -> UnixMs {
+    fn freed_at(&self, nodes: &mut Nodes, need: u64) -> UnixMs {
         if self.root == NONE {
             return UnixMs::default();
         }
@@ -277,7 +433,7 @@ impl Timeline {
     }
 
     /// Calls `visit` for every cell, ordered by time.
-    pub(crate) fn visit(&self, nodes: &Nodes, visit: &mut impl FnMut(UnixMs, Sums)) {
+    fn visit(&self, nodes: &Nodes, visit: &mut impl FnMut(UnixMs, Sums)) {
         if self.root != NONE {
             visit_below(nodes, self.root, self.height, visit);
         }
@@ -346,7 +502,7 @@ impl Timeline {
             }
             nodes.inners.remove(step.inner);
         }
-        *self = Timeline::default();
+        *self = Tree::default();
     }
 
     fn collapse(&mut self, nodes: &mut Nodes) {

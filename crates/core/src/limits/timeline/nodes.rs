@@ -45,7 +45,7 @@ impl Sums {
 }
 
 /// The amounts that expire in one millisecond.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) at: UnixMs,
     pub(crate) sums: Sums,
