@@ -25,7 +25,7 @@ impl UnixMs {
     /// The beginning of the second of this time.
     #[must_use]
     pub const fn second(self) -> UnixMs {
-        UnixMs(self.0 - self.0 % 1_000)
+        UnixMs(self.0.saturating_sub(self.0 % 1_000))
     }
 
     /// This time plus `ms`.
