@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, Principal, QuotaUsage, SetQuotas, Usage, VaultName, WriteError,
+    LimitKey, NamespaceName, Principal, QuotaUsage, SetQuotas, TemplateInfo, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -33,6 +33,7 @@ use crate::credits::{Credits, Writer};
 use crate::limits::Limits;
 use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
+use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
 use known_accounts::KnownAccounts;
@@ -256,6 +257,24 @@ impl<H: BookHost> Backend for Composed<H> {
         let parts = Arc::clone(&self.0);
         let delete = async move { parts.delete_limit(by, request).await };
         Box::pin(async move { Composed::<H>::finish(delete).await? })
+    }
+
+    fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        Box::pin(async move {
+            self.0.ensure_placement().await.map_err(BackendError::from)?;
+            self.0.registry.put_template(by, request).await
+        })
+    }
+
+    fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
+        Box::pin(async move {
+            self.0.ensure_placement().await.map_err(BackendError::from)?;
+            self.0.registry.delete_template(by, request).await
+        })
+    }
+
+    fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
+        self.0.registry.templates(namespace)
     }
 
     fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
