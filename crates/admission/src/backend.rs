@@ -53,19 +53,13 @@ pub trait Backend: Send + Sync + 'static {
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
     /// Creates a template or changes its definition. Returns its revision.
-    fn put_template(&self, _: Principal, _: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        Box::pin(std::future::ready(Err(LimitError::TemplatesUnsupported)))
-    }
+    fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>>;
 
     /// Deletes a template. Its keys are unknown at once. Returns the revision of the deletion.
-    fn delete_template(&self, _: Principal, _: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        Box::pin(std::future::ready(Err(LimitError::TemplatesUnsupported)))
-    }
+    fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>>;
 
     /// The templates of a namespace, ordered by key.
-    fn templates(&self, _: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
+    fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>>;
 
     /// A page of the limits of a namespace, ordered by key.
     fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>>;
@@ -398,9 +392,6 @@ pub enum LimitError {
         /// The key of the other template.
         key: LimitKey,
     },
-    /// This backend has no templates.
-    #[error("key: found a template; this backend has no templates yet, put a limit for each key")]
-    TemplatesUnsupported,
     /// The limit count is at its maximum.
     #[error("key: limit count reached its bound (--limits-max)")]
     TooMany,

@@ -11,7 +11,9 @@ mod credit_driver;
 mod driver;
 mod history;
 mod keys;
+mod periods;
 mod reserve;
+mod templates;
 mod write;
 
 pub use capacity::*;
@@ -19,7 +21,9 @@ pub use complete::*;
 pub use credit::*;
 pub use history::*;
 pub use keys::*;
+pub use periods::*;
 pub use reserve::*;
+pub use templates::*;
 pub use write::*;
 
 use crate::backend::{Answer, Backend};
@@ -106,6 +110,22 @@ macro_rules! conformance_of_limits {
             a_limit_keeps_its_kind,
             a_namespace_gets_no_limits_beyond_its_quota,
             a_change_for_another_revision_is_refused,
+            usage_of_a_calendar_limit_ends_with_its_period,
+        );
+    };
+}
+
+/// Generates a test for every case about limits that templates derive.
+#[macro_export]
+macro_rules! conformance_of_templates {
+    ($harness:path) => {
+        $crate::conformance!($harness:
+            every_key_of_a_template_is_a_limit_of_its_own,
+            a_changed_template_counts_from_the_next_decision,
+            a_definition_overrides_its_template_and_keeps_what_is_reserved,
+            a_definition_of_another_kind_waits_for_the_derived_limit,
+            the_keys_of_a_deleted_template_are_unknown_at_once,
+            of_two_templates_the_leftmost_literal_wins,
         );
     };
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, Config, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName,
-    Principal, UnixMs, VaultName,
+    Book, Config, Definition, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId,
+    NamespaceName, Principal, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError, LimitError};
@@ -221,6 +221,13 @@ impl<H: BookHost> BookBackend<H> {
         // Another process may have recorded another cluster first.
         let found = self.read(|book, _| book.external_setup()).await?;
         ProcessPlacement::contradiction(setup, found).map_or(Ok(()), Err)
+    }
+
+    /// Whether a template of the same kind matches the key of a limit.
+    pub(crate) fn overrides_template(&self, namespace: &NamespaceName, limit: &LimitInfo) -> bool {
+        let Definition { key, kind, .. } = &limit.definition;
+        let template = |book: &Book| book.derive(book.namespace(namespace)?, key);
+        self.0.host.with_book(template).is_some_and(|(template, _)| template.kind.is_same_kind(kind))
     }
 
     /// Forgets a deleted limit that the enforcer no longer has, unless it was created again.

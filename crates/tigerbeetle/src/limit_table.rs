@@ -265,7 +265,7 @@ impl LimitTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earmark_core::{Definition, Kind};
+    use earmark_core::{Definition, Kind, LimitKey};
 
     fn name(text: &str) -> LimitName {
         LimitName::in_default(text)
@@ -345,7 +345,8 @@ mod tests {
     #[test]
     fn derived_limits_are_bounded_and_swept_by_nobody() {
         let table = LimitTable::default();
-        let derived = LimitInfo { template: Some("{tenant}:rpm".parse().unwrap()), ..info(LimitStatus::Active) };
+        let derived =
+            LimitInfo { template: Some(LimitKey::pattern("{tenant}:rpm").unwrap()), ..info(LimitStatus::Active) };
         let first = table.limit(&name("a:rpm"), Some(&derived));
         assert!(table.all().is_empty());
         assert_eq!(table.name_of(first.accounts.limit), Some(name("a:rpm")));

@@ -73,10 +73,12 @@ impl<H: BookHost> Parts<H> {
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
         self.finish_change(&namespace, &key).await?;
         let change = self.registry.delete_limit(by, request).await?;
-        let status = match self.enforce_definition(&namespace, &key).await? {
+        let enforced = self.enforce_definition(&namespace, &key).await?;
+        // The key may follow its template again.
+        let is_derived = self.known(&namespace, &key).is_some_and(|limit| limit.template.is_some());
+        let status = match enforced {
             EnforcedStatus::Absent => LimitStatus::Deleted,
-            // The key follows its template again.
-            _ if change.status == LimitStatus::Deleted => LimitStatus::Deleted,
+            _ if is_derived || change.status == LimitStatus::Deleted => LimitStatus::Deleted,
             EnforcedStatus::Decreasing | EnforcedStatus::InForce => LimitStatus::Decreasing { to: 0 },
         };
         Ok(LimitChange { status, ..change })
@@ -117,6 +119,7 @@ impl<H: BookHost> Parts<H> {
         namespace: &NamespaceName,
         key: &LimitKey,
     ) -> Result<EnforcedStatus, BackendError> {
+        self.follow_template(namespace, key).await?;
         let enforced = self.limits.apply_definition(namespace.clone(), key.clone()).await?;
         if enforced == EnforcedStatus::Absent
             && let Some(limit) = self.known(namespace, key)
@@ -124,6 +127,17 @@ impl<H: BookHost> Parts<H> {
             self.forget(namespace, &limit).await?;
         }
         Ok(enforced)
+    }
+
+    /// Forgets a deleted limit that overrode a template of its kind. Its key follows the template again, and the account
+    /// keeps what is reserved.
+    async fn follow_template(&self, namespace: &NamespaceName, key: &LimitKey) -> Result<(), BackendError> {
+        match self.known(namespace, key) {
+            Some(limit) if is_deleting(&limit) && self.registry.overrides_template(namespace, &limit) => {
+                self.forget(namespace, &limit).await
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Tells the registry that a deleted limit is gone.
@@ -245,6 +259,10 @@ impl<H: BookHost> Parts<H> {
         let mut is_done = true;
         for (namespace, limit) in Registry::limits(&self.registry) {
             if is_deleting(&limit) {
+                if self.follow_template(&namespace, &limit.definition.key).await.is_err() {
+                    is_done = false;
+                    continue;
+                }
                 let enforced = self.enforced_status_of(&namespace, &limit).await;
                 is_done &= enforced == Ok(EnforcedStatus::Absent);
             }

@@ -124,5 +124,5 @@ pub async fn a_namespace_gets_no_limits_beyond_its_quota(harness: &impl Harness)
     let limits = quotas.iter().find(|usage| usage.kind == QuotaKind::Limits).expect("a quota of limits");
     assert_eq!((limits.quota, limits.used), (1, 1));
     set(2).await;
-    assert_eq!(put("tpm").await, Ok(1));
+    assert_eq!(put("tpm").await, Ok(3));
 }
