@@ -111,6 +111,7 @@ macro_rules! conformance_of_limits {
             a_namespace_gets_no_limits_beyond_its_quota,
             a_change_for_another_revision_is_refused,
             usage_of_a_calendar_limit_ends_with_its_period,
+            a_limit_that_is_not_enforced_counts_and_never_denies,
         );
     };
 }

@@ -1,6 +1,6 @@
 //! A lease, read from its transfers.
 
-use earmark_core::{LeaseState, UnixMs};
+use earmark_core::{LeaseState, LimitKey, UnixMs};
 use tigerbeetle::{Transfer, TransferFlags};
 
 use crate::schema::{
@@ -80,6 +80,14 @@ impl LeaseRecord {
 
     pub(crate) fn reserved_at(&self) -> UnixMs {
         to_ms(self.made_at_ns)
+    }
+
+    /// The limits that are not enforced and would have denied it, ordered by key.
+    pub(crate) fn would_deny(&self) -> Vec<LimitKey> {
+        let above = self.held.iter().filter(|held| held.would_deny);
+        let mut keys: Vec<LimitKey> = above.filter_map(|held| Some(held.name.clone()?.key)).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Whether any reservation has expired.

@@ -350,9 +350,9 @@ impl Inner {
     }
 
     fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
-        let reserved_at = record.reserved_at();
+        let (reserved_at, would_deny) = (record.reserved_at(), record.would_deny());
         self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
-        ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new() }
+        ReserveAnswer::Allowed { reserved_at, would_deny }
     }
 
     /// The answer to a reserve of a lease that exists.
@@ -361,14 +361,14 @@ impl Inner {
         if record.fingerprint == checked.fingerprint && record.is_late() {
             return self.retried_late(checked, record).await;
         }
-        let retry = record.retry(checked.fingerprint, now_ns);
+        let (retry, would_deny) = (record.retry(checked.fingerprint, now_ns), record.would_deny());
         if record.origin == Origin::Reserved && record.ending.is_none() {
             self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         }
         Ok(match retry {
             Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
             Retry::OtherRequirements => answer::other_requirements(),
-            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new() },
+            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny },
         })
     }
 

@@ -235,7 +235,7 @@ pub enum DefinitionError {
     #[error("enforce: found false, allowed is true for a limit of kind credit")]
     ShadowCredit,
     /// A ledger that keeps the limits cannot enforce this one.
-    #[error("{field}: limits on a ledger are enforced and not shared")]
+    #[error("{field}: limits on a ledger are not shared")]
     NotOnLedger {
         /// The first field that it cannot enforce.
         field: LedgerField,
@@ -260,15 +260,12 @@ pub enum DefinitionError {
 pub enum LedgerField {
     /// The limit is shared.
     Shared = 1,
-    /// The limit is not enforced.
-    Enforce = 2,
 }
 
 impl fmt::Display for LedgerField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LedgerField::Shared => "shared",
-            LedgerField::Enforce => "enforce",
         })
     }
 }
@@ -330,12 +327,7 @@ impl Definition {
     /// # Errors
     /// The first field that it cannot enforce.
     pub fn validate_for_ledger(&self) -> Result<(), DefinitionError> {
-        let field = match (self.shared, self.enforce) {
-            (true, _) => LedgerField::Shared,
-            (false, false) => LedgerField::Enforce,
-            (false, true) => return Ok(()),
-        };
-        Err(DefinitionError::NotOnLedger { field })
+        if self.shared { Err(DefinitionError::NotOnLedger { field: LedgerField::Shared }) } else { Ok(()) }
     }
 
     /// Checks that every field is within its bounds.

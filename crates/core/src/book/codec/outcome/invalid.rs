@@ -217,7 +217,7 @@ pub(super) fn definition_error(input: &mut Bytes<'_>) -> Result<DefinitionError>
         DEFINITION_SHADOW_CREDIT => DefinitionError::ShadowCredit,
         DEFINITION_NOT_ON_LEDGER => {
             let code = input.u8()?;
-            let fields = [LedgerField::Shared, LedgerField::Enforce];
+            let fields = [LedgerField::Shared];
             let field = fields.into_iter().find(|field| *field as u8 == code);
             DefinitionError::NotOnLedger {
                 field: field.ok_or(CodecError::Malformed("the field of its definition is unknown"))?,

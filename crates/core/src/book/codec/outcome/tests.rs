@@ -185,7 +185,7 @@ fn statuses(n: &mut Numbers) -> Vec<LimitStatus> {
 }
 
 fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
-    let ledger_fields = [LedgerField::Shared, LedgerField::Enforce];
+    let ledger_fields = [LedgerField::Shared];
     let fields = every![n:
         HoldField::WindowSeconds => [HoldField::WindowSeconds],
         HoldField::TimeoutSeconds => [HoldField::TimeoutSeconds],
