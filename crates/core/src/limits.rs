@@ -21,6 +21,7 @@ mod lease;
 mod limit;
 mod read;
 mod reserve;
+mod side_table;
 pub(crate) mod slab;
 pub(crate) mod table;
 mod template;
@@ -46,7 +47,7 @@ pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
 pub(crate) use jobs::Jobs;
 pub(crate) use lease::{Lease, Leases, PartKind, Reservation, end_second, ends};
-pub(crate) use limit::{Limit, LimitView, Payers, Phase};
+pub(crate) use limit::{Flags, Limit, LimitView, PackedKind, Payers, Phase};
 pub(crate) use table::LimitSlot;
 pub(crate) use templates::{Branch, Revised, TemplateId, Templates};
 pub(crate) use timeline::{Nodes, Sums};
@@ -61,6 +62,7 @@ use credit::Planned;
 use index::{CellPosition, Found, Hash, Index, Reference};
 use keys::{KeyIndex, Texts};
 use reserve::ResolvedPart;
+use side_table::SideTable;
 use table::Table;
 
 /// The highest bound of limits that can be configured. That many take about 20 GiB.
@@ -77,6 +79,8 @@ const LIMITS_COLD: u32 = 4_096;
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub(crate) key: LimitKey,
+    /// The capacity of the last definition.
+    pub(crate) capacity: u64,
     pub(crate) unit: String,
     pub(crate) credit: Option<CreditTerms>,
     pub(crate) description: String,
@@ -100,6 +104,8 @@ pub(crate) struct State {
     pub(crate) templates: Vec<Arc<Templates>>,
     pub(crate) texts: Texts,
     pub(crate) limits: Table,
+    /// Usage that was never reserved.
+    pub(crate) debts: SideTable<u128>,
     /// The slot at which the next sweep begins. Part of the snapshot, because the sweep frees limits.
     pub(crate) sweep: LimitSlot,
     /// Limits that the sweep may free at some time. Without any it stands still.
@@ -144,6 +150,7 @@ impl State {
             templates: Vec::new(),
             texts: Texts::default(),
             limits: Table::default(),
+            debts: SideTable::default(),
             sweep: LimitSlot::default(),
             reclaimable: 0,
             nodes: Nodes::default(),
@@ -161,6 +168,7 @@ impl State {
             templates: self.templates.clone(),
             texts: self.texts.share(),
             limits: self.limits.share(),
+            debts: self.debts.clone(),
             nodes: self.nodes.share(),
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
@@ -356,7 +364,7 @@ impl Limits {
             let Some(limit) = self.state.limits.get_mut(part.limit) else { continue };
             limit.leases = limit.leases.saturating_sub(1);
             if limit.leases == 0 && matches!(limit.phase, Phase::Deleting | Phase::Deleted) {
-                limit.advance(&mut self.state.nodes, now);
+                self.state.advance_limit(part.limit, now);
                 self.freeable.push(part.limit);
             }
         }
@@ -364,10 +372,11 @@ impl Limits {
 
     /// Advances a limit to `now` and returns it, unless it is unknown, deleted or of another namespace.
     fn advanced(&mut self, namespace: NamespaceId, slot: LimitSlot, now: UnixMs) -> Option<&Limit> {
-        let limit = self.state.limits.get_mut(slot).filter(|limit| limit.namespace == namespace)?;
+        let limit = self.state.limits.get(slot).filter(|limit| limit.namespace == namespace)?;
         if limit.is_due(now) {
-            limit.advance(&mut self.state.nodes, now);
+            self.state.advance_limit(slot, now);
         }
+        let limit = &self.state.limits[slot];
         (limit.phase != Phase::Deleted).then_some(limit)
     }
 

@@ -27,7 +27,7 @@ impl Credits {
             _ => None,
         });
         let payers = of_reserves.flatten().filter_map(|part| match &part.limit {
-            LimitRef::Id(id) => Some(limits.state.limits.get(LimitSlot(id.slot))?.payers?.account),
+            LimitRef::Id(id) => Some(limits.state.limits.get(LimitSlot(id.slot))?.payers()?.account),
             LimitRef::Key(_) => None,
         });
         self.prefetch_accounts(of_writes.flatten().chain(payers));

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::calendar::Calendar;
-use super::{Definition, Kind, Limit, LimitSlot, Limits, Overage, Phase, Text};
+use super::{Definition, Flags, Limit, LimitSlot, Limits, Overage, PackedKind, Phase, Text};
 use crate::book::{DeleteLimit, DropLimit, LimitOutcome, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::quota::QuotaKind;
@@ -59,8 +58,8 @@ impl Limits {
             self.state.limits[slot].revision = self.state.next_revision();
         }
         let limit = &mut self.state.limits[slot];
-        limit.phase = if is_external && !limit.is_credit { Phase::AwaitingDrop } else { Phase::Deleting };
-        limit.advance(&mut self.state.nodes, now);
+        limit.phase = if is_external && !limit.is_credit() { Phase::AwaitingDrop } else { Phase::Deleting };
+        self.state.advance_limit(slot, now);
         self.freeable.push(slot);
         self.changed(slot, was_reclaimable)
     }
@@ -81,7 +80,7 @@ impl Limits {
         let was_reclaimable = self.state.limits[slot].is_reclaimable();
         let limit = &mut self.state.limits[slot];
         limit.phase = Phase::Deleting;
-        limit.advance(&mut self.state.nodes, now);
+        self.state.advance_limit(slot, now);
         self.freeable.push(slot);
         self.changed(slot, was_reclaimable)
     }
@@ -131,8 +130,7 @@ impl Limits {
         self.version = self.version.wrapping_add(1);
         let others = self.state.reclaimable.saturating_sub(was_reclaimable.into());
         self.state.reclaimable = others.saturating_add(self.state.limits[slot].is_reclaimable().into());
-        let limit = &self.state.limits[slot];
-        let (revision, status) = (limit.revision, limit.status());
+        let (revision, status) = (self.state.limits[slot].revision, self.state.status(slot));
         LimitOutcome::Changed { limit: self.state.limits.id(slot), revision, status }
     }
 }
@@ -141,6 +139,7 @@ impl Text {
     pub(crate) fn of(definition: &Definition) -> Text {
         Text {
             key: definition.key.clone(),
+            capacity: definition.capacity,
             unit: definition.unit.clone(),
             description: definition.description.clone(),
             credit: definition.kind.terms().cloned(),
@@ -150,31 +149,22 @@ impl Text {
 
 impl Limit {
     pub(crate) fn of(definition: &Definition) -> Limit {
-        let mut limit = Limit {
-            phase: Phase::Active,
-            is_rolling: definition.kind.is_rolling(),
-            is_credit: definition.kind.is_credit(),
-            ..Limit::default()
-        };
+        let kind = PackedKind::of(&definition.kind);
+        let mut limit = Limit { phase: Phase::Active, kind, ..Limit::default() };
         limit.define(definition);
         limit
     }
 
     /// Applies a definition. A capacity below what is reserved waits in the phase `Decreasing`.
     fn define(&mut self, definition: &Definition) {
-        self.hold_seconds = definition.kind.hold_seconds();
-        self.payers = None;
-        self.calendar = match definition.kind {
-            Kind::Calendar { period, utc_offset_minutes } => Some(Calendar { period, utc_offset_minutes }),
-            Kind::Rolling { .. } | Kind::Concurrency { .. } | Kind::Credit(_) => None,
-        };
-        self.is_shared = definition.shared;
-        self.is_shadow = !definition.enforce;
-        self.keeps_debt = definition.overage == Overage::Debt;
-        self.defined = definition.capacity;
+        self.kind = PackedKind::of(&definition.kind);
+        self.set_payers(None);
+        self.flags.set(Flags::SHARED, definition.shared);
+        self.flags.set(Flags::SHADOW, !definition.enforce);
+        self.flags.set(Flags::KEEPS_DEBT, definition.overage == Overage::Debt);
         // What a shadow limit let in above its capacity was in force.
         let in_force = self.capacity.max(self.reserved());
-        if self.is_shadow || definition.capacity >= in_force || definition.capacity >= self.reserved() {
+        if self.is_shadow() || definition.capacity >= in_force || definition.capacity >= self.reserved() {
             self.capacity = definition.capacity;
             self.phase = Phase::Active;
         } else {

@@ -127,7 +127,7 @@ impl Limits {
             self.state.sweep = LimitSlot(slot.0.saturating_add(1));
             let Some(limit) = self.state.limits.get(slot) else { continue };
             if limit.is_due(now) {
-                self.state.limits[slot].advance(&mut self.state.nodes, now);
+                self.state.advance_limit(slot, now);
             }
             self.free_if_gone(slot);
         }
@@ -141,7 +141,7 @@ impl Limits {
         if let Some(limit) = self.state.limits.get(self.idle)
             && limit.is_due(now)
         {
-            self.state.limits[self.idle].advance(&mut self.state.nodes, now);
+            self.state.advance_limit(self.idle, now);
         }
         self.idle = LimitSlot(self.idle.0.saturating_add(1));
     }

@@ -3,7 +3,7 @@
 use super::lease::ends;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::{
-    Ending, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone,
+    Ending, Flags, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone,
     fingerprint,
 };
 use crate::book::{Complete, CompleteOutcome, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
@@ -138,8 +138,8 @@ impl State {
     fn free(&mut self, now: UnixMs, reserved_at: UnixMs, part: &Reservation) {
         let ends_at = part.ends_at(reserved_at);
         if ends_at > now {
-            let timeline = &mut self.limits[part.limit].timeline;
-            timeline.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
+            let limit = &mut self.limits[part.limit];
+            limit.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
         }
     }
 
@@ -162,8 +162,8 @@ impl State {
         let fitted = if how == Some(OverageHow::Reserved) { excess } else { 0 };
         let limit = &mut self.limits[part.limit];
         if has_ended {
-            let ends_at = limit.calendar.map_or(now.plus_ms(LATE_OVERAGE_MS), |calendar| calendar.end(now));
-            limit.timeline.add(&mut self.nodes, ends_at, Sums::settled(fitted));
+            let ends_at = limit.calendar().map_or(now.plus_ms(LATE_OVERAGE_MS), |calendar| calendar.end(now));
+            limit.add(&mut self.nodes, ends_at, Sums::settled(fitted));
         } else {
             let settled = Sums::settled(actual.min(part.amount).saturating_add(fitted));
             let less = Sums::unsettled(part.amount);
@@ -173,10 +173,10 @@ impl State {
                 _ => settled_end(ends_at, part.hold_ms(), self.config.retention_ms),
             };
             if settles_at == ends_at {
-                limit.timeline.change(&mut self.nodes, ends_at, less, settled);
+                limit.change(&mut self.nodes, ends_at, less, settled);
             } else {
-                limit.timeline.change(&mut self.nodes, ends_at, less, Sums::ZERO);
-                limit.timeline.add(&mut self.nodes, settles_at, settled);
+                limit.change(&mut self.nodes, ends_at, less, Sums::ZERO);
+                limit.add(&mut self.nodes, settles_at, settled);
             }
         }
         how.map(|how| OverageTaken { limit: self.limits.id(part.limit), amount: excess, how })
@@ -184,16 +184,16 @@ impl State {
 
     /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.
     fn account_overage(&mut self, now: UnixMs, slot: LimitSlot, excess: u64) -> OverageHow {
-        let limit = &mut self.limits[slot];
-        if limit.is_due(now) {
-            limit.advance(&mut self.nodes, now);
+        if self.limits[slot].is_due(now) {
+            self.advance_limit(slot, now);
         }
-        if limit.phase == Phase::Deleted || limit.is_credit {
+        let limit = &self.limits[slot];
+        if limit.phase == Phase::Deleted || limit.is_credit() {
             OverageHow::Dropped
         } else if excess <= limit.room() {
             OverageHow::Reserved
-        } else if limit.keeps_debt {
-            limit.debt = limit.debt.saturating_add(u128::from(excess));
+        } else if limit.flags.has(Flags::KEEPS_DEBT) {
+            self.set_debt(slot, self.debt(slot).saturating_add(u128::from(excess)));
             OverageHow::Debt
         } else {
             OverageHow::Dropped

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::limit::Payers;
 use super::reserve::ResolvedPart;
 use super::slab::NONE;
-use super::{Ending, Found, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
+use super::{Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
 use crate::book::{CreditDenial, CreditShortage, LimitRef, NamespaceId, Part, Reserve, ReserveOutcome, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
@@ -45,7 +45,7 @@ impl Limits {
     ) -> Option<ReserveOutcome> {
         let is_missing = |part: &&ResolvedPart| {
             let limit = &self.state.limits[part.limit];
-            let is_unknown = limit.is_credit && limit.payers.is_none();
+            let is_unknown = limit.is_credit() && limit.payers().is_none();
             is_unknown && self.find_accounts(command.namespace, part.limit, credits).is_none()
         };
         let missing = resolved.iter().filter(is_missing).map(|part| part.position);
@@ -66,7 +66,7 @@ impl Limits {
         planned.clear();
         let mut shortest: Option<(usize, CreditShortage)> = None;
         for part in resolved {
-            if !self.state.limits[part.limit].is_credit {
+            if !self.state.limits[part.limit].is_credit() {
                 continue;
             }
             match self.payers(command.namespace, part.limit, credits, &mut new_assets) {
@@ -105,21 +105,21 @@ impl Limits {
         credits: &mut Credits,
         new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
-        if let Some(payers) = self.state.limits[slot].payers {
+        if let Some(payers) = self.state.limits[slot].payers() {
             return Some(payers);
         }
         let payers = self.find_payers(namespace, slot, credits, new_assets)?;
         // The assets added for this plan are removed again if the lease is denied, so do not cache them yet.
         if new_assets.is_empty() {
-            self.state.limits[slot].payers = Some(payers);
+            self.state.limits[slot].set_payers(Some(payers));
         }
         Some(payers)
     }
 
     /// The account and asset of a credit limit, if both exist.
     pub(crate) fn paying_balance(&self, slot: LimitSlot, credits: &Credits) -> Option<(u32, AssetId)> {
-        let limit = self.state.limits.get(slot).filter(|limit| limit.is_credit)?;
-        if let Some(payers) = limit.payers {
+        let limit = self.state.limits.get(slot).filter(|limit| limit.is_credit())?;
+        if let Some(payers) = limit.payers() {
             return Some((payers.account, payers.asset));
         }
         let found = self.find_accounts(limit.namespace, slot, credits)?;
@@ -217,7 +217,7 @@ impl Limits {
                 LimitRef::Id(id) => self.state.limits.slot(*id),
             };
             let limit = self.state.limits.get(slot?).filter(|limit| limit.phase != Phase::Deleted);
-            limit.map(|limit| limit.is_credit)
+            limit.map(Limit::is_credit)
         };
         let has_kind = |allowed: &[Option<bool>]| -> Vec<usize> {
             let places = 0..requirements.len();
@@ -256,7 +256,7 @@ impl Limits {
                 revenue,
                 namespace: command.namespace,
                 asset,
-                keeps_debt: limit.keeps_debt,
+                keeps_debt: limit.flags.has(Flags::KEEPS_DEBT),
                 ..Hold::default()
             };
             let hold = credits.hold(now, hold, &self.state, last);

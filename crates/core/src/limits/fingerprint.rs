@@ -7,8 +7,13 @@ use crate::book::NamespaceId;
 use crate::hash::fold;
 use crate::id::LimitKey;
 
-/// The hash of a limit's name. Not seeded: it is part of snapshots through the fingerprints.
-pub(crate) fn key_hash(namespace: NamespaceId, key: &LimitKey) -> u64 {
+/// The hash of a limit's name. Not seeded: it is part of snapshots through the fingerprints. Half of the hash is kept,
+/// because every limit stores it.
+pub(crate) fn key_hash(namespace: NamespaceId, key: &LimitKey) -> u32 {
+    (name_hash(namespace, key) >> 32) as u32
+}
+
+fn name_hash(namespace: NamespaceId, key: &LimitKey) -> u64 {
     let key = key.as_str();
     let start = u64::from(namespace.0) ^ 0x243f_6a88_85a3_08d3;
     let mut hash = fold(start, key.len() as u64 ^ 0x9e37_79b9_7f4a_7c15);
@@ -21,8 +26,9 @@ pub(crate) fn key_hash(namespace: NamespaceId, key: &LimitKey) -> u64 {
 }
 
 /// The fingerprint of requirements, each as [`key_hash`] and amount, in any order.
-pub(crate) fn fingerprint(parts: impl Iterator<Item = (u64, u64)>) -> u64 {
+pub(crate) fn fingerprint(parts: impl Iterator<Item = (u32, u64)>) -> u64 {
     parts.fold(0x13198a2e_03707344, |sum: u64, (hash, amount)| {
+        let hash = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);
         let mixed = fold(hash ^ amount.rotate_left(32), 0xd1b5_4a32_d192_ed03 ^ amount);
         sum.wrapping_add(fold(mixed ^ hash, 0x9fb2_1c65_1e98_df25))
     })
@@ -34,7 +40,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn hash(namespace: u16, key: &str) -> u64 {
-        key_hash(NamespaceId(namespace), &LimitKey::new(key).unwrap())
+        name_hash(NamespaceId(namespace), &LimitKey::new(key).unwrap())
     }
 
     #[test]
@@ -54,8 +60,9 @@ mod tests {
 
     #[test]
     fn a_fingerprint_does_not_depend_on_the_order_and_depends_on_every_amount() {
+        let hash = |namespace, key| key_hash(NamespaceId(namespace), &LimitKey::new(key).unwrap());
         let parts = [(hash(0, "rpm"), 1), (hash(0, "tpm"), 500), (hash(1, "rpm"), 1)];
-        let of = |parts: &[(u64, u64)]| fingerprint(parts.iter().copied());
+        let of = |parts: &[(u32, u64)]| fingerprint(parts.iter().copied());
         let mut seen: BTreeSet<u64> = [of(&parts)].into();
         let mut turned = parts;
         turned.reverse();

@@ -1,7 +1,7 @@
 //! Retry hints: when a denied caller should try again.
 
 use super::reserve::ResolvedPart;
-use super::{Hints, Limit, Nodes, State};
+use super::{Hints, Limit, Nodes, PartKind, State};
 use crate::book::{Denial, Reserve};
 use crate::id::LeaseId;
 use crate::time::UnixMs;
@@ -9,7 +9,7 @@ use crate::time::UnixMs;
 /// Retry hint when the amount exceeds the capacity: 1 minute, so that a client that does not know `never` does not spin.
 pub const NEVER_RETRY_MS: u64 = 60_000;
 /// The maximum counted run of denials. Every backoff reaches its maximum well before.
-pub(crate) const DENIALS_MAX: u32 = 64;
+pub(crate) const DENIALS_MAX: u8 = 64;
 
 /// A limit in the way, and the wait until it has room.
 struct Obstacle {
@@ -24,12 +24,12 @@ impl State {
         let hints = self.config.hints;
         let mut obstacles = Vec::with_capacity(resolved.len());
         for part in resolved {
-            if self.limits[part.limit].is_credit || part.amount <= self.limits[part.limit].room() {
+            if self.limits[part.limit].is_credit() || part.amount <= self.limits[part.limit].room() {
                 continue;
             }
             let limit = &mut self.limits[part.limit];
             // The largest amount is never too large for a shadow limit.
-            let never = part.amount > limit.capacity && !limit.is_shadow;
+            let never = part.amount > limit.capacity && !limit.is_shadow();
             let mut wait_ms = 0;
             if !never {
                 wait_ms = limit.wait_ms(&mut self.nodes, &hints, now, command.lease, part.amount);
@@ -47,15 +47,15 @@ impl State {
 
 impl Limit {
     fn wait_ms(&self, nodes: &mut Nodes, hints: &Hints, now: UnixMs, lease: LeaseId, amount: u64) -> u64 {
-        let counts_usage = self.is_rolling || self.calendar.is_some();
-        let backoff_ms = hints.backoff_ms(counts_usage, self.hold_ms(), self.denials, lease);
+        let counts_usage = matches!(self.part_kind(), PartKind::Rolling | PartKind::Calendar);
+        let backoff_ms = hints.backoff_ms(counts_usage, self.hold_ms(), self.denials.into(), lease);
         if !counts_usage {
-            return backoff_ms.min(self.timeline.next_at().ms_since(now));
+            return backoff_ms.min(self.timeline().next_at().ms_since(now));
         }
         let missing = amount.saturating_sub(self.room());
-        let exact_ms = self.timeline.freed_at(nodes, missing).ms_since(now);
+        let exact_ms = self.timeline().freed_at(nodes, missing).ms_since(now);
         // An unsettled lease may free capacity earlier, when it completes.
-        if self.timeline.sums().unsettled == 0 { exact_ms } else { exact_ms.min(backoff_ms) }
+        if self.timeline().sums().unsettled == 0 { exact_ms } else { exact_ms.min(backoff_ms) }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The part of a limit that decisions read, in two cache lines.
 
 use super::calendar::Calendar;
-use super::definition::{CreditTerms, Kind, Overage};
+use super::definition::{CreditTerms, Kind, Overage, Period};
 use super::lease::PartKind;
 use super::templates::TemplateId;
-use super::timeline::{Nodes, Timeline};
+use super::timeline::{Nodes, Sums, Timeline};
+use super::{LimitSlot, State};
 use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
 use crate::time::{UnixMs, seconds_to_ms};
@@ -26,44 +27,110 @@ pub(crate) enum Phase {
     AwaitingDrop = 5,
 }
 
-/// The state of one limit. Its texts are kept apart, because every reserve reads this.
+/// The state of one limit, in 104 bytes: there may be ten million. Its texts are kept apart, and so is its debt, which
+/// few limits have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit {
-    pub(crate) timeline: Timeline,
+    pub(crate) held: Held,
     /// The capacity in force.
     pub(crate) capacity: u64,
-    /// The capacity of the last definition.
-    pub(crate) defined: u64,
     pub(crate) revision: u64,
-    pub(crate) debt: u128,
     /// See [`key_hash`](super::key_hash).
-    pub(crate) key_hash: u64,
+    pub(crate) key_hash: u32,
     /// The text of a defined limit, or the key of a derived one, in [`Texts`](super::keys::Texts).
     pub(crate) text: u32,
-    /// The template that a derived limit follows; see [`Limit::template`].
-    pub(crate) template: TemplateId,
-    /// The second of its last decision, for the eviction of derived limits.
-    #[allow(dead_code, reason = "derivation uses it")]
-    pub(crate) decided: u32,
     /// How often the slot was freed.
     pub(crate) generation: u32,
     /// Lease records that name this limit. Its slot is not freed before they are gone.
     pub(crate) leases: u32,
-    pub(crate) hold_seconds: u32,
-    /// The run of denials, for the backoff.
-    pub(crate) denials: u32,
+    /// The second of its last decision, for the eviction of derived limits.
+    #[allow(dead_code, reason = "derivation uses it")]
+    pub(crate) decided: u32,
+    pub(crate) kind: PackedKind,
     pub(crate) namespace: NamespaceId,
+    /// The template that a derived limit follows; see [`Limit::template`].
+    pub(crate) template: TemplateId,
     pub(crate) phase: Phase,
-    pub(crate) is_rolling: bool,
-    pub(crate) is_credit: bool,
-    /// The period and offset of a calendar limit.
-    pub(crate) calendar: Option<Calendar>,
-    pub(crate) is_shared: bool,
+    /// The run of denials, for the backoff.
+    pub(crate) denials: u8,
+    pub(crate) flags: Flags,
+}
+
+const _: () = assert!(size_of::<Limit>() == 104);
+
+/// What a limit holds: amounts by expiry, or for a credit limit the cached accounts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Held {
+    Amounts(Timeline),
+    Payers(Payers),
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held::Amounts(Timeline::default())
+    }
+}
+
+const EMPTY: &Timeline = &Timeline::EMPTY;
+
+/// A kind without its texts: the kind of reservations in three bits, and in 25 bits the window or timeout in seconds, or
+/// the period and offset of a calendar limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PackedKind(u32);
+
+const VALUE_BITS: u32 = 25;
+const VALUE: u32 = (1 << VALUE_BITS) - 1;
+const OFFSET_BITS: u32 = 16;
+
+impl PackedKind {
+    pub(crate) fn of(kind: &Kind) -> PackedKind {
+        let (code, value) = match kind {
+            Kind::Rolling { window_seconds } => (PartKind::Rolling, *window_seconds),
+            Kind::Concurrency { timeout_seconds } => (PartKind::Concurrency, *timeout_seconds),
+            Kind::Credit(terms) => (PartKind::Credit, terms.timeout_seconds),
+            Kind::Calendar { period, utc_offset_minutes } => {
+                let offset = u32::from(utc_offset_minutes.cast_unsigned());
+                (PartKind::Calendar, u32::from(*period as u8) << OFFSET_BITS | offset)
+            }
+        };
+        PackedKind(u32::from(code as u8) << VALUE_BITS | value & VALUE)
+    }
+
+    fn part_kind(self) -> PartKind {
+        PartKind::from_code((self.0 >> VALUE_BITS) as u8).unwrap_or_default()
+    }
+
+    fn calendar(self) -> Option<Calendar> {
+        if self.part_kind() != PartKind::Calendar {
+            return None;
+        }
+        let code = (self.0 & VALUE) >> OFFSET_BITS;
+        let period = Period::ALL.into_iter().find(|period| u32::from(*period as u8) == code)?;
+        Some(Calendar { period, utc_offset_minutes: (self.0 as u16).cast_signed() })
+    }
+}
+
+/// Yes or no questions about a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    /// Overage that does not fit becomes debt.
+    pub(crate) const KEEPS_DEBT: Flags = Flags(1);
+    /// Other namespaces may reserve it.
+    pub(crate) const SHARED: Flags = Flags(1 << 1);
     /// It counts and never denies.
-    pub(crate) is_shadow: bool,
-    /// Cached accounts of a credit limit.
-    pub(crate) payers: Option<Payers>,
-    pub(crate) keeps_debt: bool,
+    pub(crate) const SHADOW: Flags = Flags(1 << 2);
+    /// It has an entry in the table of debts.
+    pub(crate) const IN_DEBT: Flags = Flags(1 << 3);
+
+    pub(crate) fn has(self, flag: Flags) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: Flags, is_set: bool) {
+        self.0 = if is_set { self.0 | flag.0 } else { self.0 & !flag.0 };
+    }
 }
 
 /// The accounts of a credit limit. Account slots never change.
@@ -87,8 +154,57 @@ impl Limit {
         (self.template != TemplateId::NONE).then_some(self.template)
     }
 
+    /// The amounts that it holds. A credit limit holds none here.
+    pub(crate) fn timeline(&self) -> &Timeline {
+        match &self.held {
+            Held::Amounts(timeline) => timeline,
+            Held::Payers(_) => EMPTY,
+        }
+    }
+
+    /// Adds an amount that expires at `at`; see [`Timeline::add`].
+    pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+        if let Held::Amounts(timeline) = &mut self.held {
+            timeline.add(nodes, at, more);
+        }
+    }
+
+    /// Changes an amount that expires at `at`; see [`Timeline::change`].
+    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) {
+        if let Held::Amounts(timeline) = &mut self.held {
+            timeline.change(nodes, at, less, more);
+        }
+    }
+
+    fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
+        if let Held::Amounts(timeline) = &mut self.held {
+            timeline.expire(nodes, now);
+        }
+    }
+
+    /// The cached accounts of a credit limit.
+    pub(crate) fn payers(&self) -> Option<Payers> {
+        match self.held {
+            Held::Payers(payers) => Some(payers),
+            Held::Amounts(_) => None,
+        }
+    }
+
+    /// Caches the accounts of a credit limit.
+    pub(crate) fn set_payers(&mut self, payers: Option<Payers>) {
+        if self.is_credit() {
+            self.held = payers.map_or_else(Held::default, Held::Payers);
+        }
+    }
+
+    /// The limit before a change of its definition. It keeps what it holds now: definitions do not change that, and old
+    /// nodes may have been freed.
+    pub(crate) fn before_change(&self, before: &Limit) -> Limit {
+        Limit { held: if before.is_credit() { before.held } else { Held::Amounts(*self.timeline()) }, ..*before }
+    }
+
     pub(crate) fn reserved(&self) -> u64 {
-        self.timeline.sums().total()
+        self.timeline().sums().total()
     }
 
     pub(crate) fn available(&self) -> u64 {
@@ -97,52 +213,73 @@ impl Limit {
 
     /// The amount that a decision may add. A shadow limit decides as if its capacity were the largest amount.
     pub(crate) fn room(&self) -> u64 {
-        let capacity = if self.is_shadow { u64::MAX } else { self.capacity };
+        let capacity = if self.is_shadow() { u64::MAX } else { self.capacity };
         capacity.saturating_sub(self.reserved())
     }
 
+    /// The window or timeout; for a calendar limit the longest period.
+    pub(crate) fn hold_seconds(&self) -> u32 {
+        self.calendar().map_or(self.kind.0 & VALUE, |calendar| calendar.period.seconds_max())
+    }
+
     pub(crate) fn hold_ms(&self) -> u64 {
-        seconds_to_ms(self.hold_seconds)
+        seconds_to_ms(self.hold_seconds())
     }
 
     /// The kind of its reservations, except credit that an external store holds.
     pub(crate) fn part_kind(&self) -> PartKind {
-        match (self.is_credit, self.is_rolling, self.calendar) {
-            (true, ..) => PartKind::Credit,
-            (false, true, _) => PartKind::Rolling,
-            (false, false, Some(_)) => PartKind::Calendar,
-            (false, false, None) => PartKind::Concurrency,
-        }
+        self.kind.part_kind()
+    }
+
+    pub(crate) fn is_rolling(&self) -> bool {
+        self.part_kind() == PartKind::Rolling
+    }
+
+    pub(crate) fn is_credit(&self) -> bool {
+        self.part_kind() == PartKind::Credit
+    }
+
+    /// Whether other namespaces may reserve it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.flags.has(Flags::SHARED)
+    }
+
+    /// Whether it counts and never denies.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.flags.has(Flags::SHADOW)
+    }
+
+    /// The period and offset of a calendar limit.
+    pub(crate) fn calendar(&self) -> Option<Calendar> {
+        self.kind.calendar()
     }
 
     /// The seconds that a reservation at `now` is held, and its end.
     pub(crate) fn hold(&self, now: UnixMs) -> (u32, UnixMs) {
-        match self.calendar {
+        match self.calendar() {
             Some(calendar) => (calendar.seconds_left(now), calendar.end(now)),
-            None => (self.hold_seconds, now.plus_ms(self.hold_ms())),
+            None => (self.hold_seconds(), now.plus_ms(self.hold_ms())),
         }
     }
 
     /// The kind; `terms` are those of a credit limit.
     pub(crate) fn kind(&self, terms: Option<&CreditTerms>) -> Kind {
-        if let Some(Calendar { period, utc_offset_minutes }) = self.calendar {
+        if let Some(Calendar { period, utc_offset_minutes }) = self.calendar() {
             return Kind::Calendar { period, utc_offset_minutes };
         }
         match terms {
             Some(terms) => Kind::Credit(terms.clone()),
-            None if self.is_rolling => Kind::Rolling { window_seconds: self.hold_seconds },
-            None => Kind::Concurrency { timeout_seconds: self.hold_seconds },
+            None if self.is_rolling() => Kind::Rolling { window_seconds: self.hold_seconds() },
+            None => Kind::Concurrency { timeout_seconds: self.hold_seconds() },
         }
     }
 
     pub(crate) fn is_of_kind(&self, kind: &Kind) -> bool {
-        self.is_rolling == kind.is_rolling()
-            && self.is_credit == kind.is_credit()
-            && self.calendar.is_some() == matches!(kind, Kind::Calendar { .. })
+        self.part_kind() == PackedKind::of(kind).part_kind()
     }
 
     pub(crate) fn overage(&self) -> Overage {
-        if self.keeps_debt { Overage::Debt } else { Overage::Deny }
+        if self.flags.has(Flags::KEEPS_DEBT) { Overage::Debt } else { Overage::Deny }
     }
 
     /// Whether the sweep frees it at some time.
@@ -150,42 +287,22 @@ impl Limit {
         matches!(self.phase, Phase::Deleting | Phase::Deleted) || self.template().is_some()
     }
 
-    /// Whether [`Limit::advance`] has work to do.
+    /// Whether [`State::advance_limit`] has work to do.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
-        self.timeline.is_due(now) || matches!(self.phase, Phase::Decreasing | Phase::Deleting)
+        matches!(self.phase, Phase::Decreasing | Phase::Deleting) || self.timeline().is_due(now)
     }
 
-    /// Advances the limit to `now`: frees expired amounts and applies a decrease that has become possible.
-    ///
-    /// Between two commands time only frees capacity. A decrease that became possible meanwhile is still possible, so
-    /// applying it late has the same result.
-    pub(crate) fn advance(&mut self, nodes: &mut Nodes, now: UnixMs) {
-        self.timeline.expire(nodes, now);
-        self.settle_phase();
-    }
-
-    /// The limit as [`Limit::advance`] would leave it at `now`, without changing it.
-    pub(crate) fn view_at(&self, nodes: &Nodes, now: UnixMs) -> LimitView {
-        let due = self.timeline.due(nodes, now);
-        let reserved = self.timeline.sums().minus(due).total();
-        let mut limit = *self;
-        limit.settle_phase_with(reserved);
-        LimitView { limit, reserved }
-    }
-
-    fn settle_phase(&mut self) {
-        self.settle_phase_with(self.reserved());
-    }
-
-    fn settle_phase_with(&mut self, reserved: u64) {
+    /// Applies a decrease or deletion that is possible with this amount reserved. `defined` is the capacity of the last
+    /// definition.
+    fn settle_phase(&mut self, reserved: u64, defined: u64) {
         match self.phase {
-            Phase::Decreasing if reserved <= self.defined => {
-                self.capacity = self.defined;
+            Phase::Decreasing if reserved <= defined => {
+                self.capacity = defined;
                 self.phase = Phase::Active;
             }
             Phase::Deleting if reserved == 0 => {
                 self.capacity = 0;
-                self.debt = 0;
+                self.flags.set(Flags::IN_DEBT, false);
                 self.denials = 0;
                 self.phase = Phase::Deleted;
             }
@@ -197,11 +314,78 @@ impl Limit {
             | Phase::Free => {}
         }
     }
+}
 
-    pub(crate) fn status(&self) -> LimitStatus {
+impl State {
+    /// The capacity of the last definition of a limit, or of its template.
+    pub(crate) fn defined(&self, slot: LimitSlot) -> u64 {
+        let limit = &self.limits[slot];
+        match (self.text(slot), limit.template()) {
+            (Some(text), _) => text.capacity,
+            (None, Some(template)) => {
+                let templates = self.templates.get(usize::from(limit.namespace.0));
+                let template = templates.and_then(|templates| templates.get(template));
+                template.map_or(0, |revised| revised.template.definition().capacity)
+            }
+            (None, None) => limit.capacity,
+        }
+    }
+
+    /// Advances a limit to `now`: frees expired amounts and applies a decrease that has become possible.
+    ///
+    /// Between two commands time only frees capacity. A decrease that became possible meanwhile is still possible, so
+    /// applying it late has the same result.
+    pub(crate) fn advance_limit(&mut self, slot: LimitSlot, now: UnixMs) {
+        let limit = &mut self.limits[slot];
+        limit.expire(&mut self.nodes, now);
+        if matches!(limit.phase, Phase::Decreasing | Phase::Deleting) {
+            let defined = self.defined(slot);
+            let limit = &mut self.limits[slot];
+            let was_in_debt = limit.flags.has(Flags::IN_DEBT);
+            limit.settle_phase(limit.reserved(), defined);
+            if was_in_debt && !limit.flags.has(Flags::IN_DEBT) {
+                self.debts.remove(slot);
+            }
+        }
+    }
+
+    /// The limit as [`State::advance_limit`] would leave it at `now`, without changing it.
+    pub(crate) fn view_at(&self, slot: LimitSlot, now: UnixMs) -> Option<LimitView> {
+        let mut limit = *self.limits.get(slot)?;
+        let due = limit.timeline().due(&self.nodes, now);
+        let reserved = limit.timeline().sums().minus(due).total();
+        let defined = if limit.phase == Phase::Decreasing { self.defined(slot) } else { limit.capacity };
+        limit.settle_phase(reserved, defined);
+        let debt = if limit.flags.has(Flags::IN_DEBT) { self.debt(slot) } else { 0 };
+        Some(LimitView { limit, reserved, debt, status: limit.status(defined) })
+    }
+
+    /// The status of a limit that was advanced.
+    pub(crate) fn status(&self, slot: LimitSlot) -> LimitStatus {
+        let limit = &self.limits[slot];
+        limit.status(if limit.phase == Phase::Decreasing { self.defined(slot) } else { limit.capacity })
+    }
+
+    /// The debt of a limit.
+    pub(crate) fn debt(&self, slot: LimitSlot) -> u128 {
+        self.debts.get(slot).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set_debt(&mut self, slot: LimitSlot, debt: u128) {
+        self.limits[slot].flags.set(Flags::IN_DEBT, debt > 0);
+        if debt > 0 {
+            self.debts.insert(slot, debt);
+        } else {
+            self.debts.remove(slot);
+        }
+    }
+}
+
+impl Limit {
+    fn status(&self, defined: u64) -> LimitStatus {
         match self.phase {
             Phase::Active => LimitStatus::Active,
-            Phase::Decreasing => LimitStatus::Decreasing { to: self.defined },
+            Phase::Decreasing => LimitStatus::Decreasing { to: defined },
             Phase::Deleting | Phase::AwaitingDrop => LimitStatus::Decreasing { to: 0 },
             Phase::Deleted | Phase::Free => LimitStatus::Deleted,
         }
@@ -212,4 +396,6 @@ impl Limit {
 pub(crate) struct LimitView {
     pub(crate) limit: Limit,
     pub(crate) reserved: u64,
+    pub(crate) debt: u128,
+    pub(crate) status: LimitStatus,
 }

@@ -82,17 +82,17 @@ impl State {
         Some(Definition {
             key: text.key.clone(),
             kind: limit.kind(text.credit.as_ref()),
-            capacity: limit.defined,
+            capacity: text.capacity,
             unit: text.unit.clone(),
             description: text.description.clone(),
             overage: limit.overage(),
-            shared: limit.is_shared,
-            enforce: !limit.is_shadow,
+            shared: limit.is_shared(),
+            enforce: !limit.is_shadow(),
         })
     }
 
     fn view(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitView> {
-        let view = self.limits.get(slot)?.view_at(&self.nodes, now);
+        let view = self.view_at(slot, now)?;
         (view.limit.phase != Phase::Deleted).then_some(view)
     }
 }
@@ -103,10 +103,10 @@ impl Limits {
     }
 
     pub(crate) fn limit_info(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitInfo> {
-        let limit = self.state.view(self.at(now), slot)?.limit;
+        let LimitView { limit, status, .. } = self.state.view(self.at(now), slot)?;
         let definition = self.state.definition(slot)?;
         let (capacity, revision) = (limit.capacity, limit.revision);
-        Some(LimitInfo { definition, capacity, status: limit.status(), revision, template: None })
+        Some(LimitInfo { definition, capacity, status, revision, template: None })
     }
 
     /// Limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the last of them
@@ -142,26 +142,30 @@ impl Limits {
     }
 
     pub(crate) fn usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {
-        let LimitView { limit, reserved } = self.state.view(self.at(now), slot)?;
+        let LimitView { limit, reserved, debt, status } = self.state.view(self.at(now), slot)?;
         let capacity = limit.capacity;
         let is_active = limit.phase == Phase::Active;
         let available = if is_active { capacity.saturating_sub(reserved) } else { 0 };
-        Some(Usage { capacity, reserved, available, debt: limit.debt, status: limit.status() })
+        Some(Usage { capacity, reserved, available, debt, status })
     }
 
     pub(crate) fn holds_nothing(&self, now: UnixMs) -> bool {
         let now = self.at(now);
-        self.state.limits.iter().all(|limit| limit.view_at(&self.state.nodes, now).reserved == 0)
+        self.views(now).all(|view| view.reserved == 0)
     }
 
     pub(crate) fn totals(&self, now: UnixMs) -> Totals {
         let now = self.at(now);
-        let view = self.state.limits.iter().map(|limit| limit.view_at(&self.state.nodes, now).limit);
-        view.filter(|limit| limit.phase != Phase::Deleted).fold(Totals::default(), |totals, limit| Totals {
+        let live = self.views(now).filter(|view| view.limit.phase != Phase::Deleted);
+        live.fold(Totals::default(), |totals, view| Totals {
             limits: totals.limits.saturating_add(1),
-            decreasing: totals.decreasing.saturating_add((limit.phase != Phase::Active).into()),
-            debt: totals.debt.saturating_add(limit.debt),
+            decreasing: totals.decreasing.saturating_add((view.limit.phase != Phase::Active).into()),
+            debt: totals.debt.saturating_add(view.debt),
         })
+    }
+
+    fn views(&self, now: UnixMs) -> impl Iterator<Item = LimitView> {
+        (0..self.state.limits.used()).filter_map(move |slot| self.state.view_at(LimitSlot(slot), now))
     }
 
     pub(crate) fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {

@@ -134,7 +134,7 @@ impl Limits {
         let (mut fits, mut has_credit) = (true, false);
         for part in resolved {
             match self.advanced(namespace, part.limit, now) {
-                Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = is_here,
+                Some(limit) if limit.phase == Phase::Active && limit.is_credit() => has_credit = is_here,
                 Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.room(),
                 Some(_) | None => is_refused = true,
             }
@@ -146,7 +146,7 @@ impl Limits {
             return refusal;
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
-        if self.state.external.parts.limits && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit) {
+        if self.state.external.parts.limits && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit()) {
             return ReserveOutcome::LimitsExternal;
         }
         if self.state.remembered() >= self.state.config.leases_max as usize {
@@ -263,16 +263,16 @@ impl Limits {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
             limit.leases = limit.leases.saturating_add(1);
-            if limit.is_credit {
-                parts.push(Reservation::new(part.limit, credit, limit.hold_seconds, part.amount));
+            if limit.is_credit() {
+                parts.push(Reservation::new(part.limit, credit, limit.hold_seconds(), part.amount));
                 continue;
             }
-            let is_above = limit.is_shadow && part.amount > limit.available();
+            let is_above = limit.is_shadow() && part.amount > limit.available();
             if is_above {
                 would_deny.insert(part.position);
             }
             let (hold_seconds, ends_at) = limit.hold(now);
-            limit.timeline.add(nodes, ends_at, Sums::unsettled(part.amount));
+            limit.add(nodes, ends_at, Sums::unsettled(part.amount));
             let taken = Reservation::new(part.limit, limit.part_kind(), hold_seconds, part.amount);
             parts.push(taken.with_would_deny(is_above));
         }

@@ -133,11 +133,6 @@ impl Table {
         (slot.0 < self.used && self[slot].phase == Phase::Free).then(|| self[slot].generation)
     }
 
-    /// All limits, ordered by slot.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Limit> {
-        self.chunks.iter().flat_map(Chunk::records).filter(|limit| limit.phase != Phase::Free)
-    }
-
     /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Table {
         let chunks = self.chunks.iter_mut().map(Chunk::share).collect();

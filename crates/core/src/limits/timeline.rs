@@ -30,11 +30,13 @@ pub(crate) enum Timeline {
 
 impl Default for Timeline {
     fn default() -> Timeline {
-        Timeline::Few { len: 0, cells: [Cell::default(); FEW] }
+        Timeline::EMPTY
     }
 }
 
 impl Timeline {
+    pub(crate) const EMPTY: Timeline = Timeline::Few { len: 0, cells: [Cell::ZERO; FEW] };
+
     fn few(&self) -> &[Cell] {
         match self {
             Timeline::Few { len, cells } => &cells[..usize::from(*len)],
@@ -144,7 +146,7 @@ impl Timeline {
             [] => *self = Timeline::default(),
             [cell] => {
                 nodes.leaves.remove(tree.root);
-                *self = Timeline::Few { len: 1, cells: [cell, Cell::default()] };
+                *self = Timeline::Few { len: 1, cells: [cell, Cell::ZERO] };
             }
             _ => {}
         }

@@ -9,7 +9,7 @@ use crate::id::LimitKey;
 /// A limit before a change.
 pub(crate) enum UndoLimit {
     New { namespace: NamespaceId, key: LimitKey },
-    Changed { slot: LimitSlot, limit: Box<Limit>, text: Arc<Text> },
+    Changed { slot: LimitSlot, limit: Box<Limit>, text: Arc<Text>, debt: u128 },
 }
 
 impl Limits {
@@ -19,7 +19,8 @@ impl Limits {
         match known.and_then(|slot| Some((slot, self.state.text(slot)?))) {
             None => UndoLimit::New { namespace, key: key.clone() },
             Some((slot, text)) => {
-                UndoLimit::Changed { slot, limit: Box::new(self.state.limits[slot]), text: Arc::clone(text) }
+                let (limit, debt) = (Box::new(self.state.limits[slot]), self.state.debt(slot));
+                UndoLimit::Changed { slot, limit, text: Arc::clone(text), debt }
             }
         }
     }
@@ -35,10 +36,10 @@ impl Limits {
                     self.state.limits.undo_insert(slot);
                 }
             }
-            UndoLimit::Changed { slot, limit, text } => {
-                let timeline = self.state.limits[slot].timeline;
-                self.state.limits[slot] = Limit { timeline, ..*limit };
+            UndoLimit::Changed { slot, limit, text, debt } => {
+                self.state.limits[slot] = self.state.limits[slot].before_change(&limit);
                 self.state.set_text(slot, text);
+                self.state.set_debt(slot, debt);
             }
         }
     }

@@ -292,12 +292,12 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if limits.state.limits.used() >= LIMITS_MAX {
         return Err(Malformed("there are too many limits"));
     }
-    let (limit, definition) = match read_slot(input)? {
+    let (limit, definition, debt) = match read_slot(input)? {
         SlotRecord::Free { generation } => {
             limits.state.limits.restore_free(generation);
             return Ok(());
         }
-        SlotRecord::Limit(limit, definition) => (limit, definition),
+        SlotRecord::Limit(limit, definition, debt) => (limit, definition, debt),
     };
     let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
     if is_known || !limits.has_namespace(limit.namespace) || limit.revision > limits.state.revision {
@@ -306,6 +306,7 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     limits.state.reclaimable = limits.state.reclaimable.saturating_add(limit.is_reclaimable().into());
     let slot = limits.state.limits.restore(*limit);
     limits.name_limit(slot, Text::of(&definition));
+    limits.state.set_debt(slot, debt);
     Ok(())
 }
 
@@ -325,7 +326,7 @@ fn hold(state: &mut State, slot: LimitSlot, at: UnixMs, sums: Sums) -> Result<()
         return Err(Malformed("a limit holds more than it has"));
     }
     let State { limits, nodes, .. } = state;
-    limits[slot].timeline.add(nodes, at, sums);
+    limits[slot].add(nodes, at, sums);
     Ok(())
 }
 
@@ -363,12 +364,13 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if state.namespaces.is_empty() || vaults == 0 {
         return Err(Malformed("it has no namespaces or no vaults"));
     }
-    let waits_in_vain = |limit: &Limit| match limit.phase {
-        Phase::Decreasing => limit.reserved() <= limit.defined,
+    let waits_in_vain = |slot: LimitSlot, limit: &Limit| match limit.phase {
+        Phase::Decreasing => limit.reserved() <= state.defined(slot),
         Phase::Deleting => limit.reserved() == 0,
         Phase::Active | Phase::AwaitingDrop | Phase::Deleted | Phase::Free => false,
     };
-    if state.limits.iter().any(waits_in_vain) {
+    let mut slots = (0..state.limits.used()).map(LimitSlot);
+    if slots.any(|slot| state.limits.get(slot).is_some_and(|limit| waits_in_vain(slot, limit))) {
         return Err(Malformed("a limit waits for what has happened"));
     }
     if state.sweep.0 > state.limits.used() {

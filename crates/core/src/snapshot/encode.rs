@@ -245,10 +245,9 @@ impl Encoded<'_> {
             if let Some(generation) = self.state.limits.free_generation(slot) {
                 put_free(block, generation);
             } else {
-                let Some(limit) = self.state.limits.get(slot) else { return };
+                let Some(view) = self.state.view_at(slot, self.state.now()) else { return };
                 let Some(definition) = self.state.definition(slot) else { return };
-                let view = limit.view_at(&self.state.nodes, self.state.now());
-                put_limit(block, &view.limit, &definition);
+                put_limit(block, &view.limit, &definition, view.debt);
             }
             self.position = self.position.saturating_add(1);
         }
@@ -271,7 +270,7 @@ impl Encoded<'_> {
             self.position = self.position.saturating_add(1);
             let Some(found) = self.state.limits.get(limit) else { continue };
             let now = self.state.now();
-            found.timeline.visit(&self.state.nodes, &mut |at, sums| {
+            found.timeline().visit(&self.state.nodes, &mut |at, sums| {
                 if at > now && sums.settled > 0 {
                     self.cells.push(CellRecord { limit, at, settled: sums.settled });
                 }

@@ -97,10 +97,9 @@ const DEFINED: u8 = 1;
 /// A slot of the table of limits.
 pub(super) enum SlotRecord {
     /// No limit. The next one gets this generation.
-    Free {
-        generation: u32,
-    },
-    Limit(Box<Limit>, Box<Definition>),
+    Free { generation: u32 },
+    /// With its debt.
+    Limit(Box<Limit>, Box<Definition>, u128),
 }
 
 pub(super) fn put_free(out: &mut Vec<u8>, generation: u32) {
@@ -119,7 +118,7 @@ pub(super) fn read_slot(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> 
     }
 }
 
-pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition) {
+pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition, debt: u128) {
     out.put_u8(DEFINED);
     out.put_u32(limit.generation);
     out.put_u16(limit.namespace.0);
@@ -127,8 +126,8 @@ pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definitio
     out.put_u8(limit.phase as u8);
     out.put_u64(limit.capacity);
     out.put_u64(limit.revision);
-    out.put_u128(limit.debt);
-    out.put_u32(limit.denials);
+    out.put_u128(debt);
+    out.put_u8(limit.denials);
 }
 
 fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
@@ -151,21 +150,22 @@ fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
         phase,
         capacity: input.u64()?,
         revision: input.u64()?,
-        debt: input.u128()?,
-        denials: input.u32()?,
         ..Limit::of(&definition)
     };
+    let debt = input.u128()?;
+    let limit = Limit { denials: input.u8()?, ..limit };
+    let defined = definition.capacity;
     let is_consistent = match phase {
-        Phase::Active => limit.capacity == limit.defined,
-        Phase::Decreasing => limit.capacity > limit.defined && !limit.is_shadow,
+        Phase::Active => limit.capacity == defined,
+        Phase::Decreasing => limit.capacity > defined && !limit.is_shadow(),
         // A credit limit is deleted at once.
-        Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit,
-        Phase::Deleted | Phase::Free => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
+        Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit(),
+        Phase::Deleted | Phase::Free => limit.capacity == 0 && debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
         return Err(Malformed("a limit contradicts itself"));
     }
-    Ok(SlotRecord::Limit(Box::new(limit), Box::new(definition)))
+    Ok(SlotRecord::Limit(Box::new(limit), Box::new(definition), debt))
 }
 
 /// The settled amount of a limit that expires in one millisecond.

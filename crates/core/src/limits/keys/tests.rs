@@ -17,7 +17,7 @@ fn add(limits: &mut Limits, key: &LimitKey, is_derived: bool) -> LimitSlot {
     if is_derived {
         return limits.add_derived(Limit { template: TemplateId(0), ..limit }, key);
     }
-    let text = Text { key: key.clone(), unit: String::new(), credit: None, description: String::new() };
+    let text = Text { key: key.clone(), capacity: 0, unit: String::new(), credit: None, description: String::new() };
     limits.add_limit(limit, text)
 }
 

@@ -51,6 +51,10 @@ pub(crate) struct Cell {
     pub(crate) sums: Sums,
 }
 
+impl Cell {
+    pub(crate) const ZERO: Cell = Cell { at: UnixMs::new(0), sums: Sums::ZERO };
+}
+
 /// An entry of an inner node. `at` is a lower bound of the times below it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Child {
