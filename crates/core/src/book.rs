@@ -36,7 +36,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, Definition, LeaseInfo, LimitInfo, Limits, TemplateInfo, Totals, Usage};
+use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, TemplateInfo, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -270,27 +270,6 @@ impl Book {
     #[must_use]
     pub fn templates(&self, namespace: NamespaceId) -> Vec<TemplateInfo> {
         self.limits.template_infos(namespace)
-    }
-
-    /// The definition that `key` has by its template, and the revision of the template. `None` if no template matches,
-    /// or the account of a credit limit would be longer than a name may be.
-    #[must_use]
-    pub fn derive(&self, namespace: NamespaceId, key: &LimitKey) -> Option<(Definition, u64)> {
-        let found = self.limits.template_of(namespace, key)?;
-        Some((found.template.derive(key)?, found.revision))
-    }
-
-    /// The definition and status of a key: of the limit that was put, or as its template derives it.
-    #[must_use]
-    pub fn find_limit(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitInfo> {
-        let limit = self.resolve(namespace, key).and_then(|limit| self.limit(now, limit));
-        limit.or_else(|| {
-            let found = self.limits.template_of(namespace, key)?;
-            let (definition, revision) = (found.template.derive(key)?, found.revision);
-            let (capacity, status) = (definition.capacity, LimitStatus::Active);
-            let template = Some(found.template.key().clone());
-            Some(LimitInfo { definition, capacity, status, revision, template })
-        })
     }
 
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.

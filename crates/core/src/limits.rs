@@ -11,6 +11,7 @@ mod complete;
 mod config;
 mod credit;
 mod definition;
+mod derive;
 mod fingerprint;
 mod free_slots;
 mod hint;
@@ -106,6 +107,8 @@ pub(crate) struct State {
     pub(crate) limits: Table,
     /// Usage that was never reserved.
     pub(crate) debts: SideTable<u128>,
+    /// The capacities that derived limits decrease to.
+    pub(crate) targets: SideTable<u64>,
     /// The slot at which the next sweep begins. Part of the snapshot, because the sweep frees limits.
     pub(crate) sweep: LimitSlot,
     /// Limits that the sweep may free at some time. Without any it stands still.
@@ -126,6 +129,12 @@ pub(crate) struct Limits {
     derived: Vec<u64>,
     /// By namespace.
     patterns: Vec<Branch>,
+    /// Derived limits by namespace and template.
+    live: Vec<Vec<u32>>,
+    /// How to take back the limits that the reserve being applied derived.
+    undo_derived: Vec<UndoLimit>,
+    /// Limits that the command being applied derived.
+    derived_now: u32,
     /// Limits that the command being applied may have left deleted and without leases.
     freeable: Vec<LimitSlot>,
     /// The limit whose expired amounts the next command frees.
@@ -151,6 +160,7 @@ impl State {
             texts: Texts::default(),
             limits: Table::default(),
             debts: SideTable::default(),
+            targets: SideTable::default(),
             sweep: LimitSlot::default(),
             reclaimable: 0,
             nodes: Nodes::default(),
@@ -169,6 +179,7 @@ impl State {
             texts: self.texts.share(),
             limits: self.limits.share(),
             debts: self.debts.clone(),
+            targets: self.targets.clone(),
             nodes: self.nodes.share(),
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
@@ -214,6 +225,9 @@ impl Limits {
             keys: KeyIndex::new(table_seed),
             derived: Vec::new(),
             patterns: Vec::new(),
+            live: Vec::new(),
+            undo_derived: Vec::new(),
+            derived_now: 0,
             freeable: Vec::new(),
             idle: LimitSlot::default(),
             version: 0,
@@ -228,6 +242,7 @@ impl Limits {
         self.state.namespaces.push(name.clone());
         self.state.templates.push(Arc::default());
         self.patterns.push(Branch::default());
+        self.live.push(Vec::new());
         self.state.quotas.add_namespace(&self.state.config);
         self.names.insert(name.clone(), id);
         self.keys.add_namespace();
@@ -289,7 +304,6 @@ impl Limits {
     }
 
     /// Adds a limit that follows a template, which it names.
-    #[allow(dead_code, reason = "derivation uses it")]
     pub(crate) fn add_derived(&mut self, limit: Limit, key: &LimitKey) -> LimitSlot {
         let slot = self.state.limits.insert(limit);
         self.name_derived(slot, key);
@@ -304,7 +318,6 @@ impl Limits {
     }
 
     /// Makes a derived limit known by its key.
-    #[allow(dead_code, reason = "derivation uses it")]
     pub(crate) fn name_derived(&mut self, slot: LimitSlot, key: &LimitKey) {
         let text = self.state.texts.add_derived(key);
         self.index_limit(slot, text, key);
@@ -318,8 +331,10 @@ impl Limits {
         self.keys.insert(&self.state, slot, key.as_str());
     }
 
+    /// Counts a derived limit for its namespace and template, or takes it off.
     fn count_derived(&mut self, slot: LimitSlot, is_added: bool) {
         let namespace = self.state.limits[slot].namespace;
+        self.count_live(slot, is_added);
         if let Some(count) = self.derived.get_mut(usize::from(namespace.0)) {
             *count = if is_added { count.saturating_add(1) } else { count.saturating_sub(1) };
         }
@@ -338,11 +353,14 @@ impl Limits {
         self.state.remove_text(slot);
     }
 
-    /// Frees a limit if it is deleted and no lease record names it. Its slot, quota and key are free then.
-    pub(crate) fn free_if_gone(&mut self, slot: LimitSlot) {
+    /// Frees a limit if it is deleted and no lease record names it, or derived and no longer used. Its slot, quota and
+    /// key are free then.
+    pub(crate) fn free_if_gone(&mut self, now: UnixMs, slot: LimitSlot) {
         let is_gone = |limit: &Limit| limit.phase == Phase::Deleted && limit.leases == 0;
-        if self.state.limits.get(slot).is_some_and(is_gone) {
+        if self.state.limits.get(slot).is_some_and(is_gone) || self.is_evictable(slot, now) {
             let is_defined = self.state.limits[slot].template().is_none();
+            self.state.set_debt(slot, 0);
+            self.state.set_target(slot, None);
             self.state.reclaimable = self.state.reclaimable.saturating_sub(is_defined.into());
             self.unname_limit(slot);
             self.state.limits.remove(slot);

@@ -31,10 +31,11 @@ impl Book {
         outcome
     }
 
-    /// The last definition of a limit that exists at `now`.
+    /// The last definition of a limit that was put and exists at `now`.
     pub(super) fn definition(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<Definition> {
         let limit = self.limits.resolve(namespace, key)?;
-        Some(self.limits.limit_info(now, limit)?.definition)
+        let info = self.limits.limit_info(now, limit)?;
+        info.template.is_none().then_some(info.definition)
     }
 
     /// Whether a definition names a vault that does not exist.

@@ -30,8 +30,9 @@ impl Book {
             QuotaKind::Leases => self.limits.state.quotas.leases(namespace),
             QuotaKind::JournalBytesPerDay => self.limits.state.quotas.journal_bytes(namespace, now),
             QuotaKind::Templates => self.limits.template_count(namespace),
+            QuotaKind::DerivedLimits => self.limits.derived_of(namespace),
             // Nothing uses these yet.
-            QuotaKind::DerivedLimits | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
+            QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Commands that change templates, and their journal records.
 
 use super::{
-    Book, DeleteTemplate, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, PutTemplate, TemplateOutcome,
+    Book, DeleteTemplate, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, LimitStatus, NamespaceId, PutTemplate,
+    TemplateOutcome,
 };
 use crate::id::LimitKey;
-use crate::limits::Definition;
-use crate::time::Moment;
+use crate::limits::{Definition, LimitInfo, Usage};
+use crate::time::{Moment, UnixMs};
 
 impl Book {
     pub(super) fn put_template(&mut self, at: Moment, command: &PutTemplate<'_>) -> TemplateOutcome {
@@ -36,6 +37,56 @@ impl Book {
             self.record_template(at, command.namespace, LimitEdit::Deleted { old });
         }
         outcome
+    }
+
+    /// The definition that `key` has by its template, and the revision of the template. `None` if no template matches,
+    /// or the account of a credit limit would be longer than a name may be.
+    #[must_use]
+    pub fn derive(&self, namespace: NamespaceId, key: &LimitKey) -> Option<(Definition, u64)> {
+        let found = self.limits.template_of(namespace, key)?;
+        Some((found.template.derive(key)?, found.revision))
+    }
+
+    /// The definition and status of a key: of the limit that was put, or as its template derives it.
+    #[must_use]
+    pub fn find_limit(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitInfo> {
+        let limit = self.resolve(namespace, key).and_then(|limit| self.limit(now, limit));
+        limit.or_else(|| {
+            let found = self.limits.template_of(namespace, key)?;
+            let (definition, revision) = (found.template.derive(key)?, found.revision);
+            let (capacity, status) = (definition.capacity, LimitStatus::Active);
+            let template = Some(found.template.key().clone());
+            Some(LimitInfo { definition, capacity, status, revision, template })
+        })
+    }
+
+    /// The limit with this key. A key that follows a template and has no limit yet is shown unused.
+    #[must_use]
+    pub fn limit_by_key(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitInfo> {
+        let live = self.resolve(namespace, key).and_then(|id| self.limit(now, id));
+        live.or_else(|| {
+            let (definition, revision) = self.derive(namespace, key)?;
+            let template = self.limits.template_of(namespace, key)?.template.key().clone();
+            let (capacity, status) = (definition.capacity, LimitStatus::Active);
+            Some(LimitInfo { definition, capacity, status, revision, template: Some(template) })
+        })
+    }
+
+    /// The usage of the limit with this key; see [`Book::usage`] and [`Book::limit_by_key`].
+    #[must_use]
+    pub fn usage_by_key(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<Usage> {
+        if let Some(usage) = self.resolve(namespace, key).and_then(|id| self.usage(now, id)) {
+            return Some(usage);
+        }
+        let (definition, _) = self.derive(namespace, key)?;
+        let (capacity, status) = (definition.capacity, LimitStatus::Active);
+        let unused = Usage { capacity, reserved: 0, available: capacity, debt: 0, status };
+        let balance = definition.kind.terms().and_then(|terms| {
+            let vault = self.credits.vault(namespace, &terms.vault)?;
+            let account = self.credits.account(vault, &terms.account)?;
+            Some((account, self.credits.state.asset(vault, &terms.asset)?))
+        });
+        Some(balance.map_or(unused, |balance| self.credits.usage(self.limits.at(now), balance, status)))
     }
 
     fn full_journal_for_template(&self, namespace: NamespaceId, at: Moment) -> Option<TemplateOutcome> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Definition, Flags, Limit, LimitSlot, Limits, Overage, PackedKind, Phase, Text};
-use crate::book::{DeleteLimit, DropLimit, LimitOutcome, NamespaceId, PutLimit};
+use super::{Definition, Flags, Limit, LimitSlot, Limits, Overage, PackedKind, Phase, TemplateId, Text};
+use crate::book::{DeleteLimit, DropLimit, LimitOutcome, LimitStatus, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::quota::QuotaKind;
 use crate::time::UnixMs;
@@ -22,9 +22,12 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, &command.definition.key);
-        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.is_defined(*slot));
         if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
             return refusal;
+        }
+        if let Some(slot) = found.filter(|slot| self.state.limits[*slot].template().is_some()) {
+            return self.override_derived(slot, command.definition);
         }
         match (exists, found) {
             (Some(slot), _) => self.redefine(slot, command.definition),
@@ -47,11 +50,17 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, command.key);
-        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.is_defined(*slot));
         if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
             return refusal;
         }
         let Some(slot) = exists else { return LimitOutcome::NotFound };
+        if !self.state.external.parts.limits && self.follow_instead(now, slot) {
+            let revision = self.state.next_revision();
+            self.version = self.version.wrapping_add(1);
+            let limit = self.state.limits.id(slot);
+            return LimitOutcome::Changed { limit, revision, status: LimitStatus::Deleted };
+        }
         let was_reclaimable = self.state.limits[slot].is_reclaimable();
         let is_external = self.state.external.parts.limits;
         if !matches!(self.state.limits[slot].phase, Phase::Deleting | Phase::AwaitingDrop) {
@@ -70,7 +79,7 @@ impl Limits {
             return LimitOutcome::UnknownNamespace;
         }
         let found = self.lookup(now, command.namespace, command.key);
-        let exists = found.filter(|slot| self.state.limits[*slot].phase != Phase::Deleted);
+        let exists = found.filter(|slot| self.is_defined(*slot));
         if let Some(refusal) = self.check_revision(exists, Some(command.revision)) {
             return refusal;
         }
@@ -115,6 +124,35 @@ impl Limits {
         self.changed(slot, was_reclaimable)
     }
 
+    /// Whether a slot has a limit that was put and not deleted.
+    fn is_defined(&self, slot: LimitSlot) -> bool {
+        let limit = &self.state.limits[slot];
+        limit.phase != Phase::Deleted && limit.template().is_none()
+    }
+
+    /// Puts a limit in place of a derived one. It keeps what is reserved and owed if it is of the same kind.
+    fn override_derived(&mut self, slot: LimitSlot, definition: &Definition) -> LimitOutcome {
+        let limit = self.state.limits[slot];
+        let is_same_kind = limit.is_of_kind(&definition.kind);
+        if !is_same_kind && (limit.reserved() > 0 || self.state.debt(slot) > 0) {
+            return LimitOutcome::KindDiffers;
+        }
+        if self.limits_of(limit.namespace) >= self.quota(limit.namespace, QuotaKind::Limits) {
+            return LimitOutcome::QuotaExceeded(QuotaKind::Limits);
+        }
+        self.count_reclaimable(slot, false);
+        self.state.set_target(slot, None);
+        self.state.retext(slot, TemplateId::NONE, Some(Arc::new(Text::of(definition))));
+        if !is_same_kind {
+            return self.recreate(slot, definition);
+        }
+        let revision = self.state.next_revision();
+        let limit = &mut self.state.limits[slot];
+        limit.revision = revision;
+        limit.define(definition);
+        self.changed(slot, false)
+    }
+
     /// Recreates a deleted limit that was not freed. It keeps its slot, which always meant this key.
     fn recreate(&mut self, slot: LimitSlot, definition: &Definition) -> LimitOutcome {
         let revision = self.state.next_revision();
@@ -156,7 +194,7 @@ impl Limit {
     }
 
     /// Applies a definition. A capacity below what is reserved waits in the phase `Decreasing`.
-    fn define(&mut self, definition: &Definition) {
+    pub(super) fn define(&mut self, definition: &Definition) {
         self.kind = PackedKind::of(&definition.kind);
         self.set_payers(None);
         self.flags.set(Flags::SHARED, definition.shared);

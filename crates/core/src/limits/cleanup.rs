@@ -15,6 +15,8 @@ const CLEAN_TOMBSTONES: usize = 16;
 const CLEAN_NODES: usize = 64;
 /// Slots of limits that the sweep looks at per command.
 const SWEEP_LIMITS: u32 = 2;
+/// Further slots that the sweep looks at for each limit that the command derived, so that the table does not outgrow it.
+const SWEEP_LIMITS_DERIVED: u32 = 4;
 /// Slots of limits that the sweep looks at per tick. An idle Book of ten million limits needs 10,000 ticks.
 const SWEEP_LIMITS_TICK: u32 = 1_024;
 
@@ -112,13 +114,15 @@ impl Limits {
     pub(crate) fn sweep(&mut self, is_tick: bool) {
         let now = self.state.now();
         while let Some(slot) = self.freeable.pop() {
-            self.free_if_gone(slot);
+            self.free_if_gone(now, slot);
         }
+        let derived = std::mem::take(&mut self.derived_now);
         if self.state.reclaimable == 0 {
             return self.free_expired(now);
         }
         let used = self.state.limits.used();
-        let count = if is_tick { SWEEP_LIMITS_TICK } else { SWEEP_LIMITS };
+        let more = derived.saturating_mul(SWEEP_LIMITS_DERIVED);
+        let count = if is_tick { SWEEP_LIMITS_TICK } else { SWEEP_LIMITS.saturating_add(more) };
         for _ in 0..count.min(used) {
             if self.state.sweep.0 >= used {
                 self.state.sweep = LimitSlot::default();
@@ -129,7 +133,7 @@ impl Limits {
             if limit.is_due(now) {
                 self.state.advance_limit(slot, now);
             }
-            self.free_if_gone(slot);
+            self.free_if_gone(now, slot);
         }
     }
 

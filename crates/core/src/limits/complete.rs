@@ -57,9 +57,13 @@ impl Limits {
                 self.state.leases.parts(record, &mut parts);
                 let nothing: Vec<ResolvedPart> = match actuals {
                     Some(_) => Vec::new(),
-                    None => {
-                        (parts.iter().map(|part| ResolvedPart { limit: part.limit, amount: 0, position: 0 })).collect()
-                    }
+                    None => (parts.iter().map(|part| ResolvedPart {
+                        limit: part.limit,
+                        amount: 0,
+                        position: 0,
+                        is_blocked: false,
+                    }))
+                    .collect(),
                 };
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
                 let actuals = actuals.unwrap_or(&nothing);

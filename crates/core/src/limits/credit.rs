@@ -1,11 +1,12 @@
 //! Credit requirements of a reserve: planned and held together, or refused together.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::limit::Payers;
 use super::reserve::ResolvedPart;
 use super::slab::NONE;
-use super::{Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
+use super::{CreditTerms, Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
 use crate::book::{CreditDenial, CreditShortage, LimitRef, NamespaceId, Part, Reserve, ReserveOutcome, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
@@ -27,11 +28,11 @@ pub(crate) struct Planned {
 }
 
 /// The accounts that a limit names, and the asset, which the vault may not know yet.
-struct Accounts<'a> {
+struct Accounts {
     vault: VaultId,
     account: u32,
     revenue: u32,
-    asset: &'a AssetName,
+    asset: AssetName,
 }
 
 impl Limits {
@@ -72,7 +73,7 @@ impl Limits {
             match self.payers(command.namespace, part.limit, credits, &mut new_assets) {
                 Some(payers) => {
                     let balance = credits.state.balance(payers.account, payers.asset);
-                    let &ResolvedPart { limit, amount, position } = part;
+                    let &ResolvedPart { limit, amount, position, .. } = part;
                     planned.push(Planned { limit, amount, position, payers, balance });
                 }
                 // The vault has the maximum number of assets, so no account can have this one.
@@ -119,11 +120,12 @@ impl Limits {
     /// The account and asset of a credit limit, if both exist.
     pub(crate) fn paying_balance(&self, slot: LimitSlot, credits: &Credits) -> Option<(u32, AssetId)> {
         let limit = self.state.limits.get(slot).filter(|limit| limit.is_credit())?;
-        if let Some(payers) = limit.payers() {
+        // The cached accounts of a stale limit are those of its old template.
+        if let Some(payers) = limit.payers().filter(|_| !self.is_stale(limit)) {
             return Some((payers.account, payers.asset));
         }
         let found = self.find_accounts(limit.namespace, slot, credits)?;
-        Some((found.account, credits.state.asset(found.vault, found.asset)?))
+        Some((found.account, credits.state.asset(found.vault, &found.asset)?))
     }
 
     /// The balances that credit limits pay from. Limits on one balance share its debt, so each is listed once.
@@ -142,10 +144,10 @@ impl Limits {
         new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
         let Accounts { vault, account, revenue, asset } = self.find_accounts(namespace, slot, credits)?;
-        let asset = match credits.state.asset(vault, asset) {
+        let asset = match credits.state.asset(vault, &asset) {
             Some(asset) => asset,
             None => {
-                let asset = credits.add_asset(vault, asset)?;
+                let asset = credits.add_asset(vault, &asset)?;
                 new_assets.push(vault);
                 asset
             }
@@ -153,12 +155,21 @@ impl Limits {
         Some(Payers { account, revenue, asset })
     }
 
-    fn find_accounts(&self, namespace: NamespaceId, slot: LimitSlot, credits: &Credits) -> Option<Accounts<'_>> {
-        let terms = self.state.text(slot)?.credit.as_ref()?;
+    fn find_accounts(&self, namespace: NamespaceId, slot: LimitSlot, credits: &Credits) -> Option<Accounts> {
+        let terms = self.terms(slot)?;
         let vault = credits.vault(namespace, &terms.vault)?;
         let account = credits.account(vault, &terms.account)?;
         let revenue = credits.account(vault, &terms.revenue)?;
-        Some(Accounts { vault, account, revenue, asset: &terms.asset })
+        Some(Accounts { vault, account, revenue, asset: terms.asset.clone() })
+    }
+
+    /// The terms of a credit limit; those of a derived one come from its template.
+    fn terms(&self, slot: LimitSlot) -> Option<Cow<'_, CreditTerms>> {
+        if self.state.limits.get(slot)?.template().is_some() {
+            let definition = self.followed_by(slot)?.definition;
+            return definition.kind.terms().cloned().map(Cow::Owned);
+        }
+        self.state.text(slot)?.credit.as_ref().map(Cow::Borrowed)
     }
 
     fn deny_credit(

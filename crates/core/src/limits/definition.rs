@@ -129,6 +129,19 @@ pub struct CreditTerms {
     pub revenue: AccountName,
 }
 
+impl CreditTerms {
+    /// Stands for terms that only the template of a limit has.
+    pub(crate) fn of_template(timeout_seconds: u32) -> Option<CreditTerms> {
+        Some(CreditTerms {
+            timeout_seconds,
+            vault: VaultName::new(VaultName::MAIN).ok()?,
+            account: AccountName::new(AccountName::REVENUE).ok()?,
+            asset: AssetName::new("template").ok()?,
+            revenue: AccountName::new(AccountName::REVENUE).ok()?,
+        })
+    }
+}
+
 impl Kind {
     /// How long a reservation is held if the lease never completes; for a calendar limit the longest period.
     #[must_use]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::index::{Found, Hash, Index, Reference};
 use super::slab::{NONE, Record, Slab};
-use super::{LimitSlot, State, Text};
+use super::{LimitSlot, State, TemplateId, Text};
 use crate::book::NamespaceId;
 use crate::id::LimitKey;
 
@@ -72,7 +72,6 @@ impl Texts {
         self.defined.insert(TextRecord { text: Some(text), next: NONE })
     }
 
-    #[allow(dead_code, reason = "derivation uses it")]
     pub(crate) fn add_derived(&mut self, key: &LimitKey) -> u32 {
         let mut next = NONE;
         for piece in key.as_str().as_bytes().chunks(PIECE_BYTES).rev() {
@@ -148,6 +147,18 @@ impl State {
             Some(text) => text.key.as_str().cmp(key),
             None => self.texts.compare_derived(self.limits[slot].text, key.as_bytes()),
         }
+    }
+
+    /// Turns a limit into a derived one of this template, or into a defined one with this text. Its key stays.
+    pub(crate) fn retext(&mut self, slot: LimitSlot, template: TemplateId, text: Option<Arc<Text>>) {
+        let Some(key) = self.key(slot) else { return };
+        self.remove_text(slot);
+        let text = match text {
+            Some(text) => self.texts.add_defined(text),
+            None => self.texts.add_derived(&key),
+        };
+        let limit = &mut self.limits[slot];
+        (limit.template, limit.text) = (template, text);
     }
 
     /// Removes the text of a limit that is freed.

@@ -34,6 +34,8 @@ pub(crate) struct Limit {
     pub(crate) held: Held,
     /// The capacity in force.
     pub(crate) capacity: u64,
+    /// The revision of its definition. For a derived limit: the last change of the namespace's templates that it has
+    /// seen.
     pub(crate) revision: u64,
     /// See [`key_hash`](super::key_hash).
     pub(crate) key_hash: u32,
@@ -44,7 +46,6 @@ pub(crate) struct Limit {
     /// Lease records that name this limit. Its slot is not freed before they are gone.
     pub(crate) leases: u32,
     /// The second of its last decision, for the eviction of derived limits.
-    #[allow(dead_code, reason = "derivation uses it")]
     pub(crate) decided: u32,
     pub(crate) kind: PackedKind,
     pub(crate) namespace: NamespaceId,
@@ -317,17 +318,13 @@ impl Limit {
 }
 
 impl State {
-    /// The capacity of the last definition of a limit, or of its template.
+    /// The capacity of the last definition of a limit, or of the revision of its template that it has.
     pub(crate) fn defined(&self, slot: LimitSlot) -> u64 {
         let limit = &self.limits[slot];
-        match (self.text(slot), limit.template()) {
-            (Some(text), _) => text.capacity,
-            (None, Some(template)) => {
-                let templates = self.templates.get(usize::from(limit.namespace.0));
-                let template = templates.and_then(|templates| templates.get(template));
-                template.map_or(0, |revised| revised.template.definition().capacity)
-            }
-            (None, None) => limit.capacity,
+        match self.text(slot) {
+            Some(text) => text.capacity,
+            // Not the template's, which may have changed since the last decision.
+            None => self.targets.get(slot).copied().unwrap_or(limit.capacity),
         }
     }
 
@@ -345,6 +342,9 @@ impl State {
             limit.settle_phase(limit.reserved(), defined);
             if was_in_debt && !limit.flags.has(Flags::IN_DEBT) {
                 self.debts.remove(slot);
+            }
+            if self.limits[slot].phase == Phase::Active {
+                self.targets.remove(slot);
             }
         }
     }
@@ -369,6 +369,14 @@ impl State {
     /// The debt of a limit.
     pub(crate) fn debt(&self, slot: LimitSlot) -> u128 {
         self.debts.get(slot).copied().unwrap_or(0)
+    }
+
+    /// Sets the capacity that a derived limit decreases to.
+    pub(crate) fn set_target(&mut self, slot: LimitSlot, target: Option<u64>) {
+        match target {
+            Some(target) => _ = self.targets.insert(slot, target),
+            None => _ = self.targets.remove(slot),
+        }
     }
 
     pub(crate) fn set_debt(&mut self, slot: LimitSlot, debt: u128) {

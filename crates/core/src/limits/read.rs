@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use super::lease::{ends, is_forgotten};
-use super::{Definition, Ending, Found, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
+use super::{CreditTerms, Definition, Ending, Found, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -91,6 +91,22 @@ impl State {
         })
     }
 
+    /// The definition as a snapshot stores it. That of a derived limit lacks what only its template has.
+    pub(crate) fn stored_definition(&self, slot: LimitSlot, view: &LimitView) -> Option<Definition> {
+        let capacity = match view.status {
+            LimitStatus::Decreasing { to } => to,
+            LimitStatus::Active | LimitStatus::Deleted => view.limit.capacity,
+        };
+        let limit = self.limits.get(slot)?;
+        if limit.template().is_none() {
+            return self.definition(slot);
+        }
+        let terms = if limit.is_credit() { Some(CreditTerms::of_template(limit.hold_seconds())?) } else { None };
+        let definition = Definition::new(self.key(slot)?, limit.kind(terms.as_ref()), capacity);
+        let (shared, enforce) = (limit.is_shared(), !limit.is_shadow());
+        Some(Definition { overage: limit.overage(), shared, enforce, ..definition })
+    }
+
     fn view(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitView> {
         let view = self.view_at(slot, now)?;
         (view.limit.phase != Phase::Deleted).then_some(view)
@@ -104,9 +120,16 @@ impl Limits {
 
     pub(crate) fn limit_info(&self, now: UnixMs, slot: LimitSlot) -> Option<LimitInfo> {
         let LimitView { limit, status, .. } = self.state.view(self.at(now), slot)?;
-        let definition = self.state.definition(slot)?;
-        let (capacity, revision) = (limit.capacity, limit.revision);
-        Some(LimitInfo { definition, capacity, status, revision, template: None })
+        let (definition, template, revision) = match limit.template() {
+            Some(_) => {
+                let followed = self.followed_by(slot)?;
+                // A stale limit has an older revision if its template changed since it looked.
+                let revision = limit.revision.min(followed.template.revision);
+                (followed.definition, Some(followed.template.template.key().clone()), revision)
+            }
+            None => (self.state.definition(slot)?, None, limit.revision),
+        };
+        Some(LimitInfo { definition, capacity: limit.capacity, status, revision, template })
     }
 
     /// Limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the last of them
@@ -142,6 +165,9 @@ impl Limits {
     }
 
     pub(crate) fn usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {
+        if self.is_orphan(slot) {
+            return None;
+        }
         let LimitView { limit, reserved, debt, status } = self.state.view(self.at(now), slot)?;
         let capacity = limit.capacity;
         let is_active = limit.phase == Phase::Active;

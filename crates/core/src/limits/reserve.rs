@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::derive::decided_at;
 use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
 use super::{
@@ -21,10 +22,12 @@ pub(crate) struct ResolvedPart {
     pub(crate) limit: LimitSlot,
     pub(crate) amount: u64,
     pub(crate) position: usize,
+    /// The limit still has reservations of another kind than its template.
+    pub(crate) is_blocked: bool,
 }
 
 /// Stands for every key that names no limit. No limit has this slot.
-const UNKNOWN: LimitSlot = LimitSlot(u32::MAX);
+pub(super) const UNKNOWN: LimitSlot = LimitSlot(u32::MAX);
 
 /// Why requirements or actuals are refused before anything else is looked at.
 pub(super) enum RefusedParts {
@@ -47,9 +50,10 @@ impl Limits {
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
             Err(RefusedParts::Invalid(invalid)) => ReserveOutcome::Invalid(invalid),
             Err(RefusedParts::Stale { part }) => ReserveOutcome::StaleLimit { requirement: part },
-            Ok(()) => self.reserve_resolved(at, command, &resolved, credits),
+            Ok(()) => self.reserve_resolved(at, command, &mut resolved, credits),
         };
         self.resolved = resolved;
+        self.end_derivation(matches!(outcome, ReserveOutcome::Created { .. }));
         outcome
     }
 
@@ -93,7 +97,7 @@ impl Limits {
                 LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
             };
             let mut rank = resolved.len();
-            resolved.push(ResolvedPart { limit, amount: part.amount, position });
+            resolved.push(ResolvedPart { limit, amount: part.amount, position, is_blocked: false });
             while let Some(before) = rank.checked_sub(1)
                 && resolved[before].limit >= limit
             {
@@ -111,7 +115,7 @@ impl Limits {
         &mut self,
         Moment { log: now, wall }: Moment,
         command: &Reserve<'_>,
-        resolved: &[ResolvedPart],
+        resolved: &mut [ResolvedPart],
         credits: &mut Credits,
     ) -> ReserveOutcome {
         let (namespace, lease) = (command.namespace, command.lease);
@@ -129,10 +133,25 @@ impl Limits {
             }
             None => {}
         }
+        self.follow_templates(now, command, resolved);
+        self.decide(now, command, hash, resolved, credits)
+    }
+
+    /// Decides about a new lease whose limits are known.
+    fn decide(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        hash: Hash,
+        resolved: &[ResolvedPart],
+        credits: &mut Credits,
+    ) -> ReserveOutcome {
+        let namespace = command.namespace;
         let is_here = !self.state.external.parts.credit;
         let mut is_refused = false;
         let (mut fits, mut has_credit) = (true, false);
         for part in resolved {
+            is_refused |= part.is_blocked;
             match self.advanced(namespace, part.limit, now) {
                 Some(limit) if limit.phase == Phase::Active && limit.is_credit() => has_credit = is_here,
                 Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.room(),
@@ -174,8 +193,10 @@ impl Limits {
         if !quotas.has_room_for_lease(namespace) {
             return Some(QuotaKind::Leases);
         }
-        let is_full = has_credit && !quotas.has_room_in_journal(namespace, now);
-        is_full.then_some(QuotaKind::JournalBytesPerDay)
+        if has_credit && !quotas.has_room_in_journal(namespace, now) {
+            return Some(QuotaKind::JournalBytesPerDay);
+        }
+        (!self.has_room_for_derived(namespace)).then_some(QuotaKind::DerivedLimits)
     }
 
     /// The answer for a known lease. Its requirements are compared first, then its state.
@@ -235,7 +256,9 @@ impl Limits {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
         };
         let key_of = |part: &ResolvedPart| self.state.part_key(&command.requirements[part.position]);
-        let offenders = resolved.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
+        let is_offender =
+            |part: &&ResolvedPart| part.is_blocked || limit_of(part).is_none_or(|limit| limit.phase != Phase::Active);
+        let offenders = resolved.iter().filter(is_offender);
         match offenders.min_by_key(|part| (key_of(part), part.position)) {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
                 requirement: part.position,
@@ -257,11 +280,13 @@ impl Limits {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let mut would_deny = RequirementSet::default();
+        let decided = decided_at(now);
         let State { limits, nodes, external, .. } = &mut self.state;
         let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
         for part in resolved {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
+            limit.decided = decided;
             limit.leases = limit.leases.saturating_add(1);
             if limit.is_credit() {
                 parts.push(Reservation::new(part.limit, credit, limit.hold_seconds(), part.amount));
@@ -288,6 +313,7 @@ impl Limits {
     fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
         let denial = self.state.denial(now, command, resolved);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
+        self.note_decision(now, resolved);
         let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
             fingerprint: self.state.fingerprint_of(command),

@@ -37,6 +37,9 @@ pub(crate) struct Revised {
 /// The templates of one namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Templates {
+    /// The revision of their last change; 0 if there never were any. A derived limit that has seen another one looks
+    /// for its template again.
+    pub(crate) changed: u64,
     /// By [`TemplateId`]; `None` is free.
     pub(crate) all: Vec<Option<Arc<Revised>>>,
 }
@@ -128,12 +131,6 @@ impl Templates {
         self.all.iter().flatten().count() as u64
     }
 
-    /// The lowest free place.
-    fn free_id(&self) -> Option<TemplateId> {
-        let free = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
-        u16::try_from(free).ok().map(TemplateId)
-    }
-
     /// Sets the template at a place, and drops free places from the end.
     pub(crate) fn set(&mut self, id: TemplateId, template: Option<Arc<Revised>>) {
         let position = usize::from(id.0);
@@ -171,11 +168,12 @@ impl Limits {
             }
             None => {}
         }
-        let Some(id) = found.or_else(|| space.free_id()) else {
+        let Some(id) = found.or_else(|| self.free_template(namespace)) else {
             return TemplateOutcome::QuotaExceeded(QuotaKind::Templates);
         };
         let revision = self.state.next_revision();
         self.add_template(namespace, id, Revised { template: template.clone(), revision });
+        self.note_change(namespace, revision);
         TemplateOutcome::Changed { revision }
     }
 
@@ -191,13 +189,11 @@ impl Limits {
         }
         let Some(id) = found else { return TemplateOutcome::NotFound };
         let revision = self.state.next_revision();
-        if let Some(space) = self.state.templates.get_mut(usize::from(namespace.0)) {
-            Arc::make_mut(space).set(id, None);
-        }
+        self.set_template(namespace, id, None);
         if let Some(patterns) = self.patterns.get_mut(usize::from(namespace.0)) {
             patterns.remove(segments(key.as_str()));
         }
-        self.version = self.version.wrapping_add(1);
+        self.note_change(namespace, revision);
         TemplateOutcome::Changed { revision }
     }
 
@@ -206,10 +202,48 @@ impl Limits {
         if let Some(patterns) = self.patterns.get_mut(usize::from(namespace.0)) {
             patterns.insert(template.template.key(), id);
         }
+        self.set_template(namespace, id, Some(Arc::new(template)));
+    }
+
+    fn set_template(&mut self, namespace: NamespaceId, id: TemplateId, template: Option<Arc<Revised>>) {
         if let Some(space) = self.state.templates.get_mut(usize::from(namespace.0)) {
-            Arc::make_mut(space).set(id, Some(Arc::new(template)));
+            let space = Arc::make_mut(space);
+            space.set(id, template);
         }
+    }
+
+    /// Restores the revision of the last change of a namespace's templates. Returns false if that is not allowed.
+    pub(crate) fn restore_changed(&mut self, namespace: NamespaceId, revision: u64) -> bool {
+        let is_allowed = revision > 0 && revision <= self.state.revision && self.has_namespace(namespace);
+        if is_allowed {
+            self.note_change(namespace, revision);
+        }
+        is_allowed
+    }
+
+    /// Notes the revision of the last change of a namespace's templates.
+    fn note_change(&mut self, namespace: NamespaceId, revision: u64) {
         self.version = self.version.wrapping_add(1);
+        if let Some(space) = self.state.templates.get_mut(usize::from(namespace.0)) {
+            Arc::make_mut(space).changed = revision;
+        }
+    }
+
+    /// The lowest free place. That of a deleted template is free once no limit is left of it.
+    fn free_template(&self, namespace: NamespaceId) -> Option<TemplateId> {
+        let space = self.templates_of(namespace)?;
+        let mut places = (0..TemplateId::NONE.0).map(TemplateId);
+        places.find(|id| space.get(*id).is_none() && self.live(namespace, *id) == 0)
+    }
+
+    /// The revision of the last change of a namespace's templates; 0 if there never were any.
+    pub(crate) fn templates_revision(&self, namespace: NamespaceId) -> u64 {
+        self.templates_of(namespace).map_or(0, |space| space.changed)
+    }
+
+    /// The template that the limit `key` follows.
+    pub(super) fn template_for(&self, namespace: NamespaceId, key: &LimitKey) -> Option<TemplateId> {
+        self.patterns(namespace)?.find(key.as_str())
     }
 
     /// The template whose key, with the names of its placeholders, is `key`.
@@ -239,11 +273,13 @@ impl Limits {
 
     /// All templates of a namespace, ordered by key.
     pub(crate) fn template_infos(&self, namespace: NamespaceId) -> Vec<TemplateInfo> {
-        let all = self.templates_of(namespace).into_iter().flat_map(|space| space.all.iter().flatten());
-        let info = |found: &Arc<Revised>| TemplateInfo {
+        let places = (0..TemplateId::NONE.0).map(TemplateId);
+        let all = self.templates_of(namespace).into_iter().flat_map(|space| places.clone().zip(&space.all));
+        let all = all.filter_map(|(id, found)| Some((id, found.as_ref()?)));
+        let info = |(id, found): (TemplateId, &Arc<Revised>)| TemplateInfo {
             definition: found.template.definition().clone(),
             revision: found.revision,
-            live: 0,
+            live: self.live(namespace, id).into(),
         };
         let mut infos: Vec<TemplateInfo> = all.map(info).collect();
         infos.sort_unstable_by(|a, b| a.definition.key.cmp(&b.definition.key));

@@ -6,29 +6,34 @@ use super::{Limit, LimitSlot, Limits, Text};
 use crate::book::NamespaceId;
 use crate::id::LimitKey;
 
-/// A limit before a change.
+/// A limit before a change. A derived one has no text.
 pub(crate) enum UndoLimit {
     New { namespace: NamespaceId, key: LimitKey },
-    Changed { slot: LimitSlot, limit: Box<Limit>, text: Arc<Text>, debt: u128 },
+    Changed { slot: LimitSlot, limit: Box<Limit>, text: Option<Arc<Text>>, debt: u128, target: Option<u64> },
 }
 
 impl Limits {
     /// Records the limit before its next change.
     pub(crate) fn remember(&self, namespace: NamespaceId, key: &LimitKey) -> UndoLimit {
-        let known = self.resolve(namespace, key);
-        match known.and_then(|slot| Some((slot, self.state.text(slot)?))) {
+        match self.resolve(namespace, key) {
             None => UndoLimit::New { namespace, key: key.clone() },
-            Some((slot, text)) => {
-                let (limit, debt) = (Box::new(self.state.limits[slot]), self.state.debt(slot));
-                UndoLimit::Changed { slot, limit, text: Arc::clone(text), debt }
+            Some(slot) => {
+                let (limit, text) = (Box::new(self.state.limits[slot]), self.state.text(slot).cloned());
+                let (debt, target) = (self.state.debt(slot), self.state.targets.get(slot).copied());
+                UndoLimit::Changed { slot, limit, text, debt, target }
             }
         }
     }
 
-    /// Undoes a change; call it for the latest change first, before deleted limits are freed. The timeline stays as it is: definitions do not change
-    /// it, and its old nodes may have been freed.
+    /// Undoes a change; call it for the latest change first, before deleted limits are freed.
     pub(crate) fn undo(&mut self, undo: UndoLimit) {
         self.version = self.version.wrapping_add(1);
+        self.restore_limit(undo);
+    }
+
+    /// Undoes a change that nobody has seen. The timeline stays as it is: definitions do not change it, and its old
+    /// nodes may have been freed.
+    pub(super) fn restore_limit(&mut self, undo: UndoLimit) {
         match undo {
             UndoLimit::New { namespace, key } => {
                 if let Some(slot) = self.resolve(namespace, &key) {
@@ -36,11 +41,26 @@ impl Limits {
                     self.state.limits.undo_insert(slot);
                 }
             }
-            UndoLimit::Changed { slot, limit, text, debt } => {
-                self.state.limits[slot] = self.state.limits[slot].before_change(&limit);
-                self.state.set_text(slot, text);
+            UndoLimit::Changed { slot, limit, text, debt, target } => {
+                self.count_reclaimable(slot, false);
+                self.state.retext(slot, limit.template, text);
+                let text = self.state.limits[slot].text;
+                self.state.limits[slot] = Limit { text, ..self.state.limits[slot].before_change(&limit) };
                 self.state.set_debt(slot, debt);
+                self.state.set_target(slot, target);
+                self.count_reclaimable(slot, true);
             }
+        }
+    }
+
+    /// Adds a limit to the counts of derived and of reclaimable limits, or takes it off.
+    pub(super) fn count_reclaimable(&mut self, slot: LimitSlot, is_added: bool) {
+        let limit = self.state.limits[slot];
+        if limit.template().is_some() {
+            self.count_derived(slot, is_added);
+        } else if limit.is_reclaimable() {
+            let count = self.state.reclaimable;
+            self.state.reclaimable = if is_added { count.saturating_add(1) } else { count.saturating_sub(1) };
         }
     }
 }

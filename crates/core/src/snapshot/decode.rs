@@ -8,14 +8,14 @@ use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
     BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_slot, read_tombstone, tombstone_leases,
 };
-use super::templates::read_template;
+use super::templates::{TemplatePlace, read_template};
 use super::{SNAPSHOT_VERSION, SnapshotError};
-use crate::book::{Book, NamespaceId, REQUIREMENTS_MAX};
+use crate::book::{Book, REQUIREMENTS_MAX};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, TemplateId, Text,
-    Tombstone, end_second, ends,
+    Ending, LIMITS_MAX, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Text, Tombstone,
+    end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -37,7 +37,7 @@ pub struct Restore {
     credit_parts: u64,
     holds: HoldsRead,
     last_quota: Option<QuotaRecord>,
-    last_template: Option<(NamespaceId, TemplateId)>,
+    last_template: Option<TemplatePlace>,
     parts: Vec<Reservation>,
 }
 
@@ -303,9 +303,15 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if is_known || !limits.has_namespace(limit.namespace) || limit.revision > limits.state.revision {
         return Err(Malformed("limits are doubled, in no namespace, or changed in the future"));
     }
-    limits.state.reclaimable = limits.state.reclaimable.saturating_add(limit.is_reclaimable().into());
     let slot = limits.state.limits.restore(*limit);
-    limits.name_limit(slot, Text::of(&definition));
+    if limit.template().is_some() {
+        limits.name_derived(slot, &definition.key);
+        let target = (limit.phase == Phase::Decreasing).then_some(definition.capacity);
+        limits.state.set_target(slot, target);
+    } else {
+        limits.state.reclaimable = limits.state.reclaimable.saturating_add(limit.is_reclaimable().into());
+        limits.name_limit(slot, Text::of(&definition));
+    }
     limits.state.set_debt(slot, debt);
     Ok(())
 }
@@ -372,6 +378,16 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let mut slots = (0..state.limits.used()).map(LimitSlot);
     if slots.any(|slot| state.limits.get(slot).is_some_and(|limit| waits_in_vain(slot, limit))) {
         return Err(Malformed("a limit waits for what has happened"));
+    }
+    let is_ahead = |limit: &Limit| {
+        let changed = book.limits.templates_revision(limit.namespace);
+        let is_current = limit.revision == changed;
+        let has_template = |id| book.limits.template(limit.namespace, id).is_some();
+        limit.template().is_some_and(|id| limit.revision > changed || is_current && !has_template(id))
+    };
+    let mut slots = (0..state.limits.used()).map(LimitSlot);
+    if slots.any(|slot| state.limits.get(slot).is_some_and(is_ahead)) {
+        return Err(Malformed("a derived limit has seen a template that is not there"));
     }
     if state.sweep.0 > state.limits.used() {
         return Err(Malformed("the sweep of limits is beyond the last one"));

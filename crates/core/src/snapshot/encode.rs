@@ -8,12 +8,12 @@ use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_tombstone};
-use super::templates::{all_templates, put_template};
+use super::templates::{TemplateRecord, all_templates};
 use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{Lease, LimitSlot, Reservation, Revised, State, TemplateId, Tombstone};
+use crate::limits::{Lease, LimitSlot, Reservation, State, Tombstone};
 use crate::sequence::{ClientHash, Streams};
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -92,7 +92,7 @@ pub struct Encoded<'a> {
     jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
-    templates: Box<dyn Iterator<Item = (NamespaceId, TemplateId, &'a Revised)> + Send + 'a>,
+    templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
     retired: Box<dyn Iterator<Item = (NamespaceId, ClientHash)> + Send + 'a>,
     parts: Vec<Reservation>,
 }
@@ -168,8 +168,8 @@ impl Encoded<'_> {
             }
             Kind::Templates => {
                 while block.len() < BLOCK_BYTES {
-                    let Some((namespace, id, template)) = self.templates.next() else { return };
-                    put_template(block, namespace, id, template);
+                    let Some(record) = self.templates.next() else { return };
+                    record.put(block);
                 }
             }
             Kind::Retired => {
@@ -246,7 +246,7 @@ impl Encoded<'_> {
                 put_free(block, generation);
             } else {
                 let Some(view) = self.state.view_at(slot, self.state.now()) else { return };
-                let Some(definition) = self.state.definition(slot) else { return };
+                let Some(definition) = self.state.stored_definition(slot, &view) else { return };
                 put_limit(block, &view.limit, &definition, view.debt);
             }
             self.position = self.position.saturating_add(1);

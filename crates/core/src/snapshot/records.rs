@@ -3,8 +3,8 @@
 use crate::book::{ExternalSetup, NamespaceId, codec};
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
-    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, PartKind, Phase, Reservation,
-    Tombstone, key_hash,
+    Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, PartKind, Phase,
+    Reservation, TemplateId, Tombstone, key_hash,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -93,6 +93,7 @@ pub(super) fn i128(input: &mut Bytes<'_>) -> Result<i128, Malformed> {
 
 const FREE: u8 = 0;
 const DEFINED: u8 = 1;
+const DERIVED: u8 = 2;
 
 /// A slot of the table of limits.
 pub(super) enum SlotRecord {
@@ -113,15 +114,20 @@ pub(super) fn read_slot(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> 
             0 => Err(Malformed("a slot of limits is free and was never used")),
             generation => Ok(SlotRecord::Free { generation }),
         },
-        DEFINED => read_limit(input),
+        tag @ (DEFINED | DERIVED) => read_limit(input, tag == DERIVED),
         _ => Err(Malformed("the kind of a slot is unknown")),
     }
 }
 
 pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition, debt: u128) {
-    out.put_u8(DEFINED);
+    let template = limit.template();
+    out.put_u8(if template.is_some() { DERIVED } else { DEFINED });
     out.put_u32(limit.generation);
     out.put_u16(limit.namespace.0);
+    if let Some(template) = template {
+        out.put_u16(template.0);
+        out.put_u32(limit.decided);
+    }
     codec::put_definition(out, definition);
     out.put_u8(limit.phase as u8);
     out.put_u64(limit.capacity);
@@ -130,11 +136,25 @@ pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definitio
     out.put_u8(limit.denials);
 }
 
-fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
+fn read_limit(input: &mut Bytes<'_>, is_derived: bool) -> Result<SlotRecord, Malformed> {
     let generation = input.u32()?;
     let namespace = NamespaceId(input.u16()?);
+    let (mut template, mut decided) = (TemplateId::NONE, 0);
+    if is_derived {
+        (template, decided) = (TemplateId(input.u16()?), input.u32()?);
+    }
+    if is_derived != (template != TemplateId::NONE) {
+        return Err(Malformed("a derived limit has no template"));
+    }
     let definition = codec::definition(input).map_err(|_| Malformed("a definition is malformed"))?;
     definition.validate().map_err(|_| Malformed("a definition is out of bounds"))?;
+    let is_bare = definition.unit.is_empty() && definition.description.is_empty();
+    let terms = definition.kind.terms();
+    if is_derived
+        && !(is_bare && terms == terms.and_then(|terms| CreditTerms::of_template(terms.timeout_seconds)).as_ref())
+    {
+        return Err(Malformed("a derived limit has what only its template has"));
+    }
     let phase = match input.u8()? {
         1 => Phase::Active,
         2 => Phase::Decreasing,
@@ -146,6 +166,8 @@ fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
     let limit = Limit {
         namespace,
         generation,
+        template,
+        decided,
         key_hash: key_hash(namespace, &definition.key),
         phase,
         capacity: input.u64()?,
@@ -159,8 +181,8 @@ fn read_limit(input: &mut Bytes<'_>) -> Result<SlotRecord, Malformed> {
         Phase::Active => limit.capacity == defined,
         Phase::Decreasing => limit.capacity > defined && !limit.is_shadow(),
         // A credit limit is deleted at once.
-        Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit(),
-        Phase::Deleted | Phase::Free => limit.capacity == 0 && debt == 0 && limit.denials == 0,
+        Phase::Deleting | Phase::AwaitingDrop => !is_derived && limit.capacity > 0 && !limit.is_credit(),
+        Phase::Deleted | Phase::Free => !is_derived && limit.capacity == 0 && debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
         return Err(Malformed("a limit contradicts itself"));

@@ -16,6 +16,8 @@ mod slots;
 mod template;
 mod write;
 
+use std::collections::BTreeMap;
+
 use earmark_core::{
     ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId,
     LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part, SettingChange,
@@ -40,6 +42,12 @@ pub struct Model {
     namespaces: Vec<NamespaceName>,
     limits: Slots,
     templates: Vec<ModelTemplate>,
+    /// The revision of the last change of templates.
+    template_changes: BTreeMap<NamespaceId, u64>,
+    /// The last number given to a template.
+    template_number: u64,
+    /// Limits that the command being applied derived.
+    derived_now: usize,
     /// Limits that the command being applied may free.
     touched: Vec<LimitId>,
     /// The last revision given.
@@ -78,6 +86,9 @@ impl Model {
             namespaces: vec![NamespaceName::new(NamespaceName::DEFAULT).unwrap()],
             limits: Slots::default(),
             templates: Vec::new(),
+            template_changes: BTreeMap::new(),
+            template_number: 0,
+            derived_now: 0,
             touched: Vec::new(),
             revision: 0,
             reservations: Vec::new(),
@@ -179,6 +190,7 @@ impl Model {
     pub fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
         let now = now.min(TIME_MAX).max(self.time());
         let limit = self.limit_as_of(now, id)?;
+        self.shown(&limit)?;
         if let Some(usage) = self.credit_usage(now, id, limit.status()) {
             return Some(usage);
         }
@@ -195,8 +207,9 @@ impl Model {
     pub fn limit(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
         let limit = self.limit_as_of(now.min(TIME_MAX).max(self.time()), id)?;
         let status = limit.status();
-        let (capacity, revision) = (limit.capacity, limit.revision);
-        Some(LimitInfo { definition: limit.definition, capacity, status, revision, template: None })
+        let (capacity, revision) = (limit.capacity, self.shown_revision(&limit)?);
+        let (definition, template) = self.shown(&limit)?;
+        Some(LimitInfo { definition, capacity, status, revision, template })
     }
 
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {

@@ -66,7 +66,8 @@ impl Pair {
         let keys = write.operations.iter().filter_map(Operation::limit);
         let of_key = |key: &LimitKey| {
             let id = self.model.resolve(write.namespace, key)?;
-            Some(self.model.limit(now, id)?.definition)
+            let info = self.model.limit(now, id)?;
+            info.template.is_none().then_some(info.definition)
         };
         keys.map(|key| (key.clone(), of_key(key))).collect()
     }

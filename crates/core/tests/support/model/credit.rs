@@ -181,7 +181,11 @@ impl Model {
 
     /// Usage of a credit limit: the credit of its account, held by any limit.
     pub fn credit_usage(&self, now: UnixMs, limit: LimitId, status: LimitStatus) -> Option<Usage> {
-        let (namespace, terms) = (self.limits[limit].namespace, self.terms(limit)?);
+        // A derived limit shows the account of its current template.
+        let namespace = self.limits[limit].namespace;
+        self.terms(limit)?;
+        let (shown, _) = self.shown(&self.limits[limit])?;
+        let terms = shown.kind.terms()?;
         let (account, _) = self.payers(namespace, terms)?;
         let assets = &self.vaults[self.account(account).vault.0 as usize].assets;
         assets.iter().find(|asset| asset.name == terms.asset)?;

@@ -18,6 +18,17 @@ pub struct Limit {
     pub revision: u64,
     pub debt: u128,
     pub denials_in_a_row: u32,
+    /// The template that it is derived from.
+    pub derived: Option<Derived>,
+    /// The second of its last decision.
+    pub decided: u64,
+}
+
+/// The number of a template, and the last change of the namespace's templates that the limit has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Derived {
+    pub template: u64,
+    pub epoch: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +72,9 @@ impl Model {
         if put.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
+        if let Some(id) = found.filter(|id| self.limits[*id].derived.is_some()) {
+            return self.override_derived(id, put.definition);
+        }
         let id = match found {
             Some(id) => {
                 let reserved = self.reserved(self.time(), id);
@@ -96,9 +110,15 @@ impl Model {
         if delete.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[*id].standing != LimitPhase::Deleted) else {
+        let is_there = |limit: &Limit| limit.standing != LimitPhase::Deleted && limit.derived.is_none();
+        let Some(id) = found.filter(|id| is_there(&self.limits[*id])) else {
             return LimitOutcome::NotFound;
         };
+        if !self.external.limits && self.follow_instead(id) {
+            self.revision += 1;
+            self.finish_decreases();
+            return LimitOutcome::Changed { limit: id, revision: self.revision, status: LimitStatus::Deleted };
+        }
         if !matches!(self.limits[id].standing, LimitPhase::Deleting | LimitPhase::Leaving) {
             self.revise(id);
         }
@@ -126,6 +146,27 @@ impl Model {
         self.changed(id)
     }
 
+    fn override_derived(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
+        let is_empty = self.reserved(self.time(), id) == 0 && self.limits[id].debt == 0;
+        let is_same_kind = self.limits[id].definition.kind.is_same_kind(&definition.kind);
+        if !is_same_kind && !is_empty {
+            return LimitOutcome::KindDiffers;
+        }
+        let namespace = self.limits[id].namespace;
+        if !self.has_room(namespace, QuotaKind::Limits) {
+            return LimitOutcome::QuotaExceeded(QuotaKind::Limits);
+        }
+        if is_same_kind {
+            self.limits[id].derived = None;
+            let reserved = self.reserved(self.time(), id);
+            self.limits[id].define(definition, reserved);
+        } else {
+            self.limits[id] = Limit::new(namespace, definition);
+        }
+        self.revise(id);
+        self.changed(id)
+    }
+
     /// Gives a limit the next revision of the Book.
     fn revise(&mut self, id: LimitId) {
         self.revision += 1;
@@ -140,7 +181,7 @@ impl Model {
 }
 
 impl Limit {
-    fn new(namespace: NamespaceId, definition: &Definition) -> Limit {
+    pub fn new(namespace: NamespaceId, definition: &Definition) -> Limit {
         Limit {
             namespace,
             definition: definition.clone(),
@@ -149,6 +190,8 @@ impl Limit {
             revision: 0,
             debt: 0,
             denials_in_a_row: 0,
+            derived: None,
+            decided: 0,
         }
     }
 
@@ -158,17 +201,22 @@ impl Limit {
             LimitPhase::Deleted => *self = Limit::new(self.namespace, definition),
             LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => return false,
             LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving => {
-                // What a shadow limit let in is in force when it is enforced.
-                self.capacity = self.capacity.max(reserved);
-                self.definition = definition.clone();
-                self.standing = LimitPhase::Decreasing;
-                if definition.capacity >= self.capacity || !definition.enforce {
-                    self.capacity = definition.capacity;
-                    self.standing = LimitPhase::Active;
-                }
+                self.define(definition, reserved);
             }
         }
         true
+    }
+
+    /// Applies a definition while this much is reserved.
+    pub fn define(&mut self, definition: &Definition, reserved: u64) {
+        // What a shadow limit let in is in force when it is enforced.
+        self.capacity = self.capacity.max(reserved);
+        self.definition = definition.clone();
+        self.standing = LimitPhase::Decreasing;
+        if definition.capacity >= self.capacity || !definition.enforce {
+            self.capacity = definition.capacity;
+            self.standing = LimitPhase::Active;
+        }
     }
 
     pub fn finish_decrease(&mut self, reserved: u64) {
@@ -197,6 +245,6 @@ impl Limit {
 
     /// The revision that callers see.
     fn visible_revision(&self) -> u64 {
-        if self.standing == LimitPhase::Deleted { 0 } else { self.revision }
+        if self.standing == LimitPhase::Deleted || self.derived.is_some() { 0 } else { self.revision }
     }
 }

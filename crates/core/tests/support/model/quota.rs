@@ -52,7 +52,8 @@ impl Model {
     pub fn used(&self, at: UnixMs, namespace: NamespaceId, kind: QuotaKind) -> u64 {
         let home = |vault: earmark_core::VaultId| self.vaults[vault.0 as usize].namespace == namespace;
         let count = match kind {
-            QuotaKind::Limits => self.limits.iter().filter(|limit| limit.namespace == namespace).count(),
+            QuotaKind::Limits => self.limits_of(namespace, false),
+            QuotaKind::DerivedLimits => self.limits_of(namespace, true),
             QuotaKind::Vaults => self.vaults.iter().filter(|vault| vault.namespace == namespace).count(),
             QuotaKind::Accounts => self.accounts.iter().filter(|account| home(account.vault)).count(),
             QuotaKind::Clients => {
@@ -65,9 +66,14 @@ impl Model {
                 return self.quotas.journal.get(&(namespace, day)).copied().unwrap_or(0);
             }
             QuotaKind::Templates => self.templates.iter().filter(|one| one.namespace == namespace).count(),
-            QuotaKind::DerivedLimits | QuotaKind::Keys | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
+            QuotaKind::Keys | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
         };
         count as u64
+    }
+
+    fn limits_of(&self, namespace: NamespaceId, is_derived: bool) -> usize {
+        let limits = self.limits.iter().filter(|limit| limit.namespace == namespace);
+        limits.filter(|limit| limit.derived.is_some() == is_derived).count()
     }
 
     pub fn has_room(&self, namespace: NamespaceId, kind: QuotaKind) -> bool {

@@ -29,7 +29,20 @@ impl Model {
         if self.is_from_future(asked.lease) {
             return ReserveOutcome::LeaseInFuture { lease_time, wall: self.wall };
         }
-        if let Some(refusal) = self.refuse_limits(asked.namespace, &names) {
+        let mut names = names;
+        let (blocked, derived) = self.follow_templates(asked.namespace, &mut names, asked.requirements);
+        let count = derived.len();
+        let outcome = self.decide(&asked, &names, &blocked, count);
+        if matches!(outcome, ReserveOutcome::Created { .. }) {
+            self.derived_now = count;
+        } else {
+            self.take_back(derived);
+        }
+        outcome
+    }
+
+    fn decide(&mut self, asked: &Reserve<'_>, names: &[Named], blocked: &[usize], derived: usize) -> ReserveOutcome {
+        if let Some(refusal) = self.refuse_limits(asked.namespace, names, blocked) {
             return refusal;
         }
         let wanted: Vec<(LimitId, u64)> = names
@@ -62,12 +75,18 @@ impl Model {
         if has_credit && !self.has_room(asked.namespace, QuotaKind::JournalBytesPerDay) {
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
         }
+        let is_full = self.limits.iter().count() > self.config.limits_max as usize
+            || self.used(self.time(), asked.namespace, QuotaKind::DerivedLimits)
+                > self.quota(asked.namespace, QuotaKind::DerivedLimits);
+        if derived > 0 && is_full {
+            return ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
+        }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
-            return self.deny(&asked, &wanted);
+            return self.deny(asked, &wanted);
         }
         let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {
-            None => self.take(&asked, &wanted),
+            None => self.take(asked, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
                 let requirements = self.by_key(&wanted);
@@ -125,7 +144,7 @@ impl Model {
     }
 
     /// The first limit, by key, that is unknown or decreasing.
-    fn refuse_limits(&self, namespace: NamespaceId, names: &[Named]) -> Option<ReserveOutcome> {
+    fn refuse_limits(&self, namespace: NamespaceId, names: &[Named], blocked: &[usize]) -> Option<ReserveOutcome> {
         let mut refusals: Vec<(String, usize, ReserveOutcome)> = Vec::new();
         for (requirement, name) in names.iter().enumerate() {
             let (key, limit) = match name {
@@ -137,8 +156,8 @@ impl Model {
             };
             let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
             let refusal = match standing {
-                Some(LimitPhase::Active) => continue,
-                Some(LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
+                Some(LimitPhase::Active) if !blocked.contains(&requirement) => continue,
+                Some(LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
                     ReserveOutcome::LimitDecreasing { requirement, retry_after_ms: self.config.hints.decreasing_ms }
                 }
                 Some(LimitPhase::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
@@ -154,6 +173,7 @@ impl Model {
         let now = self.time();
         let mut parts = Vec::new();
         let mut would_deny = RequirementSet::default();
+        let decided = self.decided();
         for (place, &(limit, amount)) in wanted.iter().enumerate() {
             let is_above = !self.limits[limit].definition.enforce && amount > self.available(limit);
             if is_above {
@@ -161,6 +181,7 @@ impl Model {
             }
             let definition = &mut self.limits[limit];
             definition.denials_in_a_row = 0;
+            definition.decided = decided;
             let kind = definition.definition.kind.clone();
             let end = calendar::end(&kind, now);
             let is_credit = matches!(kind, Kind::Credit(_));
@@ -180,6 +201,8 @@ impl Model {
     fn deny(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
         let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
         let now = self.time();
+        let decided = self.decided();
+        wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
         // Limits in the way: whether the capacity is too small, and the wait.
         let mut in_the_way: Vec<(bool, u64, usize)> = Vec::new();
         for (place, &(limit, amount)) in wanted.iter().enumerate() {

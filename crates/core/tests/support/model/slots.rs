@@ -33,6 +33,15 @@ impl Slots {
         self.id(slot)
     }
 
+    /// Takes back a limit that nobody has seen.
+    pub fn take_back(&mut self, id: LimitId) {
+        let slot = id.slot as usize;
+        self.slots[slot].limit = None;
+        if slot + 1 == self.slots.len() && id.generation == 0 {
+            self.slots.pop();
+        }
+    }
+
     fn id(&self, slot: usize) -> LimitId {
         LimitId { slot: u32::try_from(slot).unwrap(), generation: self.slots[slot].generation }
     }
@@ -81,27 +90,54 @@ impl Model {
         for limit in std::mem::take(&mut self.touched) {
             self.free_if_gone(limit);
         }
-        let may_go = |limit: &Limit| matches!(limit.standing, LimitPhase::Deleting | LimitPhase::Deleted);
+        let derived = std::mem::take(&mut self.derived_now);
+        let may_go = |limit: &Limit| {
+            limit.derived.is_some() || matches!(limit.standing, LimitPhase::Deleting | LimitPhase::Deleted)
+        };
         if !self.limits.iter().any(may_go) {
             return;
         }
         let count = self.limits.slots.len();
-        for _ in 0..count.min(if is_tick { SWEPT_PER_TICK } else { SWEPT_PER_COMMAND }) {
+        let swept = if is_tick { SWEPT_PER_TICK } else { SWEPT_PER_COMMAND + 4 * derived };
+        for _ in 0..count.min(swept) {
             let slot = if self.limits.sweep >= count { 0 } else { self.limits.sweep };
             self.limits.sweep = slot + 1;
             self.free_if_gone(self.limits.id(slot));
+            self.evict(self.limits.id(slot));
         }
     }
 
     fn free_if_gone(&mut self, id: LimitId) {
         let is_deleted = self.limits.get(id).is_some_and(|limit| limit.standing == LimitPhase::Deleted);
+        if is_deleted && !self.is_named_by_lease(id) {
+            self.free(id);
+        }
+    }
+
+    fn free(&mut self, id: LimitId) {
+        let slot = &mut self.limits.slots[id.slot as usize];
+        *slot = Slot { generation: slot.generation + 1, limit: None };
+    }
+
+    pub fn is_named_by_lease(&self, id: LimitId) -> bool {
         let names = |fate: &Fate| match fate {
             Fate::Held { parts, .. } => parts.iter().any(|part| part.limit == id),
             _ => false,
         };
-        if is_deleted && !self.leases.iter().any(|lease| names(&lease.fate)) {
-            let slot = &mut self.limits.slots[id.slot as usize];
-            *slot = Slot { generation: slot.generation + 1, limit: None };
+        self.leases.iter().any(|lease| names(&lease.fate))
+    }
+
+    /// Frees a derived limit that nothing needs: idle for the retention time, or without a template.
+    fn evict(&mut self, id: LimitId) {
+        let Some(limit) = self.limits.get(id).filter(|limit| limit.derived.is_some()) else { return };
+        if self.is_named_by_lease(id) || self.reserved(self.time(), id) > 0 {
+            return;
+        }
+        let now = u32::try_from(self.time().get() / 1_000).unwrap_or(u32::MAX);
+        let is_old = u64::from(now) > limit.decided + self.config.retention_ms.div_ceil(1_000);
+        let has_template = self.followed(limit.namespace, &limit.definition.key).is_some();
+        if is_old && limit.debt == 0 || !has_template {
+            self.free(id);
         }
     }
 }

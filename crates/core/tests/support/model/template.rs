@@ -1,17 +1,29 @@
 //! Templates of the model: a list, searched from one end to the other.
 
 use earmark_core::{
-    DeleteTemplate, LimitKey, NamespaceId, PutTemplate, QuotaKind, TEMPLATES_MAX, Template, TemplateInfo,
-    TemplateOutcome,
+    Definition, DeleteTemplate, LimitId, LimitKey, LimitRef, NamespaceId, Part, PutTemplate, QuotaKind, TEMPLATES_MAX,
+    Template, TemplateInfo, TemplateOutcome,
 };
 
 use super::Model;
+use super::limit::{Derived, Limit, LimitPhase};
+use super::parts::Named;
 
 #[derive(Clone, Debug)]
 pub struct ModelTemplate {
     pub namespace: NamespaceId,
     pub template: Template,
     pub revision: u64,
+    /// It keeps its number until it is deleted.
+    pub number: u64,
+}
+
+/// The template that a key follows, and its definition by it.
+pub struct Followed {
+    pub number: u64,
+    pub revision: u64,
+    pub template: LimitKey,
+    pub definition: Definition,
 }
 
 impl Model {
@@ -43,10 +55,13 @@ impl Model {
                 }
             }
         }
+        let number = found.map_or(self.template_number + 1, |found| found.number);
+        self.template_number = self.template_number.max(number);
         self.revision += 1;
+        self.template_changes.insert(put.namespace, self.revision);
         self.templates.retain(|one| !(one.namespace == put.namespace && one.template.key() == put.template.key()));
         let (namespace, template) = (put.namespace, put.template.clone());
-        self.templates.push(ModelTemplate { namespace, template, revision: self.revision });
+        self.templates.push(ModelTemplate { namespace, template, revision: self.revision, number });
         TemplateOutcome::Changed { revision: self.revision }
     }
 
@@ -63,19 +78,154 @@ impl Model {
         let Some(place) = found else { return TemplateOutcome::NotFound };
         self.templates.remove(place);
         self.revision += 1;
+        self.template_changes.insert(delete.namespace, self.revision);
         TemplateOutcome::Changed { revision: self.revision }
     }
 
     pub fn templates(&self, namespace: NamespaceId) -> Vec<TemplateInfo> {
         let of_namespace = self.templates.iter().filter(|one| one.namespace == namespace);
+        let is_of =
+            |limit: &Limit, one: &ModelTemplate| limit.derived.is_some_and(|derived| derived.template == one.number);
         let info = |one: &ModelTemplate| TemplateInfo {
             definition: one.template.definition().clone(),
             revision: one.revision,
-            live: 0,
+            live: self.limits.iter().filter(|limit| is_of(limit, one)).count() as u64,
         };
         let mut infos: Vec<TemplateInfo> = of_namespace.map(info).collect();
         infos.sort_by_key(|info| info.definition.key.clone());
         infos
+    }
+
+    /// The template that a key follows: of all that match, the one with the leftmost literal.
+    pub fn followed(&self, namespace: NamespaceId, key: &LimitKey) -> Option<Followed> {
+        let of_namespace = self.templates.iter().filter(|one| one.namespace == namespace);
+        let matching = of_namespace.filter(|one| one.template.matches(key));
+        let is_placeholder = |one: &&ModelTemplate| -> Vec<bool> {
+            shape(one.template.key()).iter().map(|segment| *segment == "{}").collect()
+        };
+        let best = matching.min_by_key(is_placeholder)?;
+        let (number, revision) = (best.number, best.revision);
+        let definition = best.template.derive(key)?;
+        Some(Followed { number, revision, template: best.template.key().clone(), definition })
+    }
+
+    /// The definition of a limit as reads show it, and its template. `None` if it is derived and has none.
+    pub fn shown(&self, limit: &Limit) -> Option<(Definition, Option<LimitKey>)> {
+        if limit.derived.is_none() {
+            return Some((limit.definition.clone(), None));
+        }
+        let followed = self.followed(limit.namespace, &limit.definition.key)?;
+        Some((followed.definition, Some(followed.template)))
+    }
+
+    /// The revision of a limit as reads show it. A derived one that its template left behind shows what it has seen.
+    pub fn shown_revision(&self, limit: &Limit) -> Option<u64> {
+        let Some(derived) = limit.derived else { return Some(limit.revision) };
+        let followed = self.followed(limit.namespace, &limit.definition.key)?;
+        Some(followed.revision.min(derived.epoch))
+    }
+
+    /// Lets a deleted limit that is in use follow its template instead. Returns whether it does.
+    pub fn follow_instead(&mut self, id: LimitId) -> bool {
+        let (namespace, key) = (self.limits[id].namespace, self.limits[id].definition.key.clone());
+        let Some(followed) = self.followed(namespace, &key) else { return false };
+        if !self.limits[id].definition.kind.is_same_kind(&followed.definition.kind) {
+            return false;
+        }
+        if self.is_empty(id) && !self.is_named_by_lease(id) {
+            return false;
+        }
+        self.take_revision(id, &followed);
+        self.limits[id].decided = self.decided();
+        true
+    }
+
+    fn is_empty(&self, id: LimitId) -> bool {
+        self.reserved(self.time(), id) == 0 && self.limits[id].debt == 0
+    }
+
+    fn epoch(&self, namespace: NamespaceId) -> u64 {
+        self.template_changes.get(&namespace).copied().unwrap_or(0)
+    }
+
+    fn take_revision(&mut self, id: LimitId, followed: &Followed) {
+        let derived = Derived { template: followed.number, epoch: self.epoch(self.limits[id].namespace) };
+        let reserved = self.reserved(self.time(), id);
+        let limit = &mut self.limits[id];
+        limit.define(&followed.definition, reserved);
+        limit.derived = Some(derived);
+        self.finish_decreases();
+    }
+
+    pub fn decided(&self) -> u64 {
+        (self.time().get() / 1_000).min(u32::MAX.into())
+    }
+
+    /// Derives the missing limits of a reserve and gives stale ones the new revision of their templates. Returns the
+    /// limits that are in use with another kind, and how to take back what was derived.
+    pub fn follow_templates(
+        &mut self,
+        namespace: NamespaceId,
+        names: &mut [Named],
+        parts: &[Part],
+    ) -> (Vec<usize>, Vec<(LimitId, Option<Limit>)>) {
+        let (mut blocked, mut derived) = (Vec::new(), Vec::new());
+        for (place, name) in names.iter_mut().enumerate() {
+            let id = match name {
+                Named::Number(id) => Some(*id),
+                Named::Unknown(_) => None,
+            };
+            let found = id.and_then(|id| self.limits.get(id)).filter(|limit| limit.namespace == namespace).cloned();
+            let before = found.as_ref().and_then(|limit| limit.derived);
+            let exists = found.as_ref().is_some_and(|limit| limit.standing != LimitPhase::Deleted);
+            let is_current = before.is_some_and(|before| before.epoch == self.epoch(namespace));
+            if is_current || exists && before.is_none() || id.is_some() && found.is_none() {
+                continue;
+            }
+            let key = match (&parts[place].limit, &found) {
+                (LimitRef::Key(key), _) => key.clone(),
+                (LimitRef::Id(_), Some(limit)) => limit.definition.key.clone(),
+                (LimitRef::Id(_), None) => continue,
+            };
+            let Some(followed) = self.followed(namespace, &key) else {
+                if before.is_some() {
+                    *name = Named::Unknown(key);
+                }
+                continue;
+            };
+            if let (Some(id), Some(_)) = (id, before) {
+                if self.limits[id].definition.kind.is_same_kind(&followed.definition.kind) {
+                    self.take_revision(id, &followed);
+                    continue;
+                }
+                if !self.is_empty(id) {
+                    blocked.push(place);
+                    continue;
+                }
+            }
+            let mut limit = Limit::new(namespace, &followed.definition);
+            limit.derived = Some(Derived { template: followed.number, epoch: self.epoch(namespace) });
+            limit.decided = self.decided();
+            let id = match id {
+                Some(id) => {
+                    self.limits[id] = limit;
+                    id
+                }
+                None => self.limits.add(limit),
+            };
+            derived.push((id, found));
+            *name = Named::Number(id);
+        }
+        (blocked, derived)
+    }
+
+    pub fn take_back(&mut self, derived: Vec<(LimitId, Option<Limit>)>) {
+        for (id, before) in derived.into_iter().rev() {
+            match before {
+                Some(limit) => self.limits[id] = limit,
+                None => self.limits.take_back(id),
+            }
+        }
     }
 }
 

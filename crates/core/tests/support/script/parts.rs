@@ -4,6 +4,7 @@ use earmark_core::{Kind, LimitId, LimitRef, NamespaceId, Part};
 
 use super::profile::Amounts;
 use super::{SPARE_KEYS, Script, TEAM, unknown_key};
+use crate::support::step::key;
 
 const PARTS_MAX: usize = 32;
 
@@ -26,9 +27,23 @@ impl Script {
         }
         places.truncate(count);
         let mut parts: Vec<Part> = places.iter().map(|&place| self.part(namespace, place)).collect();
+        self.name_users(&mut parts);
         self.rename(namespace, &mut parts);
         self.spoil_parts(namespace, &mut parts);
         parts
+    }
+
+    /// Sometimes names keys that only templates match.
+    fn name_users(&mut self, parts: &mut [Part]) {
+        if !self.random.chance(35) {
+            return;
+        }
+        let mut users = ["t:a", "t:b", "t:c", "t:u1", "t:u2", "t:u3", "x:u1", "t:u1:m"];
+        self.random.shuffle(&mut users);
+        let count = self.random.index(4).min(parts.len());
+        for (part, user) in parts.iter_mut().zip(users).take(count) {
+            *part = Part { limit: LimitRef::Key(key(user)), amount: self.random.between(1, 3) };
+        }
     }
 
     /// Number of limits of a namespace, plus a few unknown ones.
