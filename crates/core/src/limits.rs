@@ -376,16 +376,18 @@ impl Limits {
         }
     }
 
-    /// Takes the lease record of `parts` off its limits.
-    pub(crate) fn unlink_parts(&mut self, now: UnixMs, parts: &[Reservation]) {
-        for part in parts {
-            let Some(limit) = self.state.limits.get_mut(part.limit) else { continue };
+    /// Takes the lease record of `parts` off its limits, and returns its fingerprint.
+    pub(crate) fn unlink_parts(&mut self, now: UnixMs, parts: &[Reservation]) -> u64 {
+        fingerprint(parts.iter().map(|part| {
+            let limit = &mut self.state.limits[part.limit];
+            let key_hash = limit.key_hash;
             limit.leases = limit.leases.saturating_sub(1);
             if limit.leases == 0 && matches!(limit.phase, Phase::Deleting | Phase::Deleted) {
                 self.state.advance_limit(part.limit, now);
                 self.freeable.push(part.limit);
             }
-        }
+            (key_hash, part.amount)
+        }))
     }
 
     /// Advances a limit to `now` and returns it, unless it is unknown, deleted or of another namespace.

@@ -48,7 +48,7 @@ const LET_NODE: Edit = Edit {
     to: "        let mut machine = BookStateMachine::new(Arc::clone(&applied_state));\n        machine.id = id;",
 };
 
-pub(crate) const BUGS: [Bug; 8] = [
+pub(crate) const BUGS: [Bug; 10] = [
     Bug {
         name: "ack-before-fsync",
         what: "an append is acknowledged before it is on disk",
@@ -153,6 +153,26 @@ pub(crate) const BUGS: [Bug; 8] = [
             path: "crates/node/src/reads.rs",
             from: "                            node.applied_state.applied(index).await;",
             to: "                            let _ = index;",
+        }],
+        test: "three_nodes",
+    },
+    Bug {
+        name: "stale-limit-id",
+        what: "the id of a deleted limit names the limit that has its slot now",
+        edits: &[Edit {
+            path: "crates/core/src/limits/table.rs",
+            from: "        (limit.generation == id.generation).then_some(LimitSlot(id.slot))",
+            to: "        (limit.generation >= id.generation).then_some(LimitSlot(id.slot))",
+        }],
+        test: "three_nodes",
+    },
+    Bug {
+        name: "freed-under-a-lease",
+        what: "the slot of a deleted limit is given away although a lease still names it",
+        edits: &[Edit {
+            path: "crates/core/src/limits.rs",
+            from: "limit.phase == Phase::Deleted && limit.leases == 0",
+            to: "limit.phase == Phase::Deleted",
         }],
         test: "three_nodes",
     },

@@ -4,7 +4,6 @@ use super::lease::ends;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::{
     Ending, Flags, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone,
-    fingerprint,
 };
 use crate::book::{Complete, CompleteOutcome, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
@@ -74,13 +73,13 @@ impl Limits {
                 }
                 let (_, ends_at) = ends(reserved_at, &parts);
                 self.state.leases.remove(slot, ends_at);
+                let fingerprint = self.unlink_parts(now, &parts);
                 let number = self.state.tombstones.push(Tombstone {
-                    fingerprint: self.state.fingerprint(&parts),
+                    fingerprint,
                     at: reserved_at,
                     has_job,
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
-                self.unlink_parts(now, &parts);
                 self.index.replace(position, Reference::tombstone(number));
                 self.parts = parts;
                 CompleteOutcome::Completed(settlement)
@@ -107,10 +106,6 @@ impl Limits {
 }
 
 impl State {
-    fn fingerprint(&self, parts: &[Reservation]) -> u64 {
-        fingerprint(parts.iter().map(|part| (self.limits[part.limit].key_hash, part.amount)))
-    }
-
     /// Settles every reservation of a lease. Both slices are ordered by limit.
     fn settle(
         &mut self,

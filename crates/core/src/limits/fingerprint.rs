@@ -28,9 +28,8 @@ fn name_hash(namespace: NamespaceId, key: &LimitKey) -> u64 {
 /// The fingerprint of requirements, each as [`key_hash`] and amount, in any order.
 pub(crate) fn fingerprint(parts: impl Iterator<Item = (u32, u64)>) -> u64 {
     parts.fold(0x13198a2e_03707344, |sum: u64, (hash, amount)| {
-        let hash = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);
-        let mixed = fold(hash ^ amount.rotate_left(32), 0xd1b5_4a32_d192_ed03 ^ amount);
-        sum.wrapping_add(fold(mixed ^ hash, 0x9fb2_1c65_1e98_df25))
+        let mixed = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);
+        sum.wrapping_add(fold(mixed ^ amount, 0x9fb2_1c65_1e98_df25))
     })
 }
 

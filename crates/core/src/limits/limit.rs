@@ -98,11 +98,22 @@ impl PackedKind {
     }
 
     fn part_kind(self) -> PartKind {
-        PartKind::from_code((self.0 >> VALUE_BITS) as u8).unwrap_or_default()
+        match self.0 >> VALUE_BITS {
+            2 => PartKind::Concurrency,
+            3 => PartKind::Credit,
+            5 => PartKind::Calendar,
+            _ => PartKind::Rolling,
+        }
     }
 
+    #[inline]
+    fn is(self, kind: PartKind) -> bool {
+        self.0 >> VALUE_BITS == kind as u32
+    }
+
+    #[inline]
     fn calendar(self) -> Option<Calendar> {
-        if self.part_kind() != PartKind::Calendar {
+        if !self.is(PartKind::Calendar) {
             return None;
         }
         let code = (self.0 & VALUE) >> OFFSET_BITS;
@@ -156,6 +167,7 @@ impl Limit {
     }
 
     /// The amounts that it holds. A credit limit holds none here.
+    #[inline]
     pub(crate) fn timeline(&self) -> &Timeline {
         match &self.held {
             Held::Amounts(timeline) => timeline,
@@ -164,6 +176,7 @@ impl Limit {
     }
 
     /// Adds an amount that expires at `at`; see [`Timeline::add`].
+    #[inline]
     pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if let Held::Amounts(timeline) = &mut self.held {
             timeline.add(nodes, at, more);
@@ -233,11 +246,11 @@ impl Limit {
     }
 
     pub(crate) fn is_rolling(&self) -> bool {
-        self.part_kind() == PartKind::Rolling
+        self.kind.is(PartKind::Rolling)
     }
 
     pub(crate) fn is_credit(&self) -> bool {
-        self.part_kind() == PartKind::Credit
+        self.kind.is(PartKind::Credit)
     }
 
     /// Whether other namespaces may reserve it.
@@ -289,6 +302,7 @@ impl Limit {
     }
 
     /// Whether [`State::advance_limit`] has work to do.
+    #[inline]
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         matches!(self.phase, Phase::Decreasing | Phase::Deleting) || self.timeline().is_due(now)
     }

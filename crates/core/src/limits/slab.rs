@@ -32,6 +32,7 @@ impl<T: Clone + Default> Chunk<T> {
         Chunk { own: std::iter::repeat_n(T::default(), count).collect(), shared: None }
     }
 
+    #[inline]
     pub(crate) fn records(&self) -> &[T] {
         match &self.shared {
             Some(records) => records,
@@ -40,11 +41,19 @@ impl<T: Clone + Default> Chunk<T> {
     }
 
     /// The records for writing. Shared records are first taken back, or copied if the snapshot still exists.
+    #[inline]
     pub(crate) fn records_mut(&mut self) -> &mut [T] {
+        if self.shared.is_some() {
+            self.take_back();
+        }
+        &mut self.own
+    }
+
+    #[cold]
+    fn take_back(&mut self) {
         if let Some(records) = self.shared.take() {
             self.own = Arc::unwrap_or_clone(records);
         }
-        &mut self.own
     }
 
     /// A second handle to the same records.
@@ -77,10 +86,12 @@ impl<T: Record> Slab<T> {
     const BITS: u32 = chunk_bits::<T>();
     const MASK: u32 = (1 << Self::BITS) - 1;
 
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> &T {
         &self.chunks[(slot >> Self::BITS) as usize].records()[(slot & Self::MASK) as usize]
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
         &mut self.chunks[(slot >> Self::BITS) as usize].records_mut()[(slot & Self::MASK) as usize]
     }

@@ -40,22 +40,26 @@ impl Table {
         self.used
     }
 
+    #[inline]
     pub(crate) fn get(&self, slot: LimitSlot) -> Option<&Limit> {
         let chunk = self.chunks.get((slot.0 >> CHUNK_BITS) as usize)?;
         chunk.records().get(slot.0 as usize % CHUNK_RECORDS).filter(|limit| limit.phase != Phase::Free)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: LimitSlot) -> Option<&mut Limit> {
         let chunk = self.chunks.get_mut((slot.0 >> CHUNK_BITS) as usize)?;
         chunk.records_mut().get_mut(slot.0 as usize % CHUNK_RECORDS).filter(|limit| limit.phase != Phase::Free)
     }
 
     /// The slot of a limit by id; `None` if the id is stale.
+    #[inline]
     pub(crate) fn slot(&self, id: LimitId) -> Option<LimitSlot> {
-        let slot = LimitSlot(id.slot);
-        self.get(slot).filter(|limit| limit.generation == id.generation).map(|_| slot)
+        let limit = self.get(LimitSlot(id.slot))?;
+        (limit.generation == id.generation).then_some(LimitSlot(id.slot))
     }
 
+    #[inline]
     pub(crate) fn id(&self, slot: LimitSlot) -> LimitId {
         LimitId { slot: slot.0, generation: self[slot].generation }
     }
@@ -144,12 +148,14 @@ impl Table {
 impl Index<LimitSlot> for Table {
     type Output = Limit;
 
+    #[inline]
     fn index(&self, slot: LimitSlot) -> &Limit {
         &self.chunks[(slot.0 >> CHUNK_BITS) as usize].records()[slot.0 as usize % CHUNK_RECORDS]
     }
 }
 
 impl IndexMut<LimitSlot> for Table {
+    #[inline]
     fn index_mut(&mut self, slot: LimitSlot) -> &mut Limit {
         &mut self.chunks[(slot.0 >> CHUNK_BITS) as usize].records_mut()[slot.0 as usize % CHUNK_RECORDS]
     }

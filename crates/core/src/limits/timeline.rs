@@ -45,6 +45,7 @@ impl Timeline {
     }
 
     /// The sum of everything held.
+    #[inline]
     pub(crate) fn sums(&self) -> Sums {
         match self {
             Timeline::Few { .. } => self.few().iter().fold(Sums::ZERO, |sums, cell| sums.plus(cell.sums)),
@@ -60,6 +61,7 @@ impl Timeline {
         }
     }
 
+    #[inline]
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         match self {
             Timeline::Few { .. } => self.few().first().is_some_and(|cell| cell.at <= now),
@@ -68,6 +70,7 @@ impl Timeline {
     }
 
     /// Adds `more`, which expires at `at`.
+    #[inline]
     pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if more == Sums::ZERO {
             return;
@@ -94,6 +97,7 @@ impl Timeline {
     }
 
     /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
+    #[inline]
     pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
         match self {
             Timeline::Many(tree) => {
@@ -135,20 +139,15 @@ impl Timeline {
 
     /// Takes the last cell of a tree out of its leaf. Not two cells: a limit that has two or three in turn would move
     /// them each time.
+    #[inline]
     fn shrink(&mut self, nodes: &mut Nodes) {
         let Timeline::Many(tree) = self else { return };
-        let cells = match (tree.root, tree.height) {
-            (NONE, _) => &[],
-            (leaf, 0) => nodes.leaves.get(leaf).entries(),
-            _ => return,
-        };
-        match *cells {
-            [] => *self = Timeline::default(),
-            [cell] => {
-                nodes.leaves.remove(tree.root);
-                *self = Timeline::Few { len: 1, cells: [cell, Cell::ZERO] };
-            }
-            _ => {}
+        if tree.root == NONE {
+            *self = Timeline::default();
+        } else if tree.height == 0 && tree.next_at == tree.last_at {
+            let cell = Cell { at: tree.next_at, sums: tree.sums };
+            nodes.leaves.remove(tree.root);
+            *self = Timeline::Few { len: 1, cells: [cell, Cell::ZERO] };
         }
     }
 

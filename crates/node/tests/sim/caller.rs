@@ -55,12 +55,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn ms(&mut self, low: u64, high: u64) -> Duration {
+    pub fn ms(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_millis(self.random.between(low, high))
     }
 
     /// A random node, preferably a running one.
-    fn any(&mut self) -> usize {
+    pub fn any(&mut self) -> usize {
         let hosts = &self.context.hosts;
         let mut node = self.random.index(hosts.len());
         for _ in 0..3 {
@@ -72,12 +72,12 @@ impl Caller {
         node
     }
 
-    fn say(&self, node: usize, what: &str) -> String {
+    pub fn say(&self, node: usize, what: &str) -> String {
         format!("{} asks n{}: {what}", self.name, self.context.hosts[node].id)
     }
 
     /// Sends a request. `None` if the node died or the caller gave up.
-    async fn ask<T: Send + 'static, F: Future<Output = T> + Send>(
+    pub async fn ask<T: Send + 'static, F: Future<Output = T> + Send>(
         &mut self,
         node: usize,
         ask: impl FnOnce(Arc<NodeBackend>) -> F + Send + 'static,
@@ -209,7 +209,7 @@ impl Caller {
         }
     }
 
-    fn new_lease(&mut self) -> LeaseId {
+    pub fn new_lease(&mut self) -> LeaseId {
         let number = self.context.leases.get();
         self.context.leases.set(number + 1);
         let bits = (u128::from(number) << 40) | u128::from(self.random.below(1 << 40));

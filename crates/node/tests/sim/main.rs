@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod caller;
+mod churn;
 mod faults;
 mod finish;
 mod host;
