@@ -58,6 +58,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Deletes a template. Its keys are unknown at once. Returns the revision of the deletion.
     fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>>;
 
+    /// The template that a key follows, unless a limit with this key was put. Reads what this process knows.
+    fn template_of(&self, _: &NamespaceName, _: &LimitKey) -> Option<LimitKey> {
+        None
+    }
+
     /// The templates of a namespace, ordered by key.
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>>;
 

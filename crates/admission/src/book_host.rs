@@ -426,6 +426,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
         self.delete_template_of(by, request)
     }
 
+    fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
+        self.0.host.with_book(|book| book.template_of(book.namespace(namespace)?, key).cloned())
+    }
+
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
         Box::pin(self.list_templates(namespace))
     }
@@ -435,20 +439,13 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
-        Box::pin(self.read(move |book, now| {
-            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
-            book.limit(now, limit)
-        }))
+        Box::pin(self.read(move |book, now| book.find_limit(now, book.namespace(&namespace)?, &key)))
     }
 
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(async move {
             self.check_placement()?;
-            self.read(move |book, now| {
-                let limit = book.resolve(book.namespace(&namespace)?, &key)?;
-                book.usage(now, limit)
-            })
-            .await
+            self.read(move |book, now| book.find_usage(now, book.namespace(&namespace)?, &key)).await
         })
     }
 

@@ -273,6 +273,10 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
+    fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
+        self.0.registry.template_of(namespace, key)
+    }
+
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
         self.0.registry.templates(namespace)
     }

@@ -64,7 +64,8 @@ impl Names {
         let mut names = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
         let cached: usize = names.values().map(|namespace| namespace.limits.len()).sum();
         let entry = names.entry(namespace.clone()).or_insert_with(|| Namespace { id, limits: HashMap::new() });
-        match book.resolve(id, key) {
+        // Derived limits are without number and travel by key.
+        match book.resolve(id, key).filter(|limit| !book.is_derived(*limit)) {
             Some(limit) if cached < LIMITS_MAX => _ = entry.limits.insert(key.clone(), limit),
             Some(_) => {}
             None => _ = entry.limits.remove(key),

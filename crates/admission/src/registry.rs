@@ -121,10 +121,11 @@ pub(crate) fn is_deleting(limit: &LimitInfo) -> bool {
     limit.definition.kind.terms().is_none() && limit.status == LimitStatus::Decreasing { to: 0 }
 }
 
-/// All limits of all namespaces.
+/// All limits of all namespaces that were put.
 pub(crate) fn all_limits(book: &Book, now: UnixMs) -> impl Iterator<Item = (&NamespaceName, LimitInfo)> {
     let names = (0..=u16::MAX).map(NamespaceId).map_while(|id| Some((id, book.namespace_name(id)?)));
-    names.flat_map(move |(id, name)| book.limits(now, id).into_iter().map(move |limit| (name, limit)))
+    let limits = names.flat_map(move |(id, name)| book.limits(now, id).into_iter().map(move |limit| (name, limit)));
+    limits.filter(|(_, limit)| limit.template.is_none())
 }
 
 fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitInfo> {

@@ -121,8 +121,9 @@ pub(crate) async fn reserve(
     for (wire, subject) in answers.iter().map(ReserveWire::of).zip(&subjects) {
         app.metrics.reserved(wire.outcome());
         let (keys, reason) = wire.limited_by();
-        app.metrics.denied_by(&subject.namespace, keys, reason);
-        app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow);
+        let template_of = |key: &LimitKey| app.backend.template_of(&subject.namespace, key);
+        app.metrics.denied_by(&subject.namespace, keys, reason, template_of);
+        app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow, template_of);
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }

@@ -237,8 +237,20 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn denied_by(&self, namespace: &NamespaceName, keys: &[LimitKey], reason: Reason) {
-        keys.iter().for_each(|key| self.denials.count(namespace, key, reason));
+    /// Counts denials by limit. The keys of a template share its series, so that they cannot push out those of defined
+    /// limits.
+    pub(crate) fn denied_by(
+        &self,
+        namespace: &NamespaceName,
+        keys: &[LimitKey],
+        reason: Reason,
+        template_of: impl Fn(&LimitKey) -> Option<LimitKey>,
+    ) {
+        for key in keys {
+            if !self.denials.count_known(namespace, key, reason) {
+                self.denials.count(namespace, template_of(key).as_ref().unwrap_or(key), reason);
+            }
+        }
     }
 
     /// Counts a write by its error code; `None` is success.

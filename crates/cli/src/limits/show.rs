@@ -13,6 +13,8 @@ pub(super) struct Limit {
     status: String,
     pending_decrease_to: Option<u64>,
     revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    template: Option<String>,
 }
 
 /// A template as the server returns it.
@@ -95,7 +97,7 @@ pub(crate) fn templates(templates: &[Template]) -> String {
     let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "LIVE"].map(str::to_owned);
     let rows = templates.iter().map(|template| {
         let (definition, live) = (template.definition.clone(), template.live);
-        let limit = Limit { definition, status: String::new(), pending_decrease_to: None, revision: 0 };
+        let limit = Limit { definition, status: String::new(), pending_decrease_to: None, revision: 0, template: None };
         let [key, kind, overage] = ["key", "kind", "overage"].map(|field| limit.text(field).to_owned());
         [key, kind, limit.capacity(), limit.held_for(), overage, thousands(live.into())]
     });

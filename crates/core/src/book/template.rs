@@ -1,8 +1,8 @@
 //! Commands that change templates, and their journal records.
 
 use super::{
-    Book, DeleteTemplate, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, LimitStatus, NamespaceId, PutTemplate,
-    TemplateOutcome,
+    Book, DeleteTemplate, JournalRecord, LimitEdit, LimitEntry, LimitId, LimitOutcome, LimitStatus, NamespaceId,
+    PutTemplate, TemplateOutcome,
 };
 use crate::id::LimitKey;
 use crate::limits::{Definition, LimitInfo, Usage};
@@ -60,21 +60,24 @@ impl Book {
         })
     }
 
-    /// The limit with this key. A key that follows a template and has no limit yet is shown unused.
+    /// Whether a limit is derived from a template.
     #[must_use]
-    pub fn limit_by_key(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitInfo> {
-        let live = self.resolve(namespace, key).and_then(|id| self.limit(now, id));
-        live.or_else(|| {
-            let (definition, revision) = self.derive(namespace, key)?;
-            let template = self.limits.template_of(namespace, key)?.template.key().clone();
-            let (capacity, status) = (definition.capacity, LimitStatus::Active);
-            Some(LimitInfo { definition, capacity, status, revision, template: Some(template) })
-        })
+    pub fn is_derived(&self, limit: LimitId) -> bool {
+        let slot = self.limits.state.limits.slot(limit);
+        slot.is_some_and(|slot| self.limits.state.limits[slot].template().is_some())
     }
 
-    /// The usage of the limit with this key; see [`Book::usage`] and [`Book::limit_by_key`].
+    /// The template that a key follows, unless a limit with this key was put.
     #[must_use]
-    pub fn usage_by_key(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<Usage> {
+    pub fn template_of(&self, namespace: NamespaceId, key: &LimitKey) -> Option<&LimitKey> {
+        let is_defined = self.resolve(namespace, key).is_some_and(|limit| !self.is_derived(limit));
+        let found = self.limits.template_of(namespace, key).filter(|_| !is_defined)?;
+        Some(found.template.key())
+    }
+
+    /// The usage of the limit with this key; see [`Book::usage`] and [`Book::find_limit`].
+    #[must_use]
+    pub fn find_usage(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<Usage> {
         if let Some(usage) = self.resolve(namespace, key).and_then(|id| self.usage(now, id)) {
             return Some(usage);
         }

@@ -178,7 +178,7 @@ fn infos(test: &TestBook) -> Vec<(String, u64, Option<String>)> {
 }
 
 fn usage(test: &TestBook, name: &str) -> Option<(u64, u64)> {
-    let usage = test.book.usage_by_key(test.now(), test.namespace, &key(name))?;
+    let usage = test.book.find_usage(test.now(), test.namespace, &key(name))?;
     Some((usage.reserved, usage.capacity))
 }
 
@@ -413,9 +413,9 @@ fn an_idle_derived_limit_is_forgotten_after_the_retention_and_a_used_one_stays()
     let keys: Vec<String> = infos(&test).into_iter().map(|(key, ..)| key).collect();
     assert_eq!(keys, ["defined", "user:busy", "user:owing"], "nothing is lost with the one that went");
     assert_eq!(usage(&test, "user:u1"), Some((0, 5)), "a key that is not live is shown unused");
-    let shown = test.book.limit_by_key(test.now(), test.namespace, &key("user:u1")).unwrap();
+    let shown = test.book.find_limit(test.now(), test.namespace, &key("user:u1")).unwrap();
     assert_eq!(shown.template.unwrap().as_str(), "user:{user}");
-    assert_eq!(test.book.limit_by_key(test.now(), test.namespace, &key("else:u1")), None);
+    assert_eq!(test.book.find_limit(test.now(), test.namespace, &key("else:u1")), None);
 }
 
 /// Ten times as many keys as may be live pass through, and the table stays small without a tick.
@@ -449,7 +449,7 @@ fn a_credit_template_pays_from_the_account_of_its_key() {
     let template = Template::new(Definition::new(pattern("{tenant}:usd"), Kind::Credit(terms), 0)).unwrap();
     let test = &mut bank.test;
     assert!(matches!(put_if(test, template, None), TemplateOutcome::Changed { .. }));
-    assert_eq!(test.book.usage_by_key(test.now(), test.namespace, &key("acme:usd")).unwrap().available, 100);
+    assert_eq!(test.book.find_usage(test.now(), test.namespace, &key("acme:usd")).unwrap().available, 100);
     let lease = test.lease();
     let missing = test.reserve(lease, &[("nobody:usd", 1)]);
     assert!(matches!(missing, ReserveOutcome::AccountNotFound { requirement: 0, .. }), "{missing:?}");
@@ -459,7 +459,7 @@ fn a_credit_template_pays_from_the_account_of_its_key() {
     assert_eq!((derived(test), live(test)), (1, vec![1]));
     restored(test);
     test.settle(lease, &[("acme:usd", 10)]);
-    assert_eq!(test.book.usage_by_key(test.now(), test.namespace, &key("acme:usd")).unwrap().available, 90);
+    assert_eq!(test.book.find_usage(test.now(), test.namespace, &key("acme:usd")).unwrap().available, 90);
 }
 
 #[test]

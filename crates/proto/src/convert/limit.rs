@@ -263,6 +263,7 @@ pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
         status: status(limit.status).into(),
         pending_decrease_to: pending_decrease_to(limit.status),
         revision: limit.revision,
+        template: limit.template.as_ref().map(ToString::to_string),
     }
 }
 

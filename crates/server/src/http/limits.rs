@@ -174,6 +174,8 @@ struct LimitWire {
     status: &'static str,
     pending_decrease_to: Option<u64>,
     revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    template: Option<String>,
 }
 
 impl LimitWire {
@@ -183,6 +185,7 @@ impl LimitWire {
             status: name(limit.status),
             pending_decrease_to: pending_decrease_to(limit.status),
             revision: limit.revision,
+            template: limit.template.as_ref().map(ToString::to_string),
         }
     }
 }

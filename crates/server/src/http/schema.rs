@@ -223,8 +223,14 @@ fn status_fields() -> Map<String, Value> {
 fn limit_info() -> Value {
     let mut properties = status_fields();
     properties.insert("definition".into(), defined());
-    properties.insert("revision".into(), described(count(), "Number of changes so far."));
-    exactly(Value::Object(properties), &[])
+    properties.insert(
+        "revision".into(),
+        described(count(), "The revision, for `expected_revision`; of a derived limit that of its template."),
+    );
+    let template =
+        json!({"type": "string", "pattern": WITH_PLACEHOLDERS, "description": "The template of a derived limit."});
+    properties.insert("template".into(), template);
+    exactly(Value::Object(properties), &["template"])
 }
 
 fn usage() -> Value {

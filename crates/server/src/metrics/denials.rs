@@ -40,7 +40,14 @@ impl Series {
 }
 
 impl Denials {
-    /// Counts a denial by a defined limit.
+    /// Counts a denial by a limit that has a series. Returns false if it has none.
+    pub(super) fn count_known(&self, namespace: &NamespaceName, key: &LimitKey, reason: Reason) -> bool {
+        let all = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        let series = all.get(&(namespace.clone(), key.clone()));
+        series.map(|series| series.count(reason, self.clock.fetch_add(1, Ordering::Relaxed))).is_some()
+    }
+
+    /// Counts a denial by a defined limit, or by the limits of a template.
     pub(super) fn count(&self, namespace: &NamespaceName, key: &LimitKey, reason: Reason) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         let id = (namespace.clone(), key.clone());
@@ -120,10 +127,10 @@ mod tests {
         let (metrics, limits) = (Metrics::new(), 3 * SERIES_MIN);
         let keys: Vec<LimitKey> = (0..limits).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
         let namespace = NamespaceName::new("team").unwrap();
-        metrics.denied_by(&namespace, &keys, Reason::Capacity);
-        metrics.denied_by(&namespace, &keys[..1], Reason::Capacity);
-        metrics.denied_by(&namespace, &keys[..1], Reason::Credit);
-        metrics.denied_by(&namespace, &keys[1..2], Reason::Shadow);
+        metrics.denied_by(&namespace, &keys, Reason::Capacity, |_| None);
+        metrics.denied_by(&namespace, &keys[..1], Reason::Capacity, |_| None);
+        metrics.denied_by(&namespace, &keys[..1], Reason::Credit, |_| None);
+        metrics.denied_by(&namespace, &keys[1..2], Reason::Shadow, |_| None);
         let all = lines(&metrics, limits);
         assert_eq!(all.len(), limits + 1);
         let text = metrics.render(&Stats { limits, ..Stats::default() }, &[], None);

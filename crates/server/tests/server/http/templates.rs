@@ -104,3 +104,47 @@ async fn only_an_admin_of_default_names_another_namespace() {
     let answer = keyed.ask(Some(&writer), "PUT", &format!("{PATH}?namespace=default"), &body).await;
     assert!(answer.problem(403, "forbidden").starts_with("namespace: found default"), "{answer:?}");
 }
+
+fn reserve(lease: &str, amounts: &[(String, u64)]) -> Value {
+    let requirements: Vec<Value> = amounts.iter().map(|(key, amount)| json!({"key": key, "amount": amount})).collect();
+    json!({"lease_id": lease, "requirements": requirements})
+}
+
+#[tokio::test]
+async fn a_derived_limit_is_shown_with_its_template_and_a_key_that_is_not_live_is_shown_unused() {
+    let server = TestServer::open().await;
+    server.ok("PUT", PATH, &rolling("user:{user}:rpm", 5)).await;
+    let unused = server.ok("GET", "/v1/admin/limits/user:u1:rpm/usage", &Value::Null).await;
+    assert_eq!((&unused["capacity"], &unused["reserved"]), (&json!(5), &json!(0)));
+    let answer = server.ok("POST", "/v1/reserve", &reserve(&server.lease(), &[("user:u1:rpm".into(), 3)])).await;
+    assert_eq!(answer["allowed"], true, "{answer}");
+    for path in ["/v1/admin/limits/user:u1:rpm", "/v1/admin/limits/user:u2:rpm"] {
+        let limit = server.ok("GET", path, &Value::Null).await;
+        assert_eq!(limit["limit"]["template"], "user:{user}:rpm", "{limit}");
+        assert_eq!(limit["limit"]["revision"], 1);
+    }
+    let usage = server.ok("GET", "/v1/admin/limits/user:u1:rpm/usage", &Value::Null).await;
+    assert_eq!((&usage["reserved"], &usage["available"]), (&json!(3), &json!(2)));
+    let listed = server.ok("GET", "/v1/admin/limits", &Value::Null).await;
+    assert_eq!(listed["limits"].as_array().unwrap().len(), 1, "only what is live: {listed}");
+    assert_eq!(server.ok("GET", PATH, &Value::Null).await["templates"][0]["live"], 1);
+    assert_eq!(server.ask("DELETE", "/v1/admin/limits/user:u1:rpm", "").await.status, 404, "nobody put it");
+}
+
+/// A noisy template filled the table of series and hid the limits that somebody defined.
+#[tokio::test]
+async fn the_keys_of_a_template_share_one_series() {
+    let server = TestServer::open().await;
+    server.ok("PUT", PATH, &rolling("user:{user}:rpm", 1)).await;
+    server.ok("PUT", "/v1/admin/limits", &rolling("user:vip:rpm", 1)).await;
+    for user in ["u1", "u2", "u3", "vip"] {
+        for _ in 0..2 {
+            let body = reserve(&server.lease(), &[(format!("user:{user}:rpm"), 1)]);
+            server.ok("POST", "/v1/reserve", &body).await;
+        }
+    }
+    let metrics = server.ask("GET", "/metrics", "").await.text;
+    assert!(metrics.contains("key=\"user:{user}:rpm\",reason=\"capacity\"} 3\n"), "{metrics}");
+    assert!(metrics.contains("key=\"user:vip:rpm\",reason=\"capacity\"} 1\n"), "{metrics}");
+    assert!(!metrics.contains("user:u1:rpm"), "{metrics}");
+}

@@ -259,6 +259,10 @@ impl Backend for Gate {
         self.book.delete_template(by, request)
     }
 
+    fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
+        self.book.template_of(namespace, key)
+    }
+
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
         self.book.templates(namespace)
     }
