@@ -74,6 +74,13 @@ pub fn usage(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
     if book == ledger { Ok(()) } else { Err(differ(&book, &ledger)) }
 }
 
+/// What is reserved and owed of a derived limit. The Book shows the capacity of its last decision, TigerBeetle that of
+/// its next one.
+pub fn used(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
+    let used = |usage: Option<Usage>| usage.map(|usage| (usage.reserved, usage.debt));
+    if used(book) == used(ledger) { Ok(()) } else { Err(differ(&book, &ledger)) }
+}
+
 pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>, took_ms: u64) -> Compared<()> {
     let same = match (book, ledger) {
         (None, None) => true,

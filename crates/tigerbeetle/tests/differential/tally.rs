@@ -7,7 +7,7 @@ use std::fmt;
 const OPERATIONS_MIN: u64 = 20_000;
 
 /// Cases that a run must contain.
-const NEEDED: [&str; 22] = [
+const NEEDED: [&str; 25] = [
     "allowed",
     "denied",
     "never",
@@ -30,6 +30,9 @@ const NEEDED: [&str; 22] = [
     "deleted",
     "deleting",
     "usage",
+    "derived, allowed",
+    "derived, decreasing",
+    "override deleted",
 ];
 
 #[derive(Clone, Debug, Default)]

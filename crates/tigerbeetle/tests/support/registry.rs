@@ -5,30 +5,52 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{Answer, BackendError, Registry};
-use earmark_core::{Config, Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName};
+use earmark_core::{Config, Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName, Template};
 
 type Name = (NamespaceName, LimitKey);
-/// Number of changes, and the current definition.
-type Entry = (u64, Option<Arc<LimitInfo>>);
+
+/// Limits and templates, with the number of changes so far.
+#[derive(Clone, Default)]
+struct State {
+    changes: u64,
+    limits: BTreeMap<Name, Arc<LimitInfo>>,
+    templates: BTreeMap<Name, (u64, Template)>,
+}
+
+impl State {
+    fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        let limit = self.limits.get(&(namespace.clone(), key.clone())).cloned();
+        limit.or_else(|| self.derive(namespace, key).map(Arc::new))
+    }
+
+    /// No two templates of a test match the same key.
+    fn derive(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitInfo> {
+        let of_namespace = self.templates.iter().filter(|((name, _), _)| name == namespace);
+        let (_, (revision, template)) = of_namespace.into_iter().find(|(_, (_, template))| template.matches(key))?;
+        let info = info(template.derive(key)?, *revision);
+        Some(LimitInfo { template: Some(template.key().clone()), ..info })
+    }
+
+    fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
+        self.limits.iter().map(|((name, _), limit)| (name.clone(), Arc::clone(limit))).collect()
+    }
+}
+
+fn info(definition: Definition, revision: u64) -> LimitInfo {
+    let (capacity, status) = (definition.capacity, LimitStatus::Active);
+    LimitInfo { capacity, definition, status, revision, template: None }
+}
 
 #[derive(Default)]
 pub struct TestRegistry {
-    limits: Mutex<BTreeMap<Name, Entry>>,
+    state: Mutex<State>,
     config: Mutex<Config>,
     pub is_idle: AtomicBool,
 }
 
 impl TestRegistry {
     pub fn put(&self, namespace: &NamespaceName, definition: Definition) {
-        self.change(namespace, definition.key.clone(), |revision, _| {
-            Some(LimitInfo {
-                capacity: definition.capacity,
-                definition,
-                status: LimitStatus::Active,
-                revision,
-                template: None,
-            })
-        });
+        self.change(namespace, definition.key.clone(), |revision, _| Some(info(definition, revision)));
     }
 
     /// A deleted limit decreases to 0 and stays known until it is dropped.
@@ -47,10 +69,26 @@ impl TestRegistry {
         key: LimitKey,
         change: impl FnOnce(u64, Option<LimitInfo>) -> Option<LimitInfo>,
     ) {
-        let mut limits = self.limits.lock().unwrap();
-        let (revision, limit) = limits.entry((namespace.clone(), key)).or_default();
-        *revision += 1;
-        *limit = change(*revision, limit.as_deref().cloned()).map(Arc::new);
+        let mut state = self.state.lock().unwrap();
+        state.changes += 1;
+        let (revision, name) = (state.changes, (namespace.clone(), key));
+        let limit = state.limits.remove(&name).map(Arc::unwrap_or_clone);
+        if let Some(limit) = change(revision, limit) {
+            state.limits.insert(name, Arc::new(limit));
+        }
+    }
+
+    pub fn put_template(&self, namespace: &NamespaceName, template: Template) {
+        let mut state = self.state.lock().unwrap();
+        state.changes += 1;
+        let revision = state.changes;
+        state.templates.insert((namespace.clone(), template.key().clone()), (revision, template));
+    }
+
+    pub fn delete_template(&self, namespace: &NamespaceName, key: &LimitKey) {
+        let mut state = self.state.lock().unwrap();
+        state.changes += 1;
+        state.templates.remove(&(namespace.clone(), key.clone()));
     }
 
     /// Changes the settings, and a limit that nobody uses, so that the version grows.
@@ -60,7 +98,7 @@ impl TestRegistry {
     }
 
     pub fn get(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        self.limits.lock().unwrap().get(&(namespace.clone(), key.clone())).and_then(|(_, limit)| limit.clone())
+        self.state.lock().unwrap().limit(namespace, key)
     }
 }
 
@@ -74,12 +112,11 @@ impl Registry for TestRegistry {
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        let limits = self.limits.lock().unwrap();
-        limits.iter().filter_map(|((name, _), (_, limit))| Some((name.clone(), limit.clone()?))).collect()
+        self.state.lock().unwrap().limits()
     }
 
     fn version(&self) -> u64 {
-        self.limits.lock().unwrap().values().map(|(revision, _)| revision).sum()
+        self.state.lock().unwrap().changes
     }
 
     fn config(&self) -> Config {
@@ -94,7 +131,7 @@ impl Registry for TestRegistry {
 /// A registry that lags behind another, like a follower's.
 pub struct Lagging {
     leader: Arc<TestRegistry>,
-    known: Mutex<BTreeMap<Name, Entry>>,
+    known: Mutex<State>,
     /// Reads of a limit that had changed.
     pub behind: AtomicU64,
 }
@@ -105,20 +142,18 @@ impl Lagging {
     }
 
     pub fn catch_up(&self) {
-        let known = self.leader.limits.lock().unwrap().clone();
+        let known = self.leader.state.lock().unwrap().clone();
         *self.known.lock().unwrap() = known;
     }
 }
 
 impl Registry for Lagging {
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        let name = (namespace.clone(), key.clone());
-        let known = self.known.lock().unwrap().get(&name).cloned().unwrap_or_default();
-        let newest = self.leader.limits.lock().unwrap().get(&name).cloned().unwrap_or_default();
-        if known.0 != newest.0 {
+        let known = self.known.lock().unwrap().limit(namespace, key);
+        if known != self.leader.get(namespace, key) {
             self.behind.fetch_add(1, Ordering::Relaxed);
         }
-        known.1
+        known
     }
 
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>> {
@@ -127,12 +162,11 @@ impl Registry for Lagging {
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        let known = self.known.lock().unwrap();
-        known.iter().filter_map(|((name, _), (_, limit))| Some((name.clone(), limit.clone()?))).collect()
+        self.known.lock().unwrap().limits()
     }
 
     fn version(&self) -> u64 {
-        self.known.lock().unwrap().values().map(|(revision, _)| revision).sum()
+        self.known.lock().unwrap().changes
     }
 
     fn config(&self) -> Config {

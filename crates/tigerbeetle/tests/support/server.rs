@@ -74,7 +74,7 @@ impl Server {
         self.child = Some(child);
         let start = Instant::now();
         while TcpStream::connect_timeout(&self.address, Duration::from_millis(100)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(60), "the server does not listen: {}", self.log());
+            assert!(start.elapsed() < Duration::from_secs(240), "the server does not listen: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
