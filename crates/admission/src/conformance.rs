@@ -60,6 +60,7 @@ pub trait Harness: Send + Sync {
 macro_rules! conformance {
     ($harness:path) => {
         $crate::conformance_of_limits!($harness);
+        $crate::conformance_of_templates!($harness);
         $crate::conformance_of_credit!($harness);
     };
     ($harness:path: $($case:ident),* $(,)?) => {$(
@@ -127,6 +128,7 @@ macro_rules! conformance_of_templates {
             a_definition_of_another_kind_waits_for_the_derived_limit,
             the_keys_of_a_deleted_template_are_unknown_at_once,
             of_two_templates_the_leftmost_literal_wins,
+            a_credit_template_pays_from_the_account_of_its_key,
         );
     };
 }

@@ -1,8 +1,11 @@
 //! Limits that templates derive.
 
-use earmark_core::{Definition, Kind, LimitKey, LimitStatus, Principal, Template};
+use earmark_core::{
+    AccountName, CreditShortage, CreditTerms, Definition, Kind, LimitKey, LimitStatus, Principal, Template,
+};
 
 use super::Harness;
+use super::credit_driver::{MAIN, account, issue, open, usd, vault};
 use super::driver::{Driver, MINUTE, SLOTS, definition, key, namespace};
 use crate::backend::{LimitError, Refusal, ReserveAnswer};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
@@ -134,4 +137,38 @@ pub async fn of_two_templates_the_leftmost_literal_wins(harness: &impl Harness) 
     driver.admit(&[("other:root:slots", 3)]).await;
     driver.admit(&[("other:ann:slots", 1)]).await;
     driver.deny(&[("other:ann:slots", 1)]).await;
+}
+
+/// The account of a credit template has the placeholders of its key.
+pub async fn a_credit_template_pays_from_the_account_of_its_key(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.does(MAIN, vec![open("acme"), issue("acme", 100), open("other")]).await;
+    let terms = CreditTerms {
+        timeout_seconds: 60,
+        vault: vault("main"),
+        account: AccountName::pattern("{tenant}").expect("a valid pattern"),
+        asset: usd(),
+        revenue: account(AccountName::REVENUE),
+    };
+    driver.put_template("{tenant}:usd", Kind::Credit(terms), 0).await;
+    driver.put_template("{tenant}:slots", SLOTS, 5).await;
+    let lease = driver.admit(&[("acme:usd", 60), ("acme:slots", 1)]).await;
+    assert_eq!(driver.purse("main", "acme").await, (40, 60));
+    for short in ["acme:usd", "other:usd"] {
+        let answer = driver.reserve(driver.lease(), &[(short, 50), ("acme:slots", 1)]).await;
+        let ReserveAnswer::Refused(Refusal::InsufficientCredit { key: limit, why, .. }) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((limit, why), (key(short), CreditShortage::NotEnough));
+    }
+    let answer = driver.reserve(driver.lease(), &[("nobody:usd", 1)]).await;
+    assert!(
+        matches!(&answer, ReserveAnswer::Refused(Refusal::AccountNotFound { key: limit, .. })
+            if *limit == key("nobody:usd")),
+        "{answer:?}"
+    );
+    assert_eq!(driver.reserved("acme:slots").await, 1);
+    let answer = driver.complete(lease, &[("acme:usd", 25)]).await;
+    assert_eq!((answer.reconciled, answer.credit_paid), (true, 25));
+    assert_eq!(driver.purse("main", "acme").await, (75, 0));
 }
