@@ -52,16 +52,21 @@ impl<H: BookHost> Parts<H> {
         limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
     }
 
-    /// Splits the actuals. A credit limit may have been deleted since, so every key that is not a known limit goes to
-    /// credit.
+    fn is_credit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {
+        let limit = self.known(&request.namespace, key);
+        limit.is_some_and(|limit| limit.definition.kind.terms().is_some())
+    }
+
+    /// Splits the actuals. A credit limit, or the template of a limit, may have been deleted since, so a key that is not
+    /// known goes to both.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
         if is_any_twice(&request.actuals) {
             // The limits reject a duplicate key. Credit must not settle such a request.
             return (LimitsComplete { namespace, lease, actuals: request.actuals.clone() }, None);
         }
-        let (limits, others): (Vec<_>, Vec<_>) =
-            request.actuals.iter().cloned().partition(|actual| self.is_limit(request, &actual.key));
+        let limits = request.actuals.iter().filter(|actual| !self.is_credit(request, &actual.key)).cloned().collect();
+        let others = request.actuals.iter().filter(|actual| !self.is_limit(request, &actual.key)).cloned().collect();
         let settle = (!self.creditless.has(&namespace, lease)).then(|| SettleRequest {
             namespace: namespace.clone(),
             lease,
@@ -75,15 +80,18 @@ impl<H: BookHost> Parts<H> {
     fn merge(&self, request: &CompleteRequest, completed: CompleteAnswer, settled: SettleAnswer) -> CompleteAnswer {
         let reconciled = completed.reconciled || settled.is_known;
         let is_ignored = |key: &&LimitKey| {
-            completed.ignored.contains(key)
-                || settled.ignored.contains(key)
-                || !settled.is_known && !self.is_limit(request, key)
+            let by_limits = self.is_credit(request, key) || completed.ignored.contains(key);
+            let by_credit = self.is_limit(request, key) || !settled.is_known || settled.ignored.contains(key);
+            by_limits && by_credit
         };
         let keys = request.actuals.iter().map(|actual| &actual.key);
         let ignored: Vec<LimitKey> = if reconciled { keys.filter(is_ignored).cloned().collect() } else { Vec::new() };
+        // The message of the limits names keys that credit settled.
+        let message = completed.message.clone().filter(|_| completed.ignored.is_empty());
+        let message = describe_ignored(&ignored).or(message);
         CompleteAnswer {
             reconciled,
-            message: describe_ignored(&ignored).or(completed.message),
+            message,
             ignored,
             credit_paid: settled.paid,
             credit_debt: settled.debt,
