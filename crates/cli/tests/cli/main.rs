@@ -18,6 +18,7 @@ mod secrets;
 mod sessions;
 mod signals;
 mod support;
+mod templates;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 mod walk;
