@@ -388,8 +388,8 @@ impl State {
     /// Sets the capacity that a derived limit decreases to.
     pub(crate) fn set_target(&mut self, slot: LimitSlot, target: Option<u64>) {
         match target {
-            Some(target) => _ = self.targets.insert(slot, target),
-            None => _ = self.targets.remove(slot),
+            Some(target) => self.targets.insert(slot, target),
+            None => self.targets.remove(slot),
         }
     }
 
