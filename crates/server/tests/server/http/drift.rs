@@ -151,11 +151,12 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
     templates(drift, server).await;
     drift.ask(server, "DELETE", LIMIT, "a", &none).await;
-    drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 2, "leases": 0})).await;
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 0, "leases": 0})).await;
     drift.ask(server, "GET", QUOTAS, "default", &none).await;
     drift
         .ask(server, "PUT", LIMITS, "", &json!({"key": "b", "kind": "rolling", "capacity": 2, "window_seconds": 60}))
         .await;
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 100})).await;
     drift.ask(server, "PUT", LIMITS, "", &rolling).await;
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("a", 1)])).await;
     drift.ask(server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
