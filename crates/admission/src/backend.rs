@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::callers::Keys;
 use crate::quotas::{QuotaError, describe_quota};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
+use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
@@ -74,6 +75,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Capacity, reserved amount and debt of a limit.
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>>;
+
+    /// Limits of a namespace with their usage.
+    fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>>;
 
     /// A lease, while it is remembered.
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;

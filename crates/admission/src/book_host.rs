@@ -25,6 +25,7 @@ use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
+use crate::usage::{UsageCollector, UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// Runs a Book: in memory, or as the state machine of a replicated log.
@@ -185,6 +186,29 @@ impl<H: BookHost> BookBackend<H> {
             page.limits.extend(limits);
             page.next = next;
             if page.next.is_none() || page.limits.len() >= page_size {
+                return Ok(page);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads limits with their usage in pieces, like [`limit_page`](BookBackend::limit_page). Other orders than by key read
+    /// all limits, and keep one page of them.
+    async fn usage_in_pieces(&self, namespace: NamespaceName, query: UsageQuery) -> Result<UsagePage, UsageError> {
+        query.check()?;
+        self.check_placement().map_err(BackendError::from)?;
+        let now = self.0.host.read_barrier().await?;
+        let mut collector = UsageCollector::new(&query);
+        let UsageQuery { prefix, after: mut next, .. } = query;
+        loop {
+            let most = collector.piece(LIMITS_PIECE);
+            let (piece, after) = self.0.host.with_book(|book| match book.namespace(&namespace) {
+                Some(namespace) => book.usage_page(now, namespace, (prefix.as_ref(), next.as_ref()), most),
+                None => (Vec::new(), None),
+            });
+            collector.add(piece);
+            next = after;
+            if let Some(page) = collector.finish(next.as_ref()) {
                 return Ok(page);
             }
             tokio::task::yield_now().await;
@@ -447,6 +471,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
             self.check_placement()?;
             self.read(move |book, now| book.find_usage(now, book.namespace(&namespace)?, &key)).await
         })
+    }
+
+    fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
+        Box::pin(self.usage_in_pieces(namespace, query))
     }
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {

@@ -77,6 +77,19 @@ impl<H: BookHost> Limits for BookLimits<H> {
         Box::pin(async move { Ok(self.0.usage(namespace, key).await?.unwrap_or(DELETED_USAGE)) })
     }
 
+    fn usages(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<Usage>, BackendError>> {
+        let read = self.0.read(move |book, now| {
+            let find =
+                |limit: &LimitInfo| book.usage(now, book.resolve(book.namespace(&namespace)?, &limit.definition.key)?);
+            limits.iter().map(|limit| find(limit).unwrap_or(DELETED_USAGE)).collect()
+        });
+        Box::pin(read)
+    }
+
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         Backend::lease(&self.0, namespace, lease)
     }

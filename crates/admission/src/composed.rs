@@ -34,6 +34,7 @@ use crate::limits::Limits;
 use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
+use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
 use known_accounts::KnownAccounts;
@@ -291,6 +292,10 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(self.0.usage(namespace, key))
+    }
+
+    fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
+        Box::pin(self.0.usage_page(namespace, query))
     }
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {

@@ -105,6 +105,7 @@ macro_rules! conformance_of_limits {
             completing_a_denied_lease_changes_nothing,
             an_empty_complete_frees_slots_and_keeps_the_rest,
             limits_can_be_listed_read_and_deleted,
+            usage_is_listed_by_key_and_by_what_is_used,
             more_capacity_counts_at_once,
             less_capacity_waits_until_it_is_free,
             a_limit_in_use_is_deleted_when_it_is_free,

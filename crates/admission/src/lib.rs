@@ -29,6 +29,7 @@ mod registry;
 mod settings;
 mod submitter;
 mod templates;
+mod usage;
 mod writes;
 
 pub use backend::*;
@@ -52,4 +53,5 @@ pub use registry::PlacementError;
 pub use settings::SettingEdit;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};
 pub use templates::{DeleteTemplateRequest, PutTemplateRequest};
+pub use usage::{UsageError, UsagePage, UsageQuery};
 pub use writes::*;

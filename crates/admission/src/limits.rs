@@ -40,6 +40,21 @@ pub trait Limits: Send + Sync + 'static {
     /// Capacity, reserved amount and debt of a limit.
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>>;
 
+    /// The usage of each limit, in order.
+    fn usages(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<Usage>, BackendError>> {
+        Box::pin(async move {
+            let mut usages = Vec::with_capacity(limits.len());
+            for limit in limits {
+                usages.push(self.usage(namespace.clone(), limit).await?);
+            }
+            Ok(usages)
+        })
+    }
+
     /// A lease, while it is remembered.
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 

@@ -5,7 +5,7 @@ pub(crate) mod show;
 
 use clap::{Args, Subcommand};
 use earmark_client::http::{Method, encoded};
-use earmark_core::LimitKey;
+use earmark_core::{LimitKey, NamespaceName};
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
@@ -75,6 +75,9 @@ pub(crate) struct ListArgs {
     /// Only limits whose key begins like this, such as gpt-4o:
     #[arg(long, value_name = "TEXT")]
     prefix: Option<LimitKey>,
+    /// Namespace of the limits; an admin of `default` may name any [default: that of the key]
+    #[arg(long)]
+    namespace: Option<NamespaceName>,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -143,10 +146,11 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         limits: Vec<Limit>,
     }
     let prefix = args.prefix.as_ref().map(|prefix| format!("prefix={}", encoded(prefix.as_str())));
+    let namespace = args.namespace.as_ref().map(|namespace| format!("namespace={}", encoded(namespace.as_str())));
     let (mut document, mut after) = (Document { limits: Vec::new() }, None);
     loop {
-        let query: Vec<String> =
-            prefix.iter().cloned().chain(after.map(|key: String| format!("after={}", encoded(&key)))).collect();
+        let from = after.map(|key: String| format!("after={}", encoded(&key)));
+        let query: Vec<String> = prefix.iter().chain(&namespace).cloned().chain(from).collect();
         let mark = if query.is_empty() { "" } else { "?" };
         let page: Page = request::get(&args.client, &format!("{PATH}{mark}{}", query.join("&")))?;
         document.limits.extend(page.limits);

@@ -24,6 +24,7 @@ mod request;
 mod reserve;
 mod serve;
 mod templates;
+mod usage;
 mod write;
 
 use std::ffi::OsString;
@@ -77,6 +78,9 @@ enum Command {
     /// Put, list and delete templates, whose keys have placeholders
     #[command(subcommand, after_help = templates::HELP)]
     Templates(templates::TemplatesCommand),
+    /// Show limits with their usage, the fullest or the most indebted first if you like
+    #[command(after_help = usage::HELP)]
+    Usage(usage::UsageArgs),
     /// Reserve the most that a call may need, from all named limits or from none
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
@@ -118,6 +122,7 @@ impl Command {
             Command::Serve(args) => serve::run(args),
             Command::Limits(command) => limits::run(command),
             Command::Templates(command) => templates::run(command),
+            Command::Usage(args) => usage::run(args),
             Command::Reserve(args) => reserve::run(args),
             Command::Complete(args) => complete::run(args),
             Command::Lease(args) => lease::run(args),
@@ -138,6 +143,7 @@ impl Command {
             Command::Serve(_) => false,
             Command::Limits(command) => command.is_json(),
             Command::Templates(command) => command.is_json(),
+            Command::Usage(args) => args.client.json,
             Command::Reserve(args) => args.client.json,
             Command::Complete(args) => args.client.json,
             Command::Lease(args) => args.client.json,
@@ -227,6 +233,7 @@ mod tests {
             "templates put --file -",
             "templates list --namespace team",
             "templates delete a:{b}",
+            "usage",
             "reserve --key a=1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",

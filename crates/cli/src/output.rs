@@ -107,6 +107,33 @@ pub(crate) fn date(unix_ms: u64) -> String {
     utc_from(UnixMs::new(unix_ms), UnixMs::new(u64::try_from(now).unwrap_or(u64::MAX)))
 }
 
+/// The columns of the terminal behind standard output; `None` if it is not a terminal.
+pub(crate) fn width() -> Option<usize> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+}
+
+/// Formats `rows` like [`table`], in lines of at most `width` characters: the first column is cut where it is too wide.
+pub(crate) fn fitted<const COLUMNS: usize>(rows: &[[String; COLUMNS]], width: Option<usize>) -> String {
+    /// Characters that are left of a key in the narrowest terminal.
+    const FIRST_MIN: usize = 12;
+    let Some(width) = width else { return table(rows) };
+    let widest = |column: usize| rows.iter().map(|row| visible(&row[column]).chars().count()).max().unwrap_or(0);
+    let others: usize = (1..COLUMNS).map(|column| widest(column) + 2).sum();
+    let most = width.saturating_sub(others).max(FIRST_MIN);
+    let cut = |row: &[String; COLUMNS]| {
+        let mut row = row.clone();
+        if let Some(first) = row.first_mut()
+            && visible(first).chars().count() > most
+        {
+            let mut text: String = visible(first).chars().take(most - 1).collect();
+            text.push('\u{2026}');
+            *first = text;
+        }
+        row
+    };
+    table(&rows.iter().map(cut).collect::<Vec<_>>())
+}
+
 /// Formats `rows` with aligned columns. The first row is the header.
 pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| visible(&row[column]).chars().count()).max().unwrap_or(0);
@@ -162,6 +189,15 @@ mod tests {
         let rows = [["KEY", "KIND"], ["a:rpm", "rolling"], ["b", "c"]].map(|row| row.map(str::to_owned));
         assert_eq!(table(&rows), "KEY    KIND\na:rpm  rolling\nb      c\n");
         assert_eq!(table::<2>(&[]), "");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_by_a_shorter_first_column() {
+        let rows = [["KEY", "KIND"], ["tenant:acme:gpt-4o:rpm", "rolling"]].map(|row| row.map(str::to_owned));
+        assert_eq!(fitted(&rows, None), table(&rows));
+        assert_eq!(fitted(&rows, Some(80)), table(&rows));
+        assert_eq!(fitted(&rows, Some(24)), "KEY              KIND\ntenant:acme:gp\u{2026}  rolling\n");
+        assert_eq!(fitted(&rows, Some(1)), "KEY           KIND\ntenant:acme\u{2026}  rolling\n");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use earmark_core::{Definition, JobId, LeaseState, LimitKey, LimitStatus, NamespaceName, UnixMs, VaultName};
+use earmark_core::{
+    Definition, JobId, LeaseState, LimitKey, LimitStatus, LimitUsage, NamespaceName, UnixMs, UsageSort, VaultName,
+};
 
 /// Where sequenced writes belong: a namespace, or a vault of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,28 @@ pub struct LimitView {
     pub status: LimitStatus,
     /// The number of times the limit was put or deleted.
     pub revision: u64,
+}
+
+/// Which limits to list with their usage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Only limits whose key begins like this.
+    pub prefix: Option<LimitKey>,
+    /// The order. Only a list by key has further pages.
+    pub sort: UsageSort,
+    /// `next` of the previous page.
+    pub after: Option<LimitKey>,
+    /// Limits on the page, 1 to 1,000; by default 1,000.
+    pub page_size: Option<u32>,
+}
+
+/// A list of limits with their usage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsagePage {
+    /// The limits, in the order of the query. The list does not say to which capacity a limit is decreasing.
+    pub usage: Vec<LimitUsage>,
+    /// `after` of the next page.
+    pub next: Option<LimitKey>,
 }
 
 /// A lease, as far as the server remembers it.

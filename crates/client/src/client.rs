@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Usage, VaultName};
 
-use crate::answer::{LeaseView, LimitView, Scope};
+use crate::answer::{LeaseView, LimitView, Scope, UsagePage, UsageQuery};
 use crate::backoff::{Backoff, BackoffOptions};
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
@@ -16,7 +16,7 @@ use crate::http::ConnectionPool;
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
-    DeleteLimit, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, PutLimit, Request,
+    DeleteLimit, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListUsage, PutLimit, Request,
 };
 use crate::wire::{Grpc, Http, Wire};
 
@@ -216,6 +216,14 @@ impl Client {
     /// [`Failure::NotFound`] if the limit does not exist; or when no answer came in time.
     pub async fn usage(&self, key: &LimitKey, deadline: Deadline) -> Result<Usage, Failure> {
         self.ask(&GetUsage(key), deadline).await
+    }
+
+    /// Limits with their usage: a page by key, or the first ones by fullness or debt.
+    ///
+    /// # Errors
+    /// When the query is refused, or no answer came in time.
+    pub async fn usage_page(&self, query: &UsageQuery, deadline: Deadline) -> Result<UsagePage, Failure> {
+        self.ask(&ListUsage(query), deadline).await
     }
 
     /// One lease.

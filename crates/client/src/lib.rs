@@ -75,7 +75,10 @@ mod wire;
 mod writer;
 
 pub use address::{AddressError, ServerAddress};
-pub use answer::{Completed, Denial, LeaseView, LimitView, OperationOutcome, Receipt, Scope, WriteCode, WriteRefusal};
+pub use answer::{
+    Completed, Denial, LeaseView, LimitView, OperationOutcome, Receipt, Scope, UsagePage, UsageQuery, WriteCode,
+    WriteRefusal,
+};
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;
 pub use client::Client;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, LimitChange, LimitError, LimitQuery, PutLimitRequest, Refusal, ReserveAnswer as Answered,
-    ReserveRequest, SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota,
-    describe_write_error,
+    DeleteLimitRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PutLimitRequest, Refusal,
+    ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest,
+    describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -20,7 +20,9 @@ use earmark_proto::{convert, v1};
 use futures_util::FutureExt;
 
 use self::host::LocalHost;
-use crate::answer::{Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, WriteRefusal};
+use crate::answer::{
+    Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, UsagePage, UsageQuery, WriteRefusal,
+};
 use crate::failure::Failure;
 use crate::request::{CompleteItem, LimitViews, ReserveItem, Write};
 use crate::wire::Reader;
@@ -95,6 +97,17 @@ impl Local {
     pub(crate) async fn usage(&self, key: LimitKey) -> Result<Usage, Failure> {
         let found = self.backend.usage(self.namespace.clone(), key).await.map_err(failed)?;
         found.ok_or_else(no_such_limit)
+    }
+
+    pub(crate) async fn usage_page(&self, query: UsageQuery) -> Result<UsagePage, Failure> {
+        let UsageQuery { prefix, sort, after, page_size } = query;
+        let page_size = page_size.and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_MAX);
+        let query = earmark_admission::UsageQuery { prefix, sort, after, page_size };
+        match self.backend.usage_page(self.namespace.clone(), query).await {
+            Ok(page) => Ok(UsagePage { usage: page.usage, next: page.next }),
+            Err(UsageError::Backend(error)) => Err(failed(error)),
+            Err(error) => Err(Failure::Invalid { message: error.to_string() }),
+        }
     }
 
     pub(crate) async fn lease(&self, lease: LeaseId) -> Result<LeaseView, Failure> {

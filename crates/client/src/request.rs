@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
 #[cfg(feature = "local")]
 pub(crate) use limit::LimitViews;
-pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, PutLimit};
+pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, PutLimit};
 pub(crate) use write::{GetBalances, GetClientState, Write};
 
 use crate::deadline::Deadline;

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, TemplateInfo, Totals, Usage};
+use crate::limits::{Config, LeaseInfo, LimitInfo, LimitUsage, Limits, TemplateInfo, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -263,7 +263,26 @@ impl Book {
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitInfo>, Option<LimitKey>) {
-        self.limits.limit_page(now, namespace, (prefix, after), most)
+        let (slots, next) = self.limits.slot_page(namespace, (prefix, after), most);
+        (slots.into_iter().filter_map(|slot| self.limits.limit_info(now, slot)).collect(), next)
+    }
+
+    /// The usage of limits of a namespace, ordered by key. Reads the same keys as [`limit_page`](Book::limit_page), and
+    /// copies no texts but the keys.
+    #[must_use]
+    pub fn usage_page(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
+        most: usize,
+    ) -> (Vec<LimitUsage>, Option<LimitKey>) {
+        let (slots, next) = self.limits.slot_page(namespace, (prefix, after), most);
+        let usage = |slot| {
+            let (usage, (key, kind)) = (self.slot_usage(now, slot)?, self.limits.key_and_kind(slot)?);
+            Some(LimitUsage { key, kind, usage })
+        };
+        (slots.into_iter().filter_map(usage).collect(), next)
     }
 
     /// All templates of a namespace, ordered by key.
@@ -275,7 +294,10 @@ impl Book {
     /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
-        let slot = self.limits.state.limits.slot(limit)?;
+        self.slot_usage(now, self.limits.state.limits.slot(limit)?)
+    }
+
+    fn slot_usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {
         let usage = self.limits.usage(now, slot)?;
         Some(match self.limits.paying_balance(slot, &self.credits) {
             Some((account, asset)) => self.credits.usage(self.limits.at(now), (account, asset), usage.status),

@@ -36,10 +36,10 @@ use std::sync::Arc;
 
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
-    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, LedgerField,
-    NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
+    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, KindTag,
+    LedgerField, NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
-pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
+pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, UsageSort};
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
 

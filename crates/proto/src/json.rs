@@ -35,6 +35,7 @@ enums! {
     Overage, "OVERAGE_";
     Period, "PERIOD_";
     Overdraft, "OVERDRAFT_";
+    UsageSort, "USAGE_SORT_";
     WriteErrorCode, "";
 }
 

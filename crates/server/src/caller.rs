@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Operation, Principal, Role};
+use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Operation, Principal, Role, VaultName};
 
 use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
 use crate::budget::BytesUsed;
@@ -221,6 +221,12 @@ impl Caller {
     /// Rejects a request about the limits of another namespace, unless the caller administers the server.
     pub(crate) fn check_limits_of(&self, namespace: &NamespaceName) -> Result<(), AuthError> {
         if self.is_server_admin() { Ok(()) } else { self.check_namespace(namespace) }
+    }
+
+    /// Rejects a write to another namespace. Limits of other namespaces may be changed by an admin of the server; its
+    /// vaults may not.
+    pub(crate) fn check_write_to(&self, namespace: &NamespaceName, vault: Option<&VaultName>) -> Result<(), AuthError> {
+        if vault.is_none() { self.check_limits_of(namespace) } else { self.check_namespace(namespace) }
     }
 
     /// Rejects operations that need a higher role than writes do.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError,
-    PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
-    describe_write_error,
+    PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer,
+    WriteRequest, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, WriteError};
 use tokio::task::JoinError;
@@ -55,6 +55,12 @@ impl RequestContext {
     pub(crate) async fn admit_audit(&self, app: &App) -> Result<WorkPermit<'_>, AuthError> {
         app.auth.charge_audit(&self.caller)?;
         self.acquire(usize::MAX).await
+    }
+
+    /// Charges a list of limits with their usage. One that reads all limits is charged like an audit, and waits until no
+    /// other request of the caller is executed.
+    pub(crate) async fn admit_usage(&self, app: &App, query: &UsageQuery) -> Result<WorkPermit<'_>, AuthError> {
+        if query.reads_all() { self.admit_audit(app).await } else { self.admit(app, query.page_size).await }
     }
 
     /// Waits for the permits of `items` items. They are held until the response is built.

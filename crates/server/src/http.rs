@@ -20,6 +20,7 @@ mod schema;
 mod serve;
 mod shape;
 mod templates;
+mod usage;
 mod vaults;
 mod write;
 

@@ -53,6 +53,18 @@ impl Inner {
         Ok(usage(&info, totals.unwrap_or_default()))
     }
 
+    async fn usages(
+        self: Arc<Inner>,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Result<Vec<Usage>, BackendError> {
+        let tracked: Vec<Arc<TrackedLimit>> =
+            limits.iter().map(|info| self.table.limit(&namespace, &info.definition.key)).collect();
+        let tracked: Vec<&TrackedLimit> = tracked.iter().map(Arc::as_ref).collect();
+        let totals = self.read_limits(&tracked).await?;
+        Ok(limits.iter().zip(totals).map(|(info, totals)| usage(info, totals.unwrap_or_default())).collect())
+    }
+
     async fn lease(
         self: Arc<Inner>,
         namespace: NamespaceName,
@@ -161,6 +173,15 @@ impl Limits for TigerBeetleLimits {
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
         let work = Arc::clone(&self.inner).usage(namespace, limit);
+        Box::pin(async move { self.inner.within_deadline(work).await? })
+    }
+
+    fn usages(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<Usage>, BackendError>> {
+        let work = Arc::clone(&self.inner).usages(namespace, limits);
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
+use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, LimitUsage, NamespaceName, Principal, Usage};
 
 use super::Parts;
 use crate::backend::{
@@ -11,6 +11,11 @@ use crate::backend::{
 use crate::book_host::BookHost;
 use crate::limits::{EnforcedStatus, Registry};
 use crate::registry::is_deleting;
+use crate::usage::{UsageCollector, UsageError, UsagePage, UsageQuery};
+use crate::writes::PAGE_MAX;
+
+/// The most limits that are sorted by usage. Their usage is read from another system, a thousand limits at a time.
+const SORTED_MAX: usize = 10_000;
 
 /// The registry version of the last sweep that found nothing left to delete.
 pub(super) type SweptVersion = Option<u64>;
@@ -247,6 +252,53 @@ impl<H: BookHost> Parts<H> {
             return Ok(None);
         }
         self.limits.usage(namespace, limit).await.map(Some)
+    }
+
+    /// Limits with their usage: definitions from the registry, usage from where it is kept, in pages.
+    pub(super) async fn usage_page(
+        &self,
+        namespace: NamespaceName,
+        query: UsageQuery,
+    ) -> Result<UsagePage, UsageError> {
+        query.check()?;
+        self.registry.check_placement().map_err(BackendError::from)?;
+        let mut collector = UsageCollector::new(&query);
+        let (mut next, mut looked_at) = (query.after.clone(), 0_usize);
+        loop {
+            let (prefix, after, page_size) = (query.prefix.clone(), next, collector.piece(PAGE_MAX));
+            let piece = LimitQuery { prefix, after, page_size };
+            let LimitPage { limits, next: after } = Backend::limits(&self.registry, namespace.clone(), piece).await?;
+            looked_at = looked_at.saturating_add(limits.len());
+            if query.reads_all() && looked_at > SORTED_MAX {
+                return Err(UsageError::TooManyToSort { max: SORTED_MAX });
+            }
+            collector.add(self.usages(&namespace, limits).await?);
+            next = after;
+            if let Some(page) = collector.finish(next.as_ref()) {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// The usage of limits, in order, without those that are gone.
+    async fn usages(&self, namespace: &NamespaceName, limits: Vec<LimitInfo>) -> Result<Vec<LimitUsage>, BackendError> {
+        let limits: Vec<Arc<LimitInfo>> = limits.into_iter().map(Arc::new).collect();
+        let enforced: Vec<_> = limits.iter().filter(|limit| !is_credit(limit)).cloned().collect();
+        let mut enforced = self.limits.usages(namespace.clone(), enforced).await?.into_iter();
+        let mut usages = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let usage = if is_credit(&limit) {
+                let definition = Arc::new(limit.definition.clone());
+                Some(self.credits.usage(namespace.clone(), definition).await?)
+            } else {
+                enforced.next()
+            };
+            if let Some(usage) = usage.filter(|usage| usage.status != LimitStatus::Deleted) {
+                let (key, kind) = (limit.definition.key.clone(), limit.definition.kind.tag());
+                usages.push(LimitUsage { key, kind, usage });
+            }
+        }
+        Ok(usages)
     }
 
     /// Forgets deleted limits that are gone, if this process runs maintenance. Returns the version that was swept, so

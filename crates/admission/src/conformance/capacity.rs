@@ -1,10 +1,11 @@
 //! Changes of limits under traffic.
 
-use earmark_core::{Kind, LimitStatus, Principal, QuotaKind, SetQuotas};
+use earmark_core::{Kind, LimitStatus, Principal, QuotaKind, SetQuotas, UsageSort};
 
 use super::Harness;
 use super::driver::{Driver, MINUTE, SLOTS, definition, key, namespace};
 use crate::backend::{LimitError, LimitQuery, PutLimitRequest, Refusal, ReserveAnswer};
+use crate::usage::{UsageError, UsageQuery};
 
 /// A limit can be listed, read and deleted.
 pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
@@ -33,6 +34,43 @@ pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
     assert_eq!(driver.delete("tpm").await, Err(LimitError::NotFound));
     let answer = driver.reserve(driver.lease(), &[("tpm", 1)]).await;
     assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("tpm"))));
+}
+
+/// Lists show the usage that each limit has, in the order that was asked for.
+pub async fn usage_is_listed_by_key_and_by_what_is_used(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.put("tpm", MINUTE, 100).await;
+    driver.put("rpm", MINUTE, 10).await;
+    driver.put("slots", SLOTS, 3).await;
+    let lease = driver.admit(&[("tpm", 30), ("rpm", 1), ("slots", 3)]).await;
+    driver.admit(&[("tpm", 60)]).await;
+    driver.complete(lease, &[("tpm", 200), ("rpm", 1), ("slots", 1)]).await;
+    driver.admit(&[("slots", 2)]).await;
+    let list = |prefix: &str, sort, page_size| UsageQuery {
+        prefix: (!prefix.is_empty()).then(|| key(prefix)),
+        sort,
+        after: None,
+        page_size,
+    };
+    for (query, expected) in [
+        (list("", UsageSort::Key, 9), vec!["rpm", "slots", "tpm"]),
+        (list("", UsageSort::Fullness, 9), vec!["tpm", "slots", "rpm"]),
+        (list("", UsageSort::Fullness, 1), vec!["tpm"]),
+        (list("", UsageSort::Debt, 2), vec!["tpm", "rpm"]),
+        (list("s", UsageSort::Debt, 9), vec!["slots"]),
+        (list("nothing", UsageSort::Key, 9), vec![]),
+    ] {
+        let listed = driver.listed(query).await;
+        let keys: Vec<&str> = listed.usage.iter().map(|limit| limit.key.as_str()).collect();
+        assert_eq!((keys, listed.next), (expected, None));
+    }
+    let first = driver.listed(list("", UsageSort::Key, 2)).await;
+    assert_eq!((first.usage.len(), &first.next), (2, &Some(key("slots"))));
+    let rest = driver.listed(UsageQuery { after: first.next, ..UsageQuery::default() }).await;
+    assert_eq!((rest.usage.len(), rest.next), (1, None));
+    let sorted = UsageQuery { after: Some(key("a")), sort: UsageSort::Debt, ..UsageQuery::default() };
+    let refused = harness.backend().usage_page(namespace(), sorted).await;
+    assert!(matches!(refused, Err(UsageError::AfterSorted { .. })), "{refused:?}");
 }
 
 /// An increase of capacity applies at once.

@@ -1,11 +1,14 @@
 //! Credit holds: held together with the limits, settled at cost, released in time.
 
-use earmark_core::{AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft};
+use earmark_core::{
+    AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft, UsageSort,
+};
 
 use super::Harness;
 use super::credit_driver::{MAIN, account, credit, issue, open, open_vault, retire, transfer};
 use super::driver::{Driver, MINUTE, SLOTS, key, namespace};
 use crate::backend::{CompleteAnswer, Refusal, ReserveAnswer};
+use crate::usage::UsageQuery;
 
 /// Opens account `acme` with `amount` usd and a credit limit `usd` on it.
 async fn fill<H: Harness>(driver: &Driver<'_, H>, amount: u128, overage: Overage, timeout_seconds: u32) {
@@ -345,6 +348,8 @@ pub async fn credit_limits_can_be_read_changed_and_deleted(harness: &impl Harnes
     assert_eq!((read().await.definition, read().await.revision), (credit("usd", "main", "bob", 60), 2));
     driver.short(&[("usd", 6)]).await;
     driver.admit(&[("usd", 5)]).await;
+    let listed = driver.listed(UsageQuery { sort: UsageSort::Fullness, ..UsageQuery::default() }).await;
+    assert!(listed.usage.iter().any(|limit| limit.key == key("usd")), "{listed:?}");
     driver.settle(lease, None).await;
     assert_eq!((driver.sums().await, driver.purse("main", "bob").await), ((90, 0, 10), (0, 5)));
     // It is deleted at once, whatever it holds.

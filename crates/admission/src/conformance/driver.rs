@@ -9,6 +9,7 @@ use crate::backend::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
     PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
+use crate::usage::{UsagePage, UsageQuery};
 
 pub(super) const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
 pub(super) const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
@@ -105,6 +106,15 @@ impl<H: Harness> Driver<'_, H> {
     pub(super) async fn usage(&self, name: &str) -> Usage {
         let usage = self.0.backend().usage(namespace(), key(name)).await;
         usage.expect("a backend that answers").expect("a limit that exists")
+    }
+
+    /// A list of limits, in which each has the usage that it has alone.
+    pub(super) async fn listed(&self, query: UsageQuery) -> UsagePage {
+        let page = self.0.backend().usage_page(namespace(), query).await.expect("a backend that answers");
+        for limit in &page.usage {
+            assert_eq!(limit.usage, self.usage(limit.key.as_str()).await, "{}", limit.key);
+        }
+        page
     }
 
     pub(super) async fn reserved(&self, name: &str) -> u64 {

@@ -5,7 +5,7 @@ use earmark_proto::{convert, v1};
 use tonic::{Response, Status};
 
 use super::Request;
-use crate::answer::LimitView;
+use crate::answer::{LimitView, UsagePage, UsageQuery};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::http::{HttpRequest, Method, encoded};
@@ -14,6 +14,7 @@ use crate::local::Local;
 use crate::wire::{Grpc, Reader};
 
 const LIMITS: &str = "/v1/admin/limits";
+const USAGE: &str = "/v1/usage";
 
 /// Creates a limit or changes its definition.
 pub(crate) struct PutLimit<'a>(pub(crate) &'a Definition);
@@ -33,6 +34,9 @@ pub(crate) struct LimitViews {
     /// `after` of the next page.
     pub(crate) next: Option<LimitKey>,
 }
+/// Reads a page of limits with their usage.
+pub(crate) struct ListUsage<'a>(pub(crate) &'a UsageQuery);
+
 /// Reads the usage of a limit.
 pub(crate) struct GetUsage<'a>(pub(crate) &'a LimitKey);
 
@@ -162,5 +166,43 @@ impl Request for GetUsage<'_> {
     #[cfg(feature = "local")]
     async fn local(&self, local: &Local) -> Result<Usage, Failure> {
         local.usage(self.0.clone()).await
+    }
+}
+
+impl Request for ListUsage<'_> {
+    type Message = v1::ListUsageResponse;
+    type Answer = UsagePage;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let UsageQuery { prefix, sort, after, page_size } = self.0;
+        let keys = [("prefix", prefix), ("after", after)].into_iter();
+        let keys = keys.filter_map(|(name, key)| Some(format!("&{name}={}", key.as_ref()?)));
+        let page_size = page_size.map(|size| format!("&page_size={size}"));
+        let path = format!("{USAGE}?sort={}", sort.name());
+        Ok(HttpRequest::new(Method::GET, keys.chain(page_size).fold(path, |path, part| path + &part)))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::ListUsageResponse>, Status> {
+        let UsageQuery { prefix, sort, after, page_size } = self.0;
+        let request = v1::ListUsageRequest {
+            namespace: grpc.owned_namespace(),
+            prefix: prefix.as_ref().map(ToString::to_string),
+            sort: convert::sort_of(*sort).into(),
+            after: after.as_ref().map(ToString::to_string),
+            page_size: *page_size,
+        };
+        grpc.limits().list_usage(grpc.request(request, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::ListUsageResponse) -> Result<UsagePage, Failure> {
+        let next = message.next.as_deref().map(LimitKey::new).transpose();
+        let next = next.map_err(|error| reader.unexpected(error))?;
+        let usage = message.usage.iter().map(|limit| reader.converted(convert::limit_usage_in(limit)));
+        Ok(UsagePage { usage: usage.collect::<Result<_, _>>()?, next })
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<UsagePage, Failure> {
+        local.usage_page(self.0.clone()).await
     }
 }

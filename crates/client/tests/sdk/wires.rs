@@ -1,7 +1,9 @@
 //! The same answers over HTTP, over gRPC and without a server.
 
-use earmark_client::core::{CreditTerms, JobId, Kind, LeaseId, LeaseState, LimitStatus, Operation, Overdraft};
-use earmark_client::{Client, Failure, OperationOutcome, Protocol, Scope, Writer, WriterOptions};
+use earmark_client::core::{
+    CreditTerms, JobId, Kind, LeaseId, LeaseState, LimitStatus, Operation, Overdraft, UsageSort,
+};
+use earmark_client::{Client, Failure, OperationOutcome, Protocol, Scope, UsageQuery, Writer, WriterOptions};
 use tempfile::TempDir;
 
 use crate::fixture::{TestServer, client_of, each_way, limiter, scope};
@@ -29,6 +31,12 @@ async fn limits_are_put_read_and_deleted_every_way() {
         let found = client.limit(&key("b"), soon()).await.unwrap();
         assert_eq!((found.definition, found.status, found.revision), (definitions[1].clone(), LimitStatus::Active, 1));
         let usage = client.usage(&key("b"), soon()).await.unwrap();
+        let query = UsageQuery { prefix: Some(key("b")), sort: UsageSort::Fullness, ..UsageQuery::default() };
+        let listed = client.usage_page(&query, soon()).await.unwrap();
+        assert_eq!((listed.usage.len(), &listed.usage[0].key, &listed.next), (1, &key("b"), &None), "{way}");
+        assert_eq!(listed.usage[0].usage.reserved, usage.reserved, "{way}");
+        let refused = UsageQuery { after: Some(key("a")), ..query };
+        assert!(matches!(client.usage_page(&refused, soon()).await, Err(Failure::Invalid { .. })), "{way}");
         assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 0, 100, 0), "{way}");
         assert_eq!(client.delete_limit(&key("b"), soon()).await, Ok(LimitStatus::Deleted), "{way}");
         for missing in [

@@ -163,6 +163,17 @@ impl Kind {
         }
     }
 
+    /// The kind without its terms.
+    #[must_use]
+    pub const fn tag(&self) -> KindTag {
+        match self {
+            Kind::Rolling { .. } => KindTag::Rolling,
+            Kind::Concurrency { .. } => KindTag::Concurrency,
+            Kind::Credit(_) => KindTag::Credit,
+            Kind::Calendar { .. } => KindTag::Calendar,
+        }
+    }
+
     /// Whether both are of the same kind.
     #[must_use]
     pub const fn is_same_kind(&self, other: &Kind) -> bool {
@@ -190,6 +201,32 @@ impl Kind {
 
     pub(crate) const fn is_credit(&self) -> bool {
         matches!(self, Kind::Credit(_))
+    }
+}
+
+/// A kind of limit without its terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KindTag {
+    /// See [`Kind::Rolling`].
+    Rolling,
+    /// See [`Kind::Concurrency`].
+    Concurrency,
+    /// See [`Kind::Credit`].
+    Credit,
+    /// See [`Kind::Calendar`].
+    Calendar,
+}
+
+impl KindTag {
+    /// The name of the kind, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            KindTag::Rolling => "rolling",
+            KindTag::Concurrency => "concurrency",
+            KindTag::Credit => "credit",
+            KindTag::Calendar => "calendar",
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::ops::Bound;
 
-use super::lease::{ends, is_forgotten};
-use super::{CreditTerms, Definition, Ending, Found, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
+use super::lease::{PartKind, ends, is_forgotten};
+use super::{CreditTerms, Definition, Ending, Found, KindTag, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -21,6 +21,55 @@ pub struct Usage {
     pub debt: u128,
     /// The status of the limit.
     pub status: LimitStatus,
+}
+
+/// A limit with its usage, as a list of limits shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitUsage {
+    /// The key.
+    pub key: LimitKey,
+    /// The kind.
+    pub kind: KindTag,
+    /// The usage.
+    pub usage: Usage,
+}
+
+/// The order of a list of limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UsageSort {
+    /// By key. Lists of this order have pages.
+    #[default]
+    Key,
+    /// The largest share of its capacity reserved first.
+    Fullness,
+    /// The largest debt first.
+    Debt,
+}
+
+impl UsageSort {
+    /// The names of the orders, in the API and on the command line.
+    pub const NAMES: [&'static str; 3] = ["key", "fullness", "debt"];
+
+    /// The order with a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<UsageSort> {
+        match name {
+            "key" => Some(UsageSort::Key),
+            "fullness" => Some(UsageSort::Fullness),
+            "debt" => Some(UsageSort::Debt),
+            _ => None,
+        }
+    }
+
+    /// The name of the order.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            UsageSort::Key => "key",
+            UsageSort::Fullness => "fullness",
+            UsageSort::Debt => "debt",
+        }
+    }
 }
 
 /// Totals over all limits.
@@ -132,15 +181,14 @@ impl Limits {
         Some(LimitInfo { definition, capacity: limit.capacity, status, revision, template })
     }
 
-    /// Limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the last of them
-    /// if there are more.
-    pub(crate) fn limit_page(
+    /// Slots of the limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the
+    /// last of them if there are more.
+    pub(crate) fn slot_page(
         &self,
-        now: UnixMs,
         namespace: NamespaceId,
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
-    ) -> (Vec<LimitInfo>, Option<LimitKey>) {
+    ) -> (Vec<LimitSlot>, Option<LimitKey>) {
         let start = match (prefix, after) {
             (Some(prefix), Some(after)) if after < prefix => Bound::Included(prefix.as_str()),
             (_, Some(after)) => Bound::Excluded(after.as_str()),
@@ -150,13 +198,24 @@ impl Limits {
         let is_in = |key: &LimitKey| prefix.is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()));
         let slots = self.keys.range(&self.state, namespace, start);
         let mut rest = slots.map_while(|slot| Some((slot, self.state.key(slot).filter(is_in)?)));
-        let (mut infos, mut last) = (Vec::new(), None);
+        let (mut slots, mut last) = (Vec::new(), None);
         for (slot, key) in rest.by_ref().take(most) {
-            infos.extend(self.limit_info(now, slot));
+            slots.push(slot);
             last = Some(key);
         }
         let next = rest.next().and(last);
-        (infos, next)
+        (slots, next)
+    }
+
+    /// The key and the kind of a limit.
+    pub(crate) fn key_and_kind(&self, slot: LimitSlot) -> Option<(LimitKey, KindTag)> {
+        let kind = match self.state.limits.get(slot)?.part_kind() {
+            PartKind::Rolling => KindTag::Rolling,
+            PartKind::Concurrency => KindTag::Concurrency,
+            PartKind::Calendar => KindTag::Calendar,
+            PartKind::Credit | PartKind::CreditExternal => KindTag::Credit,
+        };
+        Some((self.state.key(slot)?, kind))
     }
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {

@@ -1,8 +1,8 @@
 //! Limit definitions, status and usage.
 
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitKey, LimitStatus,
-    NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, Usage, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, KindTag, LimitInfo, LimitKey, LimitStatus,
+    LimitUsage, NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, Usage, UsageSort, VaultName,
 };
 
 use super::invalid::Invalid;
@@ -277,5 +277,52 @@ pub fn usage(usage: &Usage) -> v1::GetUsageResponse {
         debt: usage.debt.to_string(),
         status: status(usage.status).into(),
         pending_decrease_to: pending_decrease_to(usage.status),
+    }
+}
+
+/// Encodes a limit with its usage.
+#[must_use]
+pub fn limit_usage(limit: &LimitUsage) -> v1::LimitUsage {
+    let LimitUsage { key, kind, usage } = limit;
+    v1::LimitUsage {
+        key: key.to_string(),
+        kind: kind_of(*kind).into(),
+        capacity: usage.capacity,
+        reserved: usage.reserved,
+        available: usage.available,
+        debt: usage.debt.to_string(),
+        status: status(usage.status).into(),
+    }
+}
+
+const fn kind_of(kind: KindTag) -> v1::LimitKind {
+    match kind {
+        KindTag::Rolling => v1::LimitKind::Rolling,
+        KindTag::Concurrency => v1::LimitKind::Concurrency,
+        KindTag::Credit => v1::LimitKind::Credit,
+        KindTag::Calendar => v1::LimitKind::Calendar,
+    }
+}
+
+/// Decodes the order of a list.
+///
+/// # Errors
+/// When the order is unknown.
+pub fn sort(sort: i32) -> Result<UsageSort, Invalid> {
+    match v1::UsageSort::try_from(sort) {
+        Ok(v1::UsageSort::Unspecified | v1::UsageSort::Key) => Ok(UsageSort::Key),
+        Ok(v1::UsageSort::Fullness) => Ok(UsageSort::Fullness),
+        Ok(v1::UsageSort::Debt) => Ok(UsageSort::Debt),
+        Err(_) => Err(not_among("sort", sort, "key, fullness and debt")),
+    }
+}
+
+/// Encodes the order of a list.
+#[must_use]
+pub const fn sort_of(sort: UsageSort) -> v1::UsageSort {
+    match sort {
+        UsageSort::Key => v1::UsageSort::Key,
+        UsageSort::Fullness => v1::UsageSort::Fullness,
+        UsageSort::Debt => v1::UsageSort::Debt,
     }
 }

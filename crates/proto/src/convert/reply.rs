@@ -1,6 +1,8 @@
 //! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
-use earmark_core::{BalanceInfo, Definition, JobId, LeaseState, LimitStatus, Operation, Overdraft, Usage};
+use earmark_core::{
+    BalanceInfo, Definition, JobId, KindTag, LeaseState, LimitStatus, LimitUsage, Operation, Overdraft, Usage,
+};
 
 use super::invalid::Invalid;
 use super::limit::{definition, definition_of, not_among};
@@ -69,6 +71,30 @@ pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
         debt: number("debt", &message.debt)?,
         status: status_in(message.status, message.pending_decrease_to)?,
     })
+}
+
+/// Decodes a limit with its usage. The target of a decrease is not in a list, so a limit that is decreasing has target 0.
+///
+/// # Errors
+/// When a field is invalid.
+pub fn limit_usage_in(message: &v1::LimitUsage) -> Result<LimitUsage, Invalid> {
+    let kind = match v1::LimitKind::try_from(message.kind) {
+        Ok(v1::LimitKind::Rolling) => KindTag::Rolling,
+        Ok(v1::LimitKind::Concurrency) => KindTag::Concurrency,
+        Ok(v1::LimitKind::Credit) => KindTag::Credit,
+        Ok(v1::LimitKind::Calendar) => KindTag::Calendar,
+        Ok(v1::LimitKind::Unspecified) | Err(_) => {
+            return Err(not_among("kind", message.kind, "rolling, concurrency, credit and calendar"));
+        }
+    };
+    let usage = Usage {
+        capacity: message.capacity,
+        reserved: message.reserved,
+        available: message.available,
+        debt: number("debt", &message.debt)?,
+        status: status_in(message.status, Some(0))?,
+    };
+    Ok(LimitUsage { key: name("key", &message.key)?, kind, usage })
 }
 
 /// Decodes the balance of an account in one asset.

@@ -10,7 +10,7 @@ use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::limits::namespace_of;
+use super::limits::{namespace_of, namespace_of_limits};
 use super::status::{invalid, of_ledger, rejected};
 use crate::app::App;
 use crate::caller::AuthError;
@@ -49,8 +49,11 @@ impl LedgerService for Ledger {
         let context = context(&request)?;
         let v1::GetClientStateRequest { namespace, vault, client_id } = request.into_inner();
         let client = convert::name("client_id", &client_id).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(&context, namespace.as_deref())?;
         let vault = convert::optional_name("vault", vault.as_deref()).map_err(|error| invalid(&error))?;
+        let namespace = match &vault {
+            None => namespace_of_limits(&context, namespace.as_deref())?,
+            Some(_) => namespace_of(&context, namespace.as_deref())?,
+        };
         context.caller.check_client(&client).map_err(rejected)?;
         let state = self.0.backend.client_state(namespace, vault, client);
         let state = execute::read(&self.0, &context, state).await.map_err(|error| of_ledger(&error))?;
@@ -123,7 +126,8 @@ impl Ledger {
         use v1::write_response::Result as Kind;
         let WriteParts { namespace, vault, client, sequence, operations } = write;
         let caller = &context.caller;
-        caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(rejected)?;
+        let is_theirs = caller.check_write_to(&namespace, vault.as_ref());
+        is_theirs.and_then(|()| caller.check_client(&client)).map_err(rejected)?;
         caller.check_operations(&operations).map_err(rejected)?;
         let _permit = context.admit(&self.0, operations.len()).await.map_err(rejected)?;
         let actor = caller.actor.clone();

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use earmark_admission::{
     Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, LimitQuery,
-    PAGE_MAX, PutLimitRequest, ReserveAnswer, ReserveRequest,
+    PAGE_MAX, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
 };
-use earmark_core::{LeaseId, LimitKey, NamespaceName, UnixMs};
+use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, UnixMs};
 use earmark_proto::convert::{self, Invalid, Parts};
 use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::ledger::context;
-use super::status::{failed, failed_with, invalid, of_limit, rejected};
+use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
 use super::{quotas, templates};
 use crate::answer::{CompleteWire, ReserveWire};
 use crate::app::App;
@@ -118,17 +118,8 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::ListLimitsResponse>, Status> {
         let context = context(&request)?;
         let v1::ListLimitsRequest { namespace, prefix, after, page_size } = request.into_inner();
-        let namespace = namespace_of(&context, namespace.as_deref())?;
-        let optional = |field, text: Option<&str>| convert::optional_name(field, text).map_err(|error| invalid(&error));
-        let page_size = match page_size {
-            None => PAGE_MAX,
-            Some(size) => {
-                let size = usize::try_from(size).unwrap_or(usize::MAX);
-                Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
-            }
-        };
-        // An empty prefix is the default in protobuf, and means all limits.
-        let prefix = optional("prefix", prefix.as_deref().filter(|prefix| !prefix.is_empty()))?;
+        let namespace = namespace_of_limits(&context, namespace.as_deref())?;
+        let (page_size, prefix) = (page_size_of(page_size)?, prefix_of(prefix.as_deref())?);
         let query = LimitQuery { prefix, after: optional("after", after.as_deref())?, page_size };
         let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
         match execute::read(&self.0, &context, self.0.backend.limits(namespace, query)).await {
@@ -163,6 +154,27 @@ impl LimitsService for Limits {
             Ok(None) => Err(Status::not_found(LIMIT_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    async fn list_usage(
+        &self,
+        request: Request<v1::ListUsageRequest>,
+    ) -> Result<Response<v1::ListUsageResponse>, Status> {
+        let context = context(&request)?;
+        let v1::ListUsageRequest { namespace, prefix, sort, after, page_size } = request.into_inner();
+        let namespace = namespace_of_limits(&context, namespace.as_deref())?;
+        let query = UsageQuery {
+            prefix: prefix_of(prefix.as_deref())?,
+            sort: convert::sort(sort).map_err(|error| invalid(&error))?,
+            after: optional("after", after.as_deref())?,
+            page_size: page_size_of(page_size)?,
+        };
+        query.check().map_err(|error| of_usage(&error))?;
+        let _permit = context.admit_usage(&self.0, &query).await.map_err(rejected)?;
+        let page = execute::read(&self.0, &context, self.0.backend.usage_page(namespace, query)).await;
+        let page = page.map_err(|error| of_usage(&error))?;
+        let (usage, next) = (page.usage.iter().map(convert::limit_usage).collect(), page.next);
+        Ok(Response::new(v1::ListUsageResponse { usage, next: next.map(|key| key.to_string()) }))
     }
 
     async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Result<Response<v1::GetLeaseResponse>, Status> {
@@ -224,6 +236,29 @@ pub(super) fn namespace_of(context: &RequestContext, text: Option<&str>) -> Resu
     let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
     context.caller.check_namespace(&namespace).map_err(rejected)?;
     Ok(namespace)
+}
+
+/// The namespace of a request about limits: the caller's, or any for an admin of the server.
+pub(super) fn namespace_of_limits(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
+    let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
+    let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
+    context.caller.check_limits_of(&namespace).map_err(rejected)?;
+    Ok(namespace)
+}
+
+fn optional<T: std::str::FromStr<Err = NameError>>(field: &str, text: Option<&str>) -> Result<Option<T>, Status> {
+    convert::optional_name(field, text).map_err(|error| invalid(&error))
+}
+
+/// An empty prefix is the default in protobuf, and means all limits.
+fn prefix_of(prefix: Option<&str>) -> Result<Option<LimitKey>, Status> {
+    optional("prefix", prefix.filter(|prefix| !prefix.is_empty()))
+}
+
+fn page_size_of(page_size: Option<u32>) -> Result<usize, Status> {
+    let Some(size) = page_size else { return Ok(PAGE_MAX) };
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))
 }
 
 fn key_of(text: &str) -> Result<LimitKey, Status> {

@@ -1,6 +1,6 @@
 //! Errors as gRPC statuses.
 
-use earmark_admission::{BackendError, CreditReadError, LimitError};
+use earmark_admission::{BackendError, CreditReadError, LimitError, UsageError};
 use earmark_core::redact_api_keys;
 use earmark_proto::convert::Invalid;
 use tonic::Status;
@@ -59,6 +59,14 @@ pub(super) fn of_ledger(error: &CreditReadError) -> Status {
     match error {
         CreditReadError::Backend(error) => failed(error),
         other => Status::not_found(other.to_string()),
+    }
+}
+
+/// A refused or failed list of limits with their usage.
+pub(super) fn of_usage(error: &UsageError) -> Status {
+    match error {
+        UsageError::Backend(error) => failed(error),
+        other => Status::invalid_argument(other.to_string()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::execute::{self, LIMIT_NOT_FOUND};
 
 /// Limits of a page that is built at once: about a tenth of a millisecond of work.
-const SHORT_PAGE: usize = 100;
+pub(super) const SHORT_PAGE: usize = 100;
 
 pub(super) async fn put(app: &App, call: Call) -> Reply {
     let definition = match definition(&call) {
@@ -39,6 +39,10 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
+    let namespace = match call.named_namespace() {
+        Ok(namespace) => namespace,
+        Err(error) => return Reply::rejected(&error),
+    };
     // The query is already validated.
     let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
     let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX);
@@ -47,7 +51,7 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };
-    match execute::read(app, &call.context, app.backend.limits(call.namespace(), query)).await {
+    match execute::read(app, &call.context, app.backend.limits(namespace, query)).await {
         Ok(page) => page_reply(page, call.has_query()).await,
         Err(error) => failed(&error),
     }

@@ -37,6 +37,10 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
             let is_allowed = is_plain && value.parse().is_ok_and(|found: u64| (*min..=*max).contains(&found));
             (!is_allowed).then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
         }
+        Shape::Choice(texts) => {
+            let is_allowed = texts.contains(&value);
+            (!is_allowed).then(|| format!("{}: found {value:?}, allowed are {}", field.name, texts.join(", ")))
+        }
         Shape::LogPosition => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
             value.parse::<ChangeCursor>().err().map(wrong)

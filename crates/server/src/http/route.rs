@@ -14,7 +14,7 @@ use super::quotas::QuotasBody;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
-use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, templates, vaults, write};
+use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, templates, usage, vaults, write};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
@@ -156,7 +156,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 34] = [
+pub(crate) static ROUTES: [Route; 35] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -270,6 +270,14 @@ pub(crate) static ROUTES: [Route; 34] = [
         about: "Deletes a template. Its keys are unknown at once; reserved amounts settle as usual.",
         answers: &[answer(200, &["Done"], "Deleted."), BAD_QUERY, NO_TEMPLATE, FAILED, OVERLOADED],
         ..delete("/v1/admin/templates", Access::Write, |app, call| Box::pin(templates::delete(app, call)))
+    },
+    Route {
+        query: shape::USAGE_QUERY,
+        queue_cost: QueueCost::PerItem,
+        operation: "list_usage",
+        about: "Lists limits with their usage, by key in pages, or the first ones by fullness or debt.",
+        answers: &[answer(200, &["UsageList"], "A page."), BAD_QUERY, FAILED, OVERLOADED],
+        ..get("/v1/usage", Access::Read, |app, call| Box::pin(usage::list(app, call)))
     },
     Route {
         operation: "get_lease",

@@ -11,7 +11,7 @@ use super::reply::{
     UNAVAILABLE,
 };
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, WITH_PLACEHOLDERS, object};
-use super::{audit, cluster, keys, quotas, templates};
+use super::{audit, cluster, keys, quotas, templates, usage};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
     LIMIT_DECREASING, OVERLOADED, UNKNOWN_LIMIT_KEY,
@@ -39,6 +39,7 @@ pub(super) fn schemas() -> Value {
             &["next"],
         ),
         "Usage": usage(),
+        "UsageList": usage::schema(),
         "Lease": exactly(json!({"lease": lease()}), &[]),
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}, "message": {"type": "string"}}), &["message"]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
@@ -132,7 +133,7 @@ fn count() -> Value {
     Shape::Integer { min: 0, max: u64::MAX }.schema()
 }
 
-fn key() -> Value {
+pub(super) fn key() -> Value {
     Shape::Name(&LIMIT_KEY).schema()
 }
 
@@ -235,6 +236,18 @@ fn limit_info() -> Value {
 
 fn usage() -> Value {
     let mut properties = status_fields();
+    properties.extend(amounts());
+    exactly(Value::Object(properties), &[])
+}
+
+/// The names of the kinds.
+pub(super) fn kinds() -> Vec<&'static str> {
+    LIMIT_KINDS.iter().map(|kind| kind.name).collect()
+}
+
+/// The amounts of a limit in use.
+pub(super) fn amounts() -> Map<String, Value> {
+    let mut properties = Map::new();
     let of_credit = "For a credit limit: what its account";
     let capacity = format!("The capacity in force. {of_credit} holds and can spend.");
     properties.insert("capacity".into(), described(count(), &capacity));
@@ -245,7 +258,7 @@ fn usage() -> Value {
     let debt = format!("Usage that was never reserved. {of_credit} owes.");
     let debt = json!({"type": "integer", "minimum": 0, "description": debt});
     properties.insert("debt".into(), debt);
-    exactly(Value::Object(properties), &[])
+    properties
 }
 
 fn lease() -> Value {

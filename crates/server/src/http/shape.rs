@@ -9,7 +9,7 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELD
 use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
-    VaultName, parse_credit,
+    UsageSort, VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -256,38 +256,53 @@ const fn parameter(name: &'static str, shape: Shape, about: &'static str) -> Fie
 
 /// The query of `GET /v1/clients/{client_id}`.
 pub(super) const CLIENT_QUERY: &[Field] = &[
-    parameter("namespace", Shape::Name(&NAMESPACE), "The namespace; by default the caller's."),
+    NAMESPACE_PARAMETER,
     parameter("vault", Shape::Name(&VAULT), "The vault; without it, the stream of the namespace."),
 ];
 
 const PAGE_SIZE: Shape = Shape::Integer { min: 1, max: PAGE_MAX as u64 };
 
-const TEMPLATE_NAMESPACE: Field = parameter(
+const NAMESPACE_PARAMETER: Field = parameter(
     "namespace",
     Shape::Name(&NAMESPACE),
     "The namespace; by default the caller's. An admin of `default` may name any.",
 );
 
 /// The query of the list of templates.
-pub(super) const TEMPLATES_QUERY: &[Field] = &[TEMPLATE_NAMESPACE];
+pub(super) const TEMPLATES_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
 
 /// The query of a put template.
 pub(super) const PUT_TEMPLATE_QUERY: &[Field] = &[
-    TEMPLATE_NAMESPACE,
+    NAMESPACE_PARAMETER,
     parameter("expected_revision", Count::<0>::SHAPE, "The revision it must have; 0 if it must not exist."),
 ];
 
 /// The query of a deleted template.
 pub(super) const DELETE_TEMPLATE_QUERY: &[Field] = &[
     Field { is_required: true, ..parameter("key", Shape::Name(&TEMPLATE_KEY), "The key, with placeholders.") },
-    TEMPLATE_NAMESPACE,
+    NAMESPACE_PARAMETER,
     parameter("expected_revision", Count::<0>::SHAPE, "The revision it must have."),
 ];
 
 /// The query of the list of limits.
 pub(super) const LIMITS_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
     parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
     parameter("after", Shape::Name(&LIMIT_KEY), "`next` of the previous page."),
+    parameter("page_size", PAGE_SIZE, "Limits per page, by default 1,000."),
+];
+
+/// The query of the list of limits with their usage.
+pub(super) const USAGE_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
+    parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
+    parameter(
+        "sort",
+        Shape::Choice(&UsageSort::NAMES),
+        "The order, by default `key`. `fullness`: the largest reserved share of the capacity first. `debt`: the largest \
+         debt first. Both have one page.",
+    ),
+    parameter("after", Shape::Name(&LIMIT_KEY), "`next` of the previous page; only with the order by key."),
     parameter("page_size", PAGE_SIZE, "Limits per page, by default 1,000."),
 ];
 

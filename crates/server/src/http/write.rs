@@ -45,11 +45,12 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     // The query is already validated.
     let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
     let namespace = namespace.unwrap_or_else(|| call.namespace());
+    let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
     let caller = &call.context.caller;
-    if let Err(error) = caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)) {
+    let is_theirs = caller.check_write_to(&namespace, vault.as_ref());
+    if let Err(error) = is_theirs.and_then(|()| caller.check_client(&client)) {
         return Reply::rejected(&error);
     }
-    let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
     match execute::read(app, &call.context, app.backend.client_state(namespace, vault, client)).await {
         Ok(last_committed_sequence) => Reply::ok(&ClientState { last_committed_sequence }),
         Err(error) => failed(&error),
@@ -58,7 +59,7 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
 
 async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
     let caller = &call.context.caller;
-    let is_theirs = caller.check_namespace(&request.namespace);
+    let is_theirs = caller.check_write_to(&request.namespace, request.vault.as_ref());
     let may_write = is_theirs.and_then(|()| caller.check_client(&request.client));
     if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
         return Reply::rejected(&error);

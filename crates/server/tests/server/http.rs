@@ -20,5 +20,6 @@ mod reserve;
 mod shutdown;
 mod templates;
 mod tls;
+mod usage;
 mod wide_keys;
 mod writes;

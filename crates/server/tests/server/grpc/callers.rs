@@ -44,6 +44,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/PutTemplate", WRITE),
     ("/earmark.v1.LimitsService/ListTemplates", READ),
     ("/earmark.v1.LimitsService/DeleteTemplate", WRITE),
+    ("/earmark.v1.LimitsService/ListUsage", READ),
     ("/earmark.v1.LimitsService/GetLease", READ),
     ("/earmark.v1.LimitsService/GetQuotas", OPERATE),
     ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
@@ -255,6 +256,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
             namespace: named(),
             expected_revision: None,
         })),
+        asked!(limits.list_usage(v1::ListUsageRequest { namespace: named(), ..v1::ListUsageRequest::default() })),
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
         asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
         asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
@@ -267,7 +269,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 21] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 22] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

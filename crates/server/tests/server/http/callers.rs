@@ -25,7 +25,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 34] = [
+const MATRIX: [Row; 35] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
@@ -38,6 +38,7 @@ const MATRIX: [Row; 34] = [
     ("put", "/v1/admin/templates", WRITE),
     ("get", "/v1/admin/templates", READ),
     ("delete", "/v1/admin/templates", WRITE),
+    ("get", "/v1/usage", READ),
     ("get", "/v1/leases/{lease_id}", READ),
     ("post", "/v1/write", WRITE),
     ("post", "/v1/write/batch", WRITE),
@@ -80,6 +81,7 @@ async fn pages_and_writes_are_charged_by_their_items() {
             "/v1/vaults/main/accounts/revenue/entries?page_size=8",
         ),
         ("/v1/audit?page_size=1000", "/v1/admin/limits/x"),
+        ("/v1/usage", "/v1/usage?page_size=8"),
     ] {
         let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1_000)).await;
         for _ in 0..20 {

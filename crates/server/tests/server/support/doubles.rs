@@ -8,7 +8,7 @@ use earmark_admission::{
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
     DeleteTemplateRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery,
     LocalBook, MemberStatus, NewInvitation, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer,
-    ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -79,6 +79,10 @@ impl Backend for Broken {
     }
 
     fn usage(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        self.fail()
+    }
+
+    fn usage_page(&self, _: NamespaceName, _: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
         self.fail()
     }
 
@@ -277,6 +281,10 @@ impl Backend for Gate {
 
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         self.book.usage(namespace, key)
+    }
+
+    fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
+        self.book.usage_page(namespace, query)
     }
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {

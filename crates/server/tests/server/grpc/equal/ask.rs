@@ -6,7 +6,7 @@ use tonic::Response;
 
 use super::message::{
     batch_write, complete, definition, of_audit, of_balances, of_complete, of_entries, of_info, of_lease, of_reserve,
-    of_status, of_usage, of_write, reserve, write,
+    of_status, of_usage, of_usage_list, of_write, reserve, write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;
@@ -23,6 +23,8 @@ pub(super) enum Ask {
     Get(&'static str),
     List,
     Usage(&'static str),
+    /// Sort, prefix, after, page size.
+    ListUsage(&'static str, Option<&'static str>, Option<&'static str>, u32),
     Delete(&'static str),
     Lease(String),
     Write(Value),
@@ -53,6 +55,11 @@ impl Ask {
             Ask::Get(key) => get(format!("/v1/admin/limits/{}", key.replace(' ', "%20"))),
             Ask::List => get("/v1/admin/limits".into()),
             Ask::Usage(key) => get(format!("/v1/admin/limits/{key}/usage")),
+            Ask::ListUsage(sort, prefix, after, size) => {
+                let keys = [("prefix", prefix), ("after", after)].into_iter();
+                let keys = keys.filter_map(|(name, key)| Some(format!("&{name}={}", key.as_ref()?)));
+                get(keys.fold(format!("/v1/usage?sort={sort}&page_size={size}"), |path, part| path + &part))
+            }
             Ask::Delete(key) => ("DELETE", format!("/v1/admin/limits/{key}"), String::new()),
             Ask::Lease(lease) => get(format!("/v1/leases/{lease}")),
             Ask::Write(body) => post("/v1/write", body),
@@ -119,6 +126,13 @@ impl Ask {
             Ask::Usage(name) => {
                 let request = v1::GetUsageRequest { key: key(name), namespace };
                 of_usage(&client.get_usage(request).await?.into_inner())
+            }
+            Ask::ListUsage(sort, prefix, after, size) => {
+                let sort = format!("USAGE_SORT_{}", sort.to_uppercase());
+                let sort = v1::UsageSort::from_str_name(&sort).map_or(99, Into::into);
+                let (prefix, after) = (prefix.as_ref().map(key), after.as_ref().map(key));
+                let request = v1::ListUsageRequest { namespace, prefix, sort, after, page_size: Some(*size) };
+                of_usage_list(&client.list_usage(request).await?.into_inner())
             }
             Ask::Delete(name) => {
                 let request = v1::DeleteLimitRequest { key: key(name), namespace };

@@ -256,6 +256,16 @@ pub(super) fn of_usage(usage: &v1::GetUsageResponse) -> Value {
            "status": of_status(usage.status()), "pending_decrease_to": usage.pending_decrease_to})
 }
 
+pub(super) fn of_usage_list(response: &v1::ListUsageResponse) -> Value {
+    let limit = |it: &v1::LimitUsage| {
+        let kind = it.kind().as_str_name().trim_start_matches("LIMIT_KIND_").to_lowercase();
+        let debt: u64 = it.debt.parse().unwrap();
+        json!({"key": it.key, "kind": kind, "capacity": it.capacity, "reserved": it.reserved,
+               "available": it.available, "debt": debt, "status": of_status(it.status())})
+    };
+    json!({"usage": response.usage.iter().map(limit).collect::<Vec<_>>(), "next": response.next})
+}
+
 pub(super) fn of_balances(response: &v1::GetBalancesResponse) -> Value {
     let balance = |it: &v1::Balance| json!({"asset": it.asset, "available": it.available, "held": it.held, "pending": it.pending});
     json!({"balances": response.balances.iter().map(balance).collect::<Vec<_>>()})

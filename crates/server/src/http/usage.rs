@@ -1,0 +1,107 @@
+//! `GET /v1/usage`: limits with their usage.
+
+use earmark_admission::{BackendError, PAGE_MAX, UsageError, UsagePage, UsageQuery};
+use earmark_core::{LimitKey, LimitUsage, UsageSort};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::limits::{SHORT_PAGE, failed, name};
+use super::reply::Reply;
+use super::schema::{amounts, exactly, key, kinds};
+use super::serve::Call;
+use crate::app::App;
+use crate::execute;
+
+pub(super) async fn list(app: &App, call: Call) -> Reply {
+    let namespace = match call.named_namespace() {
+        Ok(namespace) => namespace,
+        Err(error) => return Reply::rejected(&error),
+    };
+    // The query is already validated.
+    let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
+    let query = UsageQuery {
+        prefix: key("prefix"),
+        sort: call.query("sort").and_then(UsageSort::from_name).unwrap_or_default(),
+        after: key("after"),
+        page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX),
+    };
+    if let Err(error) = query.check() {
+        return refused(&error);
+    }
+    let _permit = match call.context.admit_usage(app, &query).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match execute::read(app, &call.context, app.backend.usage_page(namespace, query)).await {
+        Ok(page) => page_reply(page).await,
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &UsageError) -> Reply {
+    match error {
+        UsageError::Backend(error) => failed(error),
+        other => Reply::invalid(&other.to_string()),
+    }
+}
+
+/// The response with a page. A long one is built off the runtime's threads.
+async fn page_reply(page: UsagePage) -> Reply {
+    let build = |page: &UsagePage| {
+        let usage = page.usage.iter().map(LimitUsageWire::of).collect();
+        Reply::ok(&PageWire { usage, next: page.next.as_ref().map(LimitKey::as_str) })
+    };
+    if page.usage.len() <= SHORT_PAGE {
+        return build(&page);
+    }
+    let built = tokio::task::spawn_blocking(move || build(&page)).await;
+    built.unwrap_or_else(|error| failed(&BackendError::Failed(error.to_string())))
+}
+
+#[derive(Serialize)]
+struct PageWire<'a> {
+    usage: Vec<LimitUsageWire<'a>>,
+    next: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct LimitUsageWire<'a> {
+    key: &'a str,
+    kind: &'static str,
+    capacity: u64,
+    reserved: u64,
+    available: u64,
+    debt: u128,
+    status: &'static str,
+}
+
+impl LimitUsageWire<'_> {
+    fn of(limit: &LimitUsage) -> LimitUsageWire<'_> {
+        let LimitUsage { key, kind, usage } = limit;
+        LimitUsageWire {
+            key: key.as_str(),
+            kind: kind.name(),
+            capacity: usage.capacity,
+            reserved: usage.reserved,
+            available: usage.available,
+            debt: usage.debt,
+            status: name(usage.status),
+        }
+    }
+}
+
+/// The schema of the response.
+pub(super) fn schema() -> Value {
+    let mut properties = amounts();
+    properties.insert("key".into(), key());
+    properties.insert("kind".into(), json!({"enum": kinds()}));
+    properties.insert("status".into(), json!({"enum": ["active", "decreasing"]}));
+    let next = "`after` of the next page; null on the last one, and in another order than by key.";
+    exactly(
+        json!({
+            "usage": {"type": "array", "maxItems": PAGE_MAX, "items": exactly(Value::Object(properties), &[])},
+            "next": {"type": ["string", "null"], "description": next},
+        }),
+        &[],
+    )
+}
