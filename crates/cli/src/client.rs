@@ -237,7 +237,8 @@ impl Client {
         }
     }
 
-    fn unexpected(&self, what: String) -> Failure {
+    /// An answer that a server of this version does not give.
+    pub(crate) fn unexpected(&self, what: String) -> Failure {
         Failure::UnexpectedAnswer { url: self.url.to_string(), what }
     }
 }

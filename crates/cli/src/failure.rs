@@ -18,6 +18,8 @@ pub(crate) enum Done {
     Denied,
     /// The server does not know the lease, so nothing was settled.
     UnknownLease,
+    /// The files and the server differ.
+    Different,
 }
 
 impl From<Done> for ExitCode {
@@ -25,6 +27,7 @@ impl From<Done> for ExitCode {
         ExitCode::from(match done {
             Done::Ok => 0,
             Done::Failed => 1,
+            Done::Different => 2,
             Done::Denied => 3,
             Done::UnknownLease => 4,
         })
@@ -56,6 +59,9 @@ pub(crate) enum Failure {
     /// The answer is not one of an Earmark server of this version.
     #[error("unexpected answer from {url}: {what}")]
     UnexpectedAnswer { url: String, what: String },
+    /// The server has something else than expected, or the files do.
+    #[error("{0}")]
+    Conflict(String),
     /// The server may or may not have applied the request.
     #[error("{source}; the outcome is unknown, repeat the command with --lease {lease}")]
     OutcomeUnknown { lease: LeaseId, source: Box<Failure> },
@@ -94,6 +100,7 @@ impl Failure {
             Failure::Unreachable { .. }
             | Failure::NoAnswer { .. }
             | Failure::Refused { .. }
+            | Failure::Conflict(_)
             | Failure::UnexpectedAnswer { .. }
             | Failure::OutcomeUnknown { .. }
             | Failure::Server(_)
@@ -132,6 +139,7 @@ impl Failure {
             Failure::Unreachable { .. } => "unreachable",
             Failure::NoAnswer { .. } => "no_answer",
             Failure::Refused { error, .. } => error,
+            Failure::Conflict(_) => "conflict",
             Failure::UnexpectedAnswer { .. } => "unexpected_answer",
             Failure::OutcomeUnknown { source, .. } => source.word(),
             Failure::Server(_)

@@ -8,6 +8,7 @@ mod bench;
 mod changes;
 mod client;
 mod cluster;
+mod code;
 mod complete;
 mod credentials;
 mod credit;
@@ -46,7 +47,7 @@ Environment:
 Exit codes:
   0  success; for reserve: allowed
   1  failure, such as no answer from the server
-  2  wrong command line, or a file that it names cannot be used
+  2  wrong command line, or a file that it names cannot be used; diff: there is a difference
   3  reserve: denied
   4  complete: the server does not know the lease, so nothing was settled
 
@@ -78,6 +79,15 @@ enum Command {
     /// Put, list and delete templates, whose keys have placeholders
     #[command(subcommand, after_help = templates::HELP)]
     Templates(templates::TemplatesCommand),
+    /// Make the limits of a server like those of files
+    #[command(after_help = code::APPLY_HELP)]
+    Apply(code::ApplyArgs),
+    /// Show how the limits of a server differ from those of files
+    #[command(after_help = code::DIFF_HELP)]
+    Diff(code::DiffArgs),
+    /// Write the limits of a server as a file
+    #[command(after_help = code::EXPORT_HELP)]
+    Export(code::ExportArgs),
     /// Show limits with their usage, the fullest or the most indebted first if you like
     #[command(after_help = usage::HELP)]
     Usage(usage::UsageArgs),
@@ -122,6 +132,9 @@ impl Command {
             Command::Serve(args) => serve::run(args),
             Command::Limits(command) => limits::run(command),
             Command::Templates(command) => templates::run(command),
+            Command::Apply(args) => code::apply(args),
+            Command::Diff(args) => code::diff(args),
+            Command::Export(args) => code::export(args),
             Command::Usage(args) => usage::run(args),
             Command::Reserve(args) => reserve::run(args),
             Command::Complete(args) => complete::run(args),
@@ -143,6 +156,9 @@ impl Command {
             Command::Serve(_) => false,
             Command::Limits(command) => command.is_json(),
             Command::Templates(command) => command.is_json(),
+            Command::Apply(args) => args.files.client.json,
+            Command::Diff(args) => args.files.client.json,
+            Command::Export(args) => args.client.json,
             Command::Usage(args) => args.client.json,
             Command::Reserve(args) => args.client.json,
             Command::Complete(args) => args.client.json,
@@ -234,6 +250,9 @@ mod tests {
             "templates list --namespace team",
             "templates delete a:{b}",
             "usage",
+            "apply a.yaml",
+            "diff a.yaml",
+            "export",
             "reserve --key a=1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",

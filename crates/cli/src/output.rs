@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// Prints `text`, made safe for a terminal. A closed pipe, such as that of `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    let printed = stdout.write_all(lines(text).as_bytes()).and_then(|()| stdout.flush());
+    let printed = stdout.write_all(visible_lines(text).as_bytes()).and_then(|()| stdout.flush());
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|source| Failure::System { what: "standard output", source }),
@@ -25,7 +25,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Prints a message on standard error, made safe for a terminal and without API keys. A closed standard error is
 /// ignored, because there is no other place for the message.
 pub(crate) fn complain(message: &str) {
-    _ = writeln!(io::stderr(), "{}", lines(&redact_api_keys(message)));
+    _ = writeln!(io::stderr(), "{}", visible_lines(&redact_api_keys(message)));
 }
 
 /// Prints `value` as one JSON object on one line.
@@ -42,7 +42,7 @@ pub(crate) fn shell_word(text: &str) -> Cow<'_, str> {
 }
 
 /// Each line of `text` with visible characters only.
-fn lines(text: &str) -> String {
+pub(crate) fn visible_lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 

@@ -1,7 +1,7 @@
 //! `earmark usage`: limits with their usage, by key or the fullest first.
 
 use clap::{Args, ValueEnum};
-use earmark_client::http::Method;
+use earmark_client::http::{Method, encoded};
 use earmark_core::{LimitKey, NamespaceName};
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +104,7 @@ impl UsageArgs {
         let prefix = self.prefix.as_ref().map(LimitKey::as_str);
         let namespace = self.namespace.as_ref().map(NamespaceName::as_str);
         let named = [("prefix", prefix), ("namespace", namespace), ("after", after)].into_iter();
-        let named = named.filter_map(|(name, value)| Some(format!("&{name}={}", value?)));
+        let named = named.filter_map(|(name, value)| Some(format!("&{name}={}", encoded(value?))));
         let count = count.map(|count| format!("&page_size={count}"));
         named.chain(count).fold(format!("/v1/usage?sort={}", self.sort.name()), |path, part| path + &part)
     }
@@ -174,8 +174,8 @@ mod tests {
         };
         assert_eq!(path("", None), "/v1/usage?sort=key");
         assert_eq!(
-            path("--prefix a: --namespace team", Some("a:b")),
-            "/v1/usage?sort=key&prefix=a:&namespace=team&after=a:b"
+            path("--prefix a: --namespace team", Some("a%b")),
+            "/v1/usage?sort=key&prefix=a:&namespace=team&after=a%25b"
         );
         assert_eq!(path("--sort debt --count 3", None), "/v1/usage?sort=debt&page_size=3");
     }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, LimitUsage, Limits, TemplateInfo, Totals, Usage};
+use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, TemplateInfo, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};

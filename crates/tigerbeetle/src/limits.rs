@@ -59,7 +59,7 @@ impl Inner {
         limits: Vec<Arc<LimitInfo>>,
     ) -> Result<Vec<Usage>, BackendError> {
         let tracked: Vec<Arc<TrackedLimit>> =
-            limits.iter().map(|info| self.table.limit(&namespace, &info.definition.key)).collect();
+            limits.iter().map(|info| self.table.limit(&name_of(&namespace, info), Some(info))).collect();
         let tracked: Vec<&TrackedLimit> = tracked.iter().map(Arc::as_ref).collect();
         let totals = self.read_limits(&tracked).await?;
         Ok(limits.iter().zip(totals).map(|(info, totals)| usage(info, totals.unwrap_or_default())).collect())

@@ -176,7 +176,7 @@ impl Request for ListUsage<'_> {
     fn http(&self) -> serde_json::Result<HttpRequest> {
         let UsageQuery { prefix, sort, after, page_size } = self.0;
         let keys = [("prefix", prefix), ("after", after)].into_iter();
-        let keys = keys.filter_map(|(name, key)| Some(format!("&{name}={}", key.as_ref()?)));
+        let keys = keys.filter_map(|(name, key)| Some(format!("&{name}={}", encoded(key.as_ref()?.as_str()))));
         let page_size = page_size.map(|size| format!("&page_size={size}"));
         let path = format!("{USAGE}?sort={}", sort.name());
         Ok(HttpRequest::new(Method::GET, keys.chain(page_size).fold(path, |path, part| path + &part)))

@@ -69,6 +69,7 @@ impl Drift {
 const LIMITS: &str = "/v1/admin/limits";
 const LIMIT: &str = "/v1/admin/limits/{key}";
 const USAGE: &str = "/v1/admin/limits/{key}/usage";
+const LIST_USAGE: &str = "/v1/usage";
 const TEMPLATES: &str = "/v1/admin/templates";
 const LEASE: &str = "/v1/leases/{lease_id}";
 const WRITE: &str = "/v1/write";
@@ -141,7 +142,9 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     }
     drift.ask(server, "DELETE", LIMIT, "s", &none).await;
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("s", 1)])).await;
-    for (path, name) in [(LIMITS, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)] {
+    for (path, name) in
+        [(LIMITS, ""), (LIST_USAGE, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)]
+    {
         drift.ask(server, "GET", path, name, &none).await;
     }
     for body in [complete(&lease, &[("a", 5), ("x", 1)]), complete(&lease, &[]), complete(&server.lease(), &[])] {
@@ -206,7 +209,7 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
         drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", amount)])).await;
         drift.ask(server, "POST", "/v1/complete", "", &complete(&lease, actuals)).await;
     }
-    for (path, name) in [(LIMITS, ""), (LIMIT, "u"), (USAGE, "u")] {
+    for (path, name) in [(LIMITS, ""), (LIST_USAGE, ""), (LIMIT, "u"), (USAGE, "u")] {
         drift.ask(server, "GET", path, name, &Value::Null).await;
     }
     write(drift, server, Some("main"), 2, json!([retire])).await;
@@ -270,8 +273,10 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
         drift.ask(server, method, path, bad, &none).await;
         drift.ask(server, method, path, absent, &none).await;
     }
-    let answer = server.ask("GET", "/v1/admin/limits?namespace=eu", "").await;
+    let answer = server.ask("GET", "/v1/admin/limits?names=eu", "").await;
     drift.check("GET", LIMITS, &answer);
+    let answer = server.ask("GET", "/v1/usage?sort=debt&after=a", "").await;
+    drift.check("GET", LIST_USAGE, &answer);
     let impatient = TestServer::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;
@@ -309,6 +314,7 @@ async fn failing(drift: &mut Drift) {
         write(drift, &server, None, 1, json!([])).await;
         for (method, path, name) in [
             ("GET", LIMITS, ""),
+            ("GET", LIST_USAGE, ""),
             ("GET", LIMIT, "a"),
             ("DELETE", LIMIT, "a"),
             ("GET", USAGE, "a"),
