@@ -5,10 +5,9 @@
 //! results for a while, so that a retry gets the original answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use crate::book::{NamespaceId, VaultId};
-use crate::id::ClientId;
+use crate::id::{ClientId, LeaseId};
 use crate::keys::ClientOwner;
 use crate::limits::index::{Found, Hash, Index, Reference};
 use crate::limits::slab::{NONE, Record, Slab};
@@ -51,6 +50,21 @@ pub(crate) struct Kept<R> {
 /// A hash of a client id and the names of its scope: half of a SHA-256 digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClientHash(pub(crate) [u8; 16]);
+
+/// A client id that was retired and is refused for ever.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RetiredClient {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) hash: ClientHash,
+}
+
+/// Retired clients are never removed, so they need no link.
+impl Record for RetiredClient {
+    fn link(&self) -> u32 {
+        NONE
+    }
+    fn set_link(&mut self, _: u32) {}
+}
 
 /// The decision about a sequence.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,7 +127,8 @@ impl<R: Clone + Default> Record for Stream<R> {
     }
 }
 
-/// A result kept for retries, and the stream it belongs to.
+/// A result kept for retries, and the stream it belongs to. The results of a retired client stay in the queue without
+/// a stream until their time is over.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent<R> {
     pub(crate) stream: u32,
@@ -121,9 +136,20 @@ pub(crate) struct Recent<R> {
     pub(crate) kept: Kept<R>,
 }
 
-impl<R> Recent<R> {
+impl<R: Default> Recent<R> {
+    /// The place of a result that was dropped.
+    pub(crate) fn of_retired(at: UnixMs) -> Recent<R> {
+        let kept = Kept { content: ContentHash::default(), at, result: R::default() };
+        Recent { stream: NONE, sequence: 0, kept }
+    }
+
     pub(crate) fn is_over(&self, now: UnixMs) -> bool {
         self.kept.at.plus_ms(RESULTS_MS) <= now
+    }
+
+    /// Whether its client was retired.
+    pub(crate) fn is_of_retired(&self) -> bool {
+        self.stream == NONE
     }
 }
 
@@ -132,8 +158,8 @@ pub(crate) struct Streams<R> {
     /// In the order in which the clients first wrote. A retired client leaves an empty record, which the next new
     /// client takes.
     streams: Slab<Stream<R>>,
-    /// The client ids that were retired and are refused for ever.
-    pub(crate) retired: Arc<BTreeSet<(NamespaceId, ClientHash)>>,
+    /// In the order in which they were retired.
+    pub(crate) retired: Slab<RetiredClient>,
     /// The results kept for retries, oldest first.
     pub(crate) recent: VecDeque<Recent<R>>,
 }
@@ -152,6 +178,7 @@ impl<R: Clone + Default> Streams<R> {
 pub(crate) struct Sequences<R> {
     pub(crate) state: Streams<R>,
     index: Index,
+    retired_index: Index,
     /// The position of each recent result, counted from `base`, which is the position of the oldest.
     numbers: BTreeMap<(u32, u64), u64>,
     base: u64,
@@ -165,8 +192,9 @@ pub(crate) struct Sequences<R> {
 impl<R: Clone + Default> Sequences<R> {
     pub(crate) fn new(clients_max: u32, table_seed: u64) -> Sequences<R> {
         Sequences {
-            state: Streams { streams: Slab::default(), retired: Arc::default(), recent: VecDeque::new() },
+            state: Streams { streams: Slab::default(), retired: Slab::default(), recent: VecDeque::new() },
             index: Index::new(table_seed),
+            retired_index: Index::new(table_seed),
             numbers: BTreeMap::new(),
             base: 0,
             clients_max,
@@ -179,7 +207,7 @@ impl<R: Clone + Default> Sequences<R> {
     pub(crate) fn share(&mut self) -> Streams<R> {
         Streams {
             streams: self.state.streams.share(),
-            retired: Arc::clone(&self.state.retired),
+            retired: self.state.retired.share(),
             recent: self.state.recent.clone(),
         }
     }
@@ -213,9 +241,10 @@ impl<R: Clone + Default> Sequences<R> {
         &mut self.counts[namespace]
     }
 
-    /// The number of clients, without retired ones.
+    /// The number of clients. Retired client ids count a little, so that all of them together are bounded too.
     fn live(&self) -> u32 {
-        self.state.len().saturating_sub(u32::try_from(self.free.len()).unwrap_or(u32::MAX))
+        let live = self.state.len().saturating_sub(u32::try_from(self.free.len()).unwrap_or(u32::MAX));
+        live.saturating_add(self.state.retired.used().div_ceil(RETIRED_PER_CLIENT))
     }
 
     /// The record of a client, if it has written in this scope and was not retired.
@@ -224,27 +253,30 @@ impl<R: Clone + Default> Sequences<R> {
     }
 
     pub(crate) fn has_retired(&self) -> bool {
-        !self.state.retired.is_empty()
+        self.state.retired.used() > 0
     }
 
     pub(crate) fn is_retired(&self, namespace: NamespaceId, hash: ClientHash) -> bool {
-        self.state.retired.contains(&(namespace, hash))
+        let is_meant = |reference: Reference| match reference.found() {
+            Found::Record(number) => {
+                let retired = self.state.retired.get(number);
+                retired.namespace == namespace && retired.hash == hash
+            }
+            Found::Tombstone(_) => false,
+        };
+        self.retired_index.find(self.retired_hash(namespace, hash), is_meant).is_some()
+    }
+
+    fn retired_hash(&self, namespace: NamespaceId, hash: ClientHash) -> Hash {
+        self.retired_index.hash(namespace, LeaseId::from_u128(u128::from_le_bytes(hash.0)))
     }
 
     /// Retires clients by their records: their memory is freed, and only a hash of each id stays.
     pub(crate) fn retire(&mut self, gone: &BTreeMap<u32, ClientHash>) {
-        let has_results = |number: &u32| self.numbers.range((*number, 0)..=(*number, u64::MAX)).next().is_some();
-        if gone.keys().any(has_results) {
-            (self.base, self.numbers) = (0, BTreeMap::new());
-            for recent in std::mem::take(&mut self.state.recent) {
-                if !gone.contains_key(&recent.stream) {
-                    self.push(recent);
-                }
-            }
-        }
         for (&number, &hash) in gone {
             let Stream { scope, client, .. } = std::mem::take(self.state.streams.get_mut(number));
             let Some(client) = client else { continue };
+            self.drop_results(number);
             let name = self.index.hash_name(scope.bits(), client.as_str());
             if let Some((position, _)) = self.index.find(name, |found| found == Reference::record(number)) {
                 self.index.remove(position);
@@ -256,14 +288,29 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
+    /// Drops the results of a stream. Their places in the queue stay, so that no other result moves.
+    fn drop_results(&mut self, stream: u32) {
+        let own = self.numbers.range((stream, 0)..=(stream, u64::MAX)).map(|(&key, &number)| (key, number));
+        for (key, number) in own.collect::<Vec<_>>() {
+            self.numbers.remove(&key);
+            let position = usize::try_from(number.wrapping_sub(self.base)).ok();
+            if let Some(recent) = position.and_then(|position| self.state.recent.get_mut(position)) {
+                let at = recent.kept.at;
+                *recent = Recent::of_retired(at);
+            }
+        }
+    }
+
     /// Adds a retired client id. Returns false if it is there already.
     pub(crate) fn restore_retired(&mut self, namespace: NamespaceId, hash: ClientHash) -> bool {
-        let is_new = Arc::make_mut(&mut self.state.retired).insert((namespace, hash));
-        if is_new {
-            let (_, retired) = self.count_mut(namespace);
-            *retired = retired.saturating_add(1);
+        if self.is_retired(namespace, hash) {
+            return false;
         }
-        is_new
+        let number = self.state.retired.insert(RetiredClient { namespace, hash });
+        self.retired_index.insert(self.retired_hash(namespace, hash), Reference::record(number));
+        let (_, retired) = self.count_mut(namespace);
+        *retired = retired.saturating_add(1);
+        true
     }
 
     /// Restores the empty record of a retired client.
@@ -363,7 +410,9 @@ impl<R: Clone + Default> Sequences<R> {
 
     fn push(&mut self, recent: Recent<R>) {
         let number = self.base.wrapping_add(self.state.recent.len() as u64);
-        self.numbers.insert((recent.stream, recent.sequence), number);
+        if !recent.is_of_retired() {
+            self.numbers.insert((recent.stream, recent.sequence), number);
+        }
         self.state.recent.push_back(recent);
     }
 
@@ -403,10 +452,11 @@ impl<R: Clone + Default> Sequences<R> {
     /// duplicate.
     pub(crate) fn restore_recent(&mut self, recent: Recent<R>) -> bool {
         let newest = self.state.recent.back().map_or(UnixMs::default(), |recent| recent.kept.at);
-        let is_known = self.state.get(recent.stream).is_some_and(|stream| recent.sequence <= stream.last);
+        let is_of_client = |stream: &Stream<R>| (1..=stream.last).contains(&recent.sequence);
+        let is_known = recent.is_of_retired() || self.state.get(recent.stream).is_some_and(is_of_client);
         let is_new = !self.numbers.contains_key(&(recent.stream, recent.sequence));
         let has_room = self.state.recent.len() < RESULTS_MAX;
-        let is_right = is_known && is_new && has_room && newest <= recent.kept.at && recent.sequence > 0;
+        let is_right = is_known && is_new && has_room && newest <= recent.kept.at;
         if is_right {
             self.push(recent);
         }

@@ -7,7 +7,8 @@ use crate::book::codec::{put_result, read_result};
 use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
 use crate::keys::ClientOwner;
-use crate::sequence::{ClientHash, ContentHash, Kept, Recent, Scope, Stream};
+use crate::limits::slab::NONE;
+use crate::sequence::{ClientHash, ContentHash, Kept, Recent, RetiredClient, Scope, Stream};
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -31,16 +32,15 @@ pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>
     put_kept(out, &stream.kept);
 }
 
-pub(super) fn put_retired(out: &mut Vec<u8>, (namespace, hash): (NamespaceId, ClientHash)) {
-    out.put_u16(namespace.0);
-    out.put(&hash.0);
+pub(super) fn put_retired(out: &mut Vec<u8>, retired: &RetiredClient) {
+    out.put_u16(retired.namespace.0);
+    out.put(&retired.hash.0);
 }
 
 pub(super) fn read_retired(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
     let (namespace, hash) = (NamespaceId(input.u16()?), ClientHash(input.u128()?.to_le_bytes()));
-    let is_in_order = book.sequences.state.retired.last().is_none_or(|last| *last < (namespace, hash));
-    if !is_in_order || !book.limits.has_namespace(namespace) || !book.sequences.restore_retired(namespace, hash) {
-        return Err(Malformed("retired clients are doubled, out of order or in no namespace"));
+    if !book.limits.has_namespace(namespace) || !book.sequences.restore_retired(namespace, hash) {
+        return Err(Malformed("retired clients are doubled or in no namespace"));
     }
     Ok(())
 }
@@ -76,6 +76,9 @@ pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> 
 /// The last result of a client is stored with the client; here it is only a reference.
 pub(super) fn put_recent(out: &mut Vec<u8>, recent: &Recent<Option<Arc<Receipt>>>, is_last: bool) {
     out.put_u32(recent.stream);
+    if recent.is_of_retired() {
+        return out.put_u64(recent.kept.at.get());
+    }
     out.put_u8(is_last.into());
     if !is_last {
         out.put_u64(recent.sequence);
@@ -85,6 +88,11 @@ pub(super) fn put_recent(out: &mut Vec<u8>, recent: &Recent<Option<Arc<Receipt>>
 
 pub(super) fn read_recent(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
     let stream = input.u32()?;
+    if stream == NONE {
+        let recent = Recent::of_retired(time(input)?);
+        let is_right = !recent.is_over(book.limits.state.now()) && book.sequences.restore_recent(recent);
+        return if is_right { Ok(()) } else { Err(Malformed("results are over, too many or out of order")) };
+    }
     let is_last = input.bool()?;
     let client = book.sequences.state.get(stream).ok_or(Malformed("a result is of no client"))?;
     let last = client.last;

@@ -14,7 +14,7 @@ use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
 use crate::limits::{Lease, LimitSlot, Reservation, State, Tombstone};
-use crate::sequence::{ClientHash, Streams};
+use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
 
@@ -68,7 +68,6 @@ impl Frozen {
             keys: Box::new(self.keys.all.values()),
             quotas: Box::new(QuotaRecord::all(&self.state)),
             templates: Box::new(all_templates(&self.state)),
-            retired: Box::new(self.streams.retired.iter().copied()),
             parts: Vec::new(),
         }
     }
@@ -93,7 +92,6 @@ pub struct Encoded<'a> {
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
     templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
-    retired: Box<dyn Iterator<Item = (NamespaceId, ClientHash)> + Send + 'a>,
     parts: Vec<Reservation>,
 }
 
@@ -173,9 +171,10 @@ impl Encoded<'_> {
                 }
             }
             Kind::Retired => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(retired) = self.retired.next() else { return };
-                    put_retired(block, retired);
+                let retired = &self.frozen.streams.retired;
+                while block.len() < BLOCK_BYTES && self.position < retired.used() {
+                    put_retired(block, retired.get(self.position));
+                    self.position = self.position.saturating_add(1);
                 }
             }
             Kind::End => {

@@ -56,7 +56,7 @@ impl Model {
         if write.sequence <= last {
             return self.written_before(write, vault, last);
         }
-        let is_full = self.clients() >= self.config.clients_max as usize;
+        let is_full = self.clients() + self.retired.len().div_ceil(16) >= self.config.clients_max as usize;
         if last == 0 && (is_full || !self.has_room(write.namespace, QuotaKind::Clients)) {
             return Err(WriteError::TooManyClients);
         }
