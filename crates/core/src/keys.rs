@@ -365,8 +365,13 @@ impl Keys {
     /// Whether another key of this namespace fits. At the maximum, a key that has ended is replaced.
     fn room(&self, now: UnixMs, namespace: &NamespaceName, quota: u64) -> Room {
         let own = Share::Own(namespace, quota);
-        let (of_default, of_others) = ([Share::All, own], [own, Share::OfOthers, Share::All]);
-        let shares = if namespace.is_default() { &of_default[..] } else { &of_others[..] };
+        // The own share comes first, because room in another share does not raise a quota. The quota of `default` is the
+        // whole table unless an admin sets another one.
+        let shares: &[Share<'_>] = match namespace.is_default() {
+            true if own.max() >= KEYS_MAX => &[Share::All],
+            true => &[own, Share::All],
+            false => &[own, Share::OfOthers, Share::All],
+        };
         let Some(full) = shares.iter().find(|share| self.count(**share) >= share.max()) else {
             return Room::Free;
         };

@@ -4,7 +4,7 @@ use earmark_core::{
     Actor, Book, Command, Complete, Config, CreateKey, Definition, DefinitionChange, DeleteLimit, InvalidWrite,
     JournalRecord, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitRef, NamespaceId,
     Operation, Outcome, Overage, Part, Principal, PutLimit, QuotaKind, Reserve, Restore, RevokeKey, Role, SecretHash,
-    TxId, Write, WriteError, WriteOutcome,
+    SetQuotas, TxId, Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -249,6 +249,30 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
     assert_eq!(book.keys().count(), KEYS_MAX);
     let again = restored(&whole(&mut book));
     assert_eq!(again.keys().count(), KEYS_MAX);
+}
+
+/// Regression: in a full table an ended key of any namespace made room for `default`, whatever its quota.
+#[test]
+fn a_full_table_does_not_raise_the_quota_of_default() {
+    let mut book = Book::new(Config::default(), 1);
+    for number in 0..1_000 {
+        make(&mut book, &create(&format!("k{number}")));
+    }
+    for space in 0..9 {
+        for number in 0..1_000 {
+            let namespace = format!("s{space}").parse().unwrap();
+            make(&mut book, &CreateKey { namespace, ..create(&format!("s{space}k{number}")) });
+        }
+    }
+    assert_eq!(book.keys().count(), KEYS_MAX);
+    let quotas = SetQuotas { namespace: "default".parse().unwrap(), quotas: [(QuotaKind::Keys, 1_000)].into() };
+    book.apply(START, Command::SetQuotas(&quotas));
+    let revoke = |id: &str| RevokeKey { id: id.parse().unwrap(), namespace: None, actor: "client:k0".parse().unwrap() };
+    book.apply(START, Command::RevokeKey(&revoke("s3k7")));
+    assert_eq!(make(&mut book, &create("more")), KeyOutcome::QuotaExceeded(QuotaKind::Keys));
+    book.apply(START, Command::RevokeKey(&revoke("k7")));
+    assert!(matches!(make(&mut book, &create("more")), KeyOutcome::Created(_)));
+    assert!(book.keys().all(|key| key.id.as_str() != "k7"));
 }
 
 /// Regression: one bound for all namespaces let the admin of one namespace use up all keys.
