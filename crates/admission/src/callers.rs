@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    API_KEY_PREFIX, Actor, CreateKey, Definition, DefinitionChange, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId,
-    KeyInfo, KeyName, LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role, SecretHash, TxId,
-    UnixMs, VaultName,
+    API_KEY_PREFIX, Actor, CreateKey, Definition, DefinitionChange, INVITATION_PREFIX, KEY_SECONDS_MAX, KEYS_MAX,
+    KeyChange, KeyId, KeyInfo, KeyName, LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role,
+    SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -238,7 +238,7 @@ impl Token {
         let mut bytes = [0_u8; SECRET_CHARS];
         getrandom::fill(&mut bytes).map_err(|error| NoRandomness(error.to_string()))?;
         let secret: String = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte & 31)])).collect();
-        Ok(format!("emi_{secret}"))
+        Ok(format!("{INVITATION_PREFIX}{secret}"))
     }
 
     /// Parses a key. `None` for anything else, without a reason that would help to guess.

@@ -29,9 +29,11 @@ mod usage;
 mod write;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use earmark_admission::Token;
 use earmark_core::contains_api_key;
 
 use failure::{Done, Failure};
@@ -179,11 +181,25 @@ impl Command {
 const KEY_IN_ARGUMENTS: &str = "an argument looks like an API key; other users see the command line. Set EARMARK_KEY or \
      EARMARK_KEY_FILE instead, and revoke the key if others use this machine";
 
+/// Whether an argument has an API key or an invitation. A path, which may be named like one, must have a whole key.
+fn has_key(argument: &OsString) -> bool {
+    let text = argument.to_string_lossy();
+    if !contains_api_key(&text) {
+        return false;
+    }
+    let value = text.split_once('=').filter(|_| text.starts_with("--")).map_or(&*text, |(_, value)| value);
+    let value = value.strip_prefix("sqlite:").unwrap_or(value);
+    let is_path = (value.contains('/') && !value.contains("://")) || Path::new(value).exists();
+    let is_whole = |part: &str| Token::parse(part).is_some() || (part.len() > 50 && contains_api_key(part));
+    !is_path || text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_whole)
+}
+
 /// Parses the arguments. A message about them contains no API key.
 fn parse(arguments: &[OsString]) -> Result<Command, ExitCode> {
     let is_revoke =
         arguments.get(1).is_some_and(|word| word == "key") && arguments.get(2).is_some_and(|word| word == "revoke");
-    if !is_revoke && arguments.iter().any(|argument| contains_api_key(&argument.to_string_lossy())) {
+    // The first argument is the path of this program.
+    if !is_revoke && arguments.iter().skip(1).any(has_key) {
         output::complain(&format!("earmark: {KEY_IN_ARGUMENTS}"));
         return Err(ExitCode::from(2));
     }

@@ -11,7 +11,7 @@ mod name;
 pub(crate) mod pattern;
 
 pub use actor::Actor;
-pub use api_key::{API_KEY_PREFIX, LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
+pub use api_key::{API_KEY_PREFIX, INVITATION_PREFIX, LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
 pub use label::{EntryPurpose, Id128, Label, LeaseScope, LimitScope, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{

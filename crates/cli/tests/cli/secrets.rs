@@ -26,6 +26,10 @@ fn a_key_on_the_command_line_is_refused_and_not_repeated() {
         &["write", "--client", "c", "--sequence", "1", "--op", &format!(r#"{{"open_vault":{{"vault":"{KEY}"}}}}"#)],
         &["balance", "--account", &encoded],
         &["limits", "list", "--server", &format!("http://{KEY}@127.0.0.1:1")],
+        &["serve", "--data", &format!("/tmp/{KEY}")],
+        &["serve", "--data", &format!("--data=./{KEY}/x")],
+        &["limits", "get", "emk_4m8q"],
+        &["limits", "get", "emi_0123456789abcdefghjkmnpqrstvwxyz0123456789abcdefghjk"],
         &[KEY],
     ] {
         let ran = run(words).ends(2);
@@ -35,6 +39,18 @@ fn a_key_on_the_command_line_is_refused_and_not_repeated() {
     // A key to revoke is sent as its id, and a damaged one is not repeated.
     let ran = run(&["key", "revoke", &KEY[..40]]).ends(2);
     assert!(ran.stderr.contains("emk_***") && !ran.stderr.contains("4m8qk2v7d1xz"), "{ran:?}");
+}
+
+/// A folder named like the start of a key was refused.
+#[test]
+fn a_path_may_be_named_like_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("emk_data");
+    fs::create_dir(&data).unwrap();
+    for argument in [data.display().to_string(), format!("--limits={}/limits.json", data.display())] {
+        let ran = run(&["serve", "--in-memory", "--no-such-flag", &argument]).ends(2);
+        assert!(ran.stderr.contains("--no-such-flag"), "{ran:?}");
+    }
 }
 
 /// Answers every request with this body.
