@@ -89,8 +89,10 @@ fn create(path: &Path) {
     _ = private_file().write(true).create_new(true).open(path);
 }
 
-/// Takes the file and its companions from other users.
+/// Takes the file and its companions from other users. The path may be a link: SQLite puts the companions beside the file
+/// that it leads to.
 fn restrict_files(path: &Path) {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     for suffix in ["", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();
         file.push(suffix);

@@ -170,6 +170,13 @@ async fn the_file_and_its_companions_are_their_owners() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let [new, old] = ["new.db", "old.db"].map(|name| folder.path().join(name));
+    // A link was left alone, and so was the file behind it.
+    let (links, linked) = (tempfile::tempdir().unwrap(), folder.path().join("linked.db"));
+    std::fs::write(&linked, "").unwrap();
+    std::fs::set_permissions(&linked, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let link = links.path().join("link.db");
+    std::os::unix::fs::symlink(&linked, &link).unwrap();
+    let _linked = SqliteStore::open(&link, SqliteOptions::default()).await.unwrap();
     drop(SqliteStore::open(&old, SqliteOptions::default()).await.unwrap());
     for suffix in ["", "-wal", "-shm"] {
         let path = folder.path().join(format!("old.db{suffix}"));
