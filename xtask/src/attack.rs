@@ -6,6 +6,7 @@
 mod honest;
 mod kinds;
 mod nodes;
+mod usage;
 mod wire;
 
 use std::path::PathBuf;
@@ -14,9 +15,10 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use crate::run::{self, Failure};
-use honest::Seen;
+use honest::{Live, Seen};
 use kinds::{ATTACKS, Attack, Target};
 use nodes::Nodes;
+use usage::Usage;
 
 /// Seconds of each attack by default.
 pub(crate) const SECONDS_DEFAULT: u64 = 10;
@@ -29,6 +31,10 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const QUICK: Duration = Duration::from_millis(100);
 /// Time between two looks at the memory of the nodes.
 const SAMPLE: Duration = Duration::from_millis(250);
+/// Longest run without an attack, which only shows what is usual.
+const BASELINE_MAX: Duration = Duration::from_secs(10);
+/// Time between two lines about a long run.
+const PROGRESS: Duration = Duration::from_secs(60);
 /// Time for the limits that the attack `lists` lists.
 const PREPARATION_MAX: Duration = Duration::from_secs(120);
 /// The p99 of an honest reserve beside any one attack.
@@ -93,8 +99,7 @@ struct Row {
     name: &'static str,
     seen: Seen,
     attacks: u64,
-    memory: u64,
-    disk: u64,
+    usage: Usage,
     took: Duration,
 }
 
@@ -118,7 +123,9 @@ pub(crate) fn attack(options: &Options) -> Result<(), Failure> {
     let mut stage = Stage::prepare(&binary, options)?;
     let mut rows = Vec::new();
     for (number, (name, attacks)) in options.runs().into_iter().enumerate() {
-        let row = stage.run(number as u64, name, &attacks, Duration::from_secs(options.seconds));
+        let time = Duration::from_secs(options.seconds);
+        let time = if attacks.is_empty() { time.min(BASELINE_MAX) } else { time };
+        let row = stage.run(number as u64, name, &attacks, time);
         if rows.is_empty() {
             println!("{HEADER}");
         }
@@ -172,22 +179,28 @@ impl Stage {
     }
 
     fn run(&self, number: u64, name: &'static str, attacks: &[&Attack], time: Duration) -> Row {
-        let (target, addresses, is_over) = (self.target(number), self.nodes.honest(), AtomicBool::new(false));
-        let (mut seen, mut memory, start) = (Seen::default(), 0, Instant::now());
+        let (target, addresses, live) = (self.target(number), self.nodes.honest(), Live::default());
+        let (mut seen, mut usage, start) = (Seen::default(), Usage::default(), Instant::now());
+        let mut shown = Duration::ZERO;
         thread::scope(|scope| {
             attacks.iter().for_each(|attack| (attack.start)(scope, &target));
             let tenants = self.tenants.iter();
-            let callers: Vec<_> = tenants.flat_map(|key| honest::start(scope, &addresses, key, &is_over)).collect();
+            let callers: Vec<_> = tenants.flat_map(|key| honest::start(scope, &addresses, key, &live)).collect();
             while start.elapsed() < time {
-                memory = memory.max(self.nodes.memory());
+                usage.look(start.elapsed(), &self.nodes);
+                if start.elapsed() >= shown + PROGRESS {
+                    shown += PROGRESS;
+                    println!("{}", progress(start.elapsed(), &live, &usage));
+                }
                 sleep(SAMPLE);
             }
-            is_over.store(true, Ordering::Relaxed);
+            live.is_over.store(true, Ordering::Relaxed);
             callers.into_iter().filter_map(|caller| caller.join().ok()).for_each(|one| seen.add(one));
             target.is_over.store(true, Ordering::Relaxed);
         });
+        usage.look_at_disk(start.elapsed(), &self.nodes);
         let attacks = target.count.load(Ordering::Relaxed);
-        Row { name, seen, attacks, memory, disk: self.nodes.disk(), took: time }
+        Row { name, seen, attacks, usage, took: time }
     }
 
     /// Waits until the attack before does not slow the next one.
@@ -218,6 +231,18 @@ impl Stage {
     }
 }
 
+/// A line about a run that is under way.
+fn progress(elapsed: Duration, live: &Live, usage: &Usage) -> String {
+    format!(
+        "  after {} min: {} reserves, {} failed requests, {} MiB memory, {} MiB disk",
+        elapsed.as_secs() / 60,
+        live.reserves.load(Ordering::Relaxed),
+        live.failed.load(Ordering::Relaxed),
+        usage.memory() >> 20,
+        usage.disk() >> 20,
+    )
+}
+
 const HEADER: &str = "\
 attack     reserves/s       p50       p99   longest   failed   attacks/s   memory     disk";
 
@@ -235,18 +260,19 @@ fn line(row: &Row) -> String {
         ms(seen.quantile(1.0)),
         row.seen.failed,
         per_second(row.attacks as f64),
-        mib(row.memory),
-        mib(row.disk),
+        mib(row.usage.memory()),
+        mib(row.usage.disk()),
     )
 }
 
-/// Fails if an honest request failed, or took too long beside a single attack.
+/// Fails if an honest request failed, or took too long beside a single attack, or if memory or disk have no bound.
 fn verdict(rows: Vec<Row>) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for mut row in rows {
         if row.seen.failed > 0 {
             wrong.push(format!("{}: {} honest requests failed", row.name, row.seen.failed));
         }
+        wrong.extend(row.usage.problems().into_iter().map(|problem| format!("{}: {problem}", row.name)));
         let p99 = row.seen.quantile(0.99);
         if row.name != "all" && p99 > P99_MAX {
             wrong.push(format!("{}: p99 is {} ms, allowed are {}", row.name, p99.as_millis(), P99_MAX.as_millis()));
@@ -282,7 +308,7 @@ mod tests {
     fn slow_and_failed_requests_are_a_failure() {
         let row = |name, us, failed| {
             let seen = Seen { reserves_us: vec![us; 100], failed, failures: Vec::new() };
-            Row { name, seen, attacks: 0, memory: 0, disk: 0, took: Duration::from_secs(1) }
+            Row { name, seen, attacks: 0, usage: Usage::default(), took: Duration::from_secs(1) }
         };
         assert!(verdict(vec![row("idle", 49_000, 0), row("all", 90_000, 0)]).is_ok());
         let wrong = verdict(vec![row("idle", 51_000, 0), row("all", 1, 2)]).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,14 @@ const PAUSE: Duration = Duration::from_millis(3);
 const SHOWN_MAX: usize = 5;
 /// The limit of every tenant.
 pub(super) const LIMIT: &str = r#"{"key":"calls","kind":"rolling","capacity":1000000000,"window_seconds":60}"#;
+
+/// The end of a run, and its results so far.
+#[derive(Default)]
+pub(super) struct Live {
+    pub(super) is_over: AtomicBool,
+    pub(super) reserves: AtomicU64,
+    pub(super) failed: AtomicU64,
+}
 
 /// The results of a tenant.
 #[derive(Default)]
@@ -53,27 +61,28 @@ impl Seen {
     }
 }
 
-/// Starts the callers of a tenant. They stop once `is_over` is set.
+/// Starts the callers of a tenant. They stop once the run is over.
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     addresses: &'scope [SocketAddr],
     key: &'scope str,
-    is_over: &'scope AtomicBool,
+    live: &'scope Live,
 ) -> Vec<ScopedJoinHandle<'scope, Seen>> {
     let callers = addresses.iter().cycle().take(CALLERS.max(addresses.len()));
-    callers.map(|address| scope.spawn(move || call(*address, key, is_over))).collect()
+    callers.map(|address| scope.spawn(move || call(*address, key, live))).collect()
 }
 
-fn call(address: SocketAddr, key: &str, is_over: &AtomicBool) -> Seen {
+fn call(address: SocketAddr, key: &str, live: &Live) -> Seen {
     let mut seen = Seen::default();
     let mut connection: Option<(Wire, u32)> = None;
-    while !is_over.load(Ordering::Relaxed) {
+    while !live.is_over.load(Ordering::Relaxed) {
         let start = Instant::now();
         let kept = connection.take().filter(|(_, used)| *used < REQUESTS_PER_CONNECTION);
         let (mut wire, used) = match kept.map_or_else(|| Wire::connect(address).map(|wire| (wire, 0)), Ok) {
             Ok(connected) => connected,
             Err(error) => {
                 seen.fail(format!("connect: {}", describe(&error)));
+                live.failed.fetch_add(1, Ordering::Relaxed);
                 sleep(PAUSE);
                 continue;
             }
@@ -82,9 +91,13 @@ fn call(address: SocketAddr, key: &str, is_over: &AtomicBool) -> Seen {
         match reserve_and_complete(&mut wire, key, &lease, start) {
             Ok(took) => {
                 seen.reserves_us.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                live.reserves.fetch_add(1, Ordering::Relaxed);
                 connection = Some((wire, used + 2));
             }
-            Err(why) => seen.fail(why),
+            Err(why) => {
+                seen.fail(why);
+                live.failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         sleep(PAUSE);
     }
