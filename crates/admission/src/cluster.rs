@@ -16,6 +16,12 @@ pub trait Cluster: Send + Sync + 'static {
     /// Makes an invitation, with which new nodes may join, and returns its secret. `by` makes it.
     fn invite(&self, by: Actor, wanted: NewInvitation) -> Answer<'_, Result<String, ClusterError>>;
 
+    /// The invitations that nodes may still join with.
+    fn invitations(&self) -> Answer<'_, Result<Vec<InvitationInfo>, ClusterError>>;
+
+    /// Revokes an invitation. [`ClusterError::Refused`] if there is none with this id.
+    fn revoke_invitation(&self, id: InvitationId) -> Answer<'_, Result<(), ClusterError>>;
+
     /// Removes a node from the cluster.
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>>;
 
@@ -27,6 +33,49 @@ pub trait Cluster: Send + Sync + 'static {
 pub const INVITATION_USES_MAX: u32 = 64;
 /// The longest validity of an invitation that expires, in seconds: 366 days.
 pub const INVITATION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
+
+/// The public id of an invitation: the first 8 bytes of the hash of its secret. Displayed as 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InvitationId(pub u64);
+
+impl InvitationId {
+    /// The id of the invitation with this hash.
+    #[must_use]
+    pub fn of(hash: &[u8; 32]) -> InvitationId {
+        InvitationId(hash.first_chunk().copied().map_or(0, u64::from_be_bytes))
+    }
+}
+
+impl std::fmt::Display for InvitationId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl std::str::FromStr for InvitationId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<InvitationId, String> {
+        let is_id = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(InvitationId).ok_or_else(|| "allowed are the 16 hexadecimal digits of an invitation".to_owned())
+    }
+}
+
+/// An invitation without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvitationInfo {
+    /// Its id.
+    pub id: InvitationId,
+    /// Nodes that it still admits.
+    pub uses_left: u32,
+    /// The end of its validity by log time; `None` if it does not expire.
+    pub expires_at: Option<UnixMs>,
+    /// The admin that made it.
+    pub invited_by: Actor,
+    /// The nodes that joined with it.
+    pub nodes: Vec<u64>,
+}
 
 /// An invitation to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, Principal, QuotaUsage, SetQuotas, TemplateInfo, Usage, VaultName, WriteError,
+    LimitKey, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -366,6 +366,17 @@ impl<H: BookHost> Backend for Composed<H> {
     }
 
     fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
+        // A quota that nothing counts would be a false promise.
+        let ExternalParts { limits, credit } = self.0.setup.parts;
+        let elsewhere = [
+            (credit, QuotaKind::Accounts, "credit is kept in a database"),
+            (limits, QuotaKind::Leases, "limits are enforced by another system, which keeps the leases"),
+        ];
+        for (is_elsewhere, kind, why) in elsewhere {
+            if is_elsewhere && command.quotas.contains_key(&kind) {
+                return Box::pin(std::future::ready(Err(QuotaError::KeptElsewhere(kind, why))));
+            }
+        }
         self.0.registry.set_quotas_of(by, command)
     }
 

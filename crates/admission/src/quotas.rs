@@ -18,6 +18,9 @@ pub enum QuotaError {
     /// A quota is out of range.
     #[error("{0}: allowed are integers from 0 to {QUOTA_MAX}")]
     TooHigh(QuotaKind),
+    /// The resource is kept in another system, which does not count it.
+    #[error("{0}: this quota is not enforced, because {1}")]
+    KeptElsewhere(QuotaKind, &'static str),
     /// The namespace count is at its maximum.
     #[error("namespace: the namespace count is at its maximum")]
     TooManyNamespaces,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
-use earmark_admission::{INVITATION_SECONDS_MAX, INVITATION_USES_MAX};
+use earmark_admission::{INVITATION_SECONDS_MAX, INVITATION_USES_MAX, InvitationId};
 use earmark_client::http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ Examples:
   earmark cluster status
   earmark cluster add --node-id 4 --address 127.0.0.1:7104
   earmark cluster invite
+  earmark cluster invitations
   earmark cluster remove --node-id 2
   earmark cluster backup";
 
@@ -56,6 +57,15 @@ Examples:
   earmark cluster remove --node-id 2
   earmark cluster remove --node-id 2 --server http://127.0.0.1:7879 --json";
 
+const INVITATIONS_HELP: &str = "\
+Lists the invitations that have not expired, without their secrets. A revoked invitation admits no node any more; nodes
+that have joined with it stay.
+
+Examples:
+  earmark cluster invitations
+  earmark cluster invitations --revoke 0123456789abcdef
+  earmark cluster invitations --json | jq -r '.invitations[].id'";
+
 const BACKUP_HELP: &str = "\
 The node writes the backup to backups/NAME in its data folder and keeps serving. The backup contains every write that
 was acknowledged before the command. To restore it: earmark recover --from DIR/backups/NAME --to NEW.
@@ -77,6 +87,9 @@ pub(crate) enum ClusterCommand {
     /// Make an invitation, with which new nodes may join
     #[command(after_help = INVITE_HELP)]
     Invite(InviteArgs),
+    /// List the invitations, or revoke one
+    #[command(after_help = INVITATIONS_HELP)]
+    Invitations(InvitationsArgs),
     /// Remove a node from the cluster
     #[command(after_help = REMOVE_HELP)]
     Remove(RemoveArgs),
@@ -110,6 +123,15 @@ pub(crate) struct InviteArgs {
     client: ClientArgs,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct InvitationsArgs {
+    /// Id of an invitation to revoke
+    #[arg(long, value_name = "ID")]
+    revoke: Option<InvitationId>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
 /// Seconds until an invitation expires; 0 for never.
 fn expiry(text: &str) -> Result<u32, String> {
     match text {
@@ -139,6 +161,39 @@ pub(crate) struct BackupArgs {
 #[derive(Deserialize, Serialize)]
 struct Invitation {
     invitation: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct OpenInvitations {
+    invitations: Vec<OpenInvitation>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct OpenInvitation {
+    id: String,
+    uses_left: u32,
+    expires_at_unix_ms: Option<u64>,
+    invited_by: String,
+    nodes: Vec<u64>,
+}
+
+impl OpenInvitations {
+    fn text(&self) -> String {
+        if self.invitations.is_empty() {
+            return "no invitations\n".to_owned();
+        }
+        let line = |one: &OpenInvitation| {
+            let uses = if one.uses_left == 1 { "use" } else { "uses" };
+            let end = match one.expires_at_unix_ms {
+                Some(ms) => format!("expires at {}", output::date(ms)),
+                None => "does not expire".to_owned(),
+            };
+            let nodes: Vec<String> = one.nodes.iter().map(|node| format!(", joined by node {node}")).collect();
+            let (id, by) = (output::visible(&one.id), output::visible(&one.invited_by));
+            format!("{id}  {} {uses} left, {end}, made by {by}{}\n", one.uses_left, nodes.concat())
+        };
+        self.invitations.iter().map(line).collect()
+    }
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -179,6 +234,7 @@ impl ClusterCommand {
             ClusterCommand::Status(client) => client,
             ClusterCommand::Add(args) => &args.client,
             ClusterCommand::Invite(args) => &args.client,
+            ClusterCommand::Invitations(args) => &args.client,
             ClusterCommand::Remove(args) => &args.client,
             ClusterCommand::Backup(args) => &args.client,
         }
@@ -201,6 +257,14 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
             let wanted = json!({ "uses": uses, "expires_seconds": expires });
             let made: Invitation = request::send(args, Method::POST, &format!("{PATH}/invitations"), &wanted)?;
             output::show(args.json, &made, |made| format!("{}\n", output::visible(&made.invitation)))
+        }
+        ClusterCommand::Invitations(InvitationsArgs { revoke: None, .. }) => {
+            let open: OpenInvitations = request::get(args, &format!("{PATH}/invitations"))?;
+            output::show(args.json, &open, OpenInvitations::text)
+        }
+        ClusterCommand::Invitations(InvitationsArgs { revoke: Some(id), .. }) => {
+            let done: Value = request::delete(args, &format!("{PATH}/invitations/{id}"))?;
+            output::show(args.json, &done, |_| format!("invitation {id} is revoked\n"))
         }
         ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
             let done: Value = request::delete(args, &format!("{PATH}/members/{node_id}"))?;

@@ -80,7 +80,7 @@ impl Audience {
             "Hello" => Some(Audience::Nodes),
             "Join" => Some(Audience::Joining),
             "Append" | "Vote" | "JournalState" | "InstallSnapshot" | "Submit" | "ReadIndex" | "Add" | "Invite"
-            | "Remove" => Some(Audience::Members),
+            | "RevokeInvitation" | "Remove" => Some(Audience::Members),
             _ => None,
         }
     }
@@ -224,13 +224,20 @@ impl PeerAuth {
             Admission::Invitation(hash) => hash,
         };
         let now = self.clock.now(UnixMs::new(0)).map_or(UnixMs::new(0), |now| now.log);
-        let checked = roster.invitations.check(hash, (caller.node, caller.incarnation), now);
-        let is_leader = self.metrics.borrow().state == ServerState::Leader;
-        checked.map(drop).map_err(|error| match is_leader {
-            true => Status::new(EXCLUDED, error.to_string()),
-            // This node may not have heard of the invitation yet.
-            false => Status::failed_precondition(error.to_string()),
-        })
+        let check = |roster: &Roster| roster.invitations.check(hash, (caller.node, caller.incarnation), now).map(drop);
+        let Err(error) = check(roster) else { return Ok(()) };
+        let has_all = {
+            let metrics = self.metrics.borrow();
+            let applied = metrics.last_applied.map(|id| id.index);
+            metrics.state == ServerState::Leader && applied >= metrics.last_log_index
+        };
+        // The refusal is final only from a leader that has applied its whole log. Another node, or a leader that has just
+        // been elected, may not have applied the invitation yet.
+        match has_all.then(|| check(&self.applied_state.roster())) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(Status::new(EXCLUDED, error.to_string())),
+            None => Err(Status::failed_precondition(error.to_string())),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::fault::Fault;
 use crate::proposer::{NO_KEYS, Proposer, QueuedRequests, RaftBatchTarget};
 use crate::reads::Reads;
+use crate::service::LeaderContact;
 use crate::space::{NO_SPACE, needs_space};
 
 /// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
@@ -28,6 +29,7 @@ const RECORDS_LEFT: u64 = 1_000;
 /// Book host on a Raft log.
 pub struct NodeBookHost {
     pub(crate) proposer: Proposer,
+    pub(crate) last_leader_contact: LeaderContact,
     pub(crate) reads: Reads,
     pub(crate) submitter: Submitter<RaftBatchTarget>,
     pub(crate) is_stopped: AtomicBool,
@@ -197,7 +199,8 @@ impl BookHost for NodeBookHost {
             return Err(why);
         }
         match self.proposer.leader() {
-            Some(_) => Ok(()),
+            Some(leader) if leader.id == self.proposer.id => Ok(()),
+            Some(_) => self.last_leader_contact.problem(self.proposer.lease.saturating_mul(2)).map_or(Ok(()), Err),
             None => Err("no leader is known".into()),
         }
     }

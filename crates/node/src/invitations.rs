@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use earmark_admission::{InvitationId, InvitationInfo};
 use earmark_core::{Actor, SecretHash, UnixMs};
 
 use crate::entry::{CodecError, Input};
@@ -19,6 +20,7 @@ const FORMAT: u8 = 2;
 mod tag {
     pub(super) const CREATE: u8 = 1;
     pub(super) const REDEEM: u8 = 2;
+    pub(super) const REVOKE: u8 = 3;
 }
 
 /// Why a node may not join by an invitation.
@@ -55,6 +57,7 @@ pub(crate) struct InvitationChange {
 pub(crate) enum InvitationEdit {
     Create { hash: SecretHash, uses: u32, expires_at: Option<UnixMs>, invited_by: Actor },
     Redeem { hash: SecretHash, node: u64, incarnation: u128 },
+    Revoke { id: InvitationId },
 }
 
 impl Invitations {
@@ -84,6 +87,19 @@ impl Invitations {
         self.0.contains_key(hash.as_bytes())
     }
 
+    /// The invitations that have not expired at `now`, in the order of their ids.
+    pub(crate) fn list(&self, now: UnixMs) -> Vec<InvitationInfo> {
+        let open = self.0.iter().filter(|(_, invitation)| !invitation.is_expired(now));
+        let info = |(hash, invitation): (&[u8; 32], &Invitation)| InvitationInfo {
+            id: InvitationId::of(hash),
+            uses_left: invitation.uses_left,
+            expires_at: invitation.expires_at,
+            invited_by: invitation.invited_by.clone(),
+            nodes: invitation.redeemed.iter().map(|(node, _)| *node).collect(),
+        };
+        open.map(info).collect()
+    }
+
     /// Applies a log entry. A change that is not possible has no effect, so that its sender finds none.
     pub(crate) fn apply(&mut self, change: InvitationChange) {
         let InvitationChange { at, edit } = change;
@@ -95,6 +111,7 @@ impl Invitations {
                     self.0.entry(*hash.as_bytes()).or_insert(invitation);
                 }
             }
+            InvitationEdit::Revoke { id } => self.0.retain(|hash, _| InvitationId::of(hash) != id),
             InvitationEdit::Redeem { hash, node, incarnation } => {
                 if let Some(invitation) = self.0.get_mut(hash.as_bytes()) {
                     invitation.redeem((node, incarnation), at);
@@ -169,6 +186,10 @@ impl InvitationChange {
                 out.extend_from_slice(&node.to_le_bytes());
                 out.extend_from_slice(&incarnation.to_le_bytes());
             }
+            InvitationEdit::Revoke { id } => {
+                out.push(tag::REVOKE);
+                out.extend_from_slice(&id.0.to_le_bytes());
+            }
         }
         Batch(Bytes::from(out))
     }
@@ -192,6 +213,7 @@ impl InvitationChange {
             tag::REDEEM => {
                 InvitationEdit::Redeem { hash: take_hash(input)?, node: input.u64()?, incarnation: input.u128()? }
             }
+            tag::REVOKE => InvitationEdit::Revoke { id: InvitationId(input.u64()?) },
             found => return Err(CodecError::Tag { found }),
         };
         input.end()?;
@@ -290,6 +312,27 @@ mod tests {
         all.apply(at(200 + HOUR_MS, create(3, 1, None)));
         assert!(!all.contains(&hash(2)));
         assert_eq!(all.check(&hash(7), (4, 40), UnixMs::new(1)), Err(InvitationError::Unknown));
+    }
+
+    #[test]
+    fn invitations_are_listed_and_a_revoked_one_admits_nobody_and_frees_its_place() {
+        let mut all = Invitations::default();
+        all.apply(at(1, create(1, 2, Some(100))));
+        all.apply(at(1, create(2, 1, None)));
+        all.apply(at(2, redeem(1, 4, 40)));
+        let listed = all.list(UnixMs::new(99));
+        let id = |number| InvitationId::of(hash(number).as_bytes());
+        let one = listed.iter().find(|info| info.id == id(1)).unwrap();
+        assert_eq!((one.uses_left, one.expires_at, &one.nodes[..]), (1, Some(UnixMs::new(100)), &[4][..]));
+        assert_eq!(listed.len(), 2);
+        assert_eq!(all.list(UnixMs::new(100)).len(), 1, "an expired one is not listed");
+        all.apply(at(3, InvitationEdit::Revoke { id: id(1) }));
+        all.apply(at(3, InvitationEdit::Revoke { id: id(7) }));
+        for node in [(4, 40), (5, 50)] {
+            assert_eq!(all.check(&hash(1), node, UnixMs::new(3)), Err(InvitationError::Unknown));
+        }
+        assert_eq!(all.list(UnixMs::new(3)).len(), 1);
+        assert_eq!(id(1).to_string().parse::<InvitationId>(), Ok(id(1)));
     }
 
     #[test]

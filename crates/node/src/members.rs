@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_admission::INVITATION_USES_MAX;
+use earmark_admission::{INVITATION_USES_MAX, InvitationId};
 use earmark_core::{Actor, SecretHash};
-use earmark_proto::peer::InviteRequest;
+use earmark_proto::peer::{InviteRequest, RevokeInvitationRequest};
 use openraft::ChangeMembers;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -89,9 +89,22 @@ impl Members {
         match self.proposer.applied_state.roster().invitations.contains(&hash) {
             true => Ok(()),
             false => Err(MembersError::Refused(format!(
-                "{INVITATIONS_MAX} invitations are open; use them, or wait until they expire"
+                "{INVITATIONS_MAX} invitations are open; use or revoke some, or wait until they expire"
             ))),
         }
+    }
+
+    /// Revokes an invitation: an entry in the log.
+    pub(crate) async fn revoke_invitation(&self, id: InvitationId) -> Result<(), MembersError> {
+        if let Some(leader) = self.other_leader()? {
+            return self.proposer.peers.revoke_invitation(&leader, RevokeInvitationRequest { id: id.0 }).await;
+        }
+        timeout(self.proposer.deadline, self.settled()).await.map_err(|_| no_majority())??;
+        let now = self.proposer.now().map_err(unavailable)?.log;
+        if self.proposer.applied_state.roster().invitations.list(now).iter().all(|info| info.id != id) {
+            return Err(MembersError::Refused(format!("no invitation has the id {id}")));
+        }
+        self.change_invitations(InvitationEdit::Revoke { id }).await
     }
 
     async fn change_invitations(&self, edit: InvitationEdit) -> Result<(), MembersError> {

@@ -1,7 +1,7 @@
 //! Raft messages from this node to its peers.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +15,8 @@ use openraft::error::{
 };
 use openraft::network::{RPCOption, RPCTypes};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
-use openraft::{AnyError, CommittedLeaderId, RaftNetwork, RaftNetworkFactory, Snapshot};
-use tokio::sync::mpsc;
+use openraft::{AnyError, CommittedLeaderId, RaftMetrics, RaftNetwork, RaftNetworkFactory, Snapshot};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -49,6 +49,26 @@ pub(crate) struct Network {
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) applied_state: Arc<AppliedState>,
+    pub(crate) quorum: QuorumWatch,
+}
+
+/// Whether this node, as a leader, has a quorum. The metrics of Raft exist once Raft has its network.
+#[derive(Clone)]
+pub(crate) struct QuorumWatch {
+    pub(crate) lease: Duration,
+    pub(crate) metrics: Arc<OnceLock<watch::Receiver<RaftMetrics<u64, Member>>>>,
+}
+
+impl QuorumWatch {
+    pub(crate) fn new(lease: Duration) -> QuorumWatch {
+        QuorumWatch { lease, metrics: Arc::default() }
+    }
+
+    /// Whether no quorum has answered this leader for longer than its lease. A new leader has not been answered yet.
+    fn is_lacking(&self) -> bool {
+        let silence = self.metrics.get().and_then(|metrics| metrics.borrow().millis_since_quorum_ack);
+        silence.is_some_and(|ms| Duration::from_millis(ms) > self.lease)
+    }
 }
 
 impl RaftNetworkFactory<Types> for Network {
@@ -61,6 +81,7 @@ impl RaftNetworkFactory<Types> for Network {
             peers: self.peers.clone(),
             clock: Arc::clone(&self.clock),
             applied_state: Arc::clone(&self.applied_state),
+            quorum: self.quorum.clone(),
         }
     }
 }
@@ -72,6 +93,7 @@ pub(crate) struct Link {
     peers: Peers,
     clock: Arc<NodeClock>,
     applied_state: Arc<AppliedState>,
+    quorum: QuorumWatch,
 }
 
 impl Link {
@@ -192,6 +214,7 @@ impl RaftNetwork<Types> for Link {
             entries: entries.collect(),
             committed: rpc.leader_commit.map(entry_id),
             log_time_unix_ms: self.clock.now(last).map(|now| now.log.get()),
+            lacks_quorum: self.quorum.is_lacking(),
         };
         let (asked, is_asking) = (Instant::now(), request.log_time_unix_ms.is_none());
         let address = &self.target.address;

@@ -30,7 +30,7 @@ use crate::identity::Identity;
 use crate::journal::{JournalOptions, SEGMENT_BYTES};
 use crate::members::Members;
 use crate::net::{Connection, Listener, Net, RealNet};
-use crate::network::Network;
+use crate::network::{Network, QuorumWatch};
 use crate::peers::MESSAGE_BYTES_MAX;
 use crate::proposer::{Proposer, RaftBatchTarget};
 use crate::raft_log::{LogStore, Options as LogOptions};
@@ -213,12 +213,19 @@ impl Node {
         let last_leadership =
             last_leadership(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
         let clock = Arc::new(NodeClock::new(Arc::clone(&options.time), options.accept_time));
-        let network =
-            Network { id, peers: peers.clone(), clock: Arc::clone(&clock), applied_state: Arc::clone(&applied_state) };
+        let quorum = QuorumWatch::new(options.timing.lease());
+        let network = Network {
+            id,
+            peers: peers.clone(),
+            clock: Arc::clone(&clock),
+            applied_state: Arc::clone(&applied_state),
+            quorum: quorum.clone(),
+        };
         let config = Arc::new(config(&options)?);
         let machine = BookStateMachine::new(Arc::clone(&applied_state));
         let raft = Raft::new(id, config, network, log.clone(), machine).await;
         let raft = raft.map_err(|error| NodeError::Raft(error.to_string()))?;
+        _ = quorum.metrics.set(raft.metrics());
         if listener.is_none()
             && let Some(lacking) = lacks_listener(id, &raft).await
         {
@@ -255,8 +262,10 @@ impl Node {
     ) -> Node {
         let changing = Arc::default();
         let members = Members { proposer: proposer.clone(), cluster: identity.cluster, changing };
+        let last_leader_contact = LeaderContact::default();
         let host = Arc::new(NodeBookHost {
             proposer: proposer.clone(),
+            last_leader_contact: last_leader_contact.clone(),
             reads: Reads::start(proposer.clone(), last_leadership),
             submitter: Submitter::start(RaftBatchTarget::new(proposer.clone()), options.queue_max),
             is_stopped: AtomicBool::new(false),
@@ -269,7 +278,7 @@ impl Node {
             proposer,
             members,
             vouched: Arc::default(),
-            last_leader_contact: LeaderContact::default(),
+            last_leader_contact,
             host,
             backend,
             log,

@@ -14,7 +14,7 @@ use earmark_core::{Outcome, UnixMs};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
     AddRequest, HelloReply, HelloRequest, InviteRequest, JoinRequest, MembersReply, Peer, ReadIndexRequest,
-    RemoveRequest, Route, SubmitRequest, members_reply, read_index_reply, submit_reply,
+    RemoveRequest, RevokeInvitationRequest, Route, SubmitRequest, members_reply, read_index_reply, submit_reply,
 };
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
@@ -213,6 +213,16 @@ impl Peers {
     pub(crate) async fn invite(&self, leader: &Target, request: InviteRequest) -> Result<(), MembersError> {
         let mut client = self.client(leader);
         members_result(self.call(&leader.address, self.0.deadline, client.invite(request)).await)
+    }
+
+    /// Asks the leader to revoke an invitation.
+    pub(crate) async fn revoke_invitation(
+        &self,
+        leader: &Target,
+        request: RevokeInvitationRequest,
+    ) -> Result<(), MembersError> {
+        let mut client = self.client(leader);
+        members_result(self.call(&leader.address, self.0.deadline, client.revoke_invitation(request)).await)
     }
 
     /// Asks the leader to remove a node from the cluster.

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use earmark_admission::InvitationId;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
     AddRequest, AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, InviteRequest, JoinRequest,
     JournalStateReply, JournalStateRequest, LastOnDisk, MembersReply, Peer, ReadIndex, ReadIndexReply,
-    ReadIndexRequest, RemoveRequest, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest,
-    append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
+    ReadIndexRequest, RemoveRequest, RevokeInvitationRequest, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest,
+    VoteReply, VoteRequest, append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
 };
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use openraft::{CommittedLeaderId, Snapshot};
@@ -50,23 +51,41 @@ pub(crate) struct Service {
     pub(crate) last_leader_contact: LeaderContact,
 }
 
-/// When the last valid leader message arrived.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaderContact(Arc<Mutex<Instant>>);
+/// The last message of a leader.
+#[derive(Clone)]
+pub(crate) struct LeaderContact(Arc<Mutex<Contact>>);
+
+struct Contact {
+    at: Instant,
+    /// The leader said that it has no quorum.
+    lacks_quorum: bool,
+}
 
 impl Default for LeaderContact {
     fn default() -> LeaderContact {
-        LeaderContact(Arc::new(Mutex::new(Instant::now())))
+        LeaderContact(Arc::new(Mutex::new(Contact { at: Instant::now(), lacks_quorum: false })))
     }
 }
 
 impl LeaderContact {
     pub(crate) fn elapsed(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).at.elapsed()
     }
 
-    fn record(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Why a follower cannot expect its leader to commit. `silence_max` is the longest time without a message.
+    pub(crate) fn problem(&self, silence_max: Duration) -> Option<String> {
+        let contact = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match contact.at.elapsed() {
+            silence if silence > silence_max => {
+                Some(format!("the leader has not called this node for {:.1} s", silence.as_secs_f64()))
+            }
+            _ if contact.lacks_quorum => Some("no majority of the nodes answers the leader".into()),
+            _ => None,
+        }
+    }
+
+    fn record(&self, lacks_quorum: bool) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Contact { at: Instant::now(), lacks_quorum };
     }
 }
 
@@ -255,7 +274,7 @@ impl PeerService for Service {
         let mut log_time_unix_ms = None;
         // A sender that may append leads: it sends log time, or asks for it.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
-            self.last_leader_contact.record();
+            self.last_leader_contact.record(request.lacks_quorum);
             match request.log_time_unix_ms {
                 Some(now) => clock.learn(UnixMs::new(now)),
                 None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
@@ -357,6 +376,18 @@ impl PeerService for Service {
             false => Err(MembersError::Unavailable("this node is not the leader".into())),
         };
         Ok(Response::new(members_reply(made)))
+    }
+
+    async fn revoke_invitation(
+        &self,
+        request: Request<RevokeInvitationRequest>,
+    ) -> Result<Response<MembersReply>, Status> {
+        let RevokeInvitationRequest { id } = request.into_inner();
+        let revoked = match self.proposer.is_leader() {
+            true => self.members.revoke_invitation(InvitationId(id)).await,
+            false => Err(MembersError::Unavailable("this node is not the leader".into())),
+        };
+        Ok(Response::new(members_reply(revoked)))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {

@@ -27,7 +27,7 @@ pub(crate) struct App {
     /// The cluster, if the backend is a node of one.
     pub(crate) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(crate) auth: Auth,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
     /// Timeout between two pieces of a body.
@@ -43,7 +43,7 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(backend: Arc<dyn Backend>, options: &ServerOptions, auth: AuthOptions) -> Result<App, NameError> {
-        let metrics = Metrics::new();
+        let metrics = Arc::new(Metrics::new());
         Ok(App {
             backend,
             cluster: OnceLock::new(),

@@ -19,7 +19,7 @@ use earmark_admission::{Backend, Token};
 use earmark_core::{Actor, KeyInfo, LimitKey, NameError, NamespaceName};
 use metrics::Counter;
 
-use crate::caller::{Access, AuthError, Caller, CallerShares};
+use crate::caller::{Access, AuthError, Caller, CallerShares, NamespaceShares};
 use crate::client_network::ClientNetwork;
 use crate::places::ConnectionState;
 use crate::shared_map::SharedMap;
@@ -99,6 +99,7 @@ pub(crate) struct Auth {
     rate: Option<RequestRate>,
     queues: Option<FairQueues>,
     shares: SharedMap<LimitKey, CallerShares>,
+    namespace_shares: SharedMap<NamespaceName, NamespaceShares>,
     refusal_delays: RefusalDelays,
     failed_logins: FailedLogins,
     /// Credentials are required. Never reset: the last admin key cannot be revoked.
@@ -118,6 +119,7 @@ impl Auth {
             rate: options.requests_per_second.map(RequestRate::new),
             queues: options.queue.map(|limits| FairQueues::new(limits, metrics.queue)),
             shares: SharedMap::default(),
+            namespace_shares: SharedMap::default(),
             refusal_delays: RefusalDelays::default(),
             failed_logins: FailedLogins::new(options.failed_waiting_max),
             is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
@@ -153,7 +155,7 @@ impl Auth {
             }
         };
         if let Some(peer) = head.extensions.get::<Peer>() {
-            peer.connection.set_known();
+            peer.connection.set_known(caller.shares.as_ref());
         }
         // Forbidden requests count towards the rate too: they cost the server as much as others.
         let is_within_rate = match (&self.rate, &caller.rate_key) {
@@ -233,7 +235,8 @@ impl Auth {
             (Some(queues), Some(key)) => Some(queues.get(key)),
             (None, _) | (_, None) => None,
         };
-        caller.shares = caller.rate_key.as_ref().map(|key| self.shares.get(key, CallerShares::default));
+        let namespace = self.namespace_shares.get(&caller.namespace, NamespaceShares::default);
+        caller.shares = caller.rate_key.as_ref().map(|key| self.shares.get(key, || CallerShares::of(namespace)));
         let caller = Arc::new(caller);
         self.cache.insert(digest, Arc::clone(&caller), until);
         Some(caller)

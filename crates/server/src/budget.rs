@@ -218,7 +218,7 @@ mod tests {
     use crate::places::NetworkState;
 
     fn connection(network: &Arc<NetworkState>) -> Arc<ConnectionState> {
-        Arc::new(ConnectionState::new(Arc::clone(network)))
+        Arc::new(ConnectionState::new(Arc::clone(network), 1))
     }
 
     #[test]

@@ -99,6 +99,22 @@ pub(crate) struct CallerShares {
     pub(crate) bytes: BytesUsed,
     /// Refusals that are delayed now.
     pub(crate) delayed_refusals: AtomicUsize,
+    /// Connections that keep their place.
+    pub(crate) connections: AtomicUsize,
+    pub(crate) namespace: Arc<NamespaceShares>,
+}
+
+impl CallerShares {
+    pub(crate) fn of(namespace: Arc<NamespaceShares>) -> CallerShares {
+        CallerShares { namespace, ..CallerShares::default() }
+    }
+}
+
+/// The use of what all callers share by one namespace.
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceShares {
+    /// Connections that keep their place.
+    pub(crate) connections: AtomicUsize,
 }
 
 /// An authenticated caller.

@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, LocalBook, LocalOptions, PlacementError,
     ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{ExternalParts, Kind, LimitStatus, Principal};
+use earmark_core::{ExternalParts, Kind, LimitStatus, Principal, QuotaKind, SetQuotas};
 
 use super::support::counter::{key, namespace};
 use super::support::flaky::Step;
@@ -45,6 +45,30 @@ async fn a_batch_is_one_batch_for_each_part() {
         assert_eq!([Step::Complete, Step::Settle].map(|step| pair.faults.calls(step)), [1, 1]);
         let sums = pair.sums().await;
         assert_eq!((sums.rpm, sums.usd, sums.held, sums.paid), (2, 69, 0, 31));
+    }
+}
+
+/// A quota that nothing counts could be set, and was shown as if it were in force.
+#[tokio::test]
+async fn a_quota_of_what_another_system_keeps_is_refused_by_name() {
+    for (pair, refused, message) in [
+        (
+            limits_elsewhere().await,
+            QuotaKind::Leases,
+            "leases: this quota is not enforced, because limits are enforced",
+        ),
+        (credit_elsewhere().await, QuotaKind::Accounts, "accounts: this quota is not enforced, because credit is kept"),
+    ] {
+        for kind in [QuotaKind::Leases, QuotaKind::Accounts, QuotaKind::Vaults] {
+            let command = SetQuotas { namespace: namespace(), quotas: [(kind, 7)].into() };
+            match pair.backend.set_quotas(Principal::System, command).await {
+                Ok(()) => assert_ne!(kind, refused),
+                Err(error) => {
+                    assert_eq!(kind, refused);
+                    assert!(error.to_string().starts_with(message), "{error}");
+                }
+            }
+        }
     }
 }
 

@@ -89,6 +89,17 @@ fn a_node_with_a_certificate_joins_by_an_invitation() {
     assert!(!folder.path().join("n3").join("identity").exists());
     let json = first.line("cluster invite --expires never --json").ends(0).json();
     assert!(json["invitation"].as_str().is_some_and(|text| text.len() == 56), "{json}");
+    let listed = first.line("cluster invitations --json").ends(0).json();
+    let open = listed["invitations"].as_array().unwrap().clone();
+    assert_eq!(open.len(), 2, "{listed}");
+    let forever = open.iter().find(|one| one["expires_at_unix_ms"].is_null()).unwrap()["id"].as_str().unwrap();
+    // Through a follower too, which asks the leader.
+    let revoked = second.line(&format!("cluster invitations --revoke {forever}")).ends(0);
+    assert_eq!(revoked.stdout, format!("invitation {forever} is revoked\n"));
+    second.line(&format!("cluster invitations --revoke {forever}")).ends(1);
+    let text = second.line("cluster invitations").ends(0).stdout;
+    assert!(text.contains("1 use left, expires at ") && text.contains(", joined by node 2\n"), "{text}");
+    assert!(!text.contains(forever), "{text}");
 }
 
 fn voters(status: &Value) -> usize {

@@ -1,7 +1,8 @@
 //! Cluster administration: status, membership and backups.
 
 use earmark_admission::{
-    Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus, NewInvitation, Token,
+    Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, InvitationId, InvitationInfo, MemberStatus,
+    NewInvitation, Token,
 };
 use earmark_core::{Actor, SecretHash};
 
@@ -52,6 +53,17 @@ impl Cluster for Node {
             let made = self.members.invite(hash, by, wanted.uses, wanted.expires_seconds).await;
             made.map(|()| secret).map_err(cluster_error)
         })
+    }
+
+    fn invitations(&self) -> Answer<'_, Result<Vec<InvitationInfo>, ClusterError>> {
+        Box::pin(async move {
+            let now = self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
+            Ok(self.proposer.applied_state.roster().invitations.list(now))
+        })
+    }
+
+    fn revoke_invitation(&self, id: InvitationId) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(async move { self.members.revoke_invitation(id).await.map_err(cluster_error) })
     }
 
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {

@@ -109,3 +109,14 @@ pub async fn until(mut happened: impl FnMut() -> bool) {
     }
     panic!("condition not met within 20 seconds");
 }
+
+/// Starts a node again. The tasks of its last run may hold its folder and its port for a moment.
+pub async fn reopen(options: impl Fn() -> NodeOptions) -> Node {
+    for _ in 0..100 {
+        if let Ok(node) = Node::open(options()).await {
+            return node;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Node::open(options()).await.unwrap()
+}

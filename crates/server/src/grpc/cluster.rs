@@ -1,8 +1,10 @@
 //! `earmark.v1.ClusterService`.
 
+use std::future::Future;
 use std::sync::Arc;
 
-use earmark_admission::{ClusterError, NewInvitation};
+use earmark_admission::{Cluster, ClusterError, InvitationId, InvitationInfo, NewInvitation};
+use earmark_core::UnixMs;
 use earmark_proto::v1;
 use earmark_proto::v1::cluster_service_server::ClusterService;
 use tonic::{Request, Response, Status, async_trait};
@@ -10,9 +12,40 @@ use tonic::{Request, Response, Status, async_trait};
 use super::ledger::context;
 use super::status::failed;
 use crate::app::App;
-use crate::execute;
+use crate::execute::{self, RequestContext};
 
 pub(super) struct ClusterAdmin(pub(super) Arc<App>);
+
+impl ClusterAdmin {
+    fn cluster(&self) -> Result<Arc<dyn Cluster>, Status> {
+        let none = || Status::not_found("this server runs in memory and has no cluster");
+        self.0.cluster.get().map(Arc::clone).ok_or_else(none)
+    }
+
+    /// Makes a change in a task of its own, so that it goes on when the caller gives up, and logs it.
+    async fn change<T: Send + 'static>(
+        &self,
+        context: &RequestContext,
+        what: &str,
+        change: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        execute::check_key(&self.0, context).await.map_err(|error| failed(&error))?;
+        let actor = &context.caller.actor;
+        tracing::info!(request_id = context.id(), %actor, what, "cluster change begins");
+        let changed = self.0.by(context.deadline, earmark_admission::spawn(change)).await;
+        let changed = changed.map_err(|error| failed(&error))?.map_err(|error| Status::internal(error.to_string()))?;
+        let result = changed.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+        tracing::info!(request_id = context.id(), %actor, what, result, "cluster change ended");
+        changed.map_err(refused)
+    }
+}
+
+fn refused(error: ClusterError) -> Status {
+    match error {
+        ClusterError::Refused(why) => Status::failed_precondition(why),
+        error => Status::unavailable(format!("{error}; retry")),
+    }
+}
 
 #[async_trait]
 impl ClusterService for ClusterAdmin {
@@ -23,21 +56,44 @@ impl ClusterService for ClusterAdmin {
         let context = context(&request)?;
         let v1::CreateInvitationRequest { uses, expires_seconds } = request.into_inner();
         let wanted = NewInvitation::new(uses, expires_seconds).map_err(Status::invalid_argument)?;
-        let none = || Status::not_found("this server runs in memory and has no cluster");
-        let cluster = self.0.cluster.get().map(Arc::clone).ok_or_else(none)?;
+        let (cluster, by) = (self.cluster()?, context.caller.actor.clone());
+        let making = async move { cluster.invite(by, wanted).await };
+        let invitation = self.change(&context, &wanted.to_string(), making).await?;
+        Ok(Response::new(v1::CreateInvitationResponse { invitation }))
+    }
+
+    async fn list_invitations(
+        &self,
+        request: Request<v1::ListInvitationsRequest>,
+    ) -> Result<Response<v1::ListInvitationsResponse>, Status> {
+        let (context, cluster) = (context(&request)?, self.cluster()?);
         execute::check_key(&self.0, &context).await.map_err(|error| failed(&error))?;
-        let by = context.caller.actor.clone();
-        tracing::info!(request_id = context.id(), actor = %by, what = %wanted, "cluster change begins");
-        let making = tokio::spawn(async move { cluster.invite(by, wanted).await });
-        let made = self.0.by(context.deadline, making).await.map_err(|error| failed(&error))?;
-        let made = made.map_err(|error| Status::internal(error.to_string()))?;
-        let result = made.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
-        let actor = &context.caller.actor;
-        tracing::info!(request_id = context.id(), %actor, what = %wanted, result, "cluster change ended");
-        match made {
-            Ok(invitation) => Ok(Response::new(v1::CreateInvitationResponse { invitation })),
-            Err(ClusterError::Refused(why)) => Err(Status::failed_precondition(why)),
-            Err(error) => Err(Status::unavailable(format!("{error}; retry"))),
-        }
+        let listed = self.0.by(context.deadline, cluster.invitations()).await.map_err(|error| failed(&error))?;
+        let invitations = listed.map_err(refused)?.into_iter().map(invitation).collect();
+        Ok(Response::new(v1::ListInvitationsResponse { invitations }))
+    }
+
+    async fn revoke_invitation(
+        &self,
+        request: Request<v1::RevokeInvitationRequest>,
+    ) -> Result<Response<v1::RevokeInvitationResponse>, Status> {
+        let context = context(&request)?;
+        let found = request.into_inner().id;
+        let invalid = |allowed| Status::invalid_argument(format!("id: found {found:?}, {allowed}"));
+        let id: InvitationId = found.parse().map_err(invalid)?;
+        let cluster = self.cluster()?;
+        let revoking = async move { cluster.revoke_invitation(id).await };
+        self.change(&context, &format!("revoke invitation {id}"), revoking).await?;
+        Ok(Response::new(v1::RevokeInvitationResponse {}))
+    }
+}
+
+fn invitation(info: InvitationInfo) -> v1::Invitation {
+    v1::Invitation {
+        id: info.id.to_string(),
+        uses_left: info.uses_left,
+        expires_at_unix_ms: info.expires_at.map(UnixMs::get),
+        invited_by: info.invited_by.to_string(),
+        nodes: info.nodes,
     }
 }

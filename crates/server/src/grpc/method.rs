@@ -96,6 +96,8 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/CreateInvitation"),
+    unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/ListInvitations"),
+    unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/RevokeInvitation"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),
     stream(Which::Reflection, Access::Public, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),

@@ -35,7 +35,9 @@ pub(super) async fn put(
     match execute::set_quotas(app, context, command).await {
         Ok(()) => Ok(v1::PutQuotasResponse { ok: true }),
         Err(QuotaError::Backend(error)) => Err(failed(&error)),
-        Err(error @ QuotaError::TooHigh(_)) => Err(Status::invalid_argument(error.to_string())),
+        Err(error @ (QuotaError::TooHigh(_) | QuotaError::KeptElsewhere(..))) => {
+            Err(Status::invalid_argument(error.to_string()))
+        }
         Err(error) => Err(Status::resource_exhausted(error.to_string())),
     }
 }

@@ -25,8 +25,8 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         after: call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default(),
         page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT),
     };
-    // A filter may read many changes for each one that it finds.
-    let is_filtered = query.key.is_some() || query.actor.is_some();
+    // A filter may read many changes for each one that it finds. A tenant's page is filtered by its namespace.
+    let is_filtered = query.key.is_some() || query.actor.is_some() || query.namespace.is_some();
     let cost = if is_filtered { PAGE_MAX } else { query.page_size.max(CHANGE_LOG_PAGE_COST) };
     let _permit = match call.context.admit(app, cost).await {
         Ok(permit) => permit,

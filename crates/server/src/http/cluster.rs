@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, INVITATION_SECONDS_MAX,
-    INVITATION_USES_MAX, MemberStatus, NewInvitation,
+    INVITATION_USES_MAX, InvitationId, InvitationInfo, MemberStatus, NewInvitation,
 };
-use earmark_core::Setting;
+use earmark_core::{Setting, UnixMs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -97,6 +97,43 @@ pub(super) async fn invite(app: &App, call: Call) -> Reply {
         Ok(invitation) => Reply::ok(&InvitationWire { invitation }),
         Err(reply) => reply,
     }
+}
+
+pub(super) async fn invitations(app: &App, call: Call) -> Reply {
+    let cluster = match cluster(app) {
+        Ok(cluster) => cluster,
+        Err(reply) => return reply,
+    };
+    if let Err(error) = execute::check_key(app, &call.context).await {
+        return limits::failed(&error);
+    }
+    match app.by(call.context.deadline, cluster.invitations()).await {
+        Ok(Ok(open)) => Reply::ok(&json!({"invitations": open.iter().map(invitation).collect::<Vec<_>>()})),
+        Ok(Err(error)) => unavailable(&format!("{error}; retry")),
+        Err(error) => unavailable(&format!("{error}; retry")),
+    }
+}
+
+fn invitation(info: &InvitationInfo) -> Value {
+    json!({
+        "id": info.id.to_string(),
+        "uses_left": info.uses_left,
+        "expires_at_unix_ms": info.expires_at.map(UnixMs::get),
+        "invited_by": info.invited_by.as_str(),
+        "nodes": info.nodes,
+    })
+}
+
+pub(super) async fn revoke_invitation(app: &App, call: Call) -> Reply {
+    let id: InvitationId = match call.name().parse() {
+        Ok(id) => id,
+        Err(allowed) => return Reply::invalid(&format!("invitation_id: found {:?}, {allowed}", call.name())),
+    };
+    let cluster = match cluster(app) {
+        Ok(cluster) => cluster,
+        Err(reply) => return reply,
+    };
+    changed(app, &call, format!("revoke invitation {id}"), async move { cluster.revoke_invitation(id).await }).await
 }
 
 /// Checks the caller's key again, because the cluster does not: it executes any change it is given.
@@ -282,7 +319,7 @@ impl<'a> StatusWire<'a> {
 }
 
 /// The named schemas of the responses.
-pub(super) fn schemas() -> [(&'static str, Value); 4] {
+pub(super) fn schemas() -> [(&'static str, Value); 5] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
     let exactly = |properties: Value| exactly(properties, &[]);
@@ -319,6 +356,14 @@ pub(super) fn schemas() -> [(&'static str, Value); 4] {
     }));
     let shown = json!({"type": "string", "description": "The secret of the invitation. It is shown only once."});
     let invitation = exactly(json!({"invitation": shown}));
+    let listed = exactly(json!({
+        "id": {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": "Its id; not its secret."},
+        "uses_left": count("Nodes that it still admits."),
+        "expires_at_unix_ms": known("When it expires, by log time; null for never."),
+        "invited_by": {"type": "string", "description": "The admin that made it."},
+        "nodes": {"type": "array", "items": NODE_ID.schema(), "description": "The nodes that joined with it."},
+    }));
+    let invitations = exactly(json!({"invitations": {"type": "array", "items": listed}}));
     let done = exactly(json!({"ok": {"const": true}}));
-    [("Cluster", status), ("Done", done), ("Backup", backup), ("Invitation", invitation)]
+    [("Cluster", status), ("Done", done), ("Backup", backup), ("Invitation", invitation), ("Invitations", invitations)]
 }

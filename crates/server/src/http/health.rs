@@ -1,11 +1,13 @@
 //! Health checks, metrics and the OpenAPI document.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use serde::Serialize;
 
 use super::reply::{JSON, PROMETHEUS, Reply};
-use super::serve::Call;
+use super::serve::{Call, off_runtime};
 use crate::app::App;
 use crate::execute;
 
@@ -34,13 +36,13 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
         return Reply::unauthenticated();
     }
     let (quotas, caller) = (app.backend.quota_gauges(), &call.context.caller);
-    let text = if caller.is_server_admin() {
-        let cluster = app.cluster.get().map(|cluster| cluster.status());
-        app.metrics.render(&app.backend.stats(), &quotas, cluster.as_ref())
-    } else {
-        app.metrics.render_for(&quotas, &caller.namespace)
-    };
-    Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text))
+    let metrics = Arc::clone(&app.metrics);
+    let reply = |text: String| Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text));
+    if !caller.is_server_admin() {
+        return reply(metrics.render_for(&quotas, &caller.namespace));
+    }
+    let (cluster, stats) = (app.cluster.get().map(|cluster| cluster.status()), app.backend.stats());
+    off_runtime(move || reply(metrics.render(&stats, &quotas, cluster.as_ref()))).await
 }
 
 pub(super) fn openapi(app: &App) -> Reply {

@@ -14,7 +14,7 @@ use super::limits;
 use super::parse::Text;
 use super::reply::{CONFLICT, NOT_FOUND, Reply};
 use super::schema::exactly;
-use super::serve::Call;
+use super::serve::{Call, off_runtime};
 use super::shape::{Described, KEY_ID, Shape, body};
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST};
 use crate::app::App;
@@ -88,10 +88,16 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
         Err(reply) => return reply,
     };
     let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
-    match execute::read(app, &call.context, keys.list(namespace)).await {
-        Ok(all) => Reply::ok(&Listed { keys: all.iter().map(KeyWire::of).collect() }),
-        Err(error) => limits::failed(&error),
+    let all = match execute::read(app, &call.context, keys.list(namespace)).await {
+        Ok(all) => all,
+        Err(error) => return limits::failed(&error),
+    };
+    // The read shares the keys. The work is their text, so it is charged, and not done on a thread of the runtime.
+    if let Err(error) = app.auth.charge_batch(&call.context.caller, all.len()) {
+        return Reply::rejected(&error);
     }
+    let build = move || Reply::ok(&Listed { keys: all.iter().map(KeyWire::of).collect() });
+    off_runtime(build).await
 }
 
 pub(super) async fn revoke(app: &App, call: Call) -> Reply {

@@ -9,7 +9,7 @@ use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, QuotaKind, Usag
 use serde::Serialize;
 
 use super::reply::Reply;
-use super::serve::{Call, bare};
+use super::serve::{Call, bare, off_runtime};
 use super::shape::{Described as _, LIMIT_KEY};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
@@ -68,8 +68,7 @@ async fn page_reply(page: LimitPage, has_query: bool) -> Reply {
     if page.limits.len() <= SHORT_PAGE {
         return build(&page);
     }
-    let built = tokio::task::spawn_blocking(move || build(&page)).await;
-    built.unwrap_or_else(|error| failed(&BackendError::Failed(error.to_string())))
+    off_runtime(move || build(&page)).await
 }
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {

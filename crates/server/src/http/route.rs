@@ -156,7 +156,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 35] = [
+pub(crate) static ROUTES: [Route; 37] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -382,6 +382,26 @@ pub(crate) static ROUTES: [Route; 35] = [
             MEMBERS_LATER,
         ],
         ..post("/v1/admin/cluster/invitations", Access::Operate, |app, call| Box::pin(cluster::invite(app, call)))
+    },
+    Route {
+        operation: "list_invitations",
+        about: "Lists the invitations that have not expired, without their secrets.",
+        answers: &[answer(200, &["Invitations"], "The invitations."), BAD_QUERY, NO_CLUSTER, MEMBERS_LATER],
+        ..get("/v1/admin/cluster/invitations", Access::Operate, |app, call| Box::pin(cluster::invitations(app, call)))
+    },
+    Route {
+        operation: "revoke_invitation",
+        about: "Revokes an invitation. Nodes that have joined with it stay.",
+        answers: &[
+            answer(200, &["Done"], "It admits no node any more."),
+            answer(400, PROBLEM, "The id in the path is malformed."),
+            NO_CLUSTER,
+            answer(409, PROBLEM, "`conflict`: no invitation has this id."),
+            MEMBERS_LATER,
+        ],
+        ..delete("/v1/admin/cluster/invitations/{invitation_id}", Access::Operate, |app, call| {
+            Box::pin(cluster::revoke_invitation(app, call))
+        })
     },
     Route {
         body: Some(&BackupBody::SHAPE),

@@ -11,16 +11,17 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
+use earmark_admission::BackendError;
 use earmark_core::{NamespaceName, redact_api_keys};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::parse::Object;
-use super::query;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
+use super::{limits, query};
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Refusal, Rejection, RequestHead};
@@ -89,6 +90,12 @@ impl Call {
             }
         }
     }
+}
+
+/// Builds a long reply away from the threads of the runtime, where it would delay other requests.
+pub(super) async fn off_runtime(build: impl FnOnce() -> Reply + Send + 'static) -> Reply {
+    let built = tokio::task::spawn_blocking(build).await;
+    built.unwrap_or_else(|error| limits::failed(&BackendError::Failed(error.to_string())))
 }
 
 /// The message of a JSON error without line and column, which do not help with a one-line body.

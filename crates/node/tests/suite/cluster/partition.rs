@@ -143,6 +143,24 @@ async fn a_leader_that_restarts_alone_is_not_ready() {
     until("it is ready", || cluster.client(leader).0.ready().is_ok()).await;
 }
 
+/// A follower said it was ready while its leader could not commit.
+#[tokio::test(start_paused = true)]
+async fn a_follower_of_a_leader_without_a_quorum_is_not_ready() {
+    let mut cluster = SimCluster::of(5, Settings::default()).await;
+    let leader = cluster.leader().await;
+    let mut others: Vec<u64> = cluster.running().into_iter().filter(|id| *id != leader).collect();
+    let follower = others.pop().unwrap();
+    until("the follower is ready", || cluster.client(follower).0.ready().is_ok()).await;
+    others.iter().for_each(|id| cluster.kill(*id));
+    until("the follower is not ready", || cluster.client(follower).0.ready().is_err()).await;
+    tokio::time::sleep(TIMING.election * 10).await;
+    assert!(cluster.client(follower).0.ready().is_err());
+    for id in others {
+        cluster.start(id).await;
+    }
+    until("the follower is ready", || cluster.client(follower).0.ready().is_ok()).await;
+}
+
 /// A request behind a batch without a quorum waited a full deadline again.
 #[tokio::test(start_paused = true)]
 async fn requests_that_waited_for_others_in_vain_are_given_up_soon_after_them() {

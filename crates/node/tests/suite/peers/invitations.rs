@@ -3,25 +3,14 @@
 use std::time::Duration;
 
 use earmark_admission::{Cluster as _, NewInvitation};
-use earmark_node::{Node, NodeOptions};
+use earmark_node::Node;
 
 use crate::support::client::{MINUTE, TestClient, definition};
-use crate::support::real_cluster::{folder, until};
+use crate::support::real_cluster::{folder, reopen, until};
 use crate::tls::{Named, invite};
 
 fn is_voter(first: &Node, id: u64) -> bool {
     first.status().members.iter().any(|member| member.node == id && member.is_voter)
-}
-
-/// Starts a node again. The tasks of its last run may hold its folder and its port for a moment.
-async fn reopen(options: impl Fn() -> NodeOptions) -> Node {
-    for _ in 0..100 {
-        if let Ok(node) = Node::open(options()).await {
-            return node;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Node::open(options()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

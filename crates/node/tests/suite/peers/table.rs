@@ -8,7 +8,8 @@ use earmark_node::{Net, Node, RealNet, TlsNet};
 use earmark_proto::PEER_METHODS;
 use earmark_proto::peer::{
     AddRequest, AppendRequest, Ballot, HelloRequest, InviteRequest, JoinRequest, JournalStateRequest, ReadIndexRequest,
-    RemoveRequest, Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest, snapshot_part,
+    RemoveRequest, RevokeInvitationRequest, Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest,
+    snapshot_part,
 };
 use tonic::{Code, Status};
 
@@ -96,6 +97,7 @@ const TABLE: [Row; PEER_METHODS.len()] = [
     },
     members_only("Add"),
     members_only("Invite"),
+    members_only("RevokeInvitation"),
     members_only("Remove"),
 ];
 
@@ -118,6 +120,7 @@ async fn call(client: &mut RawClient, call: &str, from: u64) -> Result<(), Statu
         "Join" => client.join(JoinRequest { address: "127.0.0.1:1".into(), check_only: true }).await.map(drop),
         "Add" => client.add(AddRequest { node: 66, address: "127.0.0.1:1".into() }).await.map(drop),
         "Invite" => client.invite(InviteRequest::default()).await.map(drop),
+        "RevokeInvitation" => client.revoke_invitation(RevokeInvitationRequest { id: 7 }).await.map(drop),
         "Remove" => client.remove(RemoveRequest { node: 999 }).await.map(drop),
         other => panic!("{other} has no request here"),
     }

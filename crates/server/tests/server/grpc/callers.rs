@@ -55,6 +55,8 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LedgerService/ListEntries", READ),
     ("/earmark.v1.LedgerService/AuditVault", READ),
     ("/earmark.v1.ClusterService/CreateInvitation", OPERATE),
+    ("/earmark.v1.ClusterService/ListInvitations", OPERATE),
+    ("/earmark.v1.ClusterService/RevokeInvitation", OPERATE),
     ("/grpc.health.v1.Health/Check", ALL),
     ("/grpc.health.v1.Health/Watch", ALL),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ALL),

@@ -1,8 +1,8 @@
 //! `earmark.v1.ClusterService`.
 
 use earmark_admission::ClusterError;
-use earmark_proto::v1::CreateInvitationRequest;
 use earmark_proto::v1::cluster_service_client::ClusterServiceClient;
+use earmark_proto::v1::{CreateInvitationRequest, ListInvitationsRequest, RevokeInvitationRequest};
 use tonic::Code;
 
 use super::calls::{channel, refused};
@@ -17,6 +17,11 @@ async fn an_invitation_is_made_over_grpc_as_over_http() {
         let answer = client.create_invitation(asked).await.unwrap().into_inner();
         assert!(answer.invitation.ends_with(made), "{answer:?}");
     }
+    let listed = client.list_invitations(ListInvitationsRequest {}).await.unwrap().into_inner().invitations;
+    assert_eq!((listed.len(), &*listed[0].id, listed[0].expires_at_unix_ms), (2, "0123456789abcdef", Some(7)));
+    let revoke = |id: &str| RevokeInvitationRequest { id: id.into() };
+    client.revoke_invitation(revoke("0123456789abcdef")).await.unwrap();
+    refused(client.revoke_invitation(revoke("7")).await, Code::InvalidArgument);
     let message = refused(client.create_invitation(request(Some(65), None)).await, Code::InvalidArgument);
     assert_eq!(message, "uses: found 65, allowed are integers from 1 to 64");
     let full = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("too many are open".into())))).await;

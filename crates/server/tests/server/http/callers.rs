@@ -25,7 +25,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 35] = [
+const MATRIX: [Row; 37] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
@@ -50,6 +50,8 @@ const MATRIX: [Row; 35] = [
     ("post", "/v1/admin/cluster/members", OPERATE),
     ("delete", "/v1/admin/cluster/members/{node_id}", OPERATE),
     ("post", "/v1/admin/cluster/invitations", OPERATE),
+    ("get", "/v1/admin/cluster/invitations", OPERATE),
+    ("delete", "/v1/admin/cluster/invitations/{invitation_id}", OPERATE),
     ("post", "/v1/admin/cluster/backup", OPERATE),
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),
@@ -103,6 +105,18 @@ async fn pages_and_writes_are_charged_by_their_items() {
         statuses.push(keyed.ask(Some(&keyed.root), "POST", "/v1/write", &write.to_string()).await.status);
     }
     assert!(statuses.contains(&429) && statuses.contains(&409), "{statuses:?}");
+}
+
+/// The page of a tenant's change log may read 5,000 changes of others, and counted as 100 requests.
+#[tokio::test]
+async fn a_change_log_page_of_one_namespace_is_charged_like_a_filter() {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1_000)).await;
+    let tenant = keyed.key(Role::Admin, "team").await;
+    for (key, second) in [(&keyed.root, 200), (&tenant, 429)] {
+        let ask = || keyed.ask(Some(key), "GET", "/v1/audit?page_size=1", "");
+        let statuses = [ask().await.status, ask().await.status];
+        assert_eq!(statuses, [200, second]);
+    }
 }
 
 #[tokio::test]

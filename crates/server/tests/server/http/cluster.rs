@@ -103,6 +103,25 @@ async fn an_invitation_is_for_one_node_and_one_hour_unless_said_otherwise() {
 }
 
 #[tokio::test]
+async fn invitations_are_listed_without_their_secret_and_revoked_by_id() {
+    const INVITATIONS: &str = "/v1/admin/cluster/invitations";
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    let listed = server.ask("GET", INVITATIONS, "").await.json();
+    let one = json!({"id": "0123456789abcdef", "uses_left": 1, "expires_at_unix_ms": 7, "invited_by": "user:ann",
+        "nodes": [4]});
+    assert_eq!(listed["invitations"][0], one);
+    assert_eq!(listed["invitations"][1]["expires_at_unix_ms"], Value::Null);
+    let revoked = server.ask("DELETE", &format!("{INVITATIONS}/0123456789abcdef"), "").await;
+    assert_eq!(revoked.json(), json!({"ok": true}));
+    for id in ["x", "0123456789abcdeg", "+123456789abcdef", "0123456789abcdef0"] {
+        let message = server.ask("DELETE", &format!("{INVITATIONS}/{id}"), "").await.problem(400, "invalid_request");
+        assert!(message.starts_with("invitation_id: found "), "{message}");
+    }
+    let none = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("no invitation has the id".into())))).await;
+    none.ask("DELETE", &format!("{INVITATIONS}/0123456789abcdef"), "").await.problem(409, "conflict");
+}
+
+#[tokio::test]
 async fn what_is_no_node_is_refused_with_what_is_allowed() {
     let server = TestServer::with_nodes(Nodes(Ok(()))).await;
     for (body, wrong) in [

@@ -82,6 +82,7 @@ const CLUSTER: &str = "/v1/admin/cluster";
 const MEMBERS: &str = "/v1/admin/cluster/members";
 const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
 const INVITATIONS: &str = "/v1/admin/cluster/invitations";
+const INVITATION: &str = "/v1/admin/cluster/invitations/{invitation_id}";
 const BACKUP: &str = "/v1/admin/cluster/backup";
 const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
@@ -235,9 +236,12 @@ async fn nodes(drift: &mut Drift, none: &TestServer) {
         drift.ask(server, "POST", MEMBERS, "", &second).await;
         drift.ask(server, "DELETE", MEMBER, "2", &Value::Null).await;
         drift.ask(server, "POST", INVITATIONS, "", &json!({})).await;
+        drift.ask(server, "GET", INVITATIONS, "", &Value::Null).await;
+        drift.ask(server, "DELETE", INVITATION, "0123456789abcdef", &Value::Null).await;
         drift.ask(server, "POST", BACKUP, "", &json!({})).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
+    drift.ask(&done, "DELETE", INVITATION, "x", &Value::Null).await;
     parameters(drift, &done).await;
 }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
-    DeleteTemplateRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery,
-    LocalBook, MemberStatus, NewInvitation, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer,
-    ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
+    DeleteTemplateRequest, EntryPage, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError,
+    LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PutLimitRequest, PutTemplateRequest, QuotaError,
+    ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -380,6 +380,23 @@ impl Cluster for Nodes {
     fn invite(&self, by: Actor, wanted: NewInvitation) -> Answer<'_, Result<String, ClusterError>> {
         let shown = format!("emi_{by}_{}_{:?}", wanted.uses, wanted.expires_seconds);
         Box::pin(std::future::ready(self.0.clone().map(|()| shown)))
+    }
+
+    fn invitations(&self) -> Answer<'_, Result<Vec<InvitationInfo>, ClusterError>> {
+        let info = |expires_at: Option<u64>| InvitationInfo {
+            id: InvitationId(0x0123_4567_89ab_cdef),
+            uses_left: 1,
+            expires_at: expires_at.map(UnixMs::new),
+            invited_by: "user:ann".parse().unwrap(),
+            nodes: vec![4],
+        };
+        // A read is not refused.
+        let error = self.0.clone().err().filter(|error| matches!(error, ClusterError::Unavailable(_)));
+        Box::pin(std::future::ready(error.map_or_else(|| Ok(vec![info(Some(7)), info(None)]), Err)))
+    }
+
+    fn revoke_invitation(&self, _: InvitationId) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(std::future::ready(self.0.clone()))
     }
 
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
