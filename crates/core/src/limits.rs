@@ -64,6 +64,7 @@ use index::{CellPosition, Found, Hash, Index, Reference};
 use keys::{KeyIndex, Texts};
 use reserve::ResolvedPart;
 use side_table::SideTable;
+use slab::NONE;
 use table::Table;
 
 /// The highest bound of limits that can be configured. That many take about 20 GiB.
@@ -75,6 +76,8 @@ pub const NAMESPACES_MAX: usize = 1 << 16;
 
 /// Below this number the limits fit into the processor's cache.
 const LIMITS_COLD: u32 = 4_096;
+/// The maximum number of limits prefetched together.
+const LIMITS_SIDE_BY_SIDE: usize = 64;
 
 /// The parts of a definition that decisions do not read.
 #[derive(Clone, Debug)]
@@ -433,21 +436,26 @@ impl Limits {
 
     /// Reads the limits that `commands` name by key.
     fn prefetch_limits(&self, commands: &[Command<'_>]) {
-        let mut touched = 0;
-        for command in commands {
+        let mut slots = [LimitSlot(NONE); LIMITS_SIDE_BY_SIDE];
+        let keys = commands.iter().flat_map(|command| {
             let (namespace, parts) = match command {
                 Command::Reserve(reserve) => (reserve.namespace, reserve.requirements),
                 Command::Complete(complete) => (complete.namespace, complete.actuals),
-                _ => continue,
+                _ => (NamespaceId::DEFAULT, &[][..]),
             };
-            for part in parts {
-                if let LimitRef::Key(key) = &part.limit
-                    && let Some(slot) = self.keys.peek(namespace, key.as_str())
-                {
-                    touched ^= self.state.limits[slot].capacity;
-                }
-            }
+            parts.iter().filter_map(move |part| match &part.limit {
+                LimitRef::Key(key) => Some((namespace, key)),
+                LimitRef::Id(_) => None,
+            })
+        });
+        for (slot, (namespace, key)) in slots.iter_mut().zip(keys) {
+            *slot = self.keys.peek(namespace, key.as_str()).unwrap_or(LimitSlot(NONE));
         }
+        // One kind of record at a time, so that the misses do not wait for each other.
+        let mut touched = 0;
+        let found = || slots.iter().filter_map(|slot| self.state.limits.get(*slot).map(|limit| (*slot, limit)));
+        found().for_each(|(_, limit)| touched ^= limit.capacity ^ u64::from(limit.decided));
+        found().for_each(|(slot, _)| touched ^= self.state.peek_key(slot));
         std::hint::black_box(touched);
     }
 

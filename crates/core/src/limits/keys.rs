@@ -141,6 +141,12 @@ impl State {
         LimitKey::new(std::str::from_utf8(&bytes).ok()?).ok()
     }
 
+    /// Reads the key of a derived limit ahead.
+    pub(crate) fn peek_key(&self, slot: LimitSlot) -> u64 {
+        let limit = &self.limits[slot];
+        limit.template().map_or(0, |_| self.texts.derived.get(limit.text).len.into())
+    }
+
     /// Compares the key of a limit with `key`.
     pub(crate) fn compare_key(&self, slot: LimitSlot, key: &str) -> Ordering {
         match self.text(slot) {
@@ -181,8 +187,15 @@ pub(crate) struct KeyIndex {
 /// The limits of one namespace in key order, in chunks. No chunk is empty.
 #[derive(Default)]
 struct Order {
-    chunks: Vec<Vec<u32>>,
+    chunks: Vec<OrderChunk>,
     len: u64,
+}
+
+/// Slots in key order.
+struct OrderChunk {
+    /// No key of this chunk is before this one, except in the first chunk. Finding a chunk therefore reads no limit.
+    first: Box<str>,
+    slots: Vec<u32>,
 }
 
 impl KeyIndex {
@@ -262,29 +275,33 @@ impl Order {
     /// The chunk and the position of the first key for which `is_before` does not hold.
     fn position(&self, state: &State, is_before: impl Fn(Ordering) -> bool, key: &str) -> (usize, usize) {
         let before = |slot: &u32| is_before(state.compare_key(LimitSlot(*slot), key));
-        let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(before)).saturating_sub(1);
-        let position = self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(before));
+        let chunk = self.chunks.partition_point(|chunk| *chunk.first <= *key).saturating_sub(1);
+        let position = self.chunks.get(chunk).map_or(0, |chunk| chunk.slots.partition_point(before));
         (chunk, position)
     }
 
     fn insert(&mut self, state: &State, slot: LimitSlot, key: &str) {
         let (chunk, position) = self.position(state, Ordering::is_lt, key);
         self.len = self.len.saturating_add(1);
-        let Some(found) = self.chunks.get_mut(chunk) else { return self.chunks.push(vec![slot.0]) };
+        let Some(found) = self.chunks.get_mut(chunk).map(|chunk| &mut chunk.slots) else {
+            return self.chunks.push(OrderChunk { first: key.into(), slots: vec![slot.0] });
+        };
         found.insert(position, slot.0);
         if found.len() > CHUNK_MAX {
             // Keys often come in order, so the earlier part is left fuller.
             let middle = if position == CHUNK_MAX { CHUNK_MAX - CHUNK_MAX / 8 } else { CHUNK_MAX / 2 };
             let rest = found.split_off(middle);
             found.shrink_to_fit();
-            self.chunks.insert(chunk.saturating_add(1), rest);
+            let first = rest.first().and_then(|slot| state.key(LimitSlot(*slot)));
+            let first = first.map_or_else(|| key.into(), |key| key.as_str().into());
+            self.chunks.insert(chunk.saturating_add(1), OrderChunk { first, slots: rest });
         }
     }
 
     fn remove(&mut self, state: &State, key: &str) {
         let (chunk, position) = self.position(state, Ordering::is_le, key);
         let Some(position) = position.checked_sub(1) else { return };
-        let Some(found) = self.chunks.get_mut(chunk) else { return };
+        let Some(found) = self.chunks.get_mut(chunk).map(|chunk| &mut chunk.slots) else { return };
         found.remove(position);
         self.len = self.len.saturating_sub(1);
         if found.is_empty() {
@@ -301,10 +318,10 @@ impl Order {
             Bound::Unbounded => (0, 0),
         };
         let (first, rest) = match self.chunks.get(chunk..) {
-            Some([first, rest @ ..]) => (first.get(position..).unwrap_or_default(), rest),
+            Some([first, rest @ ..]) => (first.slots.get(position..).unwrap_or_default(), rest),
             Some([]) | None => (&[][..], &[][..]),
         };
-        first.iter().chain(rest.iter().flatten()).map(|slot| LimitSlot(*slot))
+        first.iter().chain(rest.iter().flat_map(|chunk| &chunk.slots)).map(|slot| LimitSlot(*slot))
     }
 }
 
