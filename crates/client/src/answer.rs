@@ -55,8 +55,10 @@ pub struct LimitView {
     pub definition: Definition,
     /// The status.
     pub status: LimitStatus,
-    /// The number of times the limit was put or deleted.
+    /// The revision of its last change; of a derived limit that of its template.
     pub revision: u64,
+    /// The key of the template that it is derived from.
+    pub template: Option<LimitKey>,
 }
 
 /// Which limits to list with their usage.

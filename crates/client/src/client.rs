@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Usage, VaultName};
+use earmark_core::{
+    AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo, Usage,
+    VaultName,
+};
 
 use crate::answer::{LeaseView, LimitView, Scope, UsagePage, UsageQuery};
 use crate::backoff::{Backoff, BackoffOptions};
@@ -16,7 +19,8 @@ use crate::http::ConnectionPool;
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
-    DeleteLimit, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListUsage, PutLimit, Request,
+    DeleteLimit, DeleteTemplate, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListTemplates,
+    ListUsage, PutLimit, PutTemplate, Request,
 };
 use crate::wire::{Grpc, Http, Wire};
 
@@ -208,6 +212,32 @@ impl Client {
                 None => return Ok(all),
             }
         }
+    }
+
+    /// Creates a template or changes its definition, and returns its revision. Every key that matches it is a limit of
+    /// its own.
+    ///
+    /// # Errors
+    /// When the template is refused, or no answer came in time.
+    pub async fn put_template(&self, template: &Template, deadline: Deadline) -> Result<u64, Failure> {
+        self.ask(&PutTemplate(template), deadline).await
+    }
+
+    /// Deletes a template. Its keys are unknown at once, and reserved amounts settle as usual.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if the template does not exist, also when an attempt without an answer has just deleted it;
+    /// or when no answer came in time.
+    pub async fn delete_template(&self, key: &LimitKey, deadline: Deadline) -> Result<(), Failure> {
+        self.ask(&DeleteTemplate(key), deadline).await
+    }
+
+    /// All templates, sorted by key.
+    ///
+    /// # Errors
+    /// When no answer came in time.
+    pub async fn templates(&self, deadline: Deadline) -> Result<Vec<TemplateInfo>, Failure> {
+        self.ask(&ListTemplates, deadline).await
     }
 
     /// The usage of a limit.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PutLimitRequest, Refusal,
-    ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest,
-    describe_credit_shortage, describe_quota, describe_write_error,
+    DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PutLimitRequest,
+    PutTemplateRequest, Refusal, ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer,
+    WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Principal, Usage, VaultName,
+    NamespaceName, Operation, Principal, Template, TemplateInfo, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
@@ -81,6 +81,20 @@ impl Local {
         let namespace = self.namespace.clone();
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
         changed(self.backend.delete_limit(Principal::System, request).await)
+    }
+
+    pub(crate) async fn put_template(&self, template: Template) -> Result<u64, Failure> {
+        let request = PutTemplateRequest { namespace: self.namespace.clone(), template, expected_revision: None };
+        template_changed(self.backend.put_template(Principal::System, request).await)
+    }
+
+    pub(crate) async fn delete_template(&self, key: LimitKey) -> Result<(), Failure> {
+        let request = DeleteTemplateRequest { namespace: self.namespace.clone(), key, expected_revision: None };
+        template_changed(self.backend.delete_template(Principal::System, request).await).map(drop)
+    }
+
+    pub(crate) async fn templates(&self) -> Result<Vec<TemplateInfo>, Failure> {
+        self.backend.templates(self.namespace.clone()).await.map_err(failed)
     }
 
     pub(crate) async fn limit(&self, key: LimitKey) -> Result<LimitView, Failure> {
@@ -194,6 +208,14 @@ fn no_such_limit() -> Failure {
     Failure::NotFound { message: LimitError::NotFound.to_string() }
 }
 
+fn template_changed(changed: Result<u64, LimitError>) -> Result<u64, Failure> {
+    changed.map_err(|error| match error {
+        LimitError::NotFound => Failure::NotFound { message: "no template has this key".into() },
+        LimitError::Backend(error) => failed(error),
+        error => Failure::Invalid { message: error.to_string() },
+    })
+}
+
 fn changed(changed: Result<LimitChange, LimitError>) -> Result<LimitStatus, Failure> {
     match changed {
         Ok(change) => Ok(change.status),
@@ -204,7 +226,8 @@ fn changed(changed: Result<LimitChange, LimitError>) -> Result<LimitStatus, Fail
 }
 
 fn view(info: LimitInfo) -> LimitView {
-    LimitView { definition: info.definition, status: info.status, revision: info.revision }
+    let LimitInfo { definition, status, revision, template, .. } = info;
+    LimitView { definition, status, revision, template }
 }
 
 fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Failure> {

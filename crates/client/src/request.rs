@@ -2,6 +2,7 @@
 
 mod lease;
 mod limit;
+mod template;
 mod write;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
 #[cfg(feature = "local")]
 pub(crate) use limit::LimitViews;
 pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, PutLimit};
+pub(crate) use template::{DeleteTemplate, ListTemplates, PutTemplate};
 pub(crate) use write::{GetBalances, GetClientState, Write};
 
 use crate::deadline::Deadline;

@@ -94,7 +94,7 @@ fn every_command_prints_one_json_object() {
             "limit": {
                 "definition": {"key": "x", "kind": "rolling", "capacity": 1, "window_seconds": 1, "unit": "",
                     "description": "", "overage": "debt"},
-                "status": "active", "pending_decrease_to": null, "revision": 1,
+                "status": "active", "pending_decrease_to": null, "revision": 5,
             },
             "usage": {"capacity": 1, "reserved": 0, "available": 1, "debt": 0, "status": "active",
                 "pending_decrease_to": null},

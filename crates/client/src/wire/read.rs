@@ -120,7 +120,9 @@ impl Reader<'_> {
     }
 
     pub(crate) fn limit(self, message: v1::LimitInfo) -> Result<LimitView, Failure> {
+        let template = message.template.as_deref().map(LimitKey::pattern).transpose();
+        let template = self.converted(template.map_err(|error| Invalid::name("template", &error)))?;
         let (definition, status, revision) = self.converted(convert::info_in(message))?;
-        Ok(LimitView { definition, status, revision })
+        Ok(LimitView { definition, status, revision, template })
     }
 }

@@ -16,5 +16,6 @@ mod schedule;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
+mod templates;
 mod wires;
 mod writes;

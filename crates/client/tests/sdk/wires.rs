@@ -29,7 +29,7 @@ async fn limits_are_put_read_and_deleted_every_way() {
             definitions.iter().collect::<Vec<_>>()
         );
         let found = client.limit(&key("b"), soon()).await.unwrap();
-        assert_eq!((found.definition, found.status, found.revision), (definitions[1].clone(), LimitStatus::Active, 1));
+        assert_eq!((found.definition, found.status, found.revision), (definitions[1].clone(), LimitStatus::Active, 2));
         let usage = client.usage(&key("b"), soon()).await.unwrap();
         let query = UsageQuery { prefix: Some(key("b")), sort: UsageSort::Fullness, ..UsageQuery::default() };
         let listed = client.usage_page(&query, soon()).await.unwrap();
