@@ -120,7 +120,7 @@ fn a_mistake_is_named_with_file_line_and_field() {
         ("a.yaml", "limit:\n  - key: a\n".into(), "a.yaml:1: limit: unknown field, allowed are"),
         ("a.yaml", "- key: a\n".into(), "a.yaml:1: found [{\"key\":\"a\"}], allowed are limits, "),
         ("a.yaml", "version: 2\n".into(), "a.yaml:1: version: found 2, allowed is 1"),
-        ("a.yaml", "limits: []\n---\nlimits: []\n".into(), "a.yaml:3: found a second document"),
+        ("a.yaml", "limits: []\n---\nlimits: []\n".into(), "a.yaml:2: found a second document"),
         ("a.yaml", "limits:\n\t- key: a\n".into(), "a.yaml:2: not valid YAML: "),
         ("a.yaml", "limits: [".repeat(50), "a.yaml:1: "),
         ("a.yaml", "namespaces:\n  - limits: []\n".into(), "a.yaml:2: namespace is required"),
