@@ -192,7 +192,7 @@ pub(crate) fn complete_in_unknown_namespace() -> CompleteAnswer {
 
 /// The answer to a reserve in a namespace that does not exist.
 pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
-    let first = requirements.iter().map(|part| &part.key).min();
+    let first = requirements.iter().map(|part| &part.key).min_by_key(|key| (key.foreign(), LimitKey::clone(key)));
     ReserveAnswer::Refused(match first {
         Some(key) => Refusal::UnknownLimitKey(LimitKey::clone(key)),
         None => Refusal::InvalidRequest { message: describe(InvalidParts::Empty, "requirements") },

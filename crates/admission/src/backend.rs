@@ -193,7 +193,7 @@ pub struct AccountPath {
 /// An amount of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// The limit.
+    /// The limit; [`LimitKey::in_namespace`] for a shared limit of another namespace.
     pub key: LimitKey,
     /// The amount; at least 1 in a reserve.
     pub amount: u64,

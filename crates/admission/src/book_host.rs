@@ -257,7 +257,7 @@ impl<H: BookHost> Inner<H> {
             })
         };
         let found = parts();
-        let is_unknown = |part: &Part| matches!(part.limit, earmark_core::LimitRef::Key(_));
+        let is_unknown = |part: &Part| !matches!(part.limit, earmark_core::LimitRef::Id(_));
         if !found.iter().any(is_unknown) || !self.names.may_learn() {
             return found;
         }
@@ -320,6 +320,18 @@ impl<H: BookHost> Inner<H> {
             return Ok(id);
         }
         self.submit_one(by, OpenNamespace(name.clone())).await
+    }
+
+    /// Opens the namespaces of leases that reserve shared limits: such a namespace may have no limits of its own. If that
+    /// fails, the reserve is refused.
+    async fn open_for_shared(&self, by: &Principal, requests: &[ReserveRequest]) {
+        for request in requests {
+            let mut foreign = request.requirements.iter().filter_map(|part| part.key.foreign());
+            let is_foreign = foreign.any(|(namespace, _)| self.namespace(&namespace).is_some());
+            if is_foreign {
+                _ = self.open(by.clone(), &request.namespace).await;
+            }
+        }
     }
 
     /// The id of a write's namespace. The namespace is created before the write is applied, so a refused write may
@@ -415,7 +427,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
             parts: inner.parts(&request.namespace, &request.requirements),
             requirements: request.requirements,
         };
-        Box::pin(self.decide(by, requests, Direction::Takes, |request| &request.namespace, resolve))
+        Box::pin(async move {
+            self.0.open_for_shared(&by, &requests).await;
+            self.decide(by, requests, Direction::Takes, |request| &request.namespace, resolve).await
+        })
     }
 
     fn complete(
@@ -479,8 +494,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         let view = move |book: &Book, now| {
-            let info = book.lease(now, book.namespace(&namespace)?, lease)?;
-            let named = |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?, amount: *amount });
+            let own = book.namespace(&namespace)?;
+            let info = book.lease(now, own, lease)?;
+            let named =
+                |(limit, amount): &(_, u64)| Some(Amount { key: book.key_seen_from(own, *limit)?, amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state, job: info.job })

@@ -166,7 +166,7 @@ pub(crate) trait NamesLimits {
 }
 
 pub(crate) fn by_key(amounts: &[Amount]) -> Vec<Part> {
-    let part = |amount: &Amount| Part { limit: LimitRef::Key(amount.key.clone()), amount: amount.amount };
+    let part = |amount: &Amount| Part { limit: LimitRef::from(amount.key.clone()), amount: amount.amount };
     amounts.iter().map(part).collect()
 }
 

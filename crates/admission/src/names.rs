@@ -46,10 +46,14 @@ impl Names {
         resolve: impl FnOnce(&dyn Fn(&LimitKey) -> LimitRef) -> T,
     ) -> T {
         let names = self.namespaces.read().unwrap_or_else(PoisonError::into_inner);
-        let limits = names.get(namespace).map(|namespace| &namespace.limits);
-        resolve(&|key| match limits.and_then(|limits| limits.get(key)) {
-            Some(id) => LimitRef::Id(*id),
-            None => LimitRef::Key(key.clone()),
+        let limits = |namespace: &NamespaceName| names.get(namespace).map(|namespace| &namespace.limits);
+        let own = limits(namespace);
+        resolve(&|key| {
+            let id = match key.foreign() {
+                None => own.and_then(|limits| limits.get(key)),
+                Some((namespace, key)) => limits(&namespace).and_then(|limits| limits.get(&key)),
+            };
+            id.map_or_else(|| LimitRef::from(key.clone()), |id| LimitRef::Id(*id))
         })
     }
 
@@ -60,6 +64,8 @@ impl Names {
 
     /// Caches the id of a limit, if there is room.
     pub(crate) fn learn(&self, book: &Book, namespace: &NamespaceName, key: &LimitKey) {
+        let foreign = key.foreign();
+        let (namespace, key) = foreign.as_ref().map_or((namespace, key), |(namespace, key)| (namespace, key));
         let Some(id) = book.namespace(namespace) else { return };
         let mut names = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
         let cached: usize = names.values().map(|namespace| namespace.limits.len()).sum();
@@ -76,8 +82,16 @@ impl Names {
     pub(crate) fn forget(&self, request: &impl NamesLimits) {
         let (Some(id), amounts) = request.names() else { return };
         let mut names = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
-        for namespace in names.values_mut().filter(|namespace| namespace.id == id) {
-            amounts.iter().for_each(|amount| _ = namespace.limits.remove(&amount.key));
+        for amount in amounts {
+            match amount.key.foreign() {
+                Some((namespace, key)) => {
+                    names.get_mut(&namespace).and_then(|namespace| namespace.limits.remove(&key));
+                }
+                None => {
+                    let own = names.values_mut().find(|namespace| namespace.id == id);
+                    own.and_then(|namespace| namespace.limits.remove(&amount.key));
+                }
+            }
         }
     }
 }

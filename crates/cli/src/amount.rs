@@ -1,4 +1,5 @@
-//! Parses `KEY=AMOUNT`, the syntax of requirements and actuals on the command line.
+//! Parses `KEY=AMOUNT`, the syntax of requirements and actuals on the command line. A shared limit of another namespace
+//! is `!NAMESPACE:KEY=AMOUNT`, as answers name it.
 
 use earmark_core::{LimitKey, REQUIREMENTS_MAX};
 use serde_json::{Value, json};
@@ -15,7 +16,12 @@ pub(crate) struct KeyAmount {
 impl KeyAmount {
     /// The JSON of a request, whose amount is in `field`.
     pub(crate) fn json(&self, field: &str) -> Value {
-        json!({"key": self.key.as_str(), field: self.amount})
+        match self.key.foreign() {
+            Some((namespace, key)) => {
+                json!({"namespace": namespace.as_str(), "key": key.as_str(), field: self.amount})
+            }
+            None => json!({"key": self.key.as_str(), field: self.amount}),
+        }
     }
 }
 
@@ -33,7 +39,7 @@ fn parse(text: &str, least: u64) -> Result<KeyAmount, String> {
     let Some((key, amount)) = text.rsplit_once('=') else {
         return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
     };
-    let key = LimitKey::new(key).map_err(|error| error.to_string())?;
+    let key = LimitKey::parse_qualified(key).map_err(|error| error.to_string())?;
     let amount = quantity::amount(amount, least).map_err(|error| format!("amount: {error}"))?;
     Ok(KeyAmount { key, amount })
 }
@@ -66,6 +72,8 @@ mod tests {
         assert_eq!(actual("openai:gpt-4o:tpm=0"), parsed(0));
         let key = LimitKey::new("model=gpt-4o/tpm").unwrap();
         assert_eq!(requirement("model=gpt-4o/tpm=2"), Ok(KeyAmount { key, amount: 2 }));
+        let shared = requirement("!default:gpt-4o:rpm=1").unwrap();
+        assert_eq!(shared.json("amount"), json!({"namespace": "default", "key": "gpt-4o:rpm", "amount": 1}));
     }
 
     #[test]

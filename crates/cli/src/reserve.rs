@@ -21,7 +21,8 @@ Exit codes:
 
 Examples:
   earmark reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=4000 --key gpt-4o:concurrency=1
-  LEASE=$(earmark reserve --key gpt-4o:tpm=4000 --json | jq -r .lease_id)";
+  LEASE=$(earmark reserve --key gpt-4o:tpm=4000 --json | jq -r .lease_id)
+  earmark reserve --key own:rpm=1 --key '!default:gpt-4o:rpm=1'      # a shared limit of another namespace";
 
 #[derive(Args, Debug)]
 pub(crate) struct ReserveArgs {

@@ -15,8 +15,8 @@ mod write;
 
 pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
-    Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef,
-    NamespaceId, Part, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId,
+    LimitRef, NamespaceId, Part, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange,
@@ -233,6 +233,14 @@ impl Book {
     #[must_use]
     pub fn key(&self, limit: LimitId) -> Option<LimitKey> {
         self.limits.state.key(self.limits.state.limits.slot(limit)?)
+    }
+
+    /// The key of a limit, live or deleted, as leases of the namespace `own` name it. `None` if the id is stale.
+    #[must_use]
+    pub fn key_seen_from(&self, own: NamespaceId, limit: LimitId) -> Option<LimitKey> {
+        let owner = self.limits.state.limits.get(self.limits.state.limits.slot(limit)?)?.namespace;
+        let key = self.key(limit)?;
+        if owner == own { Some(key) } else { Some(LimitKey::in_namespace(self.namespace_name(owner)?, &key)) }
     }
 
     /// The number of limits of all namespaces; deleted ones count until they are freed.

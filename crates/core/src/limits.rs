@@ -201,9 +201,9 @@ impl State {
         self.time.unwrap_or_default()
     }
 
-    /// The limit in this slot, live or deleted, if it belongs to the namespace.
+    /// The limit in this slot, live or deleted, if leases of the namespace may reserve it.
     pub(crate) fn limit(&self, namespace: NamespaceId, slot: LimitSlot) -> Option<&Limit> {
-        self.limits.get(slot).filter(|limit| limit.namespace == namespace)
+        self.limits.get(slot).filter(|limit| limit.is_open_to(namespace))
     }
 
     pub(crate) fn remembered(&self) -> usize {
@@ -395,7 +395,7 @@ impl Limits {
 
     /// Advances a limit to `now` and returns it, unless it is unknown, deleted or of another namespace.
     fn advanced(&mut self, namespace: NamespaceId, slot: LimitSlot, now: UnixMs) -> Option<&Limit> {
-        let limit = self.state.limits.get(slot).filter(|limit| limit.namespace == namespace)?;
+        let limit = self.state.limits.get(slot).filter(|limit| limit.is_open_to(namespace))?;
         if limit.is_due(now) {
             self.state.advance_limit(slot, now);
         }

@@ -43,6 +43,7 @@ fn events(command: &Command<'_>) -> usize {
     let named = |parts: &[Part], job: Option<&JobId>| {
         let bytes = |part: &Part| match &part.limit {
             LimitRef::Key(key) => key.as_str().len(),
+            LimitRef::Foreign(limit) => limit.namespace.as_str().len().saturating_add(limit.key.as_str().len()),
             LimitRef::Id(_) => 0,
         };
         let job = job.map_or(0, |job| job.as_str().len());

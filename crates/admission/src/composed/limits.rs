@@ -39,7 +39,10 @@ fn status(limit: &LimitInfo, enforced: EnforcedStatus) -> Option<LimitStatus> {
 impl<H: BookHost> Parts<H> {
     /// A limit as this process knows it.
     pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        Registry::limit(&self.registry, namespace, key)
+        match key.foreign() {
+            Some((namespace, key)) => Registry::limit(&self.registry, &namespace, &key),
+            None => Registry::limit(&self.registry, namespace, key),
+        }
     }
 
     /// Whether any key has no known limit here.

@@ -100,6 +100,14 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
     }
 }
 
+/// The namespace of a shared limit, and the key.
+fn named(key: &LimitKey) -> (Option<String>, String) {
+    match key.foreign() {
+        Some((namespace, key)) => (Some(namespace.to_string()), key.to_string()),
+        None => (None, key.to_string()),
+    }
+}
+
 impl Item for ReserveItem {
     type Answer = ReserveAnswer;
     type Message = v1::ReserveRequest;
@@ -112,8 +120,8 @@ impl Item for ReserveItem {
 
     fn message(&self, namespace: Option<&str>) -> v1::ReserveRequest {
         let requirement = |(key, amount): &(LimitKey, u64)| {
-            let (key, amount) = (key.to_string(), *amount);
-            v1::Requirement { key, amount }
+            let (namespace, key) = named(key);
+            v1::Requirement { key, amount: *amount, namespace }
         };
         v1::ReserveRequest {
             lease_id: self.lease.to_string(),
@@ -154,8 +162,8 @@ impl Item for CompleteItem {
 
     fn message(&self, namespace: Option<&str>) -> v1::CompleteRequest {
         let actual = |(key, amount): &(LimitKey, u64)| {
-            let (key, actual_amount) = (key.to_string(), *amount);
-            v1::Actual { key, actual_amount }
+            let (namespace, key) = named(key);
+            v1::Actual { key, actual_amount: *amount, namespace }
         };
         v1::CompleteRequest {
             lease_id: self.lease.to_string(),

@@ -1,6 +1,5 @@
 //! Converts response messages to the types of this crate.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use earmark_core::{LimitKey, UnixMs};
@@ -35,7 +34,7 @@ impl Reader<'_> {
         let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, .. } = &message;
         let retry_after = Duration::from_millis(*retry_after_ms);
         let keys = |keys: &[String]| -> Result<Vec<LimitKey>, Failure> {
-            let keys: Result<Vec<LimitKey>, _> = keys.iter().map(|key| key.parse()).collect();
+            let keys: Result<Vec<LimitKey>, _> = keys.iter().map(|key| LimitKey::parse_qualified(key)).collect();
             keys.map_err(|error| self.unexpected(error))
         };
         if *allowed {
@@ -43,7 +42,7 @@ impl Reader<'_> {
             return Ok(ReserveAnswer::Allowed { reserved_at, would_deny });
         }
         let (code, subject) = error.split_once(':').unwrap_or((error, ""));
-        let key = || LimitKey::from_str(subject).map_err(|error| self.unexpected(error));
+        let key = || LimitKey::parse_qualified(subject).map_err(|error| self.unexpected(error));
         match code {
             "" | "exceeds_capacity" => {
                 let limited_by = keys(&message.limited_by)?;

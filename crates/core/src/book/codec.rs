@@ -16,8 +16,8 @@ pub(crate) use template::template;
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
-    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId, Part,
-    PutLimit, Release, Reserve,
+    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId, LimitRef,
+    NamespaceId, Part, PutLimit, Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -62,6 +62,7 @@ const CALENDAR: u8 = 4;
 
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
+const BY_NAMESPACE_AND_NAME: u8 = 3;
 
 /// Bytes that are not a valid command, outcome or journal record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -333,6 +334,11 @@ fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
                 out.put_u8(BY_NAME);
                 out.put_text(key.as_str());
             }
+            LimitRef::Foreign(limit) => {
+                out.put_u8(BY_NAMESPACE_AND_NAME);
+                out.put_text(limit.namespace.as_str());
+                out.put_text(limit.key.as_str());
+            }
         }
         out.put_u64(part.amount);
     }
@@ -344,6 +350,10 @@ fn parts<'a>(input: &mut Bytes<'_>, parts: &'a mut Vec<Part>) -> Result<&'a [Par
         let limit = match input.u8()? {
             BY_NUMBER => LimitRef::Id(limit_id(input)?),
             BY_NAME => LimitRef::Key(LimitKey::new(input.text()?)?),
+            BY_NAMESPACE_AND_NAME => {
+                let namespace = NamespaceName::new(input.text()?)?;
+                LimitRef::Foreign(Box::new(ForeignLimit { namespace, key: LimitKey::new(input.text()?)? }))
+            }
             _ => return Err(CodecError::Malformed("it names a limit in an unknown way")),
         };
         parts.push(Part { limit, amount: input.u64()? });

@@ -43,10 +43,30 @@ impl VaultId {
 /// key is resolved when the command is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitRef {
-    /// By id.
+    /// By id. The limit belongs to the namespace of the lease, or is shared.
     Id(LimitId),
-    /// By key.
+    /// By key, in the namespace of the lease.
     Key(LimitKey),
+    /// By namespace and key. The limit is shared, or the namespace is that of the lease.
+    Foreign(Box<ForeignLimit>),
+}
+
+/// A limit by namespace and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignLimit {
+    /// The namespace, which may not exist.
+    pub namespace: NamespaceName,
+    /// The key.
+    pub key: LimitKey,
+}
+
+impl From<LimitKey> for LimitRef {
+    fn from(key: LimitKey) -> LimitRef {
+        match key.foreign() {
+            Some((namespace, key)) => LimitRef::Foreign(Box::new(ForeignLimit { namespace, key })),
+            None => LimitRef::Key(key),
+        }
+    }
 }
 
 /// An amount of one limit: a requirement of a reserve or an actual of a complete.
@@ -180,7 +200,7 @@ pub struct DropLimit<'a> {
 /// Reserves all requirements, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve<'a> {
-    /// The namespace of the limits and the lease.
+    /// The namespace of the lease, and of the limits that name no other.
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
@@ -193,7 +213,7 @@ pub struct Reserve<'a> {
 /// Settles the actual usage of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complete<'a> {
-    /// The namespace of the limits and the lease.
+    /// The namespace of the lease, and of the limits that name no other.
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
@@ -204,7 +224,7 @@ pub struct Complete<'a> {
 /// Returns everything a lease reserved and ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The namespace of the limits and the lease.
+    /// The namespace of the lease.
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,

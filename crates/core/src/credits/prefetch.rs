@@ -28,7 +28,7 @@ impl Credits {
         });
         let payers = of_reserves.flatten().filter_map(|part| match &part.limit {
             LimitRef::Id(id) => Some(limits.state.limits.get(LimitSlot(id.slot))?.payers()?.account),
-            LimitRef::Key(_) => None,
+            LimitRef::Key(_) | LimitRef::Foreign(_) => None,
         });
         self.prefetch_accounts(of_writes.flatten().chain(payers));
     }

@@ -127,7 +127,8 @@ macro_rules! names {
 }
 
 names! {
-    /// The name of a limit within its namespace. Contains no `!`, which marks a namespace before a key.
+    /// The name of a limit within its namespace. Contains no `!`, except where a lease names a limit of another
+    /// namespace: see [`LimitKey::in_namespace`].
     LimitKey: "limit key", 256, KEY_ALPHABET, is_key;
     /// The name of an account within its vault.
     AccountName: "account", 256, KEY_ALPHABET, is_key;
@@ -179,6 +180,49 @@ impl AccountName {
     pub fn pattern(text: &str) -> Result<AccountName, NameError> {
         pattern::check("account", AccountName::BYTES_MAX, text)?;
         Ok(AccountName(Arc::from(text)))
+    }
+}
+
+/// The mark before the namespace of a limit that is not in the namespace of the lease. No name contains it.
+const FOREIGN: char = '!';
+
+impl LimitKey {
+    /// A limit of another namespace, as requirements, actuals and answers of a lease name it: `!<namespace>:<key>`.
+    /// No limit has such a key, so a system that does not know shared limits finds none.
+    #[must_use]
+    pub fn in_namespace(namespace: &NamespaceName, key: &LimitKey) -> LimitKey {
+        LimitKey(Arc::from(format!("{FOREIGN}{namespace}:{key}")))
+    }
+
+    /// The namespace and the key of a limit that [`LimitKey::in_namespace`] names. `None` for a limit of the lease's own
+    /// namespace.
+    #[must_use]
+    pub fn foreign(&self) -> Option<(NamespaceName, LimitKey)> {
+        let (namespace, key) = self.0.strip_prefix(FOREIGN)?.split_once(':')?;
+        Some((NamespaceName(Arc::from(namespace)), LimitKey(Arc::from(key))))
+    }
+
+    /// The same limit as a lease of the namespace `own` names it: without a namespace that is its own.
+    #[must_use]
+    pub fn seen_from(self, own: &NamespaceName) -> LimitKey {
+        match self.foreign() {
+            Some((namespace, key)) if namespace == *own => key,
+            _ => self,
+        }
+    }
+
+    /// Parses a key as leases name limits: `rpm`, or `!default:rpm` for a limit of another namespace.
+    ///
+    /// # Errors
+    /// The namespace or the key is not valid.
+    pub fn parse_qualified(text: &str) -> Result<LimitKey, NameError> {
+        match text.strip_prefix(FOREIGN) {
+            None => LimitKey::new(text),
+            Some(rest) => {
+                let (namespace, key) = rest.split_once(':').unwrap_or((rest, ""));
+                Ok(LimitKey::in_namespace(&NamespaceName::new(namespace)?, &LimitKey::new(key)?))
+            }
+        }
     }
 }
 
@@ -263,6 +307,31 @@ mod tests {
         ] {
             assert_eq!(result.unwrap_err().to_string(), message);
         }
+    }
+
+    #[test]
+    fn a_key_of_another_namespace_is_marked_and_reads_back() {
+        let parse = |text: &str| LimitKey::parse_qualified(text).map_err(|error| error.to_string());
+        let (team, default): (NamespaceName, NamespaceName) = ("team".parse().unwrap(), "default".parse().unwrap());
+        let key = parse("!team:gpt-4o:rpm").unwrap();
+        assert_eq!(key.foreign(), Some((team.clone(), LimitKey::new("gpt-4o:rpm").unwrap())));
+        assert_eq!(key.clone().seen_from(&team).as_str(), "gpt-4o:rpm");
+        assert_eq!(key.clone().seen_from(&default), key);
+        assert_eq!(parse("rpm").unwrap().foreign(), None);
+        for (text, mistake) in [
+            ("!", "namespace: found 0 bytes"),
+            ("!team", "limit key: found 0 bytes"),
+            ("!team:", "limit key: found 0 bytes"),
+            ("!:rpm", "namespace: found 0 bytes"),
+            ("!te am:rpm", "namespace: found ' ' at byte 2"),
+            ("!team:a b", "limit key: found ' ' at byte 1"),
+            ("!team:!rpm", "limit key: found '!' at byte 0"),
+            ("a!b", "limit key: found '!' at byte 1"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(mistake), "{text}: {error}");
+        }
+        assert!(LimitKey::new("!team:rpm").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::limit::Payers;
 use super::reserve::ResolvedPart;
 use super::slab::NONE;
-use super::{CreditTerms, Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint, key_hash};
+use super::{CreditTerms, Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint};
 use crate::book::{CreditDenial, CreditShortage, LimitRef, NamespaceId, Part, Reserve, ReserveOutcome, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
@@ -50,7 +50,8 @@ impl Limits {
             is_unknown && self.find_accounts(command.namespace, part.limit, credits).is_none()
         };
         let missing = resolved.iter().filter(is_missing).map(|part| part.position);
-        let requirement = missing.min_by_key(|place| self.state.part_key(&command.requirements[*place]))?;
+        let requirement =
+            missing.min_by_key(|place| self.state.part_name(command.namespace, &command.requirements[*place]))?;
         Some(ReserveOutcome::AccountNotFound { requirement, retry_after_ms: CREDIT_RETRY_MS })
     }
 
@@ -86,7 +87,7 @@ impl Limits {
             let same = planned.iter().filter(|other| other.payers.is_same_payer(&part.payers));
             let amount = same.fold(0_u128, |sum, other| sum.saturating_add(other.amount.into()));
             if let Err(why) = credits.can_hold(now, part.payers, part.balance, amount)
-                && shortest.is_none_or(|(first, _)| self.is_before(command.requirements, part.position, first))
+                && shortest.is_none_or(|(first, _)| self.is_before(command, part.position, first))
             {
                 shortest = Some((part.position, why));
             }
@@ -185,17 +186,18 @@ impl Limits {
         };
         let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
-            fingerprint: self.state.fingerprint_of(command),
+            fingerprint: self.fingerprint_of(command),
             at: now.plus_ms(CREDIT_RETRY_MS),
-            limited_by: self.state.rank(command.requirements, requirement),
+            limited_by: self.state.rank(command, requirement),
             has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         CreditDenial { requirement, retry_after_ms: CREDIT_RETRY_MS, why }
     }
 
-    fn is_before(&self, requirements: &[Part], first: usize, second: usize) -> bool {
-        self.state.part_key(&requirements[first]) < self.state.part_key(&requirements[second])
+    fn is_before(&self, command: &Reserve<'_>, first: usize, second: usize) -> bool {
+        let name_of = |place: usize| self.state.part_name(command.namespace, &command.requirements[place]);
+        name_of(first) < name_of(second)
     }
 
     /// The recorded credit denial of a lease. `requirements` are those of its reserve; others may be among them.
@@ -225,6 +227,7 @@ impl Limits {
         let kind_of = |part: &Part| {
             let slot = match &part.limit {
                 LimitRef::Key(key) => self.resolve(namespace, key),
+                LimitRef::Foreign(limit) => self.resolve_foreign(limit),
                 LimitRef::Id(id) => self.state.limits.slot(*id),
             };
             let limit = self.state.limits.get(slot?).filter(|limit| limit.phase != Phase::Deleted);
@@ -236,17 +239,15 @@ impl Limits {
         };
         let candidates =
             [has_kind(&[Some(true), None, Some(false)]), has_kind(&[Some(true)]), has_kind(&[Some(true), None])];
-        let hash_of = |place: &usize| match &requirements[*place].limit {
-            LimitRef::Key(key) => key_hash(namespace, key),
-            LimitRef::Id(id) => self.state.limits.slot(*id).map_or(0, |slot| self.state.limits[slot].key_hash),
-        };
         let is_meant = |places: &&Vec<usize>| {
-            let parts = places.iter().map(|place| (hash_of(place), requirements[*place].amount));
+            let parts = places
+                .iter()
+                .map(|place| (self.hash_of(namespace, &requirements[*place]), requirements[*place].amount));
             fingerprint(parts) == tombstone.fingerprint
         };
         let meant = candidates.iter().find(is_meant).unwrap_or(&candidates[2]);
         let mut sorted = meant.clone();
-        sorted.sort_unstable_by_key(|place| self.state.part_key(&requirements[*place]));
+        sorted.sort_unstable_by_key(|place| self.state.part_name(namespace, &requirements[*place]));
         sorted.get(usize::from(tombstone.limited_by)).or(sorted.first()).copied().unwrap_or_default()
     }
 

@@ -45,7 +45,8 @@ impl Limits {
         // In the order of the command, so that the slots do not depend on which limits are there.
         resolved.sort_unstable_by_key(|part| part.position);
         for part in resolved.iter_mut() {
-            let found = self.state.limit(namespace, part.limit).copied();
+            // A limit of another namespace follows its template when its own namespace decides about it.
+            let found = self.state.limits.get(part.limit).filter(|limit| limit.namespace == namespace).copied();
             let is_derived = found.is_some_and(|limit| limit.template().is_some());
             if is_derived && found.is_some_and(|limit| limit.revision == changed) {
                 continue;
@@ -56,7 +57,7 @@ impl Limits {
             }
             let key = match &command.requirements[part.position].limit {
                 LimitRef::Key(key) => Some(key.clone()),
-                LimitRef::Id(_) => self.state.key(part.limit),
+                LimitRef::Id(_) | LimitRef::Foreign(_) => self.state.key(part.limit),
             };
             part.limit = match key.and_then(|key| self.followed(namespace, &key)) {
                 None if is_derived => UNKNOWN,

@@ -37,8 +37,8 @@ impl State {
             }
             obstacles.push(Obstacle { requirement: part.position, wait_ms, never });
         }
-        let key_of = |o: &Obstacle| self.part_key(&command.requirements[o.requirement]);
-        obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), key_of(o)));
+        let name_of = |o: &Obstacle| self.part_name(command.namespace, &command.requirements[o.requirement]);
+        obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), name_of(o)));
         let never = obstacles.first().is_some_and(|first| first.never);
         let retry_after_ms = if never { NEVER_RETRY_MS } else { obstacles.first().map_or(0, |first| first.wait_ms) };
         Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.requirement).collect(), never }

@@ -236,6 +236,11 @@ impl Limit {
         self.calendar().map_or(self.kind.0 & VALUE, |calendar| calendar.period.seconds_max())
     }
 
+    /// Whether leases of this namespace may reserve it.
+    pub(crate) fn is_open_to(&self, namespace: NamespaceId) -> bool {
+        self.namespace == namespace || self.is_shared()
+    }
+
     pub(crate) fn hold_ms(&self) -> u64 {
         seconds_to_ms(self.hold_seconds())
     }

@@ -9,10 +9,11 @@ use super::{
     Ending, Found, Hash, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone, fingerprint, key_hash,
 };
 use crate::book::{
-    Denial, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, RequirementSet, Reserve, ReserveOutcome,
+    Denial, ForeignLimit, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, RequirementSet, Reserve,
+    ReserveOutcome,
 };
 use crate::credits::Credits;
-use crate::id::LeaseId;
+use crate::id::{LeaseId, NamespaceName};
 use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::{Moment, UnixMs};
 
@@ -37,6 +38,9 @@ pub(super) enum RefusedParts {
         part: usize,
     },
 }
+
+/// The namespace of a limit if it is not that of the lease, and the key.
+type PartName<'a> = (Option<&'a NamespaceName>, Cow<'a, str>);
 
 /// Why the ULID time of an unknown lease is refused.
 pub(super) enum Age {
@@ -95,13 +99,16 @@ impl Limits {
             let limit = match &part.limit {
                 LimitRef::Id(id) => self.state.limits.slot(*id).ok_or(RefusedParts::Stale { part: position })?,
                 LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
+                LimitRef::Foreign(limit) => self.resolve_foreign(limit).unwrap_or(UNKNOWN),
             };
             let mut rank = resolved.len();
             resolved.push(ResolvedPart { limit, amount: part.amount, position, is_blocked: false });
             while let Some(before) = rank.checked_sub(1)
                 && resolved[before].limit >= limit
             {
-                if resolved[before].limit == limit && (limit != UNKNOWN || is_named_before(parts, position)) {
+                if resolved[before].limit == limit
+                    && (limit != UNKNOWN || self.is_named_before(namespace, parts, position))
+                {
                     twice = twice.min(position);
                 }
                 resolved.swap(before, rank);
@@ -225,8 +232,8 @@ impl Limits {
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
-                let is_other = tombstone.fingerprint != self.state.fingerprint_of(command);
-                let limited_by = self.state.position_of_rank(command.requirements, tombstone.limited_by);
+                let is_other = tombstone.fingerprint != self.fingerprint_of(command);
+                let limited_by = self.state.position_of_rank(command, tombstone.limited_by);
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
@@ -255,11 +262,12 @@ impl Limits {
         let limit_of = |part: &ResolvedPart| {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
         };
-        let key_of = |part: &ResolvedPart| self.state.part_key(&command.requirements[part.position]);
+        let name_of =
+            |part: &ResolvedPart| self.state.part_name(command.namespace, &command.requirements[part.position]);
         let is_offender =
             |part: &&ResolvedPart| part.is_blocked || limit_of(part).is_none_or(|limit| limit.phase != Phase::Active);
         let offenders = resolved.iter().filter(is_offender);
-        match offenders.min_by_key(|part| (key_of(part), part.position)) {
+        match offenders.min_by_key(|part| (name_of(part), part.position)) {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
                 requirement: part.position,
                 retry_after_ms: self.state.config.hints.decreasing_ms,
@@ -316,9 +324,9 @@ impl Limits {
         self.note_decision(now, resolved);
         let has_job = self.keep_job(command);
         self.add_tombstone(Tombstone {
-            fingerprint: self.state.fingerprint_of(command),
+            fingerprint: self.fingerprint_of(command),
             at: now.plus_ms(denial.retry_after_ms),
-            limited_by: self.state.rank(command.requirements, denial.limited_by.first().copied().unwrap_or_default()),
+            limited_by: self.state.rank(command, denial.limited_by.first().copied().unwrap_or_default()),
             has_job,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
@@ -335,45 +343,68 @@ impl State {
         (lease.time() > wall.plus_ms(self.config.lease_ahead_ms)).then_some(Age::InFuture)
     }
 
-    /// The key that a part names.
-    pub(super) fn part_key<'a>(&'a self, part: &'a Part) -> Cow<'a, str> {
+    /// The name of a limit in the order of names: its namespace if that is not `own`, then its key. Keys of the own
+    /// namespace come first.
+    pub(super) fn part_name<'a>(&'a self, own: NamespaceId, part: &'a Part) -> PartName<'a> {
+        let name = |namespace: NamespaceId| self.namespaces.get(usize::from(namespace.0));
         match &part.limit {
-            LimitRef::Key(key) => Cow::Borrowed(key.as_str()),
-            LimitRef::Id(id) => match self.text(LimitSlot(id.slot)) {
-                Some(text) => Cow::Borrowed(text.key.as_str()),
-                None => self.key(LimitSlot(id.slot)).map_or(Cow::Borrowed(""), |key| Cow::Owned(key.to_string())),
-            },
+            LimitRef::Key(key) => (None, Cow::Borrowed(key.as_str())),
+            LimitRef::Foreign(limit) => {
+                let namespace = Some(&limit.namespace).filter(|namespace| name(own) != Some(namespace));
+                (namespace, Cow::Borrowed(limit.key.as_str()))
+            }
+            LimitRef::Id(id) => {
+                let slot = LimitSlot(id.slot);
+                let namespace = self.limits.get(slot).map(|limit| limit.namespace).filter(|owner| *owner != own);
+                let key = match self.text(slot) {
+                    Some(text) => Cow::Borrowed(text.key.as_str()),
+                    None => self.key(slot).map_or(Cow::Borrowed(""), |key| Cow::Owned(key.to_string())),
+                };
+                (namespace.and_then(name), key)
+            }
         }
     }
 
-    /// The rank of a requirement, ordered by key.
-    pub(super) fn rank(&self, requirements: &[Part], position: usize) -> u8 {
-        let Some(part) = requirements.get(position) else { return 0 };
-        let key = self.part_key(part);
-        let rank = requirements.iter().filter(|other| self.part_key(other) < key).count();
+    /// The rank of a requirement, ordered by name.
+    pub(super) fn rank(&self, command: &Reserve<'_>, position: usize) -> u8 {
+        let Some(part) = command.requirements.get(position) else { return 0 };
+        let name_of = |part| self.part_name(command.namespace, part);
+        let rank = command.requirements.iter().filter(|other| name_of(other) < name_of(part)).count();
         u8::try_from(rank).unwrap_or(u8::MAX)
     }
 
     /// The index of the requirement with this rank.
-    pub(super) fn position_of_rank(&self, requirements: &[Part], rank: u8) -> usize {
-        (0..requirements.len()).find(|position| self.rank(requirements, *position) == rank).unwrap_or_default()
-    }
-
-    /// The fingerprint of the requirements of a command. Its ids are not stale.
-    pub(super) fn fingerprint_of(&self, command: &Reserve<'_>) -> u64 {
-        fingerprint(command.requirements.iter().map(|part| {
-            let hash = match &part.limit {
-                LimitRef::Key(key) => key_hash(command.namespace, key),
-                LimitRef::Id(id) => self.limits[LimitSlot(id.slot)].key_hash,
-            };
-            (hash, part.amount)
-        }))
+    pub(super) fn position_of_rank(&self, command: &Reserve<'_>, rank: u8) -> usize {
+        let mut positions = 0..command.requirements.len();
+        positions.find(|position| self.rank(command, *position) == rank).unwrap_or_default()
     }
 }
 
-/// Whether an earlier part names the same unknown key as the one at `position`.
-fn is_named_before(parts: &[Part], position: usize) -> bool {
-    parts[..position].iter().any(|part| part.limit == parts[position].limit)
+impl Limits {
+    /// The fingerprint of the requirements of a command. Its ids are not stale.
+    pub(super) fn fingerprint_of(&self, command: &Reserve<'_>) -> u64 {
+        fingerprint(command.requirements.iter().map(|part| (self.hash_of(command.namespace, part), part.amount)))
+    }
+
+    /// The hash of the name of a limit; 0 if an id is stale or a namespace does not exist, so that no lease has it.
+    pub(super) fn hash_of(&self, own: NamespaceId, part: &Part) -> u32 {
+        match &part.limit {
+            LimitRef::Id(id) => self.state.limits.slot(*id).map_or(0, |slot| self.state.limits[slot].key_hash),
+            LimitRef::Key(key) => key_hash(own, key),
+            LimitRef::Foreign(limit) => self.namespace(&limit.namespace).map_or(0, |owner| key_hash(owner, &limit.key)),
+        }
+    }
+
+    /// Whether an earlier part names the same unknown key as the one at `position`.
+    fn is_named_before(&self, own: NamespaceId, parts: &[Part], position: usize) -> bool {
+        let name_of = |part| self.state.part_name(own, part);
+        parts[..position].iter().any(|part| name_of(part) == name_of(&parts[position]))
+    }
+
+    /// The slot of a limit that a part names by its namespace. The limit may not be shared.
+    pub(super) fn resolve_foreign(&self, limit: &ForeignLimit) -> Option<LimitSlot> {
+        self.resolve(self.namespace(&limit.namespace)?, &limit.key)
+    }
 }
 
 /// Whether a lease holds exactly `resolved`. Both are ordered by limit.

@@ -236,8 +236,12 @@ impl Restore {
         self.last_second = second;
         for part in &self.parts {
             let ends_at = part.ends_at(reserved_at);
-            let limit = limits.state.limit(namespace, part.limit);
+            let limit = limits.state.limits.get(part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
+            // A limit may have been shared when the lease took it. Credit never is.
+            if limit.namespace != namespace && (part.is_credit() || limit.is_credit()) {
+                return Err(Malformed("a lease holds credit of another namespace"));
+            }
             if part.is_credit() {
                 let is_held_here = u64::from(part.kind() == PartKind::Credit);
                 self.credit_parts = self.credit_parts.saturating_add(is_held_here);

@@ -22,5 +22,6 @@ mod reserve;
 mod scopes;
 mod settings;
 mod shadow;
+mod shared;
 mod templates;
 mod writes;

@@ -252,7 +252,7 @@ impl Model {
         let now = now.min(TIME_MAX).max(self.time());
         let Some(place) = self.remembered(namespace, lease) else { return (None, Vec::new()) };
         let lease = &self.leases[place];
-        let part = |(key, amount): (LimitKey, u64)| Part { limit: LimitRef::Key(key), amount };
+        let part = |(key, amount): (LimitKey, u64)| Part { limit: LimitRef::from(key), amount };
         let parts = lease.requirements().into_iter().flatten().map(part).collect();
         let denial = match lease.fate {
             Fate::NoCredit { resolved_at, denial, .. } if !self.is_due(now, lease) => {

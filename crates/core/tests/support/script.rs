@@ -428,7 +428,7 @@ impl Script {
             unit: "requests".into(),
             description: String::new(),
             overage,
-            shared: false,
+            shared: flavor != Flavor::Credit && self.random.chance(40),
             enforce: flavor == Flavor::Credit || self.random.chance(80),
         }
     }
@@ -464,6 +464,7 @@ impl Script {
                 definition.kind = self.fresh_definition(definition.key.clone(), flavor).kind;
             }
             90..94 => definition.description = format!("as of {}", self.clock),
+            94..97 => definition.shared = !definition.shared && flavor != Flavor::Credit,
             _ => definition.overage = self.random.pick(&[Overage::Debt, Overage::Deny]),
         }
         definition

@@ -99,9 +99,9 @@ pub fn key(name: &str) -> LimitKey {
     LimitKey::new(name).unwrap()
 }
 
-/// A part that names its limit by key.
+/// A part that names its limit by key: `rpm`, or `!default:rpm` in another namespace.
 pub fn by_key(name: &str, amount: u64) -> Part {
-    Part { limit: LimitRef::Key(key(name)), amount }
+    Part { limit: LimitKey::parse_qualified(name).unwrap().into(), amount }
 }
 
 /// A part that names its limit by id.

@@ -24,8 +24,9 @@ pub struct Parts {
 /// # Errors
 /// When a field is invalid.
 pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
+    let own = namespace(request.namespace.as_deref())?;
     let requirement = |part: v1::Requirement| {
-        let key = name("key", &part.key)?;
+        let key = limit_key(&own, &part.key, part.namespace.as_deref())?;
         Ok((key, Invalid::unless_within("amount", part.amount, &(1..=u64::MAX))?))
     };
     Ok(Parts {
@@ -33,7 +34,7 @@ pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
         job: optional_name("job_id", request.job_id.as_deref())?,
         amounts: each("requirements", request.requirements, &(1..=REQUIREMENTS_MAX), requirement)
             .and_then(|amounts| no_key_twice("requirements", amounts))?,
-        namespace: namespace(request.namespace.as_deref())?,
+        namespace: own,
     })
 }
 
@@ -42,13 +43,24 @@ pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
 /// # Errors
 /// When a field is invalid.
 pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
-    let actual = |part: v1::Actual| Ok((name("key", &part.key)?, part.actual_amount));
+    let own = namespace(request.namespace.as_deref())?;
+    let actual = |part: v1::Actual| Ok((limit_key(&own, &part.key, part.namespace.as_deref())?, part.actual_amount));
     Ok(Parts {
         lease: lease_id(&request.lease_id)?,
         job: optional_name("job_id", request.job_id.as_deref())?,
         amounts: each("actuals", request.actuals, &(0..=REQUIREMENTS_MAX), actual)
             .and_then(|amounts| no_key_twice("actuals", amounts))?,
-        namespace: namespace(request.namespace.as_deref())?,
+        namespace: own,
+    })
+}
+
+/// The limit that a requirement or actual of a lease in the namespace `own` names.
+fn limit_key(own: &NamespaceName, key: &str, namespace: Option<&str>) -> Result<LimitKey, Invalid> {
+    let key: LimitKey = name("key", key)?;
+    let namespace: Option<NamespaceName> = optional_name("namespace", namespace)?;
+    Ok(match namespace {
+        Some(namespace) => LimitKey::in_namespace(&namespace, &key).seen_from(own),
+        None => key,
     })
 }
 

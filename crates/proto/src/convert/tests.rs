@@ -11,7 +11,7 @@ fn lease() -> String {
 }
 
 fn requirement(key: &str, amount: u64) -> v1::Requirement {
-    v1::Requirement { key: key.into(), amount }
+    v1::Requirement { key: key.into(), amount, namespace: None }
 }
 
 fn reserve(requirements: Vec<v1::Requirement>) -> v1::ReserveRequest {
@@ -58,7 +58,7 @@ fn a_reserve_is_checked_field_by_field() {
 fn a_complete_may_name_nothing_and_use_nothing() {
     let complete = |actuals| v1::CompleteRequest { lease_id: lease(), actuals, ..Default::default() };
     assert!(complete_parts(complete(vec![])).unwrap().amounts.is_empty());
-    let unused = v1::Actual { key: "a".into(), actual_amount: 0 };
+    let unused = v1::Actual { key: "a".into(), actual_amount: 0, namespace: None };
     assert_eq!(complete_parts(complete(vec![unused.clone()])).unwrap().amounts[0].1, 0);
     let twice = complete_parts(complete(vec![unused.clone(), unused])).unwrap_err().to_string();
     assert!(twice.starts_with("actuals[1].key: found \"a\" as in item 0"), "{twice}");

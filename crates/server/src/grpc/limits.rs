@@ -340,7 +340,8 @@ fn complete_response(wire: CompleteWire<'_>) -> v1::CompleteResponse {
 }
 
 fn lease_view(lease: LeaseId, view: &LeaseView) -> v1::Lease {
-    let requirement = |part: &Amount| v1::Requirement { key: part.key.to_string(), amount: part.amount };
+    let requirement =
+        |part: &Amount| v1::Requirement { key: part.key.to_string(), amount: part.amount, namespace: None };
     v1::Lease {
         lease_id: lease.to_string(),
         reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),

@@ -18,7 +18,14 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
             return reply;
         }
     };
-    let answers = execute::complete(app, &call.context, vec![body.into_request(&call.context.caller.namespace)]).await;
+    let request = match body.into_request(&call.context.caller.namespace) {
+        Ok(request) => request,
+        Err(mistake) => {
+            app.metrics.completed(Completed::InvalidRequest);
+            return Reply::invalid(&mistake);
+        }
+    };
+    let answers = execute::complete(app, &call.context, vec![request]).await;
     if execute::is_unauthenticated(&answers) {
         return Reply::unauthenticated();
     }
@@ -37,8 +44,17 @@ pub(super) async fn batch(app: &App, call: Call) -> Reply {
             return reply;
         }
     };
-    let requests: Vec<_> =
-        body.requests.0.into_iter().map(|body| body.into_request(&call.context.caller.namespace)).collect();
+    let own = &call.context.caller.namespace;
+    let requests = body.requests.0.into_iter().enumerate();
+    let requests =
+        requests.map(|(index, body)| body.into_request(own).map_err(|mistake| format!("requests[{index}].{mistake}")));
+    let requests: Vec<_> = match requests.collect::<Result<_, _>>() {
+        Ok(requests) => requests,
+        Err(mistake) => {
+            app.metrics.completed(Completed::InvalidRequest);
+            return Reply::invalid(&mistake);
+        }
+    };
     let _permit = match call.context.admit(app, requests.len()).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),

@@ -27,13 +27,15 @@ body! {
 }
 
 impl ReserveBody {
-    pub(super) fn into_request(self, namespace: &NamespaceName) -> ReserveRequest {
-        ReserveRequest {
+    /// # Errors
+    /// The mistake, if a limit is named twice.
+    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<ReserveRequest, String> {
+        Ok(ReserveRequest {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
             job: self.job_id.map(|job| job.0),
-            requirements: self.requirements.amounts,
-        }
+            requirements: seen_from(namespace, self.requirements.amounts, "requirements")?,
+        })
     }
 }
 
@@ -50,13 +52,15 @@ body! {
 }
 
 impl CompleteBody {
-    pub(super) fn into_request(self, namespace: &NamespaceName) -> CompleteRequest {
-        CompleteRequest {
+    /// # Errors
+    /// The mistake, if a limit is named twice.
+    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<CompleteRequest, String> {
+        Ok(CompleteRequest {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
             job: self.job_id.map(|job| job.0),
-            actuals: self.actuals.amounts,
-        }
+            actuals: seen_from(namespace, self.actuals.amounts, "actuals")?,
+        })
     }
 }
 
@@ -85,6 +89,8 @@ body! {
         key: Text<LimitKey>,
         /// The amount to reserve.
         amount: Count<1>,
+        /// The namespace of a shared limit; by default the caller's.
+        namespace: Option<Text<NamespaceName>>,
     }
 }
 
@@ -94,6 +100,8 @@ body! {
         key: Text<LimitKey>,
         /// The amount used.
         actual_amount: Count<0>,
+        /// The namespace of a shared limit; by default the caller's.
+        namespace: Option<Text<NamespaceName>>,
     }
 }
 
@@ -108,7 +116,7 @@ impl Part for Requirement {
     const MIN: usize = 1;
 
     fn into_amount(self) -> Amount {
-        Amount { key: self.key.0, amount: self.amount.0 }
+        Amount { key: named(self.namespace, self.key), amount: self.amount.0 }
     }
 }
 
@@ -116,8 +124,31 @@ impl Part for Actual {
     const MIN: usize = 0;
 
     fn into_amount(self) -> Amount {
-        Amount { key: self.key.0, amount: self.actual_amount.0 }
+        Amount { key: named(self.namespace, self.key), amount: self.actual_amount.0 }
     }
+}
+
+/// The limit that a part names.
+fn named(namespace: Option<Text<NamespaceName>>, Text(key): Text<LimitKey>) -> LimitKey {
+    namespace.map_or_else(|| key.clone(), |Text(namespace)| LimitKey::in_namespace(&namespace, &key))
+}
+
+/// The amounts of a lease in the namespace `own`, which names its own limits without a namespace.
+///
+/// # Errors
+/// When a limit is named twice, once with and once without the namespace.
+fn seen_from(own: &NamespaceName, mut amounts: Vec<Amount>, field: &str) -> Result<Vec<Amount>, String> {
+    for index in 0..amounts.len() {
+        let key = amounts[index].key.clone().seen_from(own);
+        if let Some(first) = amounts[..index].iter().position(|earlier| earlier.key == key) {
+            return Err(format!(
+                "{field}[{index}].key: found {key:?} as in item {first}, allowed is each key once",
+                key = key.as_str()
+            ));
+        }
+        amounts[index].key = key;
+    }
+    Ok(amounts)
 }
 
 /// Amounts with different keys.

@@ -3,7 +3,7 @@
 mod ledger;
 
 use earmark_admission::{BATCH_MAX, quota_code};
-use earmark_core::{JobId, QuotaKind, REQUIREMENTS_MAX};
+use earmark_core::{JobId, LimitKey, NamespaceName, QuotaKind, REQUIREMENTS_MAX};
 use serde_json::{Map, Value, json};
 
 use super::reply::{
@@ -157,6 +157,14 @@ fn problem() -> Value {
     exactly(json!({"error": {"enum": codes}, "message": {"type": "string"}}), &[])
 }
 
+const NAMED_KEY_PATTERN: &str = "^(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+$";
+
+/// A key in an answer about a lease. A limit of another namespace is marked with it.
+fn named_key() -> Value {
+    let bytes_max = LimitKey::BYTES_MAX + NamespaceName::BYTES_MAX + 2;
+    json!({"type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": NAMED_KEY_PATTERN})
+}
+
 fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
     let by_key = [
@@ -168,7 +176,7 @@ fn reserve_answer() -> Value {
         "quota_exceeded",
     ]
     .join("|");
-    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+/|=~%-]+)$");
+    let error = format!("^(|{alone}|({by_key}):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),
@@ -179,7 +187,7 @@ fn reserve_answer() -> Value {
             "type": "array",
             "minItems": 1,
             "maxItems": REQUIREMENTS_MAX,
-            "items": key(),
+            "items": named_key(),
             "description": "The limits that denied it, the one that frees last first.",
         },
         "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
@@ -187,7 +195,7 @@ fn reserve_answer() -> Value {
             "type": "array",
             "minItems": 1,
             "maxItems": REQUIREMENTS_MAX,
-            "items": key(),
+            "items": named_key(),
             "description": "The limits that are not enforced and would have denied it.",
         },
     });
@@ -262,7 +270,7 @@ pub(super) fn amounts() -> Map<String, Value> {
 }
 
 fn lease() -> Value {
-    let requirement = exactly(json!({"key": key(), "amount": count()}), &[]);
+    let requirement = exactly(json!({"key": named_key(), "amount": count()}), &[]);
     exactly(
         json!({
             "lease_id": Shape::Lease.schema(),

@@ -17,6 +17,7 @@ mod misplaced_keys;
 mod overload;
 mod quotas;
 mod reserve;
+mod shared_limits;
 mod shutdown;
 mod templates;
 mod tls;

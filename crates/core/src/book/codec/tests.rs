@@ -12,6 +12,8 @@ fn the_bytes_of_a_command_never_change() {
         Part { limit: LimitRef::Id(LimitId { slot: 6, generation: 3 }), amount: 7 },
         Part { limit: LimitRef::Key(key.clone()), amount: 8 },
     ];
+    let shared = ForeignLimit { namespace: name.clone(), key: key.clone() };
+    let foreign = [Part { limit: LimitRef::Foreign(Box::new(shared)), amount: 9 }];
     let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
@@ -31,6 +33,10 @@ fn the_bytes_of_a_command_never_change() {
         (
             Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),
             format!("05{lease_bytes}{}", "010000000106000000030000000700000000000000"),
+        ),
+        (
+            Command::Complete(Complete { namespace, lease, actuals: &foreign }),
+            format!("05{lease_bytes}{}", "0100000003040000007465616d0300000072706d0900000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
         (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),

@@ -68,7 +68,7 @@ impl Model {
         let Release { namespace, lease } = said;
         let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
         let held = held.filter(Lease::is_held).and_then(|lease| lease.requirements()).unwrap_or_default();
-        let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::Key(key.clone()), amount: 0 };
+        let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::from(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
         let outcome = self.complete(Complete { namespace, lease, actuals: &actuals });
         if matches!(outcome, CompleteOutcome::Completed(_)) {

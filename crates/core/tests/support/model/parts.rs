@@ -1,6 +1,6 @@
 //! The limits named by the parts of a command.
 
-use earmark_core::{InvalidParts, LimitId, LimitKey, LimitRef, NamespaceId, Part};
+use earmark_core::{InvalidParts, LimitId, LimitKey, LimitRef, NamespaceId, NamespaceName, Part};
 
 use super::Model;
 
@@ -23,6 +23,14 @@ impl Model {
         match limit {
             LimitRef::Id(id) => Named::Number(*id),
             LimitRef::Key(key) => self.resolve(namespace, key).map_or(Named::Unknown(key.clone()), Named::Number),
+            LimitRef::Foreign(limit) => {
+                let name = LimitKey::in_namespace(&limit.namespace, &limit.key);
+                let owner = self.namespaces.iter().position(|other| *other == limit.namespace);
+                let owner = owner.map(|number| NamespaceId(u16::try_from(number).unwrap()));
+                let found = owner.and_then(|owner| self.resolve(owner, &limit.key));
+                let own = &self.namespaces[usize::from(namespace.0)];
+                found.map_or_else(|| Named::Unknown(name.seen_from(own)), Named::Number)
+            }
         }
     }
 
@@ -51,11 +59,26 @@ impl Model {
         }
     }
 
-    /// Whether a requirement or actual names this key of the namespace.
-    pub fn is_named(&self, name: &Named, namespace: NamespaceId, key: &LimitKey) -> bool {
+    /// Whether a requirement or actual names this key, as a lease of the namespace `own` names it.
+    pub fn is_named(&self, name: &Named, own: NamespaceId, key: &LimitKey) -> bool {
         match name {
-            Named::Number(id) => self.limits[*id].namespace == namespace && self.limits[*id].definition.key == *key,
+            Named::Number(id) => self.qualified(own, *id) == *key,
             Named::Unknown(unknown) => unknown == key,
         }
     }
+
+    /// The name of a limit for a lease of the namespace `own`.
+    pub fn qualified(&self, own: NamespaceId, id: LimitId) -> LimitKey {
+        let limit = &self.limits[id];
+        let key = &limit.definition.key;
+        if limit.namespace == own {
+            return key.clone();
+        }
+        LimitKey::in_namespace(&self.namespaces[usize::from(limit.namespace.0)], key)
+    }
+}
+
+/// The order of names: those of the own namespace first, then by namespace.
+pub fn order(key: &LimitKey) -> (Option<NamespaceName>, LimitKey) {
+    key.foreign().map_or_else(|| (None, key.clone()), |(namespace, key)| (Some(namespace), key))
 }

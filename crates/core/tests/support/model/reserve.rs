@@ -1,15 +1,15 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, RequirementSet,
-    Reserve, ReserveOutcome,
+    CreditDenial, Denial, Kind, LeaseId, LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind,
+    RequirementSet, Reserve, ReserveOutcome,
 };
 
 use super::calendar;
 use super::hints::{backoff_ms, jittered_ms};
 use super::lease::{Fate, Held, Lease, Requirements, is_live};
 use super::limit::LimitPhase;
-use super::parts::{Named, Refused};
+use super::parts::{Named, Refused, order};
 use super::{Model, Reservation};
 
 impl Model {
@@ -89,7 +89,7 @@ impl Model {
             None => self.take(asked, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
-                let requirements = self.by_key(&wanted);
+                let requirements = self.by_key(namespace, &wanted);
                 let fate = Fate::NoCredit { requirements, resolved_at, denial };
                 self.leases.push(Lease { namespace, id, job: asked.job.cloned(), fate });
                 ReserveOutcome::InsufficientCredit(denial)
@@ -145,16 +145,13 @@ impl Model {
 
     /// The first limit, by key, that is unknown or decreasing.
     fn refuse_limits(&self, namespace: NamespaceId, names: &[Named], blocked: &[usize]) -> Option<ReserveOutcome> {
-        let mut refusals: Vec<(String, usize, ReserveOutcome)> = Vec::new();
+        let mut refusals: Vec<(LimitKey, usize, ReserveOutcome)> = Vec::new();
         for (requirement, name) in names.iter().enumerate() {
             let (key, limit) = match name {
-                Named::Unknown(key) => (key.to_string(), None),
-                Named::Number(id) => match self.limits.get(*id) {
-                    Some(limit) => (limit.definition.key.to_string(), Some(limit)),
-                    None => (String::new(), None),
-                },
+                Named::Unknown(key) => (key.clone(), None),
+                Named::Number(id) => (self.qualified(namespace, *id), self.limits.get(*id)),
             };
-            let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
+            let standing = limit.filter(|l| l.namespace == namespace || l.definition.shared).map(|l| l.standing);
             let refusal = match standing {
                 Some(LimitPhase::Active) if !blocked.contains(&requirement) => continue,
                 Some(LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
@@ -164,7 +161,7 @@ impl Model {
             };
             refusals.push((key, requirement, refusal));
         }
-        refusals.sort_by(|a, b| (a.0.as_bytes(), a.1).cmp(&(b.0.as_bytes(), b.1)));
+        refusals.sort_by_key(|(key, requirement, _)| (order(key), *requirement));
         refusals.into_iter().next().map(|(_, _, refusal)| refusal)
     }
 
@@ -190,7 +187,7 @@ impl Model {
             } else if !is_credit {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
             }
-            let key = self.limits[limit].definition.key.clone();
+            let key = self.qualified(namespace, limit);
             parts.push(Held { limit, key, amount, kind, end, would_deny: is_above });
         }
         parts.sort_by_key(|p| p.limit);
@@ -218,8 +215,8 @@ impl Model {
             let run = &mut self.limits[limit].denials_in_a_row;
             *run = run.saturating_add(1);
         }
-        let requirements = self.by_key(wanted);
-        in_the_way.sort_by_key(|&(never, wait, place)| (!never, u64::MAX - wait, requirements[place].0.clone()));
+        let requirements = self.by_key(namespace, wanted);
+        in_the_way.sort_by_key(|&(never, wait, place)| (!never, u64::MAX - wait, order(&requirements[place].0)));
         let never = in_the_way.iter().any(|&(never, _, _)| never);
         let longest = in_the_way.iter().map(|&(_, wait, _)| wait).max().unwrap();
         let denial = Denial {
@@ -233,8 +230,8 @@ impl Model {
         ReserveOutcome::Denied(denial)
     }
 
-    fn by_key(&self, wanted: &[(LimitId, u64)]) -> Requirements {
-        wanted.iter().map(|(limit, amount)| (self.limits[*limit].definition.key.clone(), *amount)).collect()
+    fn by_key(&self, own: NamespaceId, wanted: &[(LimitId, u64)]) -> Requirements {
+        wanted.iter().map(|(limit, amount)| (self.qualified(own, *limit), *amount)).collect()
     }
 
     fn wait_ms(&self, lease: LeaseId, limit: LimitId, amount: u64) -> u64 {

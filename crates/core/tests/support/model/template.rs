@@ -184,8 +184,8 @@ impl Model {
             }
             let key = match (&parts[place].limit, &found) {
                 (LimitRef::Key(key), _) => key.clone(),
-                (LimitRef::Id(_), Some(limit)) => limit.definition.key.clone(),
-                (LimitRef::Id(_), None) => continue,
+                (LimitRef::Id(_) | LimitRef::Foreign(_), Some(limit)) => limit.definition.key.clone(),
+                (LimitRef::Id(_) | LimitRef::Foreign(_), None) => continue,
             };
             let Some(followed) = self.followed(namespace, &key) else {
                 if before.is_some() {

@@ -1,6 +1,6 @@
 //! Requirements and actuals of a script.
 
-use earmark_core::{Kind, LimitId, LimitRef, NamespaceId, Part};
+use earmark_core::{ForeignLimit, Kind, LimitId, LimitRef, NamespaceId, NamespaceName, Part};
 
 use super::profile::Amounts;
 use super::{SPARE_KEYS, Script, TEAM, unknown_key};
@@ -105,6 +105,12 @@ impl Script {
                 let id = self.shadow.resolve(other, &self.profile.key(self.random.index(2)));
                 parts[last].limit = id.map_or_else(|| parts[last].limit.clone(), LimitRef::Id);
             }
+            // A limit of another namespace by name, or of the own one as if it were another.
+            11..22 => {
+                let namespace = NamespaceName::new(self.random.pick(&["default", "team", "nobody"])).unwrap();
+                let key = self.profile.key(self.random.index(2));
+                parts[last].limit = LimitRef::Foreign(Box::new(ForeignLimit { namespace, key }));
+            }
             // An id of any limit so far, which is often stale.
             9..11 if !self.ids.is_empty() => {
                 parts[place].limit = LimitRef::Id(self.ids[self.random.index(self.ids.len())]);
@@ -120,8 +126,13 @@ impl Script {
                 continue;
             }
             let renamed = match &part.limit {
-                LimitRef::Id(id) => self.shadow.key(*id).map(LimitRef::Key),
+                LimitRef::Id(id) => self.shadow.key_seen_from(namespace, *id).map(Into::into),
                 LimitRef::Key(key) => self.shadow.resolve(namespace, key).map(LimitRef::Id),
+                LimitRef::Foreign(limit) => {
+                    let other = if limit.namespace.is_default() { NamespaceId::DEFAULT } else { TEAM };
+                    let found = self.shadow.resolve(other, &limit.key).filter(|_| limit.namespace.as_str() != "nobody");
+                    found.map(LimitRef::Id)
+                }
             };
             if let Some(limit) = renamed {
                 part.limit = limit;
@@ -134,6 +145,7 @@ impl Script {
         let known = match &part.limit {
             LimitRef::Id(id) => self.shadow.key(*id),
             LimitRef::Key(key) => Some(key.clone()),
+            LimitRef::Foreign(_) => None,
         };
         let definition = known.and_then(|key| self.definitions.get(&(namespace, key)));
         let terms = definition.and_then(|definition| definition.kind.terms());

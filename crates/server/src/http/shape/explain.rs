@@ -120,7 +120,9 @@ fn key<'a>(item: &Shape, raw: &'a RawValue) -> Option<Cow<'a, str>> {
     let Shape::Object(fields) = item else { return None };
     fields.iter().find(|field| field.name == "key")?;
     let Members(members) = serde_json::from_str(raw.get()).ok()?;
-    members.into_iter().find(|(name, _)| name == "key").and_then(|(_, raw)| text(raw))
+    let of = |wanted: &str| members.iter().find(|(name, _)| name == wanted).and_then(|(_, raw)| text(raw));
+    let key = of("key")?;
+    Some(of("namespace").map_or(key.clone(), |namespace| Cow::Owned(format!("!{namespace}:{key}"))))
 }
 
 fn object(path: &FieldPath<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {

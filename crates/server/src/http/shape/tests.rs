@@ -42,8 +42,11 @@ fn what_is_wrong_is_said_by_place_with_what_was_found_and_what_is_allowed() {
         (reserve("{}"), "requirements: found {}, allowed is a list"),
         (reserve("[]"), "requirements: found 0 items, allowed are 1 to 32"),
         (many(33), "requirements: found 33 items, allowed are 1 to 32"),
-        (reserve("[1]"), "requirements[0]: found 1, allowed is an object with key, amount"),
-        (reserve(r#"[["a",1]]"#), r#"requirements[0]: found ["a",1], allowed is an object with key, amount"#),
+        (reserve("[1]"), "requirements[0]: found 1, allowed is an object with key, amount, namespace"),
+        (
+            reserve(r#"[["a",1]]"#),
+            r#"requirements[0]: found ["a",1], allowed is an object with key, amount, namespace"#,
+        ),
         (reserve(r#"[{"key":"a"}]"#), "requirements[0].amount is required"),
         (
             reserve(r#"[{"key":"a!b","amount":1}]"#),
@@ -55,7 +58,7 @@ fn what_is_wrong_is_said_by_place_with_what_was_found_and_what_is_allowed() {
         ),
         (
             reserve(r#"[{"key":"a","amount":1,"actor":"me"}]"#),
-            "requirements[0].actor: found an unknown field, allowed are key, amount",
+            "requirements[0].actor: found an unknown field, allowed are key, amount, namespace",
         ),
     ] {
         assert_eq!(ReserveBody::SHAPE.explain(body.as_bytes()).as_deref(), Some(message), "{body}");

@@ -40,13 +40,13 @@ pub(crate) fn rolling(key: &str, capacity: u64) -> v1::PutLimitRequest {
 }
 
 pub(crate) fn reserve(lease: &str, amounts: &[(&str, u64)]) -> v1::ReserveRequest {
-    let part = |(key, amount): &(&str, u64)| v1::Requirement { key: (*key).into(), amount: *amount };
+    let part = |(key, amount): &(&str, u64)| v1::Requirement { key: (*key).into(), amount: *amount, namespace: None };
     let requirements = amounts.iter().map(part).collect();
     v1::ReserveRequest { lease_id: lease.into(), requirements, ..Default::default() }
 }
 
 pub(crate) fn complete(lease: &str, amounts: &[(&str, u64)]) -> v1::CompleteRequest {
-    let part = |(key, amount): &(&str, u64)| v1::Actual { key: (*key).into(), actual_amount: *amount };
+    let part = |(key, amount): &(&str, u64)| v1::Actual { key: (*key).into(), actual_amount: *amount, namespace: None };
     let actuals = amounts.iter().map(part).collect();
     v1::CompleteRequest { lease_id: lease.into(), actuals, ..Default::default() }
 }

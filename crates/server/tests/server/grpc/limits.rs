@@ -84,7 +84,7 @@ async fn a_lease_is_read_back() {
     let view = client.get_lease(get(&lease.to_lowercase())).await.unwrap().into_inner().lease.unwrap();
     assert_eq!((view.lease_id.as_str(), view.reserved_at_unix_ms), (lease.as_str(), START_MS));
     assert_eq!((view.state(), view.job_id.as_deref()), (v1::LeaseState::Live, Some("j")));
-    assert_eq!(view.requirements, [v1::Requirement { key: "a".into(), amount: 2 }]);
+    assert_eq!(view.requirements, [v1::Requirement { key: "a".into(), amount: 2, namespace: None }]);
     let unknown = client.get_lease(get(&server.lease())).await;
     assert_eq!(refused(unknown, Code::NotFound), "lease_id: lease not found, or forgotten since");
     let none = client.get_lease(get("x")).await;

@@ -113,7 +113,7 @@ async fn unknown_missing_and_repeated_fields_are_refused() {
         ),
         (
             format!(r#"{{"lease_id":"{lease}","requirements":[{{"key":"a","amount":1,"unit":"x"}}]}}"#),
-            "requirements[0].unit: found an unknown field, allowed are key, amount",
+            "requirements[0].unit: found an unknown field, allowed are key, amount, namespace",
         ),
         (
             format!(r#"{{"lease_id":"{lease}","requirements":[{{"key":"a","amount":1,"amount":1}}]}}"#),

@@ -105,6 +105,7 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
     match pattern {
         "^[A-Za-z0-9:._@+/|=~%-]+$" => Ok(LimitKey::new(text).is_ok()),
         "^[A-Za-z0-9:._@+/|=~%{}-]+$" => Ok(AccountName::pattern(text).is_ok()),
+        "^(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+$" => Ok(LimitKey::parse_qualified(text).is_ok()),
         "^[A-Za-z0-9:._@+-]+$" => Ok(JobId::new(text).is_ok()),
         "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
         ChangeCursor::PATTERN => Ok(text.parse::<ChangeCursor>().is_ok()),
@@ -112,7 +113,7 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),
         "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$" => Ok(text.parse::<LeaseId>().is_ok()),
-        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):[A-Za-z0-9:._@+/|=~%-]+)$" =>
+        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$" =>
         {
             let by_key = [
                 "unknown_limit_key:",
@@ -122,8 +123,9 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
                 "exceeds_capacity:",
                 "quota_exceeded:",
             ];
-            let is_by_key =
-                by_key.iter().any(|code| text.strip_prefix(code).is_some_and(|key| LimitKey::new(key).is_ok()));
+            let is_by_key = by_key
+                .iter()
+                .any(|code| text.strip_prefix(code).is_some_and(|key| LimitKey::parse_qualified(key).is_ok()));
             let alone = ["", "invalid_request", "lease_expired", "overloaded", "backend_error"];
             Ok(is_by_key || alone.contains(&text))
         }

@@ -146,12 +146,19 @@ impl TestServer {
 }
 
 pub(crate) fn reserve(lease: &str, amounts: &[(&str, u64)]) -> Value {
-    let requirements: Vec<Value> = amounts.iter().map(|(key, amount)| json!({"key": key, "amount": amount})).collect();
+    let requirements: Vec<Value> = amounts.iter().map(|(key, amount)| part(key, "amount", *amount)).collect();
     json!({"lease_id": lease, "requirements": requirements})
 }
 
 pub(crate) fn complete(lease: &str, amounts: &[(&str, u64)]) -> Value {
-    let actuals: Vec<Value> =
-        amounts.iter().map(|(key, amount)| json!({"key": key, "actual_amount": amount})).collect();
+    let actuals: Vec<Value> = amounts.iter().map(|(key, amount)| part(key, "actual_amount", *amount)).collect();
     json!({"lease_id": lease, "actuals": actuals})
+}
+
+/// An amount of a limit, which is `!<namespace>:<key>` in another namespace.
+fn part(key: &str, field: &str, amount: u64) -> Value {
+    match key.strip_prefix('!').and_then(|key| key.split_once(':')) {
+        Some((namespace, key)) => json!({"namespace": namespace, "key": key, field: amount}),
+        None => json!({"key": key, field: amount}),
+    }
 }

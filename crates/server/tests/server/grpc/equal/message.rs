@@ -22,6 +22,7 @@ pub(super) fn reserve(json: &Value) -> v1::ReserveRequest {
         requirements: items(&json["requirements"], |part| v1::Requirement {
             key: text(&part["key"]),
             amount: part["amount"].as_u64().unwrap(),
+            namespace: optional_text(&part["namespace"]),
         }),
         namespace: None,
     }
@@ -34,6 +35,7 @@ pub(super) fn complete(json: &Value) -> v1::CompleteRequest {
         actuals: items(&json["actuals"], |part| v1::Actual {
             key: text(&part["key"]),
             actual_amount: part["actual_amount"].as_u64().unwrap(),
+            namespace: optional_text(&part["namespace"]),
         }),
         namespace: None,
     }
