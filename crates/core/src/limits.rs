@@ -445,7 +445,7 @@ impl Limits {
             };
             parts.iter().filter_map(move |part| match &part.limit {
                 LimitRef::Key(key) => Some((namespace, key)),
-                LimitRef::Id(_) => None,
+                LimitRef::Id(_) | LimitRef::Foreign(_) => None,
             })
         });
         for (slot, (namespace, key)) in slots.iter_mut().zip(keys) {

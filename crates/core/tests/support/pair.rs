@@ -224,7 +224,8 @@ impl Pair {
                 .map_err(|difference| format!("{id:?} at {at}: {difference}"))?;
             let Some(usage) = usage else { continue };
             let is_decreasing = matches!(usage.status, LimitStatus::Decreasing { .. });
-            let is_shadow = book.limit(at, id).is_some_and(|limit| !limit.definition.enforce);
+            // A derived limit keeps the old definition until its next decision.
+            let is_shadow = model.is_shadow(id);
             if usage.reserved > usage.capacity && !is_decreasing && !is_shadow {
                 return Err(format!("{id:?} at {at}: more is reserved than there is: {usage:?}"));
             }

@@ -67,6 +67,11 @@ impl Model {
         }
     }
 
+    /// Whether the limit counts and never denies, by the definition in force.
+    pub fn is_shadow(&self, id: LimitId) -> bool {
+        self.limits.get(id).is_some_and(|limit| !limit.definition.enforce)
+    }
+
     /// The name of a limit for a lease of the namespace `own`.
     pub fn qualified(&self, own: NamespaceId, id: LimitId) -> LimitKey {
         let limit = &self.limits[id];
