@@ -45,6 +45,7 @@ fn parts(record: &JournalRecord) -> usize {
         | JournalRecord::Key(_)
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
+        | JournalRecord::Pause(_)
         | JournalRecord::Quotas(_) => 1,
         JournalRecord::Settle(_) => 2,
     }
@@ -55,7 +56,11 @@ fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
     match record {
         JournalRecord::Transaction(record) => record.changes.iter().for_each(|change| touch(change.account)),
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => touch(hold.account),
-        JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {}
+        JournalRecord::Key(_)
+        | JournalRecord::Limit(_)
+        | JournalRecord::Template(_)
+        | JournalRecord::Pause(_)
+        | JournalRecord::Quotas(_) => {}
         JournalRecord::Settle(settle) => {
             touch(settle.hold.account);
             touch(settle.revenue);

@@ -16,17 +16,17 @@ mod write;
 pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
     Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId,
-    LimitRef, NamespaceId, Part, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    LimitRef, NamespaceId, Part, PauseLimit, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
-    Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange,
-    QuotaEntry, Replaced, SettleEntry, Transaction,
+    Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
+    QuotaChange, QuotaEntry, Replaced, SettleEntry, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome,
-    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, RequirementSet, ReserveOutcome, Settlement,
-    TemplateOutcome,
+    LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, PauseOutcome, RequirementSet, ReserveOutcome,
+    Settlement, TemplateOutcome,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
@@ -106,6 +106,7 @@ impl Book {
             Command::DeleteLimit(command) => Outcome::Limit(self.delete_limit(at, &command)),
             Command::PutTemplate(command) => Outcome::Template(self.put_template(at, &command)),
             Command::DeleteTemplate(command) => Outcome::Template(self.delete_template(at, &command)),
+            Command::PauseLimit(command) => Outcome::Pause(self.pause_limit(at, &command)),
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
             Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
             Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
@@ -308,7 +309,10 @@ impl Book {
     fn slot_usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {
         let usage = self.limits.usage(now, slot)?;
         Some(match self.limits.paying_balance(slot, &self.credits) {
-            Some((account, asset)) => self.credits.usage(self.limits.at(now), (account, asset), usage.status),
+            Some(balance) => {
+                let credit = self.credits.usage(self.limits.at(now), balance, usage.status);
+                Usage { paused_until: usage.paused_until, ..credit }
+            }
             None => usage,
         })
     }

@@ -20,6 +20,7 @@ mod jobs;
 mod keys;
 mod lease;
 mod limit;
+mod pause;
 mod read;
 mod reserve;
 mod side_table;
@@ -39,6 +40,8 @@ pub use definition::{
     CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, KindTag,
     LedgerField, NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
+pub(crate) use pause::Pauses;
+pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, Pause};
 pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, UsageSort};
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
@@ -120,6 +123,7 @@ pub(crate) struct State {
     pub(crate) leases: Leases,
     pub(crate) tombstones: Tombstones,
     pub(crate) jobs: Jobs,
+    pub(crate) pauses: Arc<Pauses>,
 }
 
 /// The state and the lookup tables derived from it.
@@ -170,6 +174,7 @@ impl State {
             leases: Leases::default(),
             tombstones: Tombstones::default(),
             jobs: Jobs::default(),
+            pauses: Arc::default(),
         }
     }
 
@@ -187,6 +192,7 @@ impl State {
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
             jobs: self.jobs.clone(),
+            pauses: Arc::clone(&self.pauses),
             ..*self
         }
     }
@@ -360,12 +366,16 @@ impl Limits {
     /// key are free then.
     pub(crate) fn free_if_gone(&mut self, now: UnixMs, slot: LimitSlot) {
         let is_gone = |limit: &Limit| limit.phase == Phase::Deleted && limit.leases == 0;
+        if self.state.is_paused(slot, now) {
+            return;
+        }
         if self.state.limits.get(slot).is_some_and(is_gone) || self.is_evictable(slot, now) {
             let is_defined = self.state.limits[slot].template().is_none();
             self.state.set_debt(slot, 0);
             self.state.set_target(slot, None);
             self.state.reclaimable = self.state.reclaimable.saturating_sub(is_defined.into());
             self.unname_limit(slot);
+            self.state.end_pause(slot);
             self.state.limits.remove(slot);
         }
     }

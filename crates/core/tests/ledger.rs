@@ -241,8 +241,11 @@ fn assert_journal(book: &mut Book, mut journal: Vec<JournalRecord>, seed: u64) {
             }
             JournalRecord::Hold(hold) => add(hold.account, hold.asset, -i128::from(hold.amount)),
             JournalRecord::Release(hold) => add(hold.account, hold.asset, hold.amount.into()),
-            JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
-            }
+            JournalRecord::Key(_)
+            | JournalRecord::Limit(_)
+            | JournalRecord::Template(_)
+            | JournalRecord::Pause(_)
+            | JournalRecord::Quotas(_) => {}
             JournalRecord::Settle(settle) => {
                 let returned = i128::from(settle.held) - i128::from(settle.paid);
                 add(settle.hold.account, settle.hold.asset, returned);

@@ -26,6 +26,7 @@ impl Sums {
             | JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
+            | JournalRecord::Pause(_)
             | JournalRecord::Quotas(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);

@@ -36,7 +36,11 @@ pub fn entry_view(
             (entry.at.wall, EntryKind::Release(hold(entry)), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
-        JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
+        JournalRecord::Key(_)
+        | JournalRecord::Limit(_)
+        | JournalRecord::Template(_)
+        | JournalRecord::Pause(_)
+        | JournalRecord::Quotas(_) => {
             return None;
         }
     };

@@ -17,7 +17,7 @@ pub(crate) use write::{operations, put_operations};
 
 use super::command::{
     Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId, LimitRef,
-    NamespaceId, Part, PutLimit, Release, Reserve,
+    NamespaceId, Part, PauseLimit, PutLimit, Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -43,6 +43,7 @@ const CONFIGURE: u8 = 12;
 const RESERVE_FOR_JOB: u8 = 13;
 const PUT_TEMPLATE: u8 = 14;
 const DELETE_TEMPLATE: u8 = 15;
+const PAUSE_LIMIT: u8 = 16;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
@@ -104,6 +105,14 @@ impl Command<'_> {
             }
             Command::PutTemplate(command) => template::put_put(out, PUT_TEMPLATE, command),
             Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
+            Command::PauseLimit(command) => {
+                out.put_u8(PAUSE_LIMIT);
+                out.put_u16(command.namespace.0);
+                out.put_text(command.key.as_str());
+                out.put_u64(command.for_ms);
+                out.put_text(command.reason);
+                out.put_u8(command.only_lengthen.into());
+            }
             Command::Reserve(command) => {
                 out.put_u8(if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE });
                 put_lease(out, command.namespace, command.lease);
@@ -167,6 +176,7 @@ pub struct CommandBuffer {
     template: Option<Template>,
     settings: Vec<SettingChange>,
     key: Option<LimitKey>,
+    reason: Option<String>,
     namespace: Option<NamespaceName>,
     write: Option<Write>,
     create_key: Option<CreateKey>,
@@ -209,6 +219,13 @@ impl CommandBuffer {
             }
             PUT_TEMPLATE => Command::PutTemplate(template::put(&mut input, &mut self.template)?),
             DELETE_TEMPLATE => Command::DeleteTemplate(template::delete(&mut input, &mut self.key)?),
+            PAUSE_LIMIT => Command::PauseLimit(PauseLimit {
+                namespace: NamespaceId(input.u16()?),
+                key: self.key.insert(LimitKey::new(input.text()?)?),
+                for_ms: input.u64()?,
+                reason: self.reason.insert(input.text()?.to_owned()),
+                only_lengthen: input.bool()?,
+            }),
             tag @ (RESERVE | RESERVE_FOR_JOB) => {
                 let (namespace, lease) = lease(&mut input)?;
                 self.job = if tag == RESERVE { None } else { Some(JobId::new(input.text()?)?) };

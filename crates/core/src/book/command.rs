@@ -91,6 +91,8 @@ pub enum Command<'a> {
     PutTemplate(PutTemplate<'a>),
     /// Deletes a template.
     DeleteTemplate(DeleteTemplate<'a>),
+    /// Refuses reserves of a limit for a time, or resumes it.
+    PauseLimit(PauseLimit<'a>),
     /// Reserves all requirements, or none.
     Reserve(Reserve<'a>),
     /// Settles the actual usage of a lease.
@@ -159,6 +161,21 @@ pub struct DeleteTemplate<'a> {
     pub key: &'a LimitKey,
     /// The revision the template must have.
     pub expected_revision: Option<u64>,
+}
+
+/// Refuses reserves of a limit for a time, or resumes it. A second pause replaces the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseLimit<'a> {
+    /// The namespace of the limit.
+    pub namespace: NamespaceId,
+    /// The key.
+    pub key: &'a LimitKey,
+    /// How long, in milliseconds; at most [`PAUSE_MS_MAX`](crate::PAUSE_MS_MAX). 0 resumes the limit.
+    pub for_ms: u64,
+    /// Why, for people; may be empty.
+    pub reason: &'a str,
+    /// Whether it may only lengthen a pause. Then a shorter one, and a resume of a paused limit, change nothing.
+    pub only_lengthen: bool,
 }
 
 /// Which parts of the state other systems keep. For those the Book is only the registry.

@@ -12,7 +12,7 @@ use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceNam
 use crate::keys::{KeyInfo, KeyNumber, Role};
 use crate::limits::Definition;
 use crate::quota::QuotaKind;
-use crate::time::Moment;
+use crate::time::{Moment, UnixMs};
 
 /// One journal record. The Book hands records out and keeps none; see
 /// [`Book::drain_journal`](super::Book::drain_journal).
@@ -32,6 +32,8 @@ pub enum JournalRecord {
     Limit(Box<LimitEntry>),
     /// A template was put or deleted.
     Template(Box<LimitEntry>),
+    /// A limit was paused or resumed.
+    Pause(PauseEntry),
     /// Quotas of a namespace were set.
     Quotas(QuotaEntry),
 }
@@ -46,6 +48,7 @@ impl JournalRecord {
             | JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
+            | JournalRecord::Pause(_)
             | JournalRecord::Quotas(_) => true,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         }
@@ -60,14 +63,33 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
-            JournalRecord::Key(_) | JournalRecord::Limit(_) | JournalRecord::Template(_) | JournalRecord::Quotas(_) => {
-                Vec::new()
-            }
+            JournalRecord::Key(_)
+            | JournalRecord::Limit(_)
+            | JournalRecord::Template(_)
+            | JournalRecord::Pause(_)
+            | JournalRecord::Quotas(_) => Vec::new(),
         };
         accounts.sort_unstable();
         accounts.dedup();
         accounts
     }
+}
+
+/// A limit that was paused or resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PauseEntry {
+    /// When.
+    pub at: Moment,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The key.
+    pub key: LimitKey,
+    /// When the pause ends; `None` if the limit was resumed.
+    pub until: Option<UnixMs>,
+    /// The reason; may be empty.
+    pub reason: String,
+    /// The actor.
+    pub actor: Actor,
 }
 
 /// Quotas of a namespace that were set.

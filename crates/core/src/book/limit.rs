@@ -1,6 +1,9 @@
 //! Commands that change limits, and their journal records.
 
-use super::{Book, DeleteLimit, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, PutLimit};
+use super::{
+    Book, DeleteLimit, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, PauseEntry, PauseLimit,
+    PauseOutcome, PutLimit,
+};
 use crate::id::LimitKey;
 use crate::limits::Definition;
 use crate::time::{Moment, UnixMs};
@@ -28,6 +31,23 @@ impl Book {
         let old = self.definition(at.log, command.namespace, command.key);
         let outcome = self.limits.delete_limit(at.log, command);
         self.record_limit(at, command.namespace, &outcome, || Some(LimitEdit::Deleted { old: old? }));
+        outcome
+    }
+
+    pub(super) fn pause_limit(&mut self, at: Moment, command: &PauseLimit<'_>) -> PauseOutcome {
+        if let Some(LimitOutcome::QuotaExceeded(kind)) = self.full_journal(command.namespace, at.log) {
+            return PauseOutcome::QuotaExceeded(kind);
+        }
+        let outcome = self.limits.pause_limit(at.log, command);
+        let until = match outcome {
+            PauseOutcome::Paused { until } => Some(until),
+            PauseOutcome::Resumed => None,
+            _ => return outcome,
+        };
+        if let Some(actor) = self.credits.actor.clone() {
+            let (namespace, key, reason) = (command.namespace, command.key.clone(), command.reason.to_owned());
+            self.credits.journal.push(JournalRecord::Pause(PauseEntry { at, namespace, key, until, reason, actor }));
+        }
         outcome
     }
 

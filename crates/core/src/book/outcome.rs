@@ -17,6 +17,8 @@ pub enum Outcome {
     Limit(LimitOutcome),
     /// Of `PutTemplate` and `DeleteTemplate`.
     Template(TemplateOutcome),
+    /// Of `PauseLimit`.
+    Pause(PauseOutcome),
     /// Of `Reserve`.
     Reserve(ReserveOutcome),
     /// Of `Complete` and `Release`.
@@ -134,6 +136,34 @@ pub enum LimitStatus {
     Deleted,
 }
 
+/// The outcome of `PauseLimit`, in order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseOutcome {
+    /// The pause is longer than [`PAUSE_MS_MAX`](crate::PAUSE_MS_MAX).
+    TooLong {
+        /// Its length in milliseconds.
+        found: u64,
+    },
+    /// The reason is longer than [`PAUSE_REASON_BYTES_MAX`](crate::PAUSE_REASON_BYTES_MAX).
+    ReasonTooLong {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The limit or its namespace does not exist.
+    NotFound,
+    /// The maximum number of paused limits is reached.
+    TooMany,
+    /// The namespace has used up a quota.
+    QuotaExceeded(QuotaKind),
+    /// Paused.
+    Paused {
+        /// When the pause ends.
+        until: UnixMs,
+    },
+    /// Resumed, or not paused before.
+    Resumed,
+}
+
 /// The outcome of `Reserve`, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReserveOutcome {
@@ -183,6 +213,13 @@ pub enum ReserveOutcome {
         /// The index of the requirement.
         requirement: usize,
         /// Retry hint.
+        retry_after_ms: u64,
+    },
+    /// A requirement names a limit that is paused. The same lease may try again.
+    LimitPaused {
+        /// The index of the requirement.
+        requirement: usize,
+        /// The rest of the pause.
         retry_after_ms: u64,
     },
     /// The vault or an account of a required credit limit does not exist. The same lease may try again.

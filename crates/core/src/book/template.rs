@@ -56,7 +56,7 @@ impl Book {
             let (definition, revision) = (found.template.derive(key)?, found.revision);
             let (capacity, status) = (definition.capacity, LimitStatus::Active);
             let template = Some(found.template.key().clone());
-            Some(LimitInfo { definition, capacity, status, revision, template })
+            Some(LimitInfo { definition, capacity, status, revision, template, pause: None })
         })
     }
 
@@ -83,7 +83,7 @@ impl Book {
         }
         let (definition, _) = self.derive(namespace, key)?;
         let (capacity, status) = (definition.capacity, LimitStatus::Active);
-        let unused = Usage { capacity, reserved: 0, available: capacity, debt: 0, status };
+        let unused = Usage { capacity, reserved: 0, available: capacity, debt: 0, status, paused_until: None };
         let balance = definition.kind.terms().and_then(|terms| {
             let vault = self.credits.vault(namespace, &terms.vault)?;
             let account = self.credits.account(vault, &terms.account)?;

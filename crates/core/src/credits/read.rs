@@ -98,6 +98,7 @@ impl Credits {
             available: capacity.saturating_sub(reserved),
             debt: available.min(0).unsigned_abs(),
             status,
+            paused_until: None,
         }
     }
 

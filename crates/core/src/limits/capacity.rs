@@ -95,7 +95,7 @@ impl Limits {
     }
 
     /// The limit with this key, live or deleted, advanced to `now`.
-    fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitSlot> {
+    pub(super) fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitSlot> {
         let slot = self.resolve(namespace, key)?;
         self.advanced(namespace, slot, now);
         Some(slot)

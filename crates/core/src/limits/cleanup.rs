@@ -34,6 +34,7 @@ impl Limits {
         self.state.time = Some(now);
         self.forget_leases(now, credits);
         self.forget_tombstones(now);
+        self.state.forget_pauses(now);
         self.state.nodes.reclaim(CLEAN_NODES);
         now
     }

@@ -3,7 +3,9 @@
 use std::ops::Bound;
 
 use super::lease::{PartKind, ends, is_forgotten};
-use super::{CreditTerms, Definition, Ending, Found, KindTag, LimitSlot, LimitView, Limits, Phase, State, TIME_MAX};
+use super::{
+    CreditTerms, Definition, Ending, Found, KindTag, LimitSlot, LimitView, Limits, Pause, Phase, State, TIME_MAX,
+};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -21,6 +23,8 @@ pub struct Usage {
     pub debt: u128,
     /// The status of the limit.
     pub status: LimitStatus,
+    /// When its pause ends, while it is paused.
+    pub paused_until: Option<UnixMs>,
 }
 
 /// A limit with its usage, as a list of limits shows it.
@@ -79,6 +83,8 @@ pub struct Totals {
     pub limits: usize,
     /// Limits that are decreasing.
     pub decreasing: usize,
+    /// Limits that are paused.
+    pub paused: usize,
     /// The sum of their debts.
     pub debt: u128,
 }
@@ -96,6 +102,8 @@ pub struct LimitInfo {
     pub revision: u64,
     /// The key of the template that it is derived from; `None` if it was put.
     pub template: Option<LimitKey>,
+    /// Its pause, while it is paused.
+    pub pause: Option<Pause>,
 }
 
 /// The record of a lease.
@@ -178,7 +186,8 @@ impl Limits {
             }
             None => (self.state.definition(slot)?, None, limit.revision),
         };
-        Some(LimitInfo { definition, capacity: limit.capacity, status, revision, template })
+        let pause = self.state.pauses.get(slot, self.at(now)).cloned();
+        Some(LimitInfo { definition, capacity: limit.capacity, status, revision, template, pause })
     }
 
     /// Slots of the limits of a namespace after a key, ordered by key. Looks at no more than `most` keys, and returns the
@@ -231,7 +240,8 @@ impl Limits {
         let capacity = limit.capacity;
         let is_active = limit.phase == Phase::Active;
         let available = if is_active { capacity.saturating_sub(reserved) } else { 0 };
-        Some(Usage { capacity, reserved, available, debt, status })
+        let paused_until = self.state.pauses.get(slot, self.at(now)).map(|pause| pause.until);
+        Some(Usage { capacity, reserved, available, debt, status, paused_until })
     }
 
     pub(crate) fn holds_nothing(&self, now: UnixMs) -> bool {
@@ -241,11 +251,13 @@ impl Limits {
 
     pub(crate) fn totals(&self, now: UnixMs) -> Totals {
         let now = self.at(now);
+        let start = Totals { paused: self.state.pauses.count_at(now), ..Totals::default() };
         let live = self.views(now).filter(|view| view.limit.phase != Phase::Deleted);
-        live.fold(Totals::default(), |totals, view| Totals {
+        live.fold(start, |totals, view| Totals {
             limits: totals.limits.saturating_add(1),
             decreasing: totals.decreasing.saturating_add((view.limit.phase != Phase::Active).into()),
             debt: totals.debt.saturating_add(view.debt),
+            ..totals
         })
     }
 

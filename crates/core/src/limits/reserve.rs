@@ -165,8 +165,9 @@ impl Limits {
                 Some(_) | None => is_refused = true,
             }
         }
+        is_refused |= resolved.iter().any(|part| self.state.is_paused(part.limit, now));
         if is_refused {
-            return self.refuse_by_name(command, resolved);
+            return self.refuse_by_name(now, command, resolved);
         }
         if has_credit && let Some(refusal) = self.missing_account(command, resolved, credits) {
             return refusal;
@@ -258,16 +259,25 @@ impl Limits {
 
     /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not
     /// remembered: the same lease may try again.
-    fn refuse_by_name(&self, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> ReserveOutcome {
+    fn refuse_by_name(&self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> ReserveOutcome {
         let limit_of = |part: &ResolvedPart| {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
         };
         let name_of =
             |part: &ResolvedPart| self.state.part_name(command.namespace, &command.requirements[part.position]);
-        let is_offender =
-            |part: &&ResolvedPart| part.is_blocked || limit_of(part).is_none_or(|limit| limit.phase != Phase::Active);
+        let pause_of = |part: &ResolvedPart| limit_of(part).and_then(|_| self.state.pauses.get(part.limit, now));
+        let is_offender = |part: &&ResolvedPart| {
+            part.is_blocked
+                || limit_of(part).is_none_or(|limit| limit.phase != Phase::Active)
+                || pause_of(part).is_some()
+        };
         let offenders = resolved.iter().filter(is_offender);
-        match offenders.min_by_key(|part| (name_of(part), part.position)) {
+        let first = offenders.min_by_key(|part| (name_of(part), part.position));
+        if let Some((part, pause)) = first.and_then(|part| Some((part, pause_of(part)?))) {
+            let retry_after_ms = pause.until.ms_since(now);
+            return ReserveOutcome::LimitPaused { requirement: part.position, retry_after_ms };
+        }
+        match first {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
                 requirement: part.position,
                 retry_after_ms: self.state.config.hints.decreasing_ms,

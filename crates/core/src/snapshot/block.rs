@@ -32,7 +32,8 @@ pub(super) enum Kind {
     Quotas = 14,
     Retired = 15,
     Templates = 16,
-    End = 17,
+    Pauses = 17,
+    End = 18,
 }
 
 impl Kind {
@@ -54,7 +55,8 @@ impl Kind {
             14 => Kind::Quotas,
             15 => Kind::Retired,
             16 => Kind::Templates,
-            17 => Kind::End,
+            17 => Kind::Pauses,
+            18 => Kind::End,
             _ => return None,
         })
     }

@@ -6,7 +6,7 @@ use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
-    BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_slot, read_tombstone, tombstone_leases,
+    BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_pause, read_slot, read_tombstone, tombstone_leases,
 };
 use super::templates::{TemplatePlace, read_template};
 use super::{SNAPSHOT_VERSION, SnapshotError};
@@ -193,6 +193,7 @@ impl Restore {
                 Kind::Keys => read_key(book, input)?,
                 Kind::Retired => read_retired(book, input)?,
                 Kind::Templates => read_template(book, &mut self.last_template, input)?,
+                Kind::Pauses => read_pause(&mut book.limits, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }

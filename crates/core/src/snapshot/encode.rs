@@ -7,13 +7,13 @@ use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
-use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_tombstone};
+use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_pause, put_tombstone};
 use super::templates::{TemplateRecord, all_templates};
 use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{Lease, LimitSlot, Reservation, State, Tombstone};
+use crate::limits::{Lease, LimitSlot, Pause, Reservation, State, Tombstone};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -68,6 +68,7 @@ impl Frozen {
             keys: Box::new(self.keys.all.values()),
             quotas: Box::new(QuotaRecord::all(&self.state)),
             templates: Box::new(all_templates(&self.state)),
+            pauses: Box::new(self.state.pauses.iter()),
             parts: Vec::new(),
         }
     }
@@ -92,6 +93,7 @@ pub struct Encoded<'a> {
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
     templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
+    pauses: Box<dyn Iterator<Item = (LimitSlot, &'a Pause)> + Send + 'a>,
     parts: Vec<Reservation>,
 }
 
@@ -168,6 +170,12 @@ impl Encoded<'_> {
                 while block.len() < BLOCK_BYTES {
                     let Some(record) = self.templates.next() else { return };
                     record.put(block);
+                }
+            }
+            Kind::Pauses => {
+                while block.len() < BLOCK_BYTES {
+                    let Some((slot, pause)) = self.pauses.next() else { return };
+                    put_pause(block, slot, pause);
                 }
             }
             Kind::Retired => {

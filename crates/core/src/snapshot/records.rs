@@ -1,10 +1,13 @@
 //! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
+use std::sync::Arc;
+
 use crate::book::{ExternalSetup, NamespaceId, codec};
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
-    Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, PartKind, Phase,
-    Reservation, TemplateId, Tombstone, key_hash,
+    Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, Limits,
+    PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, PartKind, Pause, Phase, Reservation, TemplateId, Tombstone,
+    key_hash,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -334,4 +337,25 @@ pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malform
         limited_by: input.u8()?,
         ..Tombstone::new(namespace, lease, ending, resolved_at)
     })
+}
+
+pub(super) fn put_pause(out: &mut Vec<u8>, slot: LimitSlot, pause: &Pause) {
+    out.put_u32(slot.0);
+    out.put_u64(pause.until.get());
+    out.put_text(&pause.reason);
+}
+
+/// Restores a pause. They are ordered by slot.
+pub(super) fn read_pause(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let (slot, until, reason) = (LimitSlot(input.u32()?), time(input)?, input.text()?);
+    let state = &mut limits.state;
+    let is_bounded = until <= state.now().plus_ms(PAUSE_MS_MAX) && reason.len() <= PAUSE_REASON_BYTES_MAX;
+    if !is_bounded || state.pauses.len() >= PAUSES_MAX || state.limits.get(slot).is_none() {
+        return Err(Malformed("a pause is too long, one too many, or of no limit"));
+    }
+    if state.pauses.iter().next_back().is_some_and(|(last, _)| last >= slot) {
+        return Err(Malformed("pauses are doubled or out of order"));
+    }
+    Arc::make_mut(&mut state.pauses).insert(slot, Pause { until, reason: reason.into() });
+    Ok(())
 }

@@ -294,6 +294,7 @@ fn the_journal_tells_of_every_hold_settlement_and_release() {
             JournalRecord::Limit(limit) | JournalRecord::Template(limit) => {
                 format!("limit {}", limit.edit.change().key)
             }
+            JournalRecord::Pause(pause) => format!("pause {}", pause.key),
             JournalRecord::Quotas(quotas) => format!("quotas {}", quotas.changes.len()),
         })
         .collect();

@@ -17,6 +17,7 @@ mod ids;
 mod keys;
 mod leases;
 mod memory;
+mod pause;
 mod quotas;
 mod reserve;
 mod scopes;

@@ -51,6 +51,7 @@ impl Journal {
                 JournalRecord::Key(_)
                 | JournalRecord::Limit(_)
                 | JournalRecord::Template(_)
+                | JournalRecord::Pause(_)
                 | JournalRecord::Quotas(_) => {
                     return Err(format!("a change that no script made: {what}"));
                 }

@@ -122,6 +122,7 @@ impl Model {
             Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
             Command::PutTemplate(put) => Outcome::Template(self.put_template(put)),
             Command::DeleteTemplate(delete) => Outcome::Template(self.delete_template(delete)),
+            Command::PauseLimit(pause) => Outcome::Pause(self.pause(pause)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
@@ -192,7 +193,7 @@ impl Model {
         let limit = self.limit_as_of(now, id)?;
         self.shown(&limit)?;
         if let Some(usage) = self.credit_usage(now, id, limit.status()) {
-            return Some(usage);
+            return Some(Usage { paused_until: limit.pause_at(now).map(|pause| pause.until), ..usage });
         }
         let reserved = self.reserved(now, id);
         Some(Usage {
@@ -201,6 +202,7 @@ impl Model {
             available: if limit.status() == LimitStatus::Active { limit.capacity.saturating_sub(reserved) } else { 0 },
             debt: limit.debt,
             status: limit.status(),
+            paused_until: limit.pause_at(now).map(|pause| pause.until),
         })
     }
 
@@ -209,7 +211,8 @@ impl Model {
         let status = limit.status();
         let (capacity, revision) = (limit.capacity, self.shown_revision(&limit)?);
         let (definition, template) = self.shown(&limit)?;
-        Some(LimitInfo { definition, capacity, status, revision, template })
+        let pause = limit.pause_at(now.min(TIME_MAX).max(self.time())).cloned();
+        Some(LimitInfo { definition, capacity, status, revision, template, pause })
     }
 
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {

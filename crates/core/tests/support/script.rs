@@ -162,8 +162,19 @@ impl Script {
             96 => self.set_quotas(),
             97 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
             98 => self.configure(),
+            99 if self.random.chance(70) => self.pause(),
             _ => Step::Tick,
         }
+    }
+
+    /// Mostly a short pause of a limit, often a second one or a resume.
+    fn pause(&mut self) -> Step {
+        let namespace = self.namespace();
+        let place = self.random.index(self.profile.keys.min(4) + 1);
+        let for_ms = self.random.pick(&[0, 0, 1, 500, 1_000, 5_000, 60_000, 3_600_000, 3_600_001]);
+        let reason = if self.random.chance(5) { "r".repeat(257) } else { format!("at {}", self.clock) };
+        let only_lengthen = self.random.chance(30);
+        Step::Pause { namespace, key: self.profile.key(place), for_ms, reason, only_lengthen }
     }
 
     /// Mostly the setting of another profile; sometimes a value that is not allowed.

@@ -2,8 +2,8 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, ExternalSetup, JobId, LeaseId, LimitId,
-    LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PutLimit, PutTemplate, Release, Reserve, SetQuotas,
-    SettingChange, Template, UnixMs, Write,
+    LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutTemplate, Release, Reserve,
+    SetQuotas, SettingChange, Template, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -14,6 +14,7 @@ pub enum Step {
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
     PutTemplate { namespace: NamespaceId, template: Box<Template>, expected_revision: Option<u64> },
     DeleteTemplate { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
+    Pause { namespace: NamespaceId, key: LimitKey, for_ms: u64, reason: String, only_lengthen: bool },
     Reserve { namespace: NamespaceId, lease: LeaseId, job: Option<JobId>, requirements: Vec<Part> },
     Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
     Release { namespace: NamespaceId, lease: LeaseId },
@@ -42,6 +43,9 @@ impl Step {
             Step::DeleteTemplate { namespace, ref key, expected_revision } => {
                 Command::DeleteTemplate(DeleteTemplate { namespace, key, expected_revision })
             }
+            Step::Pause { namespace, ref key, for_ms, ref reason, only_lengthen } => {
+                Command::PauseLimit(PauseLimit { namespace, key, for_ms, reason, only_lengthen })
+            }
             Step::Reserve { namespace, lease, ref job, ref requirements } => {
                 Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), requirements })
             }
@@ -68,6 +72,7 @@ impl Step {
             Step::OpenNamespace(_)
             | Step::Put { .. }
             | Step::Delete { .. }
+            | Step::Pause { .. }
             | Step::PutTemplate { .. }
             | Step::DeleteTemplate { .. }
             | Step::Drop { .. }

@@ -5,8 +5,8 @@ use std::fmt;
 
 use earmark_core::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite,
-    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, QuotasOutcome, ReserveOutcome, TemplateOutcome,
-    WriteError, WriteOutcome,
+    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, PauseOutcome, QuotasOutcome, ReserveOutcome,
+    TemplateOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -36,6 +36,12 @@ pub const ALL: &[&str] = &[
     "reserve, lease in future",
     "reserve, unknown limit",
     "reserve, limit decreasing",
+    "reserve, limit paused",
+    "pause too long",
+    "pause with too long a reason",
+    "pause of unknown limit",
+    "paused",
+    "resumed",
     "reserve, overloaded",
     "reserve beyond a quota",
     "reserve denied by one",
@@ -150,6 +156,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Namespace(NamespaceOutcome::Exists(_)) => "namespace exists",
         Outcome::Namespace(NamespaceOutcome::TooMany) => "too many namespaces",
         Outcome::Limit(outcome) => limit(outcome),
+        Outcome::Pause(outcome) => pause(*outcome),
         Outcome::Reserve(outcome) => reserve(outcome),
         Outcome::Complete(outcome) => complete(outcome),
         Outcome::Write(outcome) => write(outcome),
@@ -195,6 +202,18 @@ fn limit(outcome: &LimitOutcome) -> &'static str {
     }
 }
 
+fn pause(outcome: PauseOutcome) -> &'static str {
+    match outcome {
+        PauseOutcome::TooLong { .. } => "pause too long",
+        PauseOutcome::ReasonTooLong { .. } => "pause with too long a reason",
+        PauseOutcome::NotFound => "pause of unknown limit",
+        PauseOutcome::TooMany => "too many pauses",
+        PauseOutcome::QuotaExceeded(_) => "pause beyond a quota",
+        PauseOutcome::Paused { .. } => "paused",
+        PauseOutcome::Resumed => "resumed",
+    }
+}
+
 fn reserve(outcome: &ReserveOutcome) -> &'static str {
     match outcome {
         ReserveOutcome::Invalid(InvalidParts::UnknownNamespace) => "reserve in unknown namespace",
@@ -214,6 +233,7 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::LeaseInFuture { .. } => "reserve, lease in future",
         ReserveOutcome::UnknownLimit { .. } => "reserve, unknown limit",
         ReserveOutcome::LimitDecreasing { .. } => "reserve, limit decreasing",
+        ReserveOutcome::LimitPaused { .. } => "reserve, limit paused",
         ReserveOutcome::AccountNotFound { .. } => "reserve, account unknown",
         ReserveOutcome::LimitsExternal => "reserve, limits elsewhere",
         ReserveOutcome::Overloaded => "reserve, overloaded",

@@ -2,8 +2,8 @@
 
 use earmark_core::{
     Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, JobId, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Period,
-    RequirementSet, ReserveOutcome, Settlement, UnixMs, Usage,
+    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part,
+    PauseOutcome, Period, RequirementSet, ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
 use super::step::{Step, by_key, key};
@@ -129,6 +129,19 @@ impl TestBook {
         match self.apply(&Step::Delete { namespace: self.namespace, key: key(name), expected_revision }) {
             Outcome::Limit(outcome) => outcome,
             other => panic!("no answer to a delete: {other:?}"),
+        }
+    }
+
+    /// Pauses a limit, for the reason `429`.
+    pub fn pause(&mut self, name: &str, for_ms: u64) -> PauseOutcome {
+        self.pause_if(name, for_ms, false)
+    }
+
+    pub fn pause_if(&mut self, name: &str, for_ms: u64, only_lengthen: bool) -> PauseOutcome {
+        let (namespace, reason) = (self.namespace, "429".to_owned());
+        match self.apply(&Step::Pause { namespace, key: key(name), for_ms, reason, only_lengthen }) {
+            Outcome::Pause(outcome) => outcome,
+            other => panic!("no answer to a pause: {other:?}"),
         }
     }
 

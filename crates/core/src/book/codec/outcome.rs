@@ -4,6 +4,7 @@
 mod complete;
 mod invalid;
 mod key;
+mod pause;
 mod reserve;
 mod write;
 
@@ -26,6 +27,7 @@ const KEY: u8 = 32;
 const UNAUTHENTICATED: u8 = 33;
 const QUOTAS: u8 = 34;
 const TEMPLATE: u8 = 35;
+const PAUSE: u8 = 36;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -52,6 +54,10 @@ impl Outcome {
             Outcome::Limit(outcome) => {
                 out.put_u8(LIMIT);
                 put_limit(out, outcome);
+            }
+            Outcome::Pause(outcome) => {
+                out.put_u8(PAUSE);
+                pause::put_pause(out, *outcome);
             }
             Outcome::Reserve(outcome) => {
                 out.put_u8(RESERVE);
@@ -96,6 +102,7 @@ impl Outcome {
         let outcome = match input.u8()? {
             NAMESPACE => Outcome::Namespace(namespace(&mut input)?),
             LIMIT => Outcome::Limit(limit(&mut input)?),
+            PAUSE => Outcome::Pause(pause::pause(&mut input)?),
             RESERVE => Outcome::Reserve(reserve::reserve(&mut input)?),
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),

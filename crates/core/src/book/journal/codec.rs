@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, QuotaChange, QuotaEntry, Replaced,
-    SettleEntry, Transaction,
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, QuotaChange, QuotaEntry,
+    Replaced, SettleEntry, Transaction,
 };
 use crate::book::codec::{
     CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
-    template,
+    template, time,
 };
 use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
@@ -31,6 +31,7 @@ const KEY: u8 = 5;
 const LIMIT: u8 = 6;
 const QUOTAS: u8 = 7;
 const TEMPLATE: u8 = 8;
+const PAUSE: u8 = 9;
 
 const LIMIT_CREATED: u8 = 1;
 const LIMIT_REDEFINED: u8 = 2;
@@ -74,6 +75,10 @@ impl JournalRecord {
                 out.put_u8(TEMPLATE);
                 put_limit(out, template);
             }
+            JournalRecord::Pause(pause) => {
+                out.put_u8(PAUSE);
+                put_pause(out, pause);
+            }
             JournalRecord::Quotas(quotas) => {
                 out.put_u8(QUOTAS);
                 put_quotas(out, quotas);
@@ -105,6 +110,7 @@ impl JournalRecord {
             KEY => JournalRecord::Key(key(&mut input)?),
             LIMIT => JournalRecord::Limit(Box::new(limit(&mut input, definition)?)),
             TEMPLATE => JournalRecord::Template(Box::new(limit(&mut input, template_definition)?)),
+            PAUSE => JournalRecord::Pause(pause(&mut input)?),
             QUOTAS => JournalRecord::Quotas(quotas(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
@@ -113,6 +119,29 @@ impl JournalRecord {
         }
         Ok(record)
     }
+}
+
+fn put_pause(out: &mut Vec<u8>, pause: &PauseEntry) {
+    put_moment(out, pause.at);
+    out.put_u16(pause.namespace.0);
+    out.put_text(pause.key.as_str());
+    out.put_u8(pause.until.is_some().into());
+    if let Some(until) = pause.until {
+        out.put_u64(until.get());
+    }
+    out.put_text(&pause.reason);
+    out.put_text(pause.actor.as_str());
+}
+
+fn pause(input: &mut Bytes<'_>) -> Result<PauseEntry> {
+    Ok(PauseEntry {
+        at: moment(input)?,
+        namespace: NamespaceId(input.u16()?),
+        key: LimitKey::new(input.text()?)?,
+        until: if input.bool()? { Some(time(input)?) } else { None },
+        reason: input.text()?.to_owned(),
+        actor: Actor::new(input.text()?)?,
+    })
 }
 
 fn put_transaction(out: &mut Vec<u8>, transaction: &Transaction) {

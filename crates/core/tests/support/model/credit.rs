@@ -196,7 +196,7 @@ impl Model {
         // Reserved plus available must fit into 64 bits; reserved is reported in full.
         let available = spendable.min(u64::MAX - reserved);
         let debt = if has < 0 { has.unsigned_abs() } else { 0 };
-        Some(Usage { capacity: reserved + available, reserved, available, debt, status })
+        Some(Usage { capacity: reserved + available, reserved, available, debt, status, paused_until: None })
     }
 
     /// Adds a hold. The caller has checked that the credit suffices.

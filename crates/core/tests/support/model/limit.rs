@@ -1,11 +1,12 @@
 //! Limits of the model, and the commands that change them.
 
 use earmark_core::{
-    Definition, DeleteLimit, DropLimit, LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName,
-    NamespaceOutcome, PutLimit, QuotaKind,
+    Definition, DeleteLimit, DropLimit, LimitId, LimitOutcome, LimitRef, LimitStatus, NamespaceId, NamespaceName,
+    NamespaceOutcome, Part, Pause, PauseLimit, PauseOutcome, PutLimit, QuotaKind, UnixMs,
 };
 
 use super::Model;
+use super::parts::Named;
 
 #[derive(Clone, Debug)]
 pub struct Limit {
@@ -18,6 +19,7 @@ pub struct Limit {
     pub revision: u64,
     pub debt: u128,
     pub denials_in_a_row: u32,
+    pub pause: Option<Pause>,
     /// The template that it is derived from.
     pub derived: Option<Derived>,
     /// The second of its last decision.
@@ -129,6 +131,55 @@ impl Model {
         self.changed(id)
     }
 
+    pub fn pause(&mut self, pause: PauseLimit<'_>) -> PauseOutcome {
+        if pause.for_ms > 3_600_000 {
+            return PauseOutcome::TooLong { found: pause.for_ms };
+        }
+        if pause.reason.len() > 256 {
+            return PauseOutcome::ReasonTooLong { found: pause.reason.len() };
+        }
+        let (now, namespace) = (self.time(), pause.namespace);
+        let part = Part { limit: LimitRef::Key(pause.key.clone()), amount: 1 };
+        let name = self.resolve(namespace, pause.key);
+        let mut names = [name.map_or_else(|| Named::Unknown(pause.key.clone()), Named::Number)];
+        let (_, derived) = self.follow_templates(namespace, &mut names, &[part]);
+        let count = derived.len();
+        let outcome = match names[0] {
+            Named::Number(id) => self.pause_limit(id, now, &pause, count > 0),
+            Named::Unknown(_) => PauseOutcome::NotFound,
+        };
+        if matches!(outcome, PauseOutcome::Paused { .. }) {
+            self.derived_now = count;
+        } else {
+            self.take_back(derived);
+        }
+        outcome
+    }
+
+    fn pause_limit(&mut self, id: LimitId, now: UnixMs, pause: &PauseLimit<'_>, is_derived: bool) -> PauseOutcome {
+        let until = now.plus_ms(pause.for_ms);
+        let found = self.limits.get(id).filter(|limit| limit.standing != LimitPhase::Deleted);
+        let Some(limit) = found.filter(|limit| limit.namespace == pause.namespace) else {
+            return PauseOutcome::NotFound;
+        };
+        let before = limit.pause_at(now).map(|pause| pause.until);
+        let is_full = self.limits.iter().count() > self.config.limits_max as usize
+            || self.used(now, pause.namespace, QuotaKind::DerivedLimits)
+                > self.quota(pause.namespace, QuotaKind::DerivedLimits);
+        match before {
+            Some(before) if pause.only_lengthen && before >= until => PauseOutcome::Paused { until: before },
+            _ if pause.for_ms == 0 => {
+                self.limits[id].pause = None;
+                PauseOutcome::Resumed
+            }
+            _ if is_derived && is_full => PauseOutcome::QuotaExceeded(QuotaKind::DerivedLimits),
+            _ => {
+                self.limits[id].pause = Some(Pause { until, reason: pause.reason.into() });
+                PauseOutcome::Paused { until }
+            }
+        }
+    }
+
     pub fn drop_limit(&mut self, gone: DropLimit<'_>) -> LimitOutcome {
         if !self.knows(gone.namespace) {
             return LimitOutcome::UnknownNamespace;
@@ -161,7 +212,8 @@ impl Model {
             let reserved = self.reserved(self.time(), id);
             self.limits[id].define(definition, reserved);
         } else {
-            self.limits[id] = Limit::new(namespace, definition);
+            let pause = self.limits[id].pause.clone();
+            self.limits[id] = Limit { pause, ..Limit::new(namespace, definition) };
         }
         self.revise(id);
         self.changed(id)
@@ -192,13 +244,16 @@ impl Limit {
             denials_in_a_row: 0,
             derived: None,
             decided: 0,
+            pause: None,
         }
     }
 
     /// Whether it changed.
     fn redefine(&mut self, definition: &Definition, reserved: u64) -> bool {
         match self.standing {
-            LimitPhase::Deleted => *self = Limit::new(self.namespace, definition),
+            LimitPhase::Deleted => {
+                *self = Limit { pause: self.pause.take(), ..Limit::new(self.namespace, definition) };
+            }
             LimitPhase::Active | LimitPhase::Decreasing if self.definition == *definition => return false,
             LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving => {
                 self.define(definition, reserved);
@@ -217,6 +272,11 @@ impl Limit {
             self.capacity = definition.capacity;
             self.standing = LimitPhase::Active;
         }
+    }
+
+    /// Its pause, while it lasts.
+    pub fn pause_at(&self, now: UnixMs) -> Option<&Pause> {
+        self.pause.as_ref().filter(|pause| pause.until > now)
     }
 
     pub fn finish_decrease(&mut self, reserved: u64) {

@@ -152,7 +152,12 @@ impl Model {
                 Named::Number(id) => (self.qualified(namespace, *id), self.limits.get(*id)),
             };
             let standing = limit.filter(|l| l.namespace == namespace || l.definition.shared).map(|l| l.standing);
+            let pause = limit.and_then(|l| l.pause_at(self.time()));
             let refusal = match standing {
+                Some(standing) if standing != LimitPhase::Deleted && pause.is_some() => {
+                    let retry_after_ms = pause.unwrap().until.ms_since(self.time());
+                    ReserveOutcome::LimitPaused { requirement, retry_after_ms }
+                }
                 Some(LimitPhase::Active) if !blocked.contains(&requirement) => continue,
                 Some(LimitPhase::Active | LimitPhase::Decreasing | LimitPhase::Deleting | LimitPhase::Leaving) => {
                     ReserveOutcome::LimitDecreasing { requirement, retry_after_ms: self.config.hints.decreasing_ms }

@@ -109,7 +109,7 @@ impl Model {
 
     fn free_if_gone(&mut self, id: LimitId) {
         let is_deleted = self.limits.get(id).is_some_and(|limit| limit.standing == LimitPhase::Deleted);
-        if is_deleted && !self.is_named_by_lease(id) {
+        if is_deleted && !self.is_named_by_lease(id) && !self.is_paused(id) {
             self.free(id);
         }
     }
@@ -117,6 +117,10 @@ impl Model {
     fn free(&mut self, id: LimitId) {
         let slot = &mut self.limits.slots[id.slot as usize];
         *slot = Slot { generation: slot.generation + 1, limit: None };
+    }
+
+    fn is_paused(&self, id: LimitId) -> bool {
+        self.limits.get(id).is_some_and(|limit| limit.pause_at(self.time()).is_some())
     }
 
     pub fn is_named_by_lease(&self, id: LimitId) -> bool {
@@ -130,7 +134,7 @@ impl Model {
     /// Frees a derived limit that nothing needs: idle for the retention time, or without a template.
     fn evict(&mut self, id: LimitId) {
         let Some(limit) = self.limits.get(id).filter(|limit| limit.derived.is_some()) else { return };
-        if self.is_named_by_lease(id) || self.reserved(self.time(), id) > 0 {
+        if self.is_named_by_lease(id) || self.is_paused(id) || self.reserved(self.time(), id) > 0 {
             return;
         }
         let now = u32::try_from(self.time().get() / 1_000).unwrap_or(u32::MAX);

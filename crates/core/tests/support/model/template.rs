@@ -206,6 +206,7 @@ impl Model {
             let mut limit = Limit::new(namespace, &followed.definition);
             limit.derived = Some(Derived { template: followed.number, epoch: self.epoch(namespace) });
             limit.decided = self.decided();
+            limit.pause = found.as_ref().and_then(|limit| limit.pause.clone());
             let id = match id {
                 Some(id) => {
                     self.limits[id] = limit;

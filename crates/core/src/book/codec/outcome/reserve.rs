@@ -23,6 +23,7 @@ const CREATED: u8 = 14;
 const LIMITS_EXTERNAL: u8 = 15;
 const ACCOUNT_NOT_FOUND: u8 = 16;
 const QUOTA_EXCEEDED: u8 = 17;
+const LIMIT_PAUSED: u8 = 19;
 const STALE_LIMIT: u8 = 18;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
@@ -69,6 +70,11 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
+        ReserveOutcome::LimitPaused { requirement, retry_after_ms } => {
+            out.put_u8(LIMIT_PAUSED);
+            put_size(out, *requirement);
+            out.put_u64(*retry_after_ms);
+        }
         ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => {
             out.put_u8(ACCOUNT_NOT_FOUND);
             put_size(out, *requirement);
@@ -110,6 +116,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         LEASE_IN_FUTURE => ReserveOutcome::LeaseInFuture { lease_time: time(input)?, wall: time(input)? },
         UNKNOWN_LIMIT => ReserveOutcome::UnknownLimit { requirement: size(input)? },
         LIMIT_DECREASING => ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? },
+        LIMIT_PAUSED => ReserveOutcome::LimitPaused { requirement: size(input)?, retry_after_ms: input.u64()? },
         ACCOUNT_NOT_FOUND => {
             ReserveOutcome::AccountNotFound { requirement: size(input)?, retry_after_ms: input.u64()? }
         }

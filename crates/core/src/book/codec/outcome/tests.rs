@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::book::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts, InvalidWrite,
-    KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
+    KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, PauseOutcome, Receipt,
     RequirementSet, ReserveOutcome, Settlement, TemplateOutcome, TxId, VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
@@ -92,6 +92,7 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
     every![n:
         Outcome::Namespace(_) => of_each(namespaces(n), Outcome::Namespace),
         Outcome::Limit(_) => of_each(limits(n), Outcome::Limit),
+        Outcome::Pause(_) => of_each(pauses(n), Outcome::Pause),
         Outcome::Reserve(_) => of_each(reserves(n), Outcome::Reserve),
         Outcome::Complete(_) => of_each(completes(n), Outcome::Complete),
         Outcome::Write(_) => of_each(writes(n), Outcome::Write),
@@ -184,6 +185,18 @@ fn statuses(n: &mut Numbers) -> Vec<LimitStatus> {
     ]
 }
 
+fn pauses(n: &mut Numbers) -> Vec<PauseOutcome> {
+    every![n:
+        PauseOutcome::TooLong { .. } => [PauseOutcome::TooLong { found: n.u64() }],
+        PauseOutcome::ReasonTooLong { .. } => [PauseOutcome::ReasonTooLong { found: n.size() }],
+        PauseOutcome::NotFound => [PauseOutcome::NotFound],
+        PauseOutcome::TooMany => [PauseOutcome::TooMany],
+        PauseOutcome::QuotaExceeded(_) => [PauseOutcome::QuotaExceeded(QuotaKind::DerivedLimits)],
+        PauseOutcome::Paused { .. } => [PauseOutcome::Paused { until: n.time() }],
+        PauseOutcome::Resumed => [PauseOutcome::Resumed],
+    ]
+}
+
 fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
     let ledger_fields = [LedgerField::Shared];
     let fields = every![n:
@@ -256,6 +269,9 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::LimitDecreasing { .. } => [
             ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
         ],
+        ReserveOutcome::LimitPaused { .. } => {
+            [ReserveOutcome::LimitPaused { requirement: n.size(), retry_after_ms: n.u64() }]
+        },
         ReserveOutcome::AccountNotFound { .. } => [
             ReserveOutcome::AccountNotFound { requirement: n.size(), retry_after_ms: n.u64() },
         ],
@@ -545,7 +561,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[2, 1, 11], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
         (&[2, 1, 9, 4], "the field of its definition is unknown"),
-        (&[3, 19], "what became of its reserve is unknown"),
+        (&[3, 20], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),
