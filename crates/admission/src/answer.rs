@@ -79,6 +79,10 @@ pub(crate) fn reserve(
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
             None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
         },
+        ReserveOutcome::LimitPaused { requirement, retry_after_ms } => match key(requirement) {
+            Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitPaused { key, retry_after_ms })),
+            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
+        },
         ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => match key(requirement) {
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms })),
             None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),

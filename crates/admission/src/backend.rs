@@ -5,12 +5,13 @@ use std::pin::Pin;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateError,
-    TemplateInfo, UnixMs, Usage, VaultName,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, PAUSES_MAX, Principal, QuotaKind, QuotaUsage, SetQuotas,
+    TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
+use crate::pauses::PauseLimitRequest;
 use crate::quotas::{QuotaError, describe_quota};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
@@ -52,6 +53,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Deletes a limit. A limit in use decreases to 0 first.
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+
+    /// Refuses reserves of a limit for a time, or resumes it. Returns when the pause ends; `None` if it is not paused.
+    fn pause_limit(&self, by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>>;
 
     /// Creates a template or changes its definition. Returns its revision.
     fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>>;
@@ -287,6 +291,13 @@ pub enum Refusal {
         /// When to try again.
         retry_after_ms: u64,
     },
+    /// The limit is paused. The same lease may try again.
+    LimitPaused {
+        /// The limit.
+        key: LimitKey,
+        /// The rest of the pause.
+        retry_after_ms: u64,
+    },
     /// The lease was completed, released or timed out: take a new one.
     LeaseExpired,
     /// The namespace has used up a quota. The same lease may try again.
@@ -389,6 +400,12 @@ pub enum LimitError {
     /// No limit has this key.
     #[error("no limit has this key")]
     NotFound,
+    /// The length or the reason of a pause is out of bounds.
+    #[error("{0}")]
+    InvalidPause(String),
+    /// As many limits are paused as may be.
+    #[error("paused limits reached {PAUSES_MAX}; resume some")]
+    TooManyPauses,
     /// The limit exists with another kind.
     #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
     KindDiffers,
@@ -452,6 +469,8 @@ pub struct Stats {
     pub limits: usize,
     /// Limits that are decreasing.
     pub decreasing_limits: usize,
+    /// Limits that are paused.
+    pub paused_limits: usize,
     /// The sum of the debt of all limits.
     pub debt: u128,
     /// Requests in the queue.
@@ -468,6 +487,7 @@ impl Stats {
             remembered_leases: book.leases(),
             limits: totals.limits,
             decreasing_limits: totals.decreasing,
+            paused_limits: totals.paused,
             debt: totals.debt,
             queue_depth,
         }

@@ -42,9 +42,9 @@ impl<H: BookHost> BookCredits<H> {
             // The limits allowed this lease, so it was young enough once. Its hold has ended and was forgotten.
             ReserveAnswer::Refused(Refusal::InvalidRequest { .. }) if self.is_forgotten(lease) => Ok(HoldAnswer::Ended),
             ReserveAnswer::Refused(Refusal::InvalidRequest { message }) => failed(message),
-            ReserveAnswer::Refused(Refusal::UnknownLimitKey(key) | Refusal::LimitDecreasing { key, .. }) => {
-                failed(format!("the limit {key} was deleted while credit was held for it"))
-            }
+            ReserveAnswer::Refused(
+                Refusal::UnknownLimitKey(key) | Refusal::LimitDecreasing { key, .. } | Refusal::LimitPaused { key, .. },
+            ) => failed(format!("the limit {key} was deleted while credit was held for it")),
             ReserveAnswer::Refused(Refusal::QuotaExceeded { .. }) => {
                 Err(BackendError::Overloaded("the namespace has used up its quota of leases or of journal bytes"))
             }

@@ -20,6 +20,7 @@ use crate::book_request::{
 };
 use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::names::Names;
+use crate::pauses::PauseLimitRequest;
 use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
@@ -455,6 +456,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Delete(request.key, request.expected_revision);
         Box::pin(self.change(by, request.namespace, change))
+    }
+
+    fn pause_limit(&self, by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
+        Box::pin(self.pause(by, request))
     }
 
     fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {

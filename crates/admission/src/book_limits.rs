@@ -109,7 +109,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
 
 /// The usage of a limit that was deleted during the request.
 pub(crate) const DELETED_USAGE: Usage =
-    Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
+    Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted, paused_until: None };
 
 impl<H: BookHost> BookBackend<H> {
     /// Returns everything that a lease reserved.

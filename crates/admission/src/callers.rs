@@ -180,6 +180,15 @@ pub enum ChangeKind {
         /// The revision after the change.
         revision: u64,
     },
+    /// A limit was paused or resumed.
+    Pause {
+        /// The key.
+        key: LimitKey,
+        /// When the pause ends; `None` if the limit was resumed.
+        until: Option<UnixMs>,
+        /// The reason; may be empty.
+        reason: String,
+    },
     /// Quotas of the namespace were set.
     Quotas {
         /// The quotas before and after.

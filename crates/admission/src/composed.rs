@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo, Usage, VaultName, WriteError,
+    LimitKey, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
+    WriteError,
 };
 
 use crate::backend::{
@@ -31,6 +32,7 @@ use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
 use crate::limits::Limits;
+use crate::pauses::PauseLimitRequest;
 use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
@@ -260,6 +262,13 @@ impl<H: BookHost> Backend for Composed<H> {
         Box::pin(async move { Composed::<H>::finish(delete).await? })
     }
 
+    fn pause_limit(&self, by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
+        Box::pin(async move {
+            self.0.ensure_placement().await.map_err(BackendError::from)?;
+            self.0.registry.pause_limit(by, request).await
+        })
+    }
+
     fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
         Box::pin(async move {
             self.0.ensure_placement().await.map_err(BackendError::from)?;
@@ -392,7 +401,7 @@ impl<H: BookHost> Backend for Composed<H> {
         let registry = self.0.registry.stats();
         let limits = self.0.limits.stats();
         let decreasing_limits = registry.decreasing_limits.max(limits.decreasing_limits);
-        Stats { limits: registry.limits, decreasing_limits, ..limits }
+        Stats { limits: registry.limits, decreasing_limits, paused_limits: registry.paused_limits, ..limits }
     }
 
     fn warning(&self) -> Option<String> {

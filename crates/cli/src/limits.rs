@@ -7,10 +7,12 @@ use clap::{Args, Subcommand};
 use earmark_client::http::{Method, encoded};
 use earmark_core::{LimitKey, NamespaceName};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::quantity;
 use crate::request;
 use put::PutArgs;
 use show::{Limit, Usage};
@@ -38,6 +40,17 @@ Examples:
   earmark limits delete gpt-4o:rpm
   earmark limits delete gpt-4o:rpm --json";
 
+const PAUSE_HELP: &str = "\
+Reserves that were allowed before stay allowed. A second pause replaces the first.
+
+Examples:
+  earmark limits pause gpt-4o:rpm --for 30s --reason 'the provider answers 429'
+  earmark limits pause gpt-4o:rpm --for 1h";
+
+const RESUME_HELP: &str = "\
+Examples:
+  earmark limits resume gpt-4o:rpm";
+
 const PATH: &str = "/v1/admin/limits";
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +67,12 @@ pub(crate) enum LimitsCommand {
     /// Delete a limit once it has no open reservations
     #[command(after_help = DELETE_HELP)]
     Delete(KeyArgs),
+    /// Refuse new reserves of a limit for a time
+    #[command(after_help = PAUSE_HELP)]
+    Pause(PauseArgs),
+    /// End the pause of a limit
+    #[command(after_help = RESUME_HELP)]
+    Resume(KeyArgs),
 }
 
 #[derive(Args, Debug)]
@@ -69,6 +88,21 @@ impl KeyArgs {
         format!("{PATH}/{}", encoded(self.key.as_str()))
     }
 }
+
+#[derive(Args, Debug)]
+pub(crate) struct PauseArgs {
+    #[command(flatten)]
+    limit: KeyArgs,
+    /// How long, such as 30, 30s or 10m; at most 1h
+    #[arg(long = "for", value_name = "DURATION", value_parser = quantity::seconds(PAUSE_SECONDS_MAX))]
+    seconds: u32,
+    /// Reason for people, kept in the change log
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+}
+
+/// The longest pause, in seconds.
+const PAUSE_SECONDS_MAX: u32 = 60 * 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
@@ -93,7 +127,8 @@ impl LimitsCommand {
     pub(crate) fn is_json(&self) -> bool {
         match self {
             LimitsCommand::Put(args) => args.client.json,
-            LimitsCommand::Get(args) | LimitsCommand::Delete(args) => args.client.json,
+            LimitsCommand::Get(args) | LimitsCommand::Delete(args) | LimitsCommand::Resume(args) => args.client.json,
+            LimitsCommand::Pause(args) => args.limit.client.json,
             LimitsCommand::List(args) => args.client.json,
         }
     }
@@ -105,6 +140,8 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
         LimitsCommand::Get(args) => get(args),
         LimitsCommand::List(args) => list(args),
         LimitsCommand::Delete(args) => delete(args),
+        LimitsCommand::Pause(args) => pause(&args.limit, u64::from(args.seconds).saturating_mul(1_000), &args.reason),
+        LimitsCommand::Resume(args) => pause(args, 0, ""),
     }?;
     Ok(Done::Ok)
 }
@@ -114,6 +151,24 @@ fn put(args: &PutArgs) -> Result<(), Failure> {
     let changed: Changed = request::send(&args.client, Method::PUT, PATH, &document)?;
     output::show(args.client.json, &changed, |changed| {
         put::text(&document.into_definition(), &output::visible(&changed.status))
+    })
+}
+
+fn pause(args: &KeyArgs, for_ms: u64, reason: &str) -> Result<(), Failure> {
+    #[derive(Debug, Deserialize, Serialize)]
+    struct Paused {
+        ok: bool,
+        paused_until_unix_ms: u64,
+    }
+    let mut body = json!({"for_ms": for_ms});
+    if !reason.is_empty() {
+        body["reason"] = json!(reason);
+    }
+    let path = format!("{}/pause", args.path());
+    let paused: Paused = request::send(&args.client, Method::POST, &path, &body)?;
+    output::show(args.client.json, &paused, |paused| match paused.paused_until_unix_ms {
+        0 => format!("{} is not paused\n", args.key),
+        until => format!("{} is paused until {}\n", args.key, output::date(until)),
     })
 }
 

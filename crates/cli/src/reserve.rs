@@ -81,7 +81,9 @@ impl Answer {
         let word = self.error.split(':').next().unwrap_or_default();
         match word {
             _ if self.allowed => Done::Ok,
-            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" | "exceeds_capacity" => Done::Denied,
+            "" | "lease_expired" | "limit_decreasing" | "limit_paused" | "insufficient_credit" | "exceeds_capacity" => {
+                Done::Denied
+            }
             _ => Done::Failed,
         }
     }
@@ -96,6 +98,7 @@ impl Answer {
             "limit_decreasing" => {
                 "the capacity of this limit is being decreased, and open reservations still exceed it"
             }
+            "limit_paused" => "this limit is paused",
             "insufficient_credit" => "the account has too little credit",
             "account_not_found" => "the account or its vault does not exist; open it with: earmark write",
             "exceeds_capacity" => "the amount exceeds the capacity of the limit",

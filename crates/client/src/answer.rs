@@ -21,6 +21,7 @@ pub(crate) enum ReserveAnswer {
     Allowed { reserved_at: UnixMs, would_deny: Vec<LimitKey> },
     Denied(Denial),
     LimitDecreasing(Denial),
+    LimitPaused(Denial),
     Never { limited_by: Vec<LimitKey> },
     InsufficientCredit { key: LimitKey, message: Option<String> },
     AccountNotFound(LimitKey),

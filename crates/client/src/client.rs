@@ -20,7 +20,7 @@ use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
     DeleteLimit, DeleteTemplate, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListTemplates,
-    ListUsage, PutLimit, PutTemplate, Request,
+    ListUsage, Pause, PauseLimit, PutLimit, PutTemplate, Request,
 };
 use crate::wire::{Grpc, Http, Wire};
 
@@ -188,6 +188,21 @@ impl Client {
     /// when no answer came in time.
     pub async fn delete_limit(&self, key: &LimitKey, deadline: Deadline) -> Result<LimitStatus, Failure> {
         self.ask(&DeleteLimit(key), deadline).await
+    }
+
+    /// Refuses new reserves of a limit for a time, at most one hour; [`Duration::ZERO`] resumes it. A second pause replaces
+    /// the first. Returns the server time at which the pause ends, or `None` if the limit is not paused.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if the limit does not exist; or when the pause is refused, or no answer came in time.
+    pub async fn pause_limit(
+        &self,
+        key: &LimitKey,
+        length: Duration,
+        reason: &str,
+        deadline: Deadline,
+    ) -> Result<Option<UnixMs>, Failure> {
+        self.ask(&PauseLimit(key, Pause { length, reason }), deadline).await
     }
 
     /// One limit.

@@ -97,6 +97,17 @@ impl Local {
         self.backend.templates(self.namespace.clone()).await.map_err(failed)
     }
 
+    pub(crate) async fn pause_limit(&self, key: LimitKey, pause: &Pause<'_>) -> Result<Option<UnixMs>, Failure> {
+        let (namespace, reason) = (self.namespace.clone(), pause.reason.to_owned());
+        let request = PauseLimitRequest { namespace, key, for_ms: pause.for_ms(), reason, only_lengthen: false };
+        match self.backend.pause_limit(Principal::System, request).await {
+            Ok(until) => Ok(until),
+            Err(LimitError::NotFound) => Err(no_such_limit()),
+            Err(LimitError::Backend(error)) => Err(failed(error)),
+            Err(error) => Err(Failure::Invalid { message: error.to_string() }),
+        }
+    }
+
     pub(crate) async fn limit(&self, key: LimitKey) -> Result<LimitView, Failure> {
         let found = self.backend.limit(self.namespace.clone(), key).await.map_err(failed)?;
         found.map(view).ok_or_else(no_such_limit)
@@ -244,6 +255,10 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
             Refusal::LimitDecreasing { key, retry_after_ms } => {
                 let retry_after = Duration::from_millis(retry_after_ms);
                 ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key] })
+            }
+            Refusal::LimitPaused { key, retry_after_ms } => {
+                let retry_after = Duration::from_millis(retry_after_ms);
+                ReserveAnswer::LimitPaused(Denial { retry_after, limited_by: vec![key] })
             }
             Refusal::AccountNotFound { key, .. } => ReserveAnswer::AccountNotFound(key),
             Refusal::QuotaExceeded { kind, retry_after_ms } => ReserveAnswer::QuotaExceeded {

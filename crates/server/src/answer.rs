@@ -25,6 +25,7 @@ pub(crate) const BACKEND_ERROR: &str = "backend_error";
 // Values of the field `error` that are followed by a colon and a limit key.
 pub(crate) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
 pub(crate) const LIMIT_DECREASING: &str = "limit_decreasing";
+pub(crate) const LIMIT_PAUSED: &str = "limit_paused";
 pub(crate) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
 pub(crate) const ACCOUNT_NOT_FOUND: &str = "account_not_found";
 pub(crate) const EXCEEDS_CAPACITY: &str = "exceeds_capacity";
@@ -74,6 +75,7 @@ pub(crate) enum Code<'a> {
     InvalidRequest,
     UnknownLimitKey(&'a LimitKey),
     LimitDecreasing(&'a LimitKey),
+    LimitPaused(&'a LimitKey),
     InsufficientCredit(&'a LimitKey),
     AccountNotFound(&'a LimitKey),
     ExceedsCapacity(&'a LimitKey),
@@ -90,6 +92,7 @@ impl fmt::Display for Code<'_> {
             Code::InvalidRequest => f.write_str(INVALID_REQUEST),
             Code::UnknownLimitKey(key) => write!(f, "{UNKNOWN_LIMIT_KEY}:{key}"),
             Code::LimitDecreasing(key) => write!(f, "{LIMIT_DECREASING}:{key}"),
+            Code::LimitPaused(key) => write!(f, "{LIMIT_PAUSED}:{key}"),
             Code::InsufficientCredit(key) => write!(f, "{INSUFFICIENT_CREDIT}:{key}"),
             Code::AccountNotFound(key) => write!(f, "{ACCOUNT_NOT_FOUND}:{key}"),
             Code::ExceedsCapacity(key) => write!(f, "{EXCEEDS_CAPACITY}:{key}"),
@@ -192,6 +195,12 @@ impl<'a> ReserveWire<'a> {
                 limited_by: std::slice::from_ref(key),
                 ..NOT_ALLOWED
             },
+            Refusal::LimitPaused { key, retry_after_ms } => ReserveWire {
+                error: Code::LimitPaused(key),
+                retry_after_ms: *retry_after_ms,
+                limited_by: std::slice::from_ref(key),
+                ..NOT_ALLOWED
+            },
             Refusal::InsufficientCredit { key, retry_after_ms, why } => ReserveWire {
                 error: Code::InsufficientCredit(key),
                 retry_after_ms: *retry_after_ms,
@@ -221,6 +230,7 @@ impl<'a> ReserveWire<'a> {
             | Code::InvalidRequest
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
+            | Code::LimitPaused(_)
             | Code::InsufficientCredit(_)
             | Code::AccountNotFound(_)
             | Code::ExceedsCapacity(_)
@@ -238,6 +248,7 @@ impl<'a> ReserveWire<'a> {
             Code::InvalidRequest => Reserved::InvalidRequest,
             Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
             Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
+            Code::LimitPaused(_) => Reserved::LimitPaused,
             Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
             Code::AccountNotFound(_) => Reserved::AccountNotFound,
             Code::LeaseExpired => Reserved::LeaseExpired,
@@ -308,6 +319,7 @@ impl<'a> CompleteWire<'a> {
             Code::InvalidRequest
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
+            | Code::LimitPaused(_)
             | Code::InsufficientCredit(_)
             | Code::AccountNotFound(_)
             | Code::ExceedsCapacity(_)

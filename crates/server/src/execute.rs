@@ -7,10 +7,10 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError,
-    PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer,
-    WriteRequest, describe_write_error,
+    PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery,
+    WriteAnswer, WriteRequest, describe_write_error,
 };
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, WriteError};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, UnixMs, WriteError};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -189,6 +189,17 @@ pub(crate) async fn delete_limit(
     let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
     tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete limit");
     change(app, context, async move { backend.delete_limit(by, request).await }).await
+}
+
+/// Pauses or resumes a limit. Returns when the pause ends.
+pub(crate) async fn pause_limit(
+    app: &App,
+    context: &RequestContext,
+    request: PauseLimitRequest,
+) -> Result<Option<UnixMs>, LimitError> {
+    let (actor, key, for_ms) = (&context.caller.actor, &request.key, request.for_ms);
+    tracing::info!(request_id = context.id(), %actor, %key, for_ms, "pause limit");
+    app.by(context.deadline, app.backend.pause_limit(context.caller.by.clone(), request)).await?
 }
 
 /// Creates or changes a template. Returns its revision.

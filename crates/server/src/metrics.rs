@@ -48,6 +48,7 @@ pub(crate) enum Reserved {
     InvalidRequest,
     UnknownLimitKey,
     LimitDecreasing,
+    LimitPaused,
     InsufficientCredit,
     AccountNotFound,
     LeaseExpired,
@@ -56,12 +57,13 @@ pub(crate) enum Reserved {
     BackendError,
 }
 
-const RESERVED: [(Reserved, &str); 11] = [
+const RESERVED: [(Reserved, &str); 12] = [
     (Reserved::Allowed, "allowed"),
     (Reserved::Denied, "denied"),
     (Reserved::InvalidRequest, "invalid_request"),
     (Reserved::UnknownLimitKey, "unknown_limit_key"),
     (Reserved::LimitDecreasing, "limit_decreasing"),
+    (Reserved::LimitPaused, "limit_paused"),
     (Reserved::InsufficientCredit, "insufficient_credit"),
     (Reserved::AccountNotFound, "account_not_found"),
     (Reserved::LeaseExpired, "lease_expired"),
@@ -105,7 +107,7 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 20] = [
+const DESCRIPTIONS: [(&str, &str); 21] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
@@ -139,6 +141,7 @@ const DESCRIPTIONS: [(&str, &str); 20] = [
     ),
     ("earmark_limits", "Limits, those that are decreasing included."),
     ("earmark_decreasing_limits", "Limits that are decreasing."),
+    ("earmark_paused_limits", "Limits that are paused."),
 ];
 
 /// The metrics of one server.
@@ -178,6 +181,7 @@ struct Gauges {
     debt: Gauge,
     limits: Gauge,
     decreasing_limits: Gauge,
+    paused_limits: Gauge,
 }
 
 impl Metrics {
@@ -211,6 +215,7 @@ impl Metrics {
                 debt: gauge("earmark_debt"),
                 limits: gauge("earmark_limits"),
                 decreasing_limits: gauge("earmark_decreasing_limits"),
+                paused_limits: gauge("earmark_paused_limits"),
             },
             connections: AtomicUsize::new(0),
             refused: recorder.register_counter(&Key::from_static_name("earmark_connections_refused_total"), &METADATA),
@@ -340,6 +345,7 @@ impl Metrics {
         gauges.debt.set(stats.debt as f64);
         gauges.limits.set(stats.limits as f64);
         gauges.decreasing_limits.set(stats.decreasing_limits as f64);
+        gauges.paused_limits.set(stats.paused_limits as f64);
     }
 
     /// All series as they are. `limits` is the number of defined limits, if it was counted.
@@ -451,6 +457,7 @@ mod tests {
             remembered_leases: 2,
             limits: 3,
             decreasing_limits: 4,
+            paused_limits: 7,
             debt: u128::from(u64::MAX) + 1,
             queue_depth: 6,
         };
@@ -460,6 +467,7 @@ mod tests {
             "earmark_remembered_leases 2\n",
             "earmark_limits 3\n",
             "earmark_decreasing_limits 4\n",
+            "earmark_paused_limits 7\n",
             "earmark_debt 18446744073709552000\n",
             "earmark_queue_depth 6\n",
             "earmark_connections 0\n",

@@ -284,7 +284,7 @@ mod tests {
 
     fn info(status: LimitStatus) -> LimitInfo {
         let definition = Definition::new(name("rpm").key, Kind::Rolling { window_seconds: 1 }, 5);
-        LimitInfo { capacity: definition.capacity, definition, status, revision: 3, template: None }
+        LimitInfo { capacity: definition.capacity, definition, status, revision: 3, template: None, pause: None }
     }
 
     #[test]

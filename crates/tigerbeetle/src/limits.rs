@@ -124,6 +124,7 @@ fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
         available: if status == LimitStatus::Active { capacity.saturating_sub(totals.reserved) } else { 0 },
         debt: totals.debt,
         status,
+        paused_until: info.pause.as_ref().map(|pause| pause.until),
     }
 }
 

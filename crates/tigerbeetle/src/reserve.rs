@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{Definition, LimitInfo, NEVER_RETRY_MS};
+use earmark_core::{Definition, LimitInfo, NEVER_RETRY_MS, UnixMs};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -279,7 +279,7 @@ impl Inner {
         ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.limit.key.clone()], never }
     }
 
-    /// The first limit, by name, that is unknown or decreasing.
+    /// The first limit, by name, that is unknown, paused or decreasing.
     async fn refusal_by_name(&self, checked: &Checked) -> Result<Option<Refusal>, BackendError> {
         let limits = || checked.requirements.iter().map(|part| &part.limit);
         if limits().any(|limit| self.info(limit).is_none()) {
@@ -288,6 +288,13 @@ impl Inner {
         for limit in limits() {
             let unknown = || Ok(Some(Refusal::UnknownLimitKey(limit.key.clone())));
             let Some(info) = self.info(limit) else { return unknown() };
+            if let Some(pause) = &info.pause {
+                let now = UnixMs::new(self.shared.clock.now_ns() / 1_000_000);
+                let retry_after_ms = pause.until.ms_since(now);
+                if retry_after_ms > 0 {
+                    return Ok(Some(Refusal::LimitPaused { key: limit.key.clone(), retry_after_ms }));
+                }
+            }
             if Holding::of(&info.definition.kind).is_none() {
                 continue;
             }

@@ -159,6 +159,7 @@ impl<H: BookHost> Parts<H> {
                 Refusal::InvalidRequest { .. }
                 | Refusal::UnknownLimitKey(_)
                 | Refusal::LimitDecreasing { .. }
+                | Refusal::LimitPaused { .. }
                 | Refusal::AccountNotFound { .. }
                 | Refusal::QuotaExceeded { .. }
                 | Refusal::InsufficientCredit { .. },

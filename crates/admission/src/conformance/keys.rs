@@ -232,6 +232,7 @@ async fn said_of(keys: &dyn Keys, query: ChangeQuery) -> Vec<String> {
                 ChangeKind::Key { change, role, .. } => format!("{change:?} {role}"),
                 ChangeKind::Limit { limit, revision } => format!("{} {revision}", capacities(&limit)),
                 ChangeKind::Template { template, revision } => format!("{} {revision}", capacities(&template)),
+                ChangeKind::Pause { key, until, .. } => format!("pause {key} {}", until.is_some()),
                 ChangeKind::Quotas { changes } => format!("quotas {}", changes.len()),
             };
             format!("{} by {}", what, entry.actor)

@@ -54,6 +54,7 @@ impl ChangePager {
             match record {
                 JournalRecord::Transaction(record) => record.operations.iter().any(is_same),
                 JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.edit.change().key == key,
+                JournalRecord::Pause(pause) => pause.key == *key,
                 _ => false,
             }
         };
@@ -61,6 +62,7 @@ impl ChangePager {
             JournalRecord::Transaction(record) => record.receipt.actor == *actor,
             JournalRecord::Key(key) => key.actor == *actor,
             JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.actor == *actor,
+            JournalRecord::Pause(pause) => pause.actor == *actor,
             JournalRecord::Quotas(quotas) => quotas.actor == *actor,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         };
@@ -121,6 +123,7 @@ impl ChangeEntry {
                 limits.iter().map(of_limit).fold(summaries, usize::saturating_add)
             }
             ChangeKind::Limit { limit, .. } | ChangeKind::Template { template: limit, .. } => of_limit(limit),
+            ChangeKind::Pause { reason, .. } => reason.len(),
             ChangeKind::Key { .. } | ChangeKind::Quotas { .. } => 0,
         }
     }
@@ -156,6 +159,14 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
                 template: Box::new(template.edit.change().into()),
                 revision: template.revision,
             },
+        }),
+        JournalRecord::Pause(pause) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
+            at: pause.at.wall,
+            actor: pause.actor.clone(),
+            namespace: book.namespace_name(pause.namespace)?.clone(),
+            vault: None,
+            what: ChangeKind::Pause { key: pause.key.clone(), until: pause.until, reason: pause.reason.clone() },
         }),
         JournalRecord::Quotas(quotas) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),

@@ -107,6 +107,7 @@ impl Shared {
             ReserveAnswer::UnknownLimitKey(_)
             | ReserveAnswer::AccountNotFound(_)
             | ReserveAnswer::QuotaExceeded { .. }
+            | ReserveAnswer::LimitPaused(_)
             | ReserveAnswer::LimitDecreasing(_) => may_have_held,
             ReserveAnswer::Allowed { .. }
             | ReserveAnswer::Denied(_)
@@ -118,7 +119,9 @@ impl Shared {
                 let admission = Admission { reserved_at, would_deny };
                 Attempt::Admitted(Guard::new(Arc::clone(self), pending.lease, pending.job.clone(), admission))
             }
-            ReserveAnswer::Denied(denial) | ReserveAnswer::LimitDecreasing(denial) => Attempt::Denied(denial),
+            ReserveAnswer::Denied(denial)
+            | ReserveAnswer::LimitDecreasing(denial)
+            | ReserveAnswer::LimitPaused(denial) => Attempt::Denied(denial),
             // Leases are forgotten and days end, so waiting helps.
             ReserveAnswer::QuotaExceeded { retry_after, .. } => {
                 Attempt::Denied(Denial { retry_after, limited_by: Vec::new() })

@@ -1,6 +1,8 @@
 //! Requests about limits.
 
-use earmark_core::{Definition, LimitKey, LimitStatus, Usage};
+use std::time::Duration;
+
+use earmark_core::{Definition, LimitKey, LimitStatus, UnixMs, Usage};
 use earmark_proto::{convert, v1};
 use tonic::{Response, Status};
 
@@ -90,6 +92,47 @@ impl Request for DeleteLimit<'_> {
     #[cfg(feature = "local")]
     async fn local(&self, local: &Local) -> Result<LimitStatus, Failure> {
         local.delete_limit(self.0.clone()).await
+    }
+}
+
+/// Pauses or resumes a limit.
+pub(crate) struct PauseLimit<'a>(pub(crate) &'a LimitKey, pub(crate) Pause<'a>);
+
+/// The length and reason of a pause.
+pub(crate) struct Pause<'a> {
+    pub(crate) length: Duration,
+    pub(crate) reason: &'a str,
+}
+
+impl Pause<'_> {
+    pub(crate) fn for_ms(&self) -> u64 {
+        u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Request for PauseLimit<'_> {
+    type Message = v1::PauseLimitResponse;
+    type Answer = Option<UnixMs>;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let body = serde_json::json!({"for_ms": self.1.for_ms(), "reason": self.1.reason});
+        Ok(HttpRequest::new(Method::POST, format!("{}/pause", limit_path(self.0))).json(serde_json::to_vec(&body)?))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::PauseLimitResponse>, Status> {
+        let (key, namespace) = (self.0.to_string(), grpc.owned_namespace());
+        let (for_ms, reason) = (self.1.for_ms(), self.1.reason.to_owned());
+        grpc.limits().pause_limit(grpc.request(v1::PauseLimitRequest { key, for_ms, reason, namespace }, by)).await
+    }
+
+    fn read(&self, _: Reader<'_>, message: v1::PauseLimitResponse) -> Result<Option<UnixMs>, Failure> {
+        Ok(Some(UnixMs::new(message.paused_until_unix_ms)).filter(|until| until.get() > 0))
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<Option<UnixMs>, Failure> {
+        local.pause_limit(self.0.clone(), &self.1).await
     }
 }
 

@@ -52,6 +52,7 @@ impl Reader<'_> {
                 })
             }
             "limit_decreasing" => Ok(ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key()?] })),
+            "limit_paused" => Ok(ReserveAnswer::LimitPaused(Denial { retry_after, limited_by: vec![key()?] })),
             "unknown_limit_key" => Ok(ReserveAnswer::UnknownLimitKey(key()?)),
             "insufficient_credit" => Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: message.message }),
             "account_not_found" => Ok(ReserveAnswer::AccountNotFound(key()?)),

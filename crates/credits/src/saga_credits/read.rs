@@ -98,7 +98,7 @@ impl SagaCredits {
         limit: Arc<Definition>,
     ) -> Result<Usage, BackendError> {
         let status = LimitStatus::Active;
-        let nothing = Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status };
+        let nothing = Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status, paused_until: None };
         let Some(terms) = limit.kind.terms() else { return Ok(nothing) };
         let home = VaultKey { namespace, vault: terms.vault.clone() };
         let key = AccountKey { home, account: terms.account.clone() };
@@ -119,7 +119,7 @@ impl SagaCredits {
         let reserved = u64::try_from(funds.held).unwrap_or(u64::MAX);
         let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));
         let debt = available.min(0).unsigned_abs();
-        Ok(Usage { capacity, reserved, available: capacity.saturating_sub(reserved), debt, status })
+        Ok(Usage { capacity, reserved, available: capacity.saturating_sub(reserved), debt, status, paused_until: None })
     }
 
     pub(super) async fn read_entries(

@@ -198,6 +198,9 @@ impl Oracle {
                 let wrong = self.is_clock_wrong;
                 self.must(wrong && !was_allowed, || told("asked for by a good clock"));
             }
+            ReserveAnswer::Refused(Refusal::LimitPaused { .. }) => {
+                self.must(false, || told("asked for a limit that nobody paused"));
+            }
             ReserveAnswer::Refused(Refusal::LimitDecreasing { key, .. }) => {
                 self.must(key.as_str() == FLEX.key && !was_allowed, || told("allowed"));
             }

@@ -24,7 +24,10 @@ impl Invalid {
     }
 
     /// Refuses a free text that contains an API key.
-    pub(super) fn unless_free_of_keys(field: &str, text: &str) -> Result<(), Invalid> {
+    ///
+    /// # Errors
+    /// The text contains one.
+    pub fn unless_free_of_keys(field: &str, text: &str) -> Result<(), Invalid> {
         if contains_api_key(text) { Err(Invalid::new(field, LOOKS_LIKE_API_KEY)) } else { Ok(()) }
     }
 

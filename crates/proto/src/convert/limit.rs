@@ -2,7 +2,7 @@
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, KindTag, LimitInfo, LimitKey, LimitStatus,
-    LimitUsage, NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, Usage, UsageSort, VaultName,
+    LimitUsage, NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, UnixMs, Usage, UsageSort, VaultName,
 };
 
 use super::invalid::Invalid;
@@ -264,6 +264,8 @@ pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
         pending_decrease_to: pending_decrease_to(limit.status),
         revision: limit.revision,
         template: limit.template.as_ref().map(ToString::to_string),
+        paused_until_unix_ms: limit.pause.as_ref().map(|pause| pause.until.get()),
+        pause_reason: limit.pause.as_ref().map(|pause| pause.reason.to_string()).filter(|text| !text.is_empty()),
     }
 }
 
@@ -277,6 +279,7 @@ pub fn usage(usage: &Usage) -> v1::GetUsageResponse {
         debt: usage.debt.to_string(),
         status: status(usage.status).into(),
         pending_decrease_to: pending_decrease_to(usage.status),
+        paused_until_unix_ms: usage.paused_until.map(UnixMs::get),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
 use earmark_core::{
-    BalanceInfo, Definition, JobId, KindTag, LeaseState, LimitStatus, LimitUsage, Operation, Overdraft, Usage,
+    BalanceInfo, Definition, JobId, KindTag, LeaseState, LimitStatus, LimitUsage, Operation, Overdraft, UnixMs, Usage,
 };
 
 use super::invalid::Invalid;
@@ -70,6 +70,7 @@ pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
         available: message.available,
         debt: number("debt", &message.debt)?,
         status: status_in(message.status, message.pending_decrease_to)?,
+        paused_until: message.paused_until_unix_ms.map(UnixMs::new),
     })
 }
 

@@ -272,7 +272,14 @@ fn what_a_client_sends_is_what_a_server_reads() {
 #[test]
 fn what_a_server_answers_is_what_a_client_reads() {
     for status in [LimitStatus::Active, LimitStatus::Decreasing { to: 3 }, LimitStatus::Deleted] {
-        let usage = Usage { capacity: 9, reserved: 4, available: 5, debt: 1 << 100, status };
+        let usage = Usage {
+            capacity: 9,
+            reserved: 4,
+            available: 5,
+            debt: 1 << 100,
+            status,
+            paused_until: Some(UnixMs::new(7)),
+        };
         assert_eq!(usage_in(&super::usage(&usage)), Ok(usage));
     }
     let balance = BalanceInfo { asset: "usd".parse().unwrap(), available: i128::MIN, held: i128::MAX, pending: 0 };

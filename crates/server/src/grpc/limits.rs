@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use earmark_admission::{
     Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, LimitQuery,
-    PAGE_MAX, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
+    PAGE_MAX, PauseLimitRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
 };
-use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, UnixMs};
+use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, PAUSE_MS_MAX, UnixMs};
 use earmark_proto::convert::{self, Invalid, Parts};
 use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
@@ -143,6 +143,21 @@ impl LimitsService for Limits {
         let change = execute::delete_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
         Ok(Response::new(v1::DeleteLimitResponse { ok: true, status }))
+    }
+
+    async fn pause_limit(
+        &self,
+        request: Request<v1::PauseLimitRequest>,
+    ) -> Result<Response<v1::PauseLimitResponse>, Status> {
+        let context = context(&request)?;
+        let v1::PauseLimitRequest { key, for_ms, reason, namespace } = request.into_inner();
+        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let for_ms = Invalid::unless_within("for_ms", for_ms, &(0..=PAUSE_MS_MAX)).map_err(|error| invalid(&error))?;
+        Invalid::unless_free_of_keys("reason", &reason).map_err(|error| invalid(&error))?;
+        let request = PauseLimitRequest { namespace, key, for_ms, reason, only_lengthen: false };
+        let until = execute::pause_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
+        let paused_until_unix_ms = until.map_or(0, UnixMs::get);
+        Ok(Response::new(v1::PauseLimitResponse { ok: true, paused_until_unix_ms }))
     }
 
     async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Result<Response<v1::GetUsageResponse>, Status> {

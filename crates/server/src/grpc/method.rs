@@ -81,6 +81,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLimit"),
     batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListLimits"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/DeleteLimit"),
+    unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PauseLimit"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetUsage"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutTemplate"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListTemplates"),

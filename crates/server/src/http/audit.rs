@@ -1,7 +1,7 @@
 //! `GET /v1/audit`: the change log.
 
 use earmark_admission::{ChangeEntry, ChangeKind, ChangePage, ChangeQuery, ChangedLimit, LimitDocument, PAGE_MAX};
-use earmark_core::{Definition, KeyChange, VaultName};
+use earmark_core::{Definition, KeyChange, UnixMs, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -86,6 +86,11 @@ enum WhatWire<'a> {
         #[serde(flatten)]
         template: Box<LimitWire<'a>>,
     },
+    Pause {
+        key: &'a str,
+        paused_until_unix_ms: Option<u64>,
+        reason: &'a str,
+    },
     Quotas,
 }
 
@@ -133,6 +138,11 @@ impl<'a> EntryWire<'a> {
                 let edit = if template.new.is_some() { "put" } else { "delete" };
                 let what = WhatWire::Template { revision: *revision, template: LimitWire::of(template).into() };
                 (format!("{edit}_template {}", template.key), what)
+            }
+            ChangeKind::Pause { key, until, reason } => {
+                let paused_until_unix_ms = until.map(UnixMs::get);
+                let what = WhatWire::Pause { key: key.as_str(), paused_until_unix_ms, reason };
+                (format!("{} {key}", if until.is_some() { "pause_limit" } else { "resume_limit" }), what)
             }
             ChangeKind::Quotas { changes } => {
                 let each = changes.iter().map(|change| format!("{} {} to {}", change.kind, change.old, change.new));
@@ -188,12 +198,14 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     );
     let template = entry("template", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
     let quotas = entry("quotas", &[]);
+    let until = json!({"type": ["integer", "null"], "minimum": 0, "description": "When the pause ends; null if the limit was resumed."});
+    let pause = entry("pause", &[("key", &text), ("paused_until_unix_ms", &until), ("reason", &text)]);
     let mut next = described(
         Shape::LogPosition.schema(),
         "`after` of the next page; null on the last one. A page with `next` may be empty.",
     );
     next["type"] = json!(["string", "null"]);
-    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, quotas]}});
+    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, pause, quotas]}});
     let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

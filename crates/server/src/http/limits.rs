@@ -3,14 +3,17 @@
 use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, LimitPage, LimitQuery, PAGE_MAX,
-    PutLimitRequest, describe_quota, quota_code,
+    PauseLimitRequest, PutLimitRequest, describe_quota, quota_code,
 };
-use earmark_core::{Definition, LimitInfo, LimitKey, LimitStatus, QuotaKind, Usage};
-use serde::Serialize;
+use earmark_core::{
+    Definition, LOOKS_LIKE_API_KEY, LimitInfo, LimitKey, LimitStatus, PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, QuotaKind,
+    UnixMs, Usage, contains_api_key,
+};
+use serde::{Deserialize, Serialize};
 
 use super::reply::Reply;
 use super::serve::{Call, bare, off_runtime};
-use super::shape::{Described as _, LIMIT_KEY};
+use super::shape::{Described, LIMIT_KEY, Shape, body};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
 use crate::execute::{self, LIMIT_NOT_FOUND};
@@ -36,6 +39,19 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
     let namespace = call.context.caller.namespace.clone();
     let request = DeleteLimitRequest { namespace, key, expected_revision: None };
     changed(execute::delete_limit(app, &call.context, request).await)
+}
+
+pub(super) async fn pause(app: &App, call: Call) -> Reply {
+    let (key, body) = match (key(&call), call.parse::<PauseBody>()) {
+        (Err(reply), _) | (_, Err(reply)) => return reply,
+        (Ok(key), Ok(body)) => (key, body),
+    };
+    let (namespace, reason) = (call.context.caller.namespace.clone(), body.reason.unwrap_or_default().0);
+    let request = PauseLimitRequest { namespace, key, for_ms: body.for_ms.0, reason, only_lengthen: false };
+    match execute::pause_limit(app, &call.context, request).await {
+        Ok(until) => Reply::ok(&Paused { ok: true, paused_until_unix_ms: until.map_or(0, UnixMs::get) }),
+        Err(error) => refused(&error),
+    }
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
@@ -122,11 +138,57 @@ fn definition(call: &Call) -> Result<LimitDocument, Reply> {
 fn changed(changed: Result<LimitChange, LimitError>) -> Reply {
     match changed {
         Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
-        Err(LimitError::NotFound) => limit_not_found(),
-        Err(LimitError::Backend(error)) => failed(&error),
-        Err(LimitError::QuotaExceeded(kind)) => quota_exceeded(kind),
-        Err(error) => Reply::invalid(&error.to_string()),
+        Err(error) => refused(&error),
     }
+}
+
+fn refused(error: &LimitError) -> Reply {
+    match error {
+        LimitError::NotFound => limit_not_found(),
+        LimitError::Backend(error) => failed(error),
+        LimitError::QuotaExceeded(kind) => quota_exceeded(*kind),
+        error => Reply::invalid(&error.to_string()),
+    }
+}
+
+body! {
+    pub(super) struct PauseBody {
+        /// How long new reserves are refused, in milliseconds; 0 resumes the limit.
+        for_ms: PauseMs,
+        /// The reason, for people.
+        reason: Option<PauseReason>,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct PauseMs(u64);
+
+impl Described for PauseMs {
+    const SHAPE: Shape = Shape::Integer { min: 0, max: PAUSE_MS_MAX };
+}
+
+/// The reason of a pause. The backend checks its length.
+#[derive(Default, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct PauseReason(String);
+
+impl TryFrom<String> for PauseReason {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<PauseReason, &'static str> {
+        if contains_api_key(&text) { Err(LOOKS_LIKE_API_KEY) } else { Ok(PauseReason(text)) }
+    }
+}
+
+impl Described for PauseReason {
+    const SHAPE: Shape = Shape::Text { bytes_max: PAUSE_REASON_BYTES_MAX };
+}
+
+#[derive(Serialize)]
+struct Paused {
+    ok: bool,
+    paused_until_unix_ms: u64,
 }
 
 /// A refusal by a quota.
@@ -179,6 +241,10 @@ struct LimitWire {
     revision: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     template: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause_reason: Option<String>,
 }
 
 impl LimitWire {
@@ -189,6 +255,8 @@ impl LimitWire {
             pending_decrease_to: pending_decrease_to(limit.status),
             revision: limit.revision,
             template: limit.template.as_ref().map(ToString::to_string),
+            paused_until_unix_ms: limit.pause.as_ref().map(|pause| pause.until.get()),
+            pause_reason: limit.pause.as_ref().map(|pause| pause.reason.to_string()).filter(|text| !text.is_empty()),
         }
     }
 }
@@ -201,6 +269,8 @@ struct UsageWire {
     debt: u128,
     status: &'static str,
     pending_decrease_to: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
 }
 
 impl UsageWire {
@@ -212,6 +282,7 @@ impl UsageWire {
             debt: usage.debt,
             status: name(usage.status),
             pending_decrease_to: pending_decrease_to(usage.status),
+            paused_until_unix_ms: usage.paused_until.map(UnixMs::get),
         }
     }
 }

@@ -156,7 +156,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 37] = [
+pub(crate) static ROUTES: [Route; 38] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -242,6 +242,13 @@ pub(crate) static ROUTES: [Route; 37] = [
             OVERLOADED,
         ],
         ..delete("/v1/admin/limits/{key}", Access::Write, |app, call| Box::pin(limits::delete(app, call)))
+    },
+    Route {
+        body: Some(&limits::PauseBody::SHAPE),
+        operation: "pause_limit",
+        about: "Refuses new reserves of a limit for up to one hour, or resumes it. A second pause replaces the first.",
+        answers: &[answer(200, &["LimitPaused"], "Paused, or resumed."), BAD_KEY, NO_LIMIT, QUOTA, FAILED, OVERLOADED],
+        ..post("/v1/admin/limits/{key}/pause", Access::Write, |app, call| Box::pin(limits::pause(app, call)))
     },
     Route {
         operation: "get_usage",

@@ -14,7 +14,7 @@ use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, 
 use super::{audit, cluster, keys, quotas, templates, usage};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
-    LIMIT_DECREASING, OVERLOADED, UNKNOWN_LIMIT_KEY,
+    LIMIT_DECREASING, LIMIT_PAUSED, OVERLOADED, UNKNOWN_LIMIT_KEY,
 };
 
 /// All named schemas.
@@ -28,6 +28,10 @@ pub(super) fn schemas() -> Value {
         "LimitChanged": exactly(json!({
             "ok": {"const": true},
             "status": {"enum": ["active", "decreasing", "deleted"]},
+        }), &[]),
+        "LimitPaused": exactly(json!({
+            "ok": {"const": true},
+            "paused_until_unix_ms": described(count(), "When the pause ends; 0 if the limit is not paused."),
         }), &[]),
         "LimitInfo": limit_info(),
         "Limit": exactly(json!({"limit": reference("LimitInfo")}), &[]),
@@ -170,6 +174,7 @@ fn reserve_answer() -> Value {
     let by_key = [
         UNKNOWN_LIMIT_KEY,
         LIMIT_DECREASING,
+        LIMIT_PAUSED,
         INSUFFICIENT_CREDIT,
         ACCOUNT_NOT_FOUND,
         EXCEEDS_CAPACITY,
@@ -222,11 +227,13 @@ fn results(answer: &str) -> Value {
 
 /// The fields that a limit and its usage share.
 fn status_fields() -> Map<String, Value> {
+    let paused = described(count(), "When its pause ends; absent if it is not paused.");
     let mut to = count();
     to["type"] = json!(["integer", "null"]);
     let to = described(to, "The pending lower capacity; 0 if the limit is being deleted.");
     let status = json!({"enum": ["active", "decreasing"]});
-    Map::from_iter([("status".to_owned(), status), ("pending_decrease_to".to_owned(), to)])
+    let fields = [("status", status), ("pending_decrease_to", to), ("paused_until_unix_ms", paused)];
+    fields.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
 }
 
 fn limit_info() -> Value {
@@ -239,13 +246,14 @@ fn limit_info() -> Value {
     let template =
         json!({"type": "string", "pattern": WITH_PLACEHOLDERS, "description": "The template of a derived limit."});
     properties.insert("template".into(), template);
-    exactly(Value::Object(properties), &["template"])
+    properties.insert("pause_reason".into(), json!({"type": "string"}));
+    exactly(Value::Object(properties), &["template", "paused_until_unix_ms", "pause_reason"])
 }
 
 fn usage() -> Value {
     let mut properties = status_fields();
     properties.extend(amounts());
-    exactly(Value::Object(properties), &[])
+    exactly(Value::Object(properties), &["paused_until_unix_ms"])
 }
 
 /// The names of the kinds.

@@ -7,8 +7,9 @@ use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
     DeleteTemplateRequest, EntryPage, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError,
-    LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PutLimitRequest, PutTemplateRequest, QuotaError,
-    ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
+    LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PutLimitRequest,
+    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery,
+    WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -55,6 +56,10 @@ impl Backend for Broken {
     }
 
     fn delete_limit(&self, _: Principal, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn pause_limit(&self, _: Principal, _: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
         self.fail()
     }
 
@@ -253,6 +258,10 @@ impl Backend for Gate {
 
     fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.book.delete_limit(by, request)
+    }
+
+    fn pause_limit(&self, by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
+        self.book.pause_limit(by, request)
     }
 
     fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
