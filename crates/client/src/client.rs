@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_core::{
-    AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo, Usage,
-    VaultName,
+    AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo, UnixMs,
+    Usage, VaultName,
 };
 
 use crate::answer::{LeaseView, LimitView, Scope, UsagePage, UsageQuery};

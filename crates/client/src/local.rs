@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PutLimitRequest,
-    PutTemplateRequest, Refusal, ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer,
-    WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
+    DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PauseLimitRequest,
+    PutLimitRequest, PutTemplateRequest, Refusal, ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError,
+    WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Principal, Template, TemplateInfo, Usage, VaultName,
+    NamespaceName, Operation, Principal, Template, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
@@ -24,7 +24,7 @@ use crate::answer::{
     Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, UsagePage, UsageQuery, WriteRefusal,
 };
 use crate::failure::Failure;
-use crate::request::{CompleteItem, LimitViews, ReserveItem, Write};
+use crate::request::{CompleteItem, LimitViews, Pause, ReserveItem, Write};
 use crate::wire::Reader;
 
 /// The actor of writes on a Book in this process, which authenticates no callers.

@@ -13,7 +13,7 @@ use tonic::{Response, Status};
 pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
 #[cfg(feature = "local")]
 pub(crate) use limit::LimitViews;
-pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, PutLimit};
+pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, Pause, PauseLimit, PutLimit};
 pub(crate) use template::{DeleteTemplate, ListTemplates, PutTemplate};
 pub(crate) use write::{GetBalances, GetClientState, Write};
 

@@ -60,6 +60,7 @@ fn events(command: &Command<'_>) -> usize {
         | Command::PutTemplate(_)
         | Command::DeleteTemplate(_)
         | Command::DropLimit(_)
+        | Command::PauseLimit(_)
         | Command::SetExternal(_)
         | Command::Configure(_)
         | Command::CreateKey(_)

@@ -166,6 +166,7 @@ pub(crate) const fn needs_space(command: &Command<'_>) -> bool {
         | Command::Write(_)
         | Command::PutLimit(_)
         | Command::DeleteLimit(_)
+        | Command::PauseLimit(_)
         | Command::PutTemplate(_)
         | Command::DeleteTemplate(_)
         | Command::OpenNamespace(_)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::put::utc;
-use crate::output::{seconds, table, thousands};
+use crate::output::{self, seconds, table, thousands};
 
 /// A limit as the server returns it. `--json` passes unknown fields on.
 #[derive(Debug, Deserialize, Serialize)]
@@ -13,6 +13,10 @@ pub(super) struct Limit {
     status: String,
     pending_decrease_to: Option<u64>,
     revision: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pause_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     template: Option<String>,
 }
@@ -34,6 +38,8 @@ pub(super) struct Usage {
     debt: u128,
     status: String,
     pending_decrease_to: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
 }
 
 impl Limit {
@@ -81,11 +87,12 @@ impl Limit {
     }
 
     fn status(&self) -> String {
-        match self.pending_decrease_to {
+        let status = match self.pending_decrease_to {
             Some(0) => format!("{}, to be deleted", self.status),
             Some(to) => format!("{} to {}", self.status, thousands(to.into())),
             None => self.status.clone(),
-        }
+        };
+        if self.paused_until_unix_ms.is_some() { format!("{status}, paused") } else { status }
     }
 }
 
@@ -97,7 +104,15 @@ pub(crate) fn templates(templates: &[Template]) -> String {
     let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "LIVE"].map(str::to_owned);
     let rows = templates.iter().map(|template| {
         let (definition, live) = (template.definition.clone(), template.live);
-        let limit = Limit { definition, status: String::new(), pending_decrease_to: None, revision: 0, template: None };
+        let limit = Limit {
+            definition,
+            status: String::new(),
+            pending_decrease_to: None,
+            revision: 0,
+            template: None,
+            paused_until_unix_ms: None,
+            pause_reason: None,
+        };
         let [key, kind, overage] = ["key", "kind", "overage"].map(|field| limit.text(field).to_owned());
         [key, kind, limit.capacity(), limit.held_for(), overage, thousands(live.into())]
     });
@@ -135,6 +150,10 @@ pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
         ("held for:", held_for),
         ("overage:", limit.text("overage").to_owned()),
     ];
+    if let Some(until) = limit.paused_until_unix_ms {
+        let reason = limit.pause_reason.as_deref().map(|reason| format!(": {}", output::visible(reason)));
+        rows.push(("paused:", format!("until {}{}", output::date(until), reason.unwrap_or_default())));
+    }
     if limit.is_shadow() {
         rows.push(("enforce:", "false, it counts and never denies".to_owned()));
     }

@@ -1,6 +1,6 @@
 use earmark_core::{
     AccountName, AssetName, BalanceInfo, Definition, InvalidWrite, Kind, LimitStatus, Operation, Overage, Overdraft,
-    Usage, WriteError,
+    UnixMs, Usage, WriteError,
 };
 
 use super::*;

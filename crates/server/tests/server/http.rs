@@ -15,6 +15,7 @@ mod limits;
 mod metrics;
 mod misplaced_keys;
 mod overload;
+mod pause;
 mod quotas;
 mod reserve;
 mod shared_limits;

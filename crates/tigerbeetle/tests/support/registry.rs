@@ -38,7 +38,7 @@ impl State {
 
 fn info(definition: Definition, revision: u64) -> LimitInfo {
     let (capacity, status) = (definition.capacity, LimitStatus::Active);
-    LimitInfo { capacity, definition, status, revision, template: None }
+    LimitInfo { capacity, definition, status, revision, template: None, pause: None }
 }
 
 #[derive(Default)]

@@ -40,6 +40,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/GetLimit", READ),
     ("/earmark.v1.LimitsService/ListLimits", READ),
     ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
+    ("/earmark.v1.LimitsService/PauseLimit", WRITE),
     ("/earmark.v1.LimitsService/GetUsage", READ),
     ("/earmark.v1.LimitsService/PutTemplate", WRITE),
     ("/earmark.v1.LimitsService/ListTemplates", READ),

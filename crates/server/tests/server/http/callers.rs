@@ -34,6 +34,7 @@ const MATRIX: [Row; 37] = [
     ("get", "/v1/admin/limits", READ),
     ("get", "/v1/admin/limits/{key}", READ),
     ("delete", "/v1/admin/limits/{key}", WRITE),
+    ("post", "/v1/admin/limits/{key}/pause", WRITE),
     ("get", "/v1/admin/limits/{key}/usage", READ),
     ("put", "/v1/admin/templates", WRITE),
     ("get", "/v1/admin/templates", READ),
