@@ -207,7 +207,7 @@ mod tests {
 
     fn limit(key: &str, reserved: u64, capacity: u64, debt: u128) -> LimitUsage {
         let available = capacity.saturating_sub(reserved);
-        let usage = Usage { capacity, reserved, available, debt, status: LimitStatus::Active };
+        let usage = Usage { capacity, reserved, available, debt, status: LimitStatus::Active, paused_until: None };
         LimitUsage { key: key.parse().unwrap(), kind: KindTag::Rolling, usage }
     }
 

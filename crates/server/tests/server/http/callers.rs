@@ -25,7 +25,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 37] = [
+const MATRIX: [Row; 38] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/complete", CALL),
     ("post", "/v1/reserve/batch", CALL),
