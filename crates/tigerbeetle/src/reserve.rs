@@ -178,6 +178,11 @@ impl Inner {
         let mut limits = Vec::with_capacity(checked.requirements.len());
         for part in &checked.requirements {
             let info = self.info(&part.limit)?;
+            // The refusal by name tells how long.
+            let now_ms = self.shared.clock.now_ns() / 1_000_000;
+            if info.pause.as_ref().is_some_and(|pause| pause.until.get() > now_ms) {
+                return None;
+            }
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
             let tracked = self.table.limit(&part.limit, Some(&info));
             if !tracked.is_open(&info) || !info.definition.enforce && !is_fresh {

@@ -105,14 +105,7 @@ impl Command<'_> {
             }
             Command::PutTemplate(command) => template::put_put(out, PUT_TEMPLATE, command),
             Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
-            Command::PauseLimit(command) => {
-                out.put_u8(PAUSE_LIMIT);
-                out.put_u16(command.namespace.0);
-                out.put_text(command.key.as_str());
-                out.put_u64(command.for_ms);
-                out.put_text(command.reason);
-                out.put_u8(command.only_lengthen.into());
-            }
+            Command::PauseLimit(command) => put_pause(out, command),
             Command::Reserve(command) => {
                 out.put_u8(if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE });
                 put_lease(out, command.namespace, command.lease);
@@ -130,12 +123,7 @@ impl Command<'_> {
                 out.put_u8(RELEASE);
                 put_lease(out, command.namespace, command.lease);
             }
-            Command::DropLimit(command) => {
-                out.put_u8(DROP_LIMIT);
-                out.put_u16(command.namespace.0);
-                out.put_u64(command.revision);
-                out.put_text(command.key.as_str());
-            }
+            Command::DropLimit(command) => put_drop(out, command),
             Command::SetExternal(setup) => {
                 out.put_u8(SET_EXTERNAL);
                 put_external(out, *setup);
@@ -165,6 +153,22 @@ impl Command<'_> {
             }
         }
     }
+}
+
+fn put_pause(out: &mut Vec<u8>, command: &PauseLimit<'_>) {
+    out.put_u8(PAUSE_LIMIT);
+    out.put_u16(command.namespace.0);
+    out.put_text(command.key.as_str());
+    out.put_u64(command.for_ms);
+    out.put_text(command.reason);
+    out.put_u8(command.only_lengthen.into());
+}
+
+fn put_drop(out: &mut Vec<u8>, command: &DropLimit<'_>) {
+    out.put_u8(DROP_LIMIT);
+    out.put_u16(command.namespace.0);
+    out.put_u64(command.revision);
+    out.put_text(command.key.as_str());
 }
 
 /// Storage that a decoded command borrows from. Reused, it stops allocating.

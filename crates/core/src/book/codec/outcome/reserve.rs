@@ -66,19 +66,13 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
         }
         ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => {
-            out.put_u8(LIMIT_DECREASING);
-            put_size(out, *requirement);
-            out.put_u64(*retry_after_ms);
+            put_refusal(out, LIMIT_DECREASING, *requirement, *retry_after_ms);
         }
         ReserveOutcome::LimitPaused { requirement, retry_after_ms } => {
-            out.put_u8(LIMIT_PAUSED);
-            put_size(out, *requirement);
-            out.put_u64(*retry_after_ms);
+            put_refusal(out, LIMIT_PAUSED, *requirement, *retry_after_ms);
         }
         ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => {
-            out.put_u8(ACCOUNT_NOT_FOUND);
-            put_size(out, *requirement);
-            out.put_u64(*retry_after_ms);
+            put_refusal(out, ACCOUNT_NOT_FOUND, *requirement, *retry_after_ms);
         }
         ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_EXTERNAL),
         ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
@@ -101,6 +95,13 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             out.put_u32(would_deny.bits());
         }
     }
+}
+
+/// A refusal that names a requirement and a time to wait.
+fn put_refusal(out: &mut Vec<u8>, tag: u8, requirement: usize, retry_after_ms: u64) {
+    out.put_u8(tag);
+    put_size(out, requirement);
+    out.put_u64(retry_after_ms);
 }
 
 pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
