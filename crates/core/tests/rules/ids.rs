@@ -170,3 +170,22 @@ fn an_old_revision_never_matches_a_key_that_was_deleted_and_put_again() {
     let LimitOutcome::RevisionDiffers { revision } = test.delete_if("a", Some(1)) else { panic!("it matched") };
     assert_eq!(revision, 13);
 }
+
+#[test]
+fn a_tick_frees_a_bounded_number_of_limits() {
+    let mut test = TestBook::new();
+    for number in 0..200 {
+        let name = format!("k{number}");
+        test.put_active(rolling(&name, 5, 60));
+        let lease = test.take(&[(&name, 2)]);
+        test.settle(lease, &[(&name, 1)]);
+        test.delete(&name);
+    }
+    test.advance(60_000);
+    let mut counts = vec![test.book.limit_count()];
+    for _ in 0..4 {
+        test.tick();
+        counts.push(test.book.limit_count());
+    }
+    assert_eq!(counts, [200, 136, 72, 8, 0]);
+}
