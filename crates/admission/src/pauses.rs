@@ -50,9 +50,9 @@ fn answer(outcome: PauseOutcome) -> Result<Option<UnixMs>, LimitError> {
     match outcome {
         PauseOutcome::Paused { until } => Ok(Some(until)),
         PauseOutcome::Resumed => Ok(None),
-        PauseOutcome::TooLong { found } => {
-            Err(LimitError::InvalidPause(format!("for_ms: found {found}, allowed are 0 to {PAUSE_MS_MAX} (one hour)")))
-        }
+        PauseOutcome::TooLong { found } => Err(LimitError::InvalidPause(format!(
+            "for_ms: found {found}, allowed are integers from 0 to {PAUSE_MS_MAX}"
+        ))),
         PauseOutcome::ReasonTooLong { found } => Err(LimitError::InvalidPause(format!(
             "reason: found {found} bytes, allowed are up to {PAUSE_REASON_BYTES_MAX}"
         ))),

@@ -251,6 +251,12 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })),
         asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
+        asked!(limits.pause_limit(v1::PauseLimitRequest {
+            key: limit.clone(),
+            for_ms: 1,
+            reason: String::new(),
+            namespace: named(),
+        })),
         asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
         asked!(limits.put_template(template)),
         asked!(limits.list_templates(v1::ListTemplatesRequest { namespace: named() })),
@@ -272,7 +278,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 22] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 23] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

@@ -113,11 +113,12 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),
         "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$" => Ok(text.parse::<LeaseId>().is_ok()),
-        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$" =>
+        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|limit_paused|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$" =>
         {
             let by_key = [
                 "unknown_limit_key:",
                 "limit_decreasing:",
+                "limit_paused:",
                 "insufficient_credit:",
                 "account_not_found:",
                 "exceeds_capacity:",
