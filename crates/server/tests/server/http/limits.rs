@@ -90,7 +90,10 @@ async fn a_malformed_definition_is_refused_by_field() {
         (of(&format!(r#"{whole},"actor":"me""#)), "actor: found an unknown field, allowed are key, kind"),
         (of(&format!(r#"{whole},"capacity":1"#)), "capacity: found it twice"),
         (of(whole).replace("\"a\"", "\"a!b\""), "key: found '!' at byte 1, allowed are 1 to 256 bytes"),
-        (of(whole).replace("rolling", "bursty"), "kind: found \"bursty\", allowed are rolling, concurrency and credit"),
+        (
+            of(whole).replace("rolling", "bursty"),
+            "kind: found \"bursty\", allowed are rolling, concurrency, calendar and credit",
+        ),
         (r#"["a","rolling",1,60,null,"","","debt"]"#.into(), "body: found [\"a\",\"rolling\",1,60"),
     ] {
         let found = server.ask("PUT", "/v1/admin/limits", &body).await.problem(400, "invalid_request");

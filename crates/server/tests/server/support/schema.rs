@@ -109,6 +109,7 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
         "^[A-Za-z0-9:._@+-]+$" => Ok(JobId::new(text).is_ok()),
         "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
         ChangeCursor::PATTERN => Ok(text.parse::<ChangeCursor>().is_ok()),
+        "^[0-9a-f]{16}$" => Ok(text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))),
         "^[a-z0-9_]+$" => Ok(AssetName::new(text).is_ok()),
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),

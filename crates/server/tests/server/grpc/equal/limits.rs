@@ -87,8 +87,6 @@ fn life(lease: &[String]) -> Vec<Ask> {
         Ask::ListUsage("fullness", None, None, 1),
         Ask::ListUsage("debt", None, None, 9),
         Ask::ListUsage("debt", None, Some("a"), 9),
-        Ask::ListUsage("key", None, None, 0),
-        Ask::ListUsage("key", None, None, 1_001),
         Ask::Put(limit("a", &json!({"capacity": 1}))),
         Ask::Reserve(take(4, &[("a", 1)])),
         Ask::Usage("a"),
