@@ -46,6 +46,7 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, Usag
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
 
+pub(crate) use derive::decided_at;
 pub(crate) use fingerprint::{fingerprint, key_hash};
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
@@ -140,7 +141,9 @@ pub(crate) struct Limits {
     live: Vec<Vec<u32>>,
     /// How to take back the limits that the reserve being applied derived.
     undo_derived: Vec<UndoLimit>,
-    /// Limits that the command being applied derived.
+    /// How to take back the revisions that it gave to live limits, by the index of the requirement.
+    undo_revised: Vec<(usize, UndoLimit)>,
+    /// Limits that the command being applied derived, or [`DERIVED_REFUSED`](derive::DERIVED_REFUSED).
     derived_now: u32,
     /// Limits that the command being applied may have left deleted and without leases.
     freeable: Vec<LimitSlot>,
@@ -236,6 +239,7 @@ impl Limits {
             patterns: Vec::new(),
             live: Vec::new(),
             undo_derived: Vec::new(),
+            undo_revised: Vec::new(),
             derived_now: 0,
             freeable: Vec::new(),
             idle: LimitSlot::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::derive::DERIVED_REFUSED;
 use super::{Definition, Flags, Limit, LimitSlot, Limits, Overage, PackedKind, Phase, TemplateId, Text};
 use crate::book::{DeleteLimit, DropLimit, LimitOutcome, LimitStatus, NamespaceId, PutLimit};
 use crate::id::LimitKey;
@@ -32,7 +33,10 @@ impl Limits {
         match (exists, found) {
             (Some(slot), _) => self.redefine(slot, command.definition),
             (None, Some(slot)) => self.recreate(slot, command.definition),
-            (None, None) if self.state.limits.len() >= self.state.config.limits_max => LimitOutcome::TooMany,
+            (None, None) if self.state.limits.len() >= self.state.config.limits_max => {
+                self.derived_now = DERIVED_REFUSED;
+                LimitOutcome::TooMany
+            }
             (None, None) if self.limits_of(command.namespace) >= self.quota(command.namespace, QuotaKind::Limits) => {
                 LimitOutcome::QuotaExceeded(QuotaKind::Limits)
             }

@@ -94,7 +94,7 @@ impl Limits {
         }
         self.planned = planned;
         let Some(short) = shortest else { return Ok(()) };
-        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, short));
+        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short));
         new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
         Err(refusal)
     }
@@ -177,8 +177,10 @@ impl Limits {
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
+        resolved: &[ResolvedPart],
         (requirement, why): (usize, CreditShortage),
     ) -> CreditDenial {
+        self.note_decision(now, resolved);
         let ending = match why {
             CreditShortage::Frozen => Ending::AccountFrozen,
             CreditShortage::Closed => Ending::AccountClosed,
@@ -230,8 +232,14 @@ impl Limits {
                 LimitRef::Foreign(limit) => self.resolve_foreign(limit),
                 LimitRef::Id(id) => self.state.limits.slot(*id),
             };
-            let limit = self.state.limits.get(slot?).filter(|limit| limit.phase != Phase::Deleted);
-            limit.map(Limit::is_credit)
+            let limit = slot.and_then(|slot| self.state.limits.get(slot)).filter(|limit| limit.phase != Phase::Deleted);
+            // A derived limit may not be live: a denial derives nothing.
+            let template = || match &part.limit {
+                LimitRef::Key(key) => self.template_of(namespace, key),
+                LimitRef::Foreign(_) | LimitRef::Id(_) => None,
+            };
+            let of_template = || template().map(|found| found.template.definition().kind.terms().is_some());
+            limit.map(Limit::is_credit).or_else(of_template)
         };
         let has_kind = |allowed: &[Option<bool>]| -> Vec<usize> {
             let places = 0..requirements.len();

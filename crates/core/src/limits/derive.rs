@@ -20,14 +20,18 @@ pub(super) struct Followed {
     pub(super) definition: Definition,
 }
 
+/// A command that finds no room for a limit sweeps as if it had derived this many, which is 256 slots. Otherwise limits
+/// that may be evicted would keep new keys out for long.
+pub(super) const DERIVED_REFUSED: u32 = 64;
+
 /// Whole seconds of log time, for the age of the last decision.
-pub(super) fn decided_at(now: UnixMs) -> u32 {
+pub(crate) fn decided_at(now: UnixMs) -> u32 {
     u32::try_from(now.get() / 1_000).unwrap_or(u32::MAX)
 }
 
 impl Limits {
     /// Lets the requirements that follow templates name limits: those that are missing are derived, and those of an
-    /// older revision take the new one. Limits that were derived are in `self.undo_derived`, to be kept or taken back.
+    /// older revision take the new one. [`Limits::end_derivation`] keeps both or takes them back.
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         let namespace = command.namespace;
         let changed = self.templates_revision(namespace);
@@ -79,6 +83,7 @@ impl Limits {
         let live = self.state.limits.get(part.limit).filter(|limit| limit.template().is_some());
         let Some(limit) = live else { return self.derive_limit(now, namespace, followed) };
         if limit.is_of_kind(&followed.definition.kind) {
+            self.undo_revised.push((part.position, self.remember_slot(part.limit)));
             self.take_revision(part.limit, followed);
         } else if self.is_empty(part.limit) {
             return self.derive_limit(now, namespace, followed);
@@ -134,11 +139,17 @@ impl Limits {
         }
     }
 
-    /// Keeps the limits that a reserve derived if it was allowed, else takes them back.
-    pub(super) fn end_derivation(&mut self, is_allowed: bool) {
+    /// Keeps the limits that a command derived if it was allowed, else takes them back. A live limit keeps a new
+    /// revision of its template only if the command decided about the requirement at its position.
+    pub(super) fn end_derivation(&mut self, is_allowed: bool, is_decided: impl Fn(usize) -> bool) {
         if is_allowed {
             self.derived_now = u32::try_from(self.undo_derived.len()).unwrap_or(u32::MAX);
             self.undo_derived.clear();
+        }
+        while let Some((position, undo)) = self.undo_revised.pop() {
+            if !is_decided(position) {
+                self.restore_limit(undo);
+            }
         }
         while let Some(undo) = self.undo_derived.pop() {
             self.restore_limit(undo);
@@ -182,6 +193,13 @@ impl Limits {
     pub(super) fn followed_by(&self, slot: LimitSlot) -> Option<Followed> {
         let namespace = self.state.limits.get(slot)?.namespace;
         self.followed(namespace, &self.state.key(slot)?)
+    }
+
+    /// Whether a derived limit follows the template that its key has now, and is of its kind.
+    pub(crate) fn is_of_its_template(&self, slot: LimitSlot) -> bool {
+        let limit = &self.state.limits[slot];
+        let is_it = |found: Followed| found.id == limit.template && limit.is_of_kind(&found.definition.kind);
+        self.followed_by(slot).is_some_and(is_it)
     }
 
     /// Whether nothing is reserved or owed, so that nothing is lost with the limit.

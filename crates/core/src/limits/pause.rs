@@ -111,7 +111,8 @@ impl Limits {
             return PauseOutcome::ReasonTooLong { found: command.reason.len() };
         }
         let outcome = self.pause_followed(now, command);
-        self.end_derivation(matches!(outcome, PauseOutcome::Paused { .. }));
+        let is_paused = matches!(outcome, PauseOutcome::Paused { .. });
+        self.end_derivation(is_paused, |_| is_paused);
         outcome
     }
 

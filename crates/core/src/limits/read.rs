@@ -180,9 +180,8 @@ impl Limits {
         let (definition, template, revision) = match limit.template() {
             Some(_) => {
                 let followed = self.followed_by(slot)?;
-                // A stale limit has an older revision if its template changed since it looked.
-                let revision = limit.revision.min(followed.template.revision);
-                (followed.definition, Some(followed.template.template.key().clone()), revision)
+                let super::Revised { template, revision } = &*followed.template;
+                (followed.definition, Some(template.key().clone()), *revision)
             }
             None => (self.state.definition(slot)?, None, limit.revision),
         };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::derive::decided_at;
+use super::derive::{DERIVED_REFUSED, decided_at};
 use super::hint::NEVER_RETRY_MS;
 use super::lease::ends;
 use super::{
@@ -57,7 +57,8 @@ impl Limits {
             Ok(()) => self.reserve_resolved(at, command, &mut resolved, credits),
         };
         self.resolved = resolved;
-        self.end_derivation(matches!(outcome, ReserveOutcome::Created { .. }));
+        let is_allowed = matches!(outcome, ReserveOutcome::Created { .. });
+        self.end_derivation(is_allowed, |position| is_decision(&outcome, position));
         outcome
     }
 
@@ -180,6 +181,9 @@ impl Limits {
             return ReserveOutcome::Overloaded;
         }
         if let Some(kind) = self.full_quota(now, namespace, has_credit) {
+            if kind == QuotaKind::DerivedLimits {
+                self.derived_now = DERIVED_REFUSED;
+            }
             return ReserveOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS };
         }
         if !fits {
@@ -414,6 +418,15 @@ impl Limits {
     /// The slot of a limit that a part names by its namespace. The limit may not be shared.
     pub(super) fn resolve_foreign(&self, limit: &ForeignLimit) -> Option<LimitSlot> {
         self.resolve(self.namespace(&limit.namespace)?, &limit.key)
+    }
+}
+
+/// Whether a reserve with this outcome decided about the limit of a requirement.
+fn is_decision(outcome: &ReserveOutcome, position: usize) -> bool {
+    match outcome {
+        ReserveOutcome::Created { .. } | ReserveOutcome::Denied(_) | ReserveOutcome::InsufficientCredit(_) => true,
+        ReserveOutcome::LimitDecreasing { requirement, .. } => *requirement == position,
+        _ => false,
     }
 }
 

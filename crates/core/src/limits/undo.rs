@@ -17,12 +17,15 @@ impl Limits {
     pub(crate) fn remember(&self, namespace: NamespaceId, key: &LimitKey) -> UndoLimit {
         match self.resolve(namespace, key) {
             None => UndoLimit::New { namespace, key: key.clone() },
-            Some(slot) => {
-                let (limit, text) = (Box::new(self.state.limits[slot]), self.state.text(slot).cloned());
-                let (debt, target) = (self.state.debt(slot), self.state.targets.get(slot).copied());
-                UndoLimit::Changed { slot, limit, text, debt, target }
-            }
+            Some(slot) => self.remember_slot(slot),
         }
+    }
+
+    /// Records the limit in a slot before its next change.
+    pub(super) fn remember_slot(&self, slot: LimitSlot) -> UndoLimit {
+        let (limit, text) = (Box::new(self.state.limits[slot]), self.state.text(slot).cloned());
+        let (debt, target) = (self.state.debt(slot), self.state.targets.get(slot).copied());
+        UndoLimit::Changed { slot, limit, text, debt, target }
     }
 
     /// Undoes a change; call it for the latest change first, before deleted limits are freed.

@@ -15,7 +15,7 @@ use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
     Ending, LIMITS_MAX, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Text, Tombstone,
-    end_second, ends,
+    decided_at, end_second, ends,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -305,7 +305,8 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         SlotRecord::Limit(limit, definition, debt) => (limit, definition, debt),
     };
     let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
-    if is_known || !limits.has_namespace(limit.namespace) || limit.revision > limits.state.revision {
+    let is_ahead = limit.revision > limits.state.revision || limit.decided > decided_at(limits.state.now());
+    if is_known || !limits.has_namespace(limit.namespace) || is_ahead {
         return Err(Malformed("limits are doubled, in no namespace, or changed in the future"));
     }
     let slot = limits.state.limits.restore(*limit);
@@ -384,14 +385,13 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if slots.any(|slot| state.limits.get(slot).is_some_and(|limit| waits_in_vain(slot, limit))) {
         return Err(Malformed("a limit waits for what has happened"));
     }
-    let is_ahead = |limit: &Limit| {
+    let is_ahead = |slot: LimitSlot, limit: &Limit| {
         let changed = book.limits.templates_revision(limit.namespace);
-        let is_current = limit.revision == changed;
-        let has_template = |id| book.limits.template(limit.namespace, id).is_some();
-        limit.template().is_some_and(|id| limit.revision > changed || is_current && !has_template(id))
+        let is_wrong = || limit.revision == changed && !book.limits.is_of_its_template(slot);
+        limit.template().is_some() && (limit.revision > changed || is_wrong())
     };
     let mut slots = (0..state.limits.used()).map(LimitSlot);
-    if slots.any(|slot| state.limits.get(slot).is_some_and(is_ahead)) {
+    if slots.any(|slot| state.limits.get(slot).is_some_and(|limit| is_ahead(slot, limit))) {
         return Err(Malformed("a derived limit has seen a template that is not there"));
     }
     if state.sweep.0 > state.limits.used() {

@@ -2,11 +2,12 @@
 
 use earmark_core::{
     AccountName, Command, Config, CreditTerms, Definition, JournalRecord, Kind, LimitInfo, LimitKey, LimitOutcome,
-    LimitStatus, NamespaceId, Operation, Outcome, Principal, PutTemplate, QuotaKind, ReserveOutcome, Restore,
-    SetQuotas, TEMPLATES_MAX, Template, TemplateOutcome, TxId, VaultName, Write, WriteError, WriteOutcome,
+    LimitRef, LimitStatus, NamespaceId, Operation, Outcome, Part, Principal, PutTemplate, QuotaKind, ReserveOutcome,
+    Restore, SetQuotas, TEMPLATES_MAX, Template, TemplateOutcome, TxId, VaultName, Write, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, asset, issue, open};
+use crate::support::forge::replace;
 use crate::support::step::{Step, key};
 use crate::support::test_book::{TestBook, concurrency, rolling};
 
@@ -16,6 +17,18 @@ fn pattern(text: &str) -> LimitKey {
 
 fn template(text: &str, capacity: u64) -> Template {
     Template::new(Definition { key: pattern(text), ..rolling("any", capacity, 60) }).unwrap()
+}
+
+/// Pays `{tenant}:usd` from the account of the tenant.
+fn credit_template() -> Template {
+    let terms = CreditTerms {
+        timeout_seconds: 60,
+        vault: VaultName::new("main").unwrap(),
+        account: AccountName::pattern("{tenant}").unwrap(),
+        asset: asset("usd"),
+        revenue: AccountName::new("revenue").unwrap(),
+    };
+    Template::new(Definition::new(pattern("{tenant}:usd"), Kind::Credit(terms), 0)).unwrap()
 }
 
 fn put_if(test: &mut TestBook, template: Template, expected_revision: Option<u64>) -> TemplateOutcome {
@@ -262,14 +275,14 @@ fn a_full_quota_or_table_refuses_new_keys_without_trace_and_known_keys_go_on() {
 #[test]
 fn a_live_limit_takes_a_changed_template_with_its_next_decision() {
     let mut test = TestBook::new();
-    let first = put(&mut test, "user:{user}", 5);
+    put(&mut test, "user:{user}", 5);
     test.take(&[("user:u1", 4)]);
     test.take(&[("user:u2", 1)]);
     let second = put(&mut test, "user:{user}", 3);
     let revisions = |test: &TestBook| -> Vec<u64> {
         test.book.limits(test.now(), test.namespace).iter().map(|info| info.revision).collect()
     };
-    assert_eq!(revisions(&test), [first, first]);
+    assert_eq!(revisions(&test), [second, second], "they are shown with the definition of the template");
     let lease = test.lease();
     let decreasing = test.reserve(lease, &[("user:u1", 1)]);
     assert!(matches!(decreasing, ReserveOutcome::LimitDecreasing { requirement: 0, .. }), "{decreasing:?}");
@@ -439,16 +452,8 @@ fn the_table_does_not_grow_with_the_number_of_keys_that_ever_were() {
 fn a_credit_template_pays_from_the_account_of_its_key() {
     let mut bank = Bank::new();
     bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
-    let terms = CreditTerms {
-        timeout_seconds: 60,
-        vault: VaultName::new("main").unwrap(),
-        account: AccountName::pattern("{tenant}").unwrap(),
-        asset: asset("usd"),
-        revenue: AccountName::new("revenue").unwrap(),
-    };
-    let template = Template::new(Definition::new(pattern("{tenant}:usd"), Kind::Credit(terms), 0)).unwrap();
     let test = &mut bank.test;
-    assert!(matches!(put_if(test, template, None), TemplateOutcome::Changed { .. }));
+    assert!(matches!(put_if(test, credit_template(), None), TemplateOutcome::Changed { .. }));
     assert_eq!(test.book.find_usage(test.now(), test.namespace, &key("acme:usd")).unwrap().available, 100);
     let lease = test.lease();
     let missing = test.reserve(lease, &[("nobody:usd", 1)]);
@@ -490,4 +495,105 @@ fn a_refused_transaction_leaves_overrides_and_derived_limits_as_they_were() {
     assert!(matches!(outcome, Outcome::Write(WriteOutcome::Refused(WriteError::ConditionFailed { operation: 3, .. }))));
     assert_eq!((infos(&test), derived(&test), live(&test)), before);
     assert_eq!(test.book.freeze().encode().flatten().collect::<Vec<u8>>(), bytes);
+}
+
+/// A reserve that was refused for another reason left the limits that it named `decreasing`, although nothing was
+/// decided about them.
+#[test]
+fn a_refused_reserve_leaves_live_limits_with_the_revision_that_they_had() {
+    let mut test = TestBook::new();
+    put(&mut test, "user:{user}", 5);
+    test.take(&[("user:u1", 4), ("user:u2", 4)]);
+    put(&mut test, "user:{user}", 3);
+    let bytes = |test: &mut TestBook| -> Vec<u8> { test.book.freeze().encode().flatten().collect() };
+    let before = bytes(&mut test);
+    for _ in 0..2 {
+        let lease = test.lease();
+        let refused = test.reserve(lease, &[("user:u1", 1), ("unknown", 1)]);
+        assert_eq!(refused, ReserveOutcome::UnknownLimit { requirement: 1 });
+    }
+    assert_eq!(bytes(&mut test), before, "nothing is left");
+    assert_eq!((usage(&test, "user:u1"), usage(&test, "user:u2")), (Some((4, 5)), Some((4, 5))));
+    let status =
+        |test: &TestBook, name: &str| test.book.find_usage(test.now(), test.namespace, &key(name)).unwrap().status;
+    let lease = test.lease();
+    let refused = test.reserve(lease, &[("user:u2", 1), ("user:u1", 1)]);
+    assert!(matches!(refused, ReserveOutcome::LimitDecreasing { requirement: 1, .. }), "{refused:?}");
+    assert_eq!(status(&test, "user:u1"), LimitStatus::Decreasing { to: 3 });
+    assert_eq!(status(&test, "user:u2"), LimitStatus::Active, "another key was in the way");
+    restored(&mut test);
+}
+
+/// A caller without credit that keeps asking had its limit evicted, as if nobody used it.
+#[test]
+fn a_credit_denial_is_a_decision_about_its_limits() {
+    let mut bank = Bank::with(Config { retention_ms: 120_000, ..Config::default() });
+    bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
+    let test = &mut bank.test;
+    assert!(matches!(put_if(test, credit_template(), None), TemplateOutcome::Changed { .. }));
+    let lease = test.take(&[("acme:usd", 60)]);
+    test.settle(lease, &[("acme:usd", 60)]);
+    for _ in 0..4 {
+        test.advance(60_000);
+        let lease = test.lease();
+        assert!(matches!(test.reserve(lease, &[("acme:usd", 60)]), ReserveOutcome::InsufficientCredit(_)));
+        test.tick();
+        assert_eq!(derived(test), 1);
+    }
+    test.advance(122_000);
+    test.tick();
+    assert_eq!(derived(test), 0);
+}
+
+/// A full table refused new keys until the sweep of two slots per command came by, although all its limits were idle.
+#[test]
+fn a_key_that_finds_no_room_evicts_idle_limits_for_the_next() {
+    let mut test = TestBook::with(Config { retention_ms: 10_000, limits_max: 200, ..Config::default() });
+    put(&mut test, "user:{user}", 5);
+    for number in 0..200 {
+        let lease = test.take(&[(&format!("user:u{number}"), 1)]);
+        test.settle(lease, &[]);
+    }
+    test.advance(80_000);
+    let refused = ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
+    let lease = test.lease();
+    assert_eq!(test.reserve(lease, &[("user:new", 1)]), refused);
+    assert_eq!(derived(&test), 0);
+    assert!(matches!(test.reserve(lease, &[("user:new", 1)]), ReserveOutcome::Created { .. }));
+}
+
+/// The denial named another requirement: a key that is not live had no kind.
+#[test]
+fn a_credit_denial_of_a_key_that_is_not_live_names_its_requirement() {
+    let mut bank = Bank::new();
+    bank.commit(vec![open("zed")]);
+    let test = &mut bank.test;
+    assert!(matches!(put_if(test, credit_template(), None), TemplateOutcome::Changed { .. }));
+    put(test, "user:{user}:rpm", 5);
+    let lease = test.lease();
+    assert!(matches!(test.reserve(lease, &[("zed:usd", 1)]), ReserveOutcome::InsufficientCredit(_)));
+    // Other limits are kept elsewhere: the caller names all, and the lease had those of credit.
+    let part = |name: &str| Part { limit: LimitRef::Key(key(name)), amount: 1 };
+    let requirements = [part("user:u1:rpm"), part("zed:usd")];
+    let denial = test.book.credit_denial(test.now(), (test.namespace, lease), &requirements).unwrap();
+    assert_eq!(denial.requirement, 1);
+}
+
+/// Such a limit was restored, and followed a template that says nothing about its key.
+#[test]
+fn a_snapshot_with_a_derived_limit_of_another_template_or_of_the_future_is_refused() {
+    let mut test = TestBook::new();
+    put(&mut test, "user:{user}:rpm", 5);
+    put(&mut test, "team:{team}:rpm", 5);
+    test.take(&[("user:u1:rpm", 1)]);
+    let bytes = restored(&mut test);
+    let is_refused = |bytes: Vec<u8>| {
+        let mut restore = Restore::new(9);
+        restore.feed(&bytes).is_err() || restore.finish().is_err()
+    };
+    assert!(!is_refused(bytes.clone()));
+    assert!(is_refused(replace(&bytes, b"user:u1:rpm", b"team:u1:rpm")), "of another template");
+    assert!(is_refused(replace(&bytes, b"user:u1:rpm", b"else:u1:rpm")), "of no template");
+    let second = u32::try_from(test.now().get() / 1_000).unwrap();
+    assert!(is_refused(replace(&bytes, &second.to_le_bytes(), &(second + 1).to_le_bytes())), "decided in the future");
 }

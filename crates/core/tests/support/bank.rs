@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind, Operation,
+    AccountName, AccountStatus, AssetName, BalanceInfo, Config, CreditDenial, CreditTerms, Definition, Kind, Operation,
     Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
 };
 
@@ -58,7 +58,11 @@ pub fn transfer(from: &str, to: &str, what: &str, amount: u128) -> Operation {
 
 impl Bank {
     pub fn new() -> Bank {
-        Bank { test: TestBook::new(), writer: Writer::of_vault("billing", "main") }
+        Bank::with(Config::default())
+    }
+
+    pub fn with(config: Config) -> Bank {
+        Bank { test: TestBook::with(config), writer: Writer::of_vault("billing", "main") }
     }
 
     /// Applies a transaction that must be committed.

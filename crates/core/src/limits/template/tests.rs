@@ -34,13 +34,14 @@ fn a_refused_template_key_says_what_was_found_and_what_is_allowed() {
         ("user:{user:rpm", "template key: found \"{user\", allowed is a placeholder"),
         ("{user}:{user}", "template key: found {user} twice, allowed is each placeholder once"),
         ("{a}:{b}:{c}:{d}:{e}", "template key: found 5 placeholders, allowed are 1 to 4"),
+        ("1:2:3:4:5:6:7:8:9:10:11:12:{a}", "template key: found 13 segments, allowed are 1 to 12"),
         ("us er:{user}", "template key: found ' ' in \"us er\", allowed are characters of keys and placeholders"),
     ] {
         let error = LimitKey::pattern(text).unwrap_err().to_string();
         assert!(error.starts_with(mistake), "{text}: {error}");
     }
     assert!(LimitKey::pattern(&format!("{{a}}:{}", "x".repeat(253))).is_err());
-    for text in ["{user}", "a:{b}:{c_d}:{e}:{f}", "a::{b}", "{a}:"] {
+    for text in ["{user}", "a:{b}:{c_d}:{e}:{f}", "a::{b}", "{a}:", "1:2:3:4:5:6:7:8:9:10:11:{a}"] {
         assert!(LimitKey::pattern(text).is_ok(), "{text}");
     }
 }

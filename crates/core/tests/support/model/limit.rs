@@ -90,7 +90,10 @@ impl Model {
                 }
                 id
             }
-            None if self.limits.iter().count() >= self.config.limits_max as usize => return LimitOutcome::TooMany,
+            None if self.limits.iter().count() >= self.config.limits_max as usize => {
+                self.derived_now = 64;
+                return LimitOutcome::TooMany;
+            }
             None if !self.has_room(put.namespace, QuotaKind::Limits) => {
                 return LimitOutcome::QuotaExceeded(QuotaKind::Limits);
             }
@@ -142,17 +145,17 @@ impl Model {
         let part = Part { limit: LimitRef::Key(pause.key.clone()), amount: 1 };
         let name = self.resolve(namespace, pause.key);
         let mut names = [name.map_or_else(|| Named::Unknown(pause.key.clone()), Named::Number)];
-        let (_, derived) = self.follow_templates(namespace, &mut names, &[part]);
-        let count = derived.len();
+        let following = self.follow_templates(namespace, &mut names, &[part]);
+        let count = following.derived.len();
         let outcome = match names[0] {
             Named::Number(id) => self.pause_limit(id, now, &pause, count > 0),
             Named::Unknown(_) => PauseOutcome::NotFound,
         };
-        if matches!(outcome, PauseOutcome::Paused { .. }) {
+        let is_paused = matches!(outcome, PauseOutcome::Paused { .. });
+        if is_paused {
             self.derived_now = count;
-        } else {
-            self.take_back(derived);
         }
+        self.take_back(following, is_paused, |_| is_paused);
         outcome
     }
 

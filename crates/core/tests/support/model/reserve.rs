@@ -30,14 +30,14 @@ impl Model {
             return ReserveOutcome::LeaseInFuture { lease_time, wall: self.wall };
         }
         let mut names = names;
-        let (blocked, derived) = self.follow_templates(asked.namespace, &mut names, asked.requirements);
-        let count = derived.len();
-        let outcome = self.decide(&asked, &names, &blocked, count);
-        if matches!(outcome, ReserveOutcome::Created { .. }) {
+        let following = self.follow_templates(asked.namespace, &mut names, asked.requirements);
+        let count = following.derived.len();
+        let outcome = self.decide(&asked, &names, &following.blocked, count);
+        let is_allowed = matches!(outcome, ReserveOutcome::Created { .. });
+        if is_allowed {
             self.derived_now = count;
-        } else {
-            self.take_back(derived);
         }
+        self.take_back(following, is_allowed, |place| is_decision(&outcome, place));
         outcome
     }
 
@@ -79,6 +79,7 @@ impl Model {
             || self.used(self.time(), asked.namespace, QuotaKind::DerivedLimits)
                 > self.quota(asked.namespace, QuotaKind::DerivedLimits);
         if derived > 0 && is_full {
+            self.derived_now = 64;
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
         }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
@@ -89,6 +90,8 @@ impl Model {
             None => self.take(asked, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
+                let decided = self.decided();
+                wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
                 let requirements = self.by_key(namespace, &wanted);
                 let fate = Fate::NoCredit { requirements, resolved_at, denial };
                 self.leases.push(Lease { namespace, id, job: asked.job.cloned(), fate });
@@ -260,5 +263,14 @@ impl Model {
                 if held.iter().any(|r| r.unsettled.is_some()) { exact.min(backoff) } else { exact }
             }
         }
+    }
+}
+
+/// Whether a reserve with this outcome decided about the limit of a requirement.
+fn is_decision(outcome: &ReserveOutcome, place: usize) -> bool {
+    match outcome {
+        ReserveOutcome::Created { .. } | ReserveOutcome::Denied(_) | ReserveOutcome::InsufficientCredit(_) => true,
+        ReserveOutcome::LimitDecreasing { requirement, .. } => *requirement == place,
+        _ => false,
     }
 }

@@ -26,6 +26,17 @@ pub struct Followed {
     pub definition: Definition,
 }
 
+/// How the requirements of a reserve follow templates.
+#[derive(Default)]
+pub struct Following {
+    /// The requirements whose limits are in use with another kind.
+    pub blocked: Vec<usize>,
+    /// The limits that were derived, and those that they replace.
+    pub derived: Vec<(LimitId, Option<Limit>)>,
+    /// The requirements whose limits took a new revision, and these limits before.
+    pub revised: Vec<(usize, LimitId, Limit)>,
+}
+
 impl Model {
     pub fn put_template(&mut self, put: PutTemplate<'_>) -> TemplateOutcome {
         if !self.knows(put.namespace) {
@@ -118,11 +129,12 @@ impl Model {
         Some((followed.definition, Some(followed.template)))
     }
 
-    /// The revision of a limit as reads show it. A derived one that its template left behind shows what it has seen.
+    /// The revision of a limit as reads show it. A derived one shows that of its template, as with its definition.
     pub fn shown_revision(&self, limit: &Limit) -> Option<u64> {
-        let Some(derived) = limit.derived else { return Some(limit.revision) };
-        let followed = self.followed(limit.namespace, &limit.definition.key)?;
-        Some(followed.revision.min(derived.epoch))
+        if limit.derived.is_none() {
+            return Some(limit.revision);
+        }
+        Some(self.followed(limit.namespace, &limit.definition.key)?.revision)
     }
 
     /// Lets a deleted limit that is in use follow its template instead. Returns whether it does.
@@ -161,15 +173,9 @@ impl Model {
         (self.time().get() / 1_000).min(u32::MAX.into())
     }
 
-    /// Derives the missing limits of a reserve and gives stale ones the new revision of their templates. Returns the
-    /// limits that are in use with another kind, and how to take back what was derived.
-    pub fn follow_templates(
-        &mut self,
-        namespace: NamespaceId,
-        names: &mut [Named],
-        parts: &[Part],
-    ) -> (Vec<usize>, Vec<(LimitId, Option<Limit>)>) {
-        let (mut blocked, mut derived) = (Vec::new(), Vec::new());
+    /// Derives the missing limits of a reserve and gives stale ones the new revision of their templates.
+    pub fn follow_templates(&mut self, namespace: NamespaceId, names: &mut [Named], parts: &[Part]) -> Following {
+        let mut following = Following::default();
         for (place, name) in names.iter_mut().enumerate() {
             let id = match name {
                 Named::Number(id) => Some(*id),
@@ -195,11 +201,12 @@ impl Model {
             };
             if let (Some(id), Some(_)) = (id, before) {
                 if self.limits[id].definition.kind.is_same_kind(&followed.definition.kind) {
+                    following.revised.push((place, id, self.limits[id].clone()));
                     self.take_revision(id, &followed);
                     continue;
                 }
                 if !self.is_empty(id) {
-                    blocked.push(place);
+                    following.blocked.push(place);
                     continue;
                 }
             }
@@ -214,14 +221,24 @@ impl Model {
                 }
                 None => self.limits.add(limit),
             };
-            derived.push((id, found));
+            following.derived.push((id, found));
             *name = Named::Number(id);
         }
-        (blocked, derived)
+        following
     }
 
-    pub fn take_back(&mut self, derived: Vec<(LimitId, Option<Limit>)>) {
-        for (id, before) in derived.into_iter().rev() {
+    /// Takes back the limits that a command derived, unless it was allowed, and the revisions that it gave to limits
+    /// of requirements that it did not decide about.
+    pub fn take_back(&mut self, following: Following, is_allowed: bool, is_decided: impl Fn(usize) -> bool) {
+        for (place, id, before) in following.revised {
+            if !is_decided(place) {
+                self.limits[id] = before;
+            }
+        }
+        if is_allowed {
+            return;
+        }
+        for (id, before) in following.derived.into_iter().rev() {
             match before {
                 Some(limit) => self.limits[id] = limit,
                 None => self.limits.take_back(id),
