@@ -13,6 +13,7 @@ mod history;
 mod keys;
 mod periods;
 mod reserve;
+mod shared;
 mod templates;
 mod write;
 
@@ -23,6 +24,7 @@ pub use history::*;
 pub use keys::*;
 pub use periods::*;
 pub use reserve::*;
+pub use shared::*;
 pub use templates::*;
 pub use write::*;
 
@@ -114,6 +116,7 @@ macro_rules! conformance_of_limits {
             a_change_for_another_revision_is_refused,
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
+            a_shared_limit_is_reserved_from_other_namespaces,
         );
     };
 }

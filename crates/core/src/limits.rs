@@ -38,7 +38,7 @@ use std::sync::Arc;
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
     CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, KindTag,
-    LedgerField, NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
+    NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
 pub(crate) use pause::Pauses;
 pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, Pause};

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use earmark_core::{JobId, UnixMs};
+use earmark_core::{JobId, LimitKey, UnixMs};
 use tokio::sync::Notify;
 
 use crate::clock::lock;
 use crate::lease_record::LeaseRecord;
-use crate::schema::LimitName;
 
 /// Maximum leases in each of the two generations.
 const GENERATION_MAX: usize = 1 << 18;
@@ -28,7 +27,7 @@ pub(crate) enum CachedLease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
     pub(crate) fingerprint: u64,
-    pub(crate) limited_by: LimitName,
+    pub(crate) limited_by: LimitKey,
     pub(crate) never: bool,
     /// Earliest time at which a new lease may succeed.
     pub(crate) retry_at: UnixMs,
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     fn denied(fingerprint: u64) -> CachedLease {
-        let limited_by = LimitName::in_default("rpm");
+        let limited_by = "rpm".parse().unwrap();
         CachedLease::Denied(Arc::new(Denied { fingerprint, limited_by, never: false, retry_at: UnixMs::new(0) }))
     }
 

@@ -1,6 +1,6 @@
 //! A lease, read from its transfers.
 
-use earmark_core::{LeaseState, LimitKey, UnixMs};
+use earmark_core::{LeaseState, LimitKey, NamespaceName, UnixMs};
 use tigerbeetle::{Transfer, TransferFlags};
 
 use crate::schema::{
@@ -83,9 +83,9 @@ impl LeaseRecord {
     }
 
     /// The limits that are not enforced and would have denied it, ordered by key.
-    pub(crate) fn would_deny(&self) -> Vec<LimitKey> {
+    pub(crate) fn would_deny(&self, own: &NamespaceName) -> Vec<LimitKey> {
         let above = self.held.iter().filter(|held| held.would_deny);
-        let mut keys: Vec<LimitKey> = above.filter_map(|held| Some(held.name.clone()?.key)).collect();
+        let mut keys: Vec<LimitKey> = above.filter_map(|held| Some(held.name.as_ref()?.seen_from(own))).collect();
         keys.sort_unstable();
         keys
     }

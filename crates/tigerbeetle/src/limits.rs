@@ -84,8 +84,11 @@ impl Inner {
         let state = record.state(self.shared.clock.now_ns());
         let is_allowed = record.origin == Origin::Reserved && record.ending != Some(Ending::Released);
         let held = record.held.iter().filter(|_| record.ending.is_none());
-        let requirements =
-            held.filter_map(|held| Some(Amount { key: held.name.clone()?.key, amount: held.amount })).collect();
+        let requirements = held
+            .filter_map(|held| {
+                Some(Amount { key: held.name.as_ref()?.seen_from(&name.namespace), amount: held.amount })
+            })
+            .collect();
         let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
         Ok(Some(LeaseView { reserved_at, requirements, state, job }))
     }

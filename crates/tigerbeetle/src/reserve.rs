@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{Definition, LimitInfo, NEVER_RETRY_MS, UnixMs};
+use earmark_core::{Definition, LimitInfo, LimitKey, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -37,6 +37,8 @@ struct Checked {
 /// An amount of one limit.
 #[derive(Clone)]
 struct Requirement {
+    /// As leases of the namespace name it.
+    key: LimitKey,
     limit: LimitName,
     amount: u64,
 }
@@ -139,15 +141,19 @@ impl Inner {
                 message,
             }))));
         }
-        let limit = |part: &Amount| LimitName::of(&request.namespace, part);
-        let required = |part: &Amount| Requirement { limit: limit(part), amount: part.amount };
-        let mut requirements: Vec<Requirement> = request.requirements.iter().map(required).collect();
-        requirements.sort_unstable_by(|a, b| a.limit.cmp(&b.limit));
         let name = LeaseName::new(request.namespace, request.lease);
+        let required = |part: &Amount| {
+            let limit = LimitName::of(&name.namespace, part);
+            Requirement { key: limit.seen_from(&name.namespace), limit, amount: part.amount }
+        };
+        let mut requirements: Vec<Requirement> = request.requirements.iter().map(required).collect();
+        // Limits of the lease's own namespace come first.
+        let order = |part: &Requirement| part.limit.namespace != name.namespace;
+        requirements.sort_unstable_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.limit.cmp(&b.limit)));
         if let Some(job) = request.job {
             self.leases.put_job(name.id, job);
         }
-        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.limit.key, part.amount)));
+        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
         // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
         if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {
             return Dispatch::Pending(PendingAnswer::Ready(Ok(self.denied_before(&denied, fingerprint))));
@@ -177,10 +183,9 @@ impl Inner {
         let mut taken = Vec::with_capacity(checked.requirements.len());
         let mut limits = Vec::with_capacity(checked.requirements.len());
         for part in &checked.requirements {
-            let info = self.info(&part.limit)?;
+            let info = self.info_for(&checked.name, &part.limit)?;
             // The refusal by name tells how long.
-            let now_ms = self.shared.clock.now_ns() / 1_000_000;
-            if info.pause.as_ref().is_some_and(|pause| pause.until.get() > now_ms) {
+            if self.paused_for_ms(&info).is_some() {
                 return None;
             }
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
@@ -198,6 +203,18 @@ impl Inner {
         }
         let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, taken };
         Some(Prepared { plan, limits })
+    }
+
+    /// The limit as leases of a namespace see it. One of another namespace is unknown unless it is shared.
+    fn info_for(&self, lease: &LeaseName, limit: &LimitName) -> Option<Arc<LimitInfo>> {
+        let info = self.info(limit)?;
+        (limit.namespace == lease.namespace || info.definition.shared).then_some(info)
+    }
+
+    /// The rest of the pause of a limit.
+    fn paused_for_ms(&self, info: &LimitInfo) -> Option<u64> {
+        let until = info.pause.as_ref()?.until;
+        Some(until.ms_since(self.options.clock.now().log)).filter(|left_ms| *left_ms > 0)
     }
 
     /// The reservation of one limit. A calendar limit is taken to the end of the period that contains the ledger's time,
@@ -281,24 +298,20 @@ impl Inner {
         let info = self.info(&part.limit);
         let never = info.is_some_and(|info| part.amount > info.definition.capacity);
         let retry_after_ms = if never { NEVER_RETRY_MS } else { self.config().hints.decreasing_ms };
-        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.limit.key.clone()], never }
+        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
     }
 
     /// The first limit, by name, that is unknown, paused or decreasing.
     async fn refusal_by_name(&self, checked: &Checked) -> Result<Option<Refusal>, BackendError> {
-        let limits = || checked.requirements.iter().map(|part| &part.limit);
-        if limits().any(|limit| self.info(limit).is_none()) {
+        let limits = || checked.requirements.iter().map(|part| (&part.key, &part.limit));
+        if limits().any(|(_, limit)| self.info_for(&checked.name, limit).is_none()) {
             self.registry.refresh().await?;
         }
-        for limit in limits() {
-            let unknown = || Ok(Some(Refusal::UnknownLimitKey(limit.key.clone())));
-            let Some(info) = self.info(limit) else { return unknown() };
-            if let Some(pause) = &info.pause {
-                let now = UnixMs::new(self.shared.clock.now_ns() / 1_000_000);
-                let retry_after_ms = pause.until.ms_since(now);
-                if retry_after_ms > 0 {
-                    return Ok(Some(Refusal::LimitPaused { key: limit.key.clone(), retry_after_ms }));
-                }
+        for (key, limit) in limits() {
+            let unknown = || Ok(Some(Refusal::UnknownLimitKey(key.clone())));
+            let Some(info) = self.info_for(&checked.name, limit) else { return unknown() };
+            if let Some(retry_after_ms) = self.paused_for_ms(&info) {
+                return Ok(Some(Refusal::LimitPaused { key: key.clone(), retry_after_ms }));
             }
             if Holding::of(&info.definition.kind).is_none() {
                 continue;
@@ -315,7 +328,7 @@ impl Inner {
             }
             if in_force > target {
                 let retry_after_ms = self.config().hints.decreasing_ms;
-                return Ok(Some(Refusal::LimitDecreasing { key: limit.key.clone(), retry_after_ms }));
+                return Ok(Some(Refusal::LimitDecreasing { key: key.clone(), retry_after_ms }));
             }
         }
         Ok(None)
@@ -362,7 +375,7 @@ impl Inner {
     }
 
     fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
-        let (reserved_at, would_deny) = (record.reserved_at(), record.would_deny());
+        let (reserved_at, would_deny) = (record.reserved_at(), record.would_deny(&checked.name.namespace));
         self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         ReserveAnswer::Allowed { reserved_at, would_deny }
     }
@@ -373,7 +386,8 @@ impl Inner {
         if record.fingerprint == checked.fingerprint && record.is_late() {
             return self.retried_late(checked, record).await;
         }
-        let (retry, would_deny) = (record.retry(checked.fingerprint, now_ns), record.would_deny());
+        let (retry, would_deny) =
+            (record.retry(checked.fingerprint, now_ns), record.would_deny(&checked.name.namespace));
         if record.origin == Origin::Reserved && record.ending.is_none() {
             self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         }
@@ -437,12 +451,12 @@ impl Inner {
         let retry_after_ms = if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
         let denied = Denied {
             fingerprint: checked.fingerprint,
-            limited_by: limited_by.first().unwrap_or(&taken.limit).clone(),
+            limited_by: limited_by.first().unwrap_or(&taken.limit).seen_from(&checked.name.namespace),
             never,
             retry_at: self.options.clock.now().log.plus_ms(retry_after_ms),
         };
         self.leases.put(checked.name.id, CachedLease::Denied(Arc::new(denied)));
-        let limited_by = limited_by.into_iter().map(|limit| limit.key).collect();
+        let limited_by = limited_by.into_iter().map(|limit| limit.seen_from(&checked.name.namespace)).collect();
         Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never })
     }
 
@@ -464,7 +478,7 @@ impl Inner {
                 true => NEVER_RETRY_MS,
                 false => denied.retry_at.ms_since(self.options.clock.now().log),
             },
-            limited_by: vec![denied.limited_by.key.clone()],
+            limited_by: vec![denied.limited_by.clone()],
             never: denied.never,
         }
     }

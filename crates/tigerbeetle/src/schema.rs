@@ -86,9 +86,17 @@ pub(crate) struct LimitName {
 }
 
 impl LimitName {
-    /// The limit of a requirement or an actual of a lease in `namespace`.
-    pub(crate) fn of(namespace: &NamespaceName, amount: &Amount) -> LimitName {
-        LimitName { namespace: namespace.clone(), key: amount.key.clone() }
+    /// The limit of a requirement or an actual of a lease in `own`.
+    pub(crate) fn of(own: &NamespaceName, amount: &Amount) -> LimitName {
+        match amount.key.foreign() {
+            Some((namespace, key)) => LimitName { namespace, key },
+            None => LimitName { namespace: own.clone(), key: amount.key.clone() },
+        }
+    }
+
+    /// The key as answers about a lease in `own` name it.
+    pub(crate) fn seen_from(&self, own: &NamespaceName) -> LimitKey {
+        if self.namespace == *own { self.key.clone() } else { LimitKey::in_namespace(&self.namespace, &self.key) }
     }
 
     fn scope(&self) -> LimitScope<'_> {

@@ -49,7 +49,7 @@ impl<H: BookHost> Parts<H> {
 
     fn is_limit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {
         let limit = self.known(&request.namespace, key);
-        limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
+        key.foreign().is_some() || limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
     }
 
     fn is_credit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {

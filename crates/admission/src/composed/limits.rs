@@ -37,10 +37,13 @@ fn status(limit: &LimitInfo, enforced: EnforcedStatus) -> Option<LimitStatus> {
 }
 
 impl<H: BookHost> Parts<H> {
-    /// A limit as this process knows it.
+    /// A limit as this process knows it, and as leases of a namespace see it: one of another namespace is unknown unless
+    /// it is shared.
     pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         match key.foreign() {
-            Some((namespace, key)) => Registry::limit(&self.registry, &namespace, &key),
+            Some((namespace, key)) => {
+                Registry::limit(&self.registry, &namespace, &key).filter(|limit| limit.definition.shared)
+            }
             None => Registry::limit(&self.registry, namespace, key),
         }
     }

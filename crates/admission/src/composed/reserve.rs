@@ -40,7 +40,8 @@ impl<H: BookHost> Parts<H> {
 
     fn credit_need(&self, request: &ReserveRequest) -> CreditNeed {
         let mut parts = Vec::new();
-        for requirement in &request.requirements {
+        // A limit of another namespace never was credit.
+        for requirement in request.requirements.iter().filter(|part| part.key.foreign().is_none()) {
             let Some(limit) = self.known(&request.namespace, &requirement.key) else {
                 return CreditNeed::Unknown(requirement.key.clone());
             };
@@ -105,10 +106,16 @@ impl<H: BookHost> Parts<H> {
         if matches!(known, Ok(Some(_))) {
             return true;
         }
-        let limits = request.requirements.iter().filter_map(|part| self.known(&request.namespace, &part.key));
-        let limits: Vec<_> = limits.filter(|limit| limit.definition.kind.terms().is_none()).collect();
-        let enforced = self.limits.enforced_status(request.namespace.clone(), limits).await;
-        enforced.is_ok_and(|enforced| enforced.contains(&EnforcedStatus::Decreasing))
+        for part in &request.requirements {
+            let limit = self.known(&request.namespace, &part.key);
+            let Some(limit) = limit.filter(|limit| limit.definition.kind.terms().is_none()) else { continue };
+            let namespace = part.key.foreign().map_or_else(|| request.namespace.clone(), |(namespace, _)| namespace);
+            let enforced = self.limits.enforced_status(namespace, vec![limit]).await;
+            if enforced.is_ok_and(|enforced| enforced.contains(&EnforcedStatus::Decreasing)) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn reserve_payable(

@@ -14,11 +14,6 @@ impl Limits {
         if let Err(error) = command.definition.validate() {
             return LimitOutcome::Invalid(error);
         }
-        if self.state.external.parts.limits
-            && let Err(error) = command.definition.validate_for_ledger()
-        {
-            return LimitOutcome::Invalid(error);
-        }
         if !self.has_namespace(command.namespace) {
             return LimitOutcome::UnknownNamespace;
         }

@@ -284,12 +284,6 @@ pub enum DefinitionError {
     /// A credit limit is not enforced.
     #[error("enforce: found false, allowed is true for a limit of kind credit")]
     ShadowCredit,
-    /// A ledger that keeps the limits cannot enforce this one.
-    #[error("{field}: limits on a ledger are not shared")]
-    NotOnLedger {
-        /// The first field that it cannot enforce.
-        field: LedgerField,
-    },
     /// The unit is too long.
     #[error("unit: found {found} bytes, allowed are up to {UNIT_BYTES_MAX}")]
     UnitTooLong {
@@ -302,22 +296,6 @@ pub enum DefinitionError {
         /// Its length in bytes.
         found: usize,
     },
-}
-
-/// A field that a ledger cannot enforce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LedgerField {
-    /// The limit is shared.
-    Shared = 1,
-}
-
-impl fmt::Display for LedgerField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LedgerField::Shared => "shared",
-        })
-    }
 }
 
 /// A field that has placeholders in a template.
@@ -370,14 +348,6 @@ impl Definition {
             shared: false,
             enforce: true,
         }
-    }
-
-    /// Checks that a ledger can enforce it.
-    ///
-    /// # Errors
-    /// The first field that it cannot enforce.
-    pub fn validate_for_ledger(&self) -> Result<(), DefinitionError> {
-        if self.shared { Err(DefinitionError::NotOnLedger { field: LedgerField::Shared }) } else { Ok(()) }
     }
 
     /// Checks that every field is within its bounds.

@@ -61,11 +61,6 @@ impl Model {
         if let Err(error) = put.definition.validate() {
             return LimitOutcome::Invalid(error);
         }
-        if self.external.limits
-            && let Err(error) = put.definition.validate_for_ledger()
-        {
-            return LimitOutcome::Invalid(error);
-        }
         if !self.knows(put.namespace) {
             return LimitOutcome::UnknownNamespace;
         }

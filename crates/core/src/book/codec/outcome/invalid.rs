@@ -4,7 +4,7 @@ use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
 use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
 use crate::id::ClientId;
-use crate::limits::{DefinitionError, HoldField, LedgerField, NameField};
+use crate::limits::{DefinitionError, HoldField, NameField};
 use crate::wire::{Bytes, Put};
 
 const PARTS_UNKNOWN_NAMESPACE: u8 = 1;
@@ -42,8 +42,7 @@ const DEFINITION_DESCRIPTION_TOO_LONG: u8 = 5;
 const DEFINITION_UTC_OFFSET: u8 = 6;
 const DEFINITION_SHARED_CREDIT: u8 = 7;
 const DEFINITION_SHADOW_CREDIT: u8 = 8;
-const DEFINITION_NOT_ON_LEDGER: u8 = 9;
-const DEFINITION_PLACEHOLDER: u8 = 10;
+const DEFINITION_PLACEHOLDER: u8 = 9;
 
 pub(super) fn put_invalid_parts(out: &mut Vec<u8>, why: InvalidParts) {
     match why {
@@ -185,10 +184,6 @@ pub(super) fn put_definition_error(out: &mut Vec<u8>, error: &DefinitionError) {
         }
         DefinitionError::SharedCredit => out.put_u8(DEFINITION_SHARED_CREDIT),
         DefinitionError::ShadowCredit => out.put_u8(DEFINITION_SHADOW_CREDIT),
-        DefinitionError::NotOnLedger { field } => {
-            out.put_u8(DEFINITION_NOT_ON_LEDGER);
-            out.put_u8(*field as u8);
-        }
         DefinitionError::UnitTooLong { found } => {
             out.put_u8(DEFINITION_UNIT_TOO_LONG);
             put_size(out, *found);
@@ -215,14 +210,6 @@ pub(super) fn definition_error(input: &mut Bytes<'_>) -> Result<DefinitionError>
         DEFINITION_UTC_OFFSET => DefinitionError::UtcOffset { found: input.u16()?.cast_signed() },
         DEFINITION_SHARED_CREDIT => DefinitionError::SharedCredit,
         DEFINITION_SHADOW_CREDIT => DefinitionError::ShadowCredit,
-        DEFINITION_NOT_ON_LEDGER => {
-            let code = input.u8()?;
-            let fields = [LedgerField::Shared];
-            let field = fields.into_iter().find(|field| *field as u8 == code);
-            DefinitionError::NotOnLedger {
-                field: field.ok_or(CodecError::Malformed("the field of its definition is unknown"))?,
-            }
-        }
         DEFINITION_PLACEHOLDER => match input.u8()? {
             1 => DefinitionError::Placeholder { field: NameField::Key },
             2 => DefinitionError::Placeholder { field: NameField::Account },

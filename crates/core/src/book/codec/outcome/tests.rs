@@ -12,7 +12,7 @@ use crate::book::{
 use crate::credits::AccountId;
 use crate::id::{Actor, LimitKey};
 use crate::keys::KeyNumber;
-use crate::limits::{DefinitionError, HoldField, LedgerField, NameField, Setting, SettingChange};
+use crate::limits::{DefinitionError, HoldField, NameField, Setting, SettingChange};
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::{Moment, UnixMs};
 
@@ -198,7 +198,6 @@ fn pauses(n: &mut Numbers) -> Vec<PauseOutcome> {
 }
 
 fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
-    let ledger_fields = [LedgerField::Shared];
     let fields = every![n:
         HoldField::WindowSeconds => [HoldField::WindowSeconds],
         HoldField::TimeoutSeconds => [HoldField::TimeoutSeconds],
@@ -213,7 +212,6 @@ fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
         DefinitionError::UtcOffset { .. } => [DefinitionError::UtcOffset { found: n.size() as i16 }],
         DefinitionError::SharedCredit => [DefinitionError::SharedCredit],
         DefinitionError::ShadowCredit => [DefinitionError::ShadowCredit],
-        DefinitionError::NotOnLedger { .. } => ledger_fields.map(|field| DefinitionError::NotOnLedger { field }),
         DefinitionError::UnitTooLong { .. } => [DefinitionError::UnitTooLong { found: n.size() }],
         DefinitionError::DescriptionTooLong { .. } => [DefinitionError::DescriptionTooLong { found: n.size() }],
         DefinitionError::Placeholder { .. } => [
