@@ -11,6 +11,7 @@ mod credit_driver;
 mod driver;
 mod history;
 mod keys;
+mod pauses;
 mod periods;
 mod reserve;
 mod shared;
@@ -22,6 +23,7 @@ pub use complete::*;
 pub use credit::*;
 pub use history::*;
 pub use keys::*;
+pub use pauses::*;
 pub use periods::*;
 pub use reserve::*;
 pub use shared::*;
@@ -117,6 +119,7 @@ macro_rules! conformance_of_limits {
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
             a_shared_limit_is_reserved_from_other_namespaces,
+            a_paused_limit_refuses_until_it_is_resumed,
         );
     };
 }
