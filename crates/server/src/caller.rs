@@ -239,10 +239,15 @@ impl Caller {
         if self.is_server_admin() { Ok(()) } else { self.check_namespace(namespace) }
     }
 
-    /// Rejects a write to another namespace. Limits of other namespaces may be changed by an admin of the server; its
-    /// vaults may not.
-    pub(crate) fn check_write_to(&self, namespace: &NamespaceName, vault: Option<&VaultName>) -> Result<(), AuthError> {
-        if vault.is_none() { self.check_limits_of(namespace) } else { self.check_namespace(namespace) }
+    /// Rejects a write to another namespace. An admin of the server may put and delete limits there, and nothing else.
+    pub(crate) fn check_write_to(
+        &self,
+        namespace: &NamespaceName,
+        vault: Option<&VaultName>,
+        operations: &[Operation],
+    ) -> Result<(), AuthError> {
+        let is_of_limits = vault.is_none() && operations.iter().all(|operation| operation.limit().is_some());
+        if is_of_limits { self.check_limits_of(namespace) } else { self.check_namespace(namespace) }
     }
 
     /// Rejects operations that need a higher role than writes do.

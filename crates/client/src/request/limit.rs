@@ -122,7 +122,7 @@ impl Request for PauseLimit<'_> {
 
     async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::PauseLimitResponse>, Status> {
         let (key, namespace) = (self.0.to_string(), grpc.owned_namespace());
-        let (for_ms, reason) = (self.1.for_ms(), self.1.reason.to_owned());
+        let (for_ms, reason) = (Some(self.1.for_ms()), self.1.reason.to_owned());
         grpc.limits().pause_limit(grpc.request(v1::PauseLimitRequest { key, for_ms, reason, namespace }, by)).await
     }
 

@@ -243,7 +243,8 @@ impl Limits {
 
     /// The template that the limit `key` follows.
     pub(super) fn template_for(&self, namespace: NamespaceId, key: &LimitKey) -> Option<TemplateId> {
-        self.patterns(namespace)?.find(key.as_str())
+        // The name of a limit of another namespace is not a key of this one.
+        self.patterns(namespace)?.find(key.as_str()).filter(|_| key.foreign().is_none())
     }
 
     /// The template whose key, with the names of its placeholders, is `key`.
@@ -263,7 +264,7 @@ impl Limits {
 
     /// The template that the limit `key` follows.
     pub(crate) fn template_of(&self, namespace: NamespaceId, key: &LimitKey) -> Option<&Arc<Revised>> {
-        self.template(namespace, self.patterns(namespace)?.find(key.as_str())?)
+        self.template(namespace, self.template_for(namespace, key)?)
     }
 
     /// The number of templates of a namespace.

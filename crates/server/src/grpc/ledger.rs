@@ -126,7 +126,7 @@ impl Ledger {
         use v1::write_response::Result as Kind;
         let WriteParts { namespace, vault, client, sequence, operations } = write;
         let caller = &context.caller;
-        let is_theirs = caller.check_write_to(&namespace, vault.as_ref());
+        let is_theirs = caller.check_write_to(&namespace, vault.as_ref(), &operations);
         is_theirs.and_then(|()| caller.check_client(&client)).map_err(rejected)?;
         caller.check_operations(&operations).map_err(rejected)?;
         let _permit = context.admit(&self.0, operations.len()).await.map_err(rejected)?;

@@ -152,6 +152,7 @@ impl LimitsService for Limits {
         let context = context(&request)?;
         let v1::PauseLimitRequest { key, for_ms, reason, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let for_ms = for_ms.ok_or_else(|| Status::invalid_argument("for_ms is required"))?;
         let for_ms = Invalid::unless_within("for_ms", for_ms, &(0..=PAUSE_MS_MAX)).map_err(|error| invalid(&error))?;
         Invalid::unless_free_of_keys("reason", &reason).map_err(|error| invalid(&error))?;
         let request = PauseLimitRequest { namespace, key, for_ms, reason, only_lengthen: false };

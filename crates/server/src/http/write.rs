@@ -47,7 +47,7 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     let namespace = namespace.unwrap_or_else(|| call.namespace());
     let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
     let caller = &call.context.caller;
-    let is_theirs = caller.check_write_to(&namespace, vault.as_ref());
+    let is_theirs = caller.check_write_to(&namespace, vault.as_ref(), &[]);
     if let Err(error) = is_theirs.and_then(|()| caller.check_client(&client)) {
         return Reply::rejected(&error);
     }
@@ -59,7 +59,7 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
 
 async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
     let caller = &call.context.caller;
-    let is_theirs = caller.check_write_to(&request.namespace, request.vault.as_ref());
+    let is_theirs = caller.check_write_to(&request.namespace, request.vault.as_ref(), &request.operations);
     let may_write = is_theirs.and_then(|()| caller.check_client(&request.client));
     if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
         return Reply::rejected(&error);

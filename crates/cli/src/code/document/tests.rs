@@ -126,7 +126,7 @@ fn a_mistake_is_named_with_file_line_and_field() {
         ("a.yaml", "namespaces:\n  - limits: []\n".into(), "a.yaml:2: namespace is required"),
         ("a.yaml", "namespaces:\n  - namespace: a b\n".into(), "a.yaml:2: namespace: found ' ' at byte 1"),
         ("a.yaml", "namespaces:\n  - namespace: t\n    limit: []\n".into(), "a.yaml:3: limit: unknown field"),
-        ("a.toml", "[[limits]]\nkey = \"a\"\nkind = \"rolling\"\ncapacity = 0\n".into(), "a.toml:2: window_seconds is"),
+        ("a.toml", "[[limits]]\nkey = \"a\"\nkind = \"rolling\"\ncapacity = 0\n".into(), "a.toml:1: window_seconds is"),
         ("a.toml", "[[limits]]\nkey = \"a\"\nkind = \"bursty\"\n".into(), "a.toml:3: kind: found \"bursty\", allowed"),
         ("a.toml", "limits = [\n".into(), "a.toml:"),
         ("a.json", "{\"limits\": [\n{\"key\": \"a\",\n\"kind\": 5}]}".into(), "a.json:3: kind: found 5, allowed"),

@@ -253,7 +253,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.pause_limit(v1::PauseLimitRequest {
             key: limit.clone(),
-            for_ms: 1,
+            for_ms: Some(1),
             reason: String::new(),
             namespace: named(),
         })),
