@@ -33,13 +33,8 @@ impl Limits {
     /// Lets the requirements that follow templates name limits: those that are missing are derived, and those of an
     /// older revision take the new one. [`Limits::end_derivation`] keeps both or takes them back.
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
-        let namespace = command.namespace;
-        let changed = self.templates_revision(namespace);
-        if changed == 0 {
-            return;
-        }
         let is_settled = |limit: &Limit| match limit.template() {
-            Some(_) => limit.revision == changed,
+            Some(_) => limit.revision == self.templates_revision(limit.namespace),
             None => matches!(limit.phase, Phase::Active | Phase::Decreasing),
         };
         let mut parts = resolved.iter();
@@ -49,27 +44,38 @@ impl Limits {
         // In the order of the command, so that the slots do not depend on which limits are there.
         resolved.sort_unstable_by_key(|part| part.position);
         for part in resolved.iter_mut() {
-            // A limit of another namespace follows its template when its own namespace decides about it.
-            let found = self.state.limits.get(part.limit).filter(|limit| limit.namespace == namespace).copied();
+            let Some(owner) = self.owner(command, part) else { continue };
+            let changed = self.templates_revision(owner);
+            let found = self.state.limits.get(part.limit).copied();
             let is_derived = found.is_some_and(|limit| limit.template().is_some());
-            if is_derived && found.is_some_and(|limit| limit.revision == changed) {
+            if changed == 0 || is_derived && found.is_some_and(|limit| limit.revision == changed) {
                 continue;
             }
-            let exists = self.advanced(namespace, part.limit, now).is_some();
-            if exists && !is_derived || found.is_none() && part.limit != UNKNOWN {
+            if self.advanced(owner, part.limit, now).is_some() && !is_derived {
                 continue;
             }
             let key = match &command.requirements[part.position].limit {
                 LimitRef::Key(key) => Some(key.clone()),
-                LimitRef::Id(_) | LimitRef::Foreign(_) => self.state.key(part.limit),
+                LimitRef::Foreign(limit) => Some(limit.key.clone()),
+                LimitRef::Id(_) => self.state.key(part.limit),
             };
-            part.limit = match key.and_then(|key| self.followed(namespace, &key)) {
+            let is_open = |followed: &Followed| owner == command.namespace || followed.definition.shared;
+            part.limit = match key.and_then(|key| self.followed(owner, &key)).filter(is_open) {
                 None if is_derived => UNKNOWN,
                 None => part.limit,
-                Some(followed) => self.follow(now, namespace, part, &followed),
+                Some(followed) => self.follow(now, owner, part, &followed),
             };
         }
         resolved.sort_unstable_by_key(|part| part.limit);
+    }
+
+    /// The namespace whose limit a requirement names.
+    fn owner(&self, command: &Reserve<'_>, part: &ResolvedPart) -> Option<NamespaceId> {
+        match &command.requirements[part.position].limit {
+            LimitRef::Key(_) => Some(command.namespace),
+            LimitRef::Foreign(limit) => self.namespace(&limit.namespace),
+            LimitRef::Id(_) => self.state.limits.get(part.limit).map(|limit| limit.namespace),
+        }
     }
 
     /// Derives the limit of a part, or gives it the current revision of its template.
@@ -156,11 +162,12 @@ impl Limits {
         }
     }
 
-    /// Whether the limits that the reserve derived are within the quota and the bound of all limits.
-    pub(super) fn has_room_for_derived(&self, namespace: NamespaceId) -> bool {
+    /// Whether the limits that the command derived are within the quotas of their owners and the bound of all limits.
+    pub(super) fn has_room_for_derived(&self) -> bool {
+        let is_within = |owner| self.derived_of(owner) <= self.quota(owner, QuotaKind::DerivedLimits);
         self.undo_derived.is_empty()
             || self.state.limits.len() <= self.state.config.limits_max
-                && self.derived_of(namespace) <= self.quota(namespace, QuotaKind::DerivedLimits)
+                && self.undo_derived.iter().all(|undo| is_within(undo.namespace()))
     }
 
     /// Lets a limit that is deleted follow its template instead, if something is reserved or owed or a lease names it.

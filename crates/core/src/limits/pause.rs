@@ -141,7 +141,7 @@ impl Limits {
             self.state.end_pause(slot);
             return PauseOutcome::Resumed;
         }
-        if !self.has_room_for_derived(namespace) {
+        if !self.has_room_for_derived() {
             return PauseOutcome::QuotaExceeded(QuotaKind::DerivedLimits);
         }
         if before.is_none() && self.state.pauses.len() >= PAUSES_MAX {

@@ -208,7 +208,7 @@ impl Limits {
         if has_credit && !quotas.has_room_in_journal(namespace, now) {
             return Some(QuotaKind::JournalBytesPerDay);
         }
-        (!self.has_room_for_derived(namespace)).then_some(QuotaKind::DerivedLimits)
+        (!self.has_room_for_derived()).then_some(QuotaKind::DerivedLimits)
     }
 
     /// The answer for a known lease. Its requirements are compared first, then its state.

@@ -12,6 +12,16 @@ pub(crate) enum UndoLimit {
     Changed { slot: LimitSlot, limit: Box<Limit>, text: Option<Arc<Text>>, debt: u128, target: Option<u64> },
 }
 
+impl UndoLimit {
+    /// The namespace of the limit.
+    pub(super) fn namespace(&self) -> NamespaceId {
+        match self {
+            UndoLimit::New { namespace, .. } => *namespace,
+            UndoLimit::Changed { limit, .. } => limit.namespace,
+        }
+    }
+}
+
 impl Limits {
     /// Records the limit before its next change.
     pub(crate) fn remember(&self, namespace: NamespaceId, key: &LimitKey) -> UndoLimit {

@@ -558,7 +558,8 @@ fn a_key_that_finds_no_room_evicts_idle_limits_for_the_next() {
     let refused = ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
     let lease = test.lease();
     assert_eq!(test.reserve(lease, &[("user:new", 1)]), refused);
-    assert_eq!(derived(&test), 0);
+    // One command frees no more than 64.
+    assert_eq!(derived(&test), 136);
     assert!(matches!(test.reserve(lease, &[("user:new", 1)]), ReserveOutcome::Created { .. }));
 }
 
@@ -596,4 +597,42 @@ fn a_snapshot_with_a_derived_limit_of_another_template_or_of_the_future_is_refus
     assert!(is_refused(replace(&bytes, b"user:u1:rpm", b"else:u1:rpm")), "of no template");
     let second = u32::try_from(test.now().get() / 1_000).unwrap();
     assert!(is_refused(replace(&bytes, &second.to_le_bytes(), &(second + 1).to_le_bytes())), "decided in the future");
+}
+
+#[test]
+fn a_shared_template_derives_for_other_namespaces_at_its_owners_expense() {
+    let mut test = TestBook::new();
+    let shared = |capacity, shared| {
+        let definition = Definition { key: pattern("user:{user}"), shared, ..rolling("any", capacity, 60) };
+        Template::new(definition).unwrap()
+    };
+    put_if(&mut test, shared(10, true), None);
+    test.namespace = test.open("team");
+    put(&mut test, "{any}:{other}", 100);
+    test.take(&[("!default:user:ann", 6)]);
+    test.denied(&[("!default:user:ann", 5)]);
+    let quotas = |test: &TestBook, namespace| {
+        let used = test.book.quotas(test.now(), namespace);
+        used.iter().find(|usage| usage.kind == QuotaKind::DerivedLimits).unwrap().used
+    };
+    assert_eq!((quotas(&test, NamespaceId::DEFAULT), quotas(&test, test.namespace)), (1, 0));
+    // A changed capacity holds for every namespace with the next decision, and a template that is no longer shared, or
+    // is gone, is unknown elsewhere at once, also for limits that are live.
+    let team = test.namespace;
+    for (template, expected) in [(Some(shared(12, true)), true), (Some(shared(12, false)), false), (None, false)] {
+        test.namespace = NamespaceId::DEFAULT;
+        match template {
+            Some(template) => _ = put_if(&mut test, template, None),
+            None => _ = delete_if(&mut test, "user:{user}", None),
+        }
+        test.namespace = team;
+        let lease = test.lease();
+        let outcome = test.reserve(lease, &[("!default:user:ann", 5)]);
+        match expected {
+            true => assert!(matches!(outcome, ReserveOutcome::Created { .. }), "{outcome:?}"),
+            false => assert_eq!(outcome, ReserveOutcome::UnknownLimit { requirement: 0 }),
+        }
+    }
+    // The name of a limit of another namespace is no key of a template of one's own.
+    assert_eq!(test.book.template_of(team, &LimitKey::parse_qualified("!default:user").unwrap()), None);
 }

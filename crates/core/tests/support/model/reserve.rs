@@ -32,7 +32,8 @@ impl Model {
         let mut names = names;
         let following = self.follow_templates(asked.namespace, &mut names, asked.requirements);
         let count = following.derived.len();
-        let outcome = self.decide(&asked, &names, &following.blocked, count);
+        let owners: Vec<_> = following.derived.iter().map(|(id, _)| self.limits[*id].namespace).collect();
+        let outcome = self.decide(&asked, &names, &following.blocked, &owners);
         let is_allowed = matches!(outcome, ReserveOutcome::Created { .. });
         if is_allowed {
             self.derived_now = count;
@@ -41,7 +42,13 @@ impl Model {
         outcome
     }
 
-    fn decide(&mut self, asked: &Reserve<'_>, names: &[Named], blocked: &[usize], derived: usize) -> ReserveOutcome {
+    fn decide(
+        &mut self,
+        asked: &Reserve<'_>,
+        names: &[Named],
+        blocked: &[usize],
+        owners: &[NamespaceId],
+    ) -> ReserveOutcome {
         if let Some(refusal) = self.refuse_limits(asked.namespace, names, blocked) {
             return refusal;
         }
@@ -76,9 +83,10 @@ impl Model {
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
         }
         let is_full = self.limits.iter().count() > self.config.limits_max as usize
-            || self.used(self.time(), asked.namespace, QuotaKind::DerivedLimits)
-                > self.quota(asked.namespace, QuotaKind::DerivedLimits);
-        if derived > 0 && is_full {
+            || owners.iter().any(|owner| {
+                self.used(self.time(), *owner, QuotaKind::DerivedLimits) > self.quota(*owner, QuotaKind::DerivedLimits)
+            });
+        if !owners.is_empty() && is_full {
             self.derived_now = 64;
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
         }

@@ -181,21 +181,30 @@ impl Model {
                 Named::Number(id) => Some(*id),
                 Named::Unknown(_) => None,
             };
-            let found = id.and_then(|id| self.limits.get(id)).filter(|limit| limit.namespace == namespace).cloned();
+            let found = id.and_then(|id| self.limits.get(id)).cloned();
+            let (owner, key) = match (&parts[place].limit, &found) {
+                (LimitRef::Key(key), _) => (namespace, key.clone()),
+                (LimitRef::Foreign(limit), _) => {
+                    let Some(owner) = self.namespaces.iter().position(|name| *name == limit.namespace) else {
+                        continue;
+                    };
+                    (NamespaceId(u16::try_from(owner).unwrap()), limit.key.clone())
+                }
+                (LimitRef::Id(_), Some(limit)) => (limit.namespace, limit.definition.key.clone()),
+                (LimitRef::Id(_), None) => continue,
+            };
             let before = found.as_ref().and_then(|limit| limit.derived);
             let exists = found.as_ref().is_some_and(|limit| limit.standing != LimitPhase::Deleted);
-            let is_current = before.is_some_and(|before| before.epoch == self.epoch(namespace));
-            if is_current || exists && before.is_none() || id.is_some() && found.is_none() {
+            let is_current = before.is_some_and(|before| before.epoch == self.epoch(owner));
+            if is_current || exists && before.is_none() {
                 continue;
             }
-            let key = match (&parts[place].limit, &found) {
-                (LimitRef::Key(key), _) => key.clone(),
-                (LimitRef::Id(_) | LimitRef::Foreign(_), Some(limit)) => limit.definition.key.clone(),
-                (LimitRef::Id(_) | LimitRef::Foreign(_), None) => continue,
-            };
-            let Some(followed) = self.followed(namespace, &key) else {
+            let followed = self.followed(owner, &key);
+            let Some(followed) = followed.filter(|it| owner == namespace || it.definition.shared) else {
                 if before.is_some() {
-                    *name = Named::Unknown(key);
+                    let name_of = |id: NamespaceId| &self.namespaces[usize::from(id.0)];
+                    let foreign = LimitKey::in_namespace(name_of(owner), &key);
+                    *name = Named::Unknown(foreign.seen_from(name_of(namespace)));
                 }
                 continue;
             };
@@ -210,8 +219,8 @@ impl Model {
                     continue;
                 }
             }
-            let mut limit = Limit::new(namespace, &followed.definition);
-            limit.derived = Some(Derived { template: followed.number, epoch: self.epoch(namespace) });
+            let mut limit = Limit::new(owner, &followed.definition);
+            limit.derived = Some(Derived { template: followed.number, epoch: self.epoch(owner) });
             limit.decided = self.decided();
             limit.pause = found.as_ref().and_then(|limit| limit.pause.clone());
             let id = match id {
