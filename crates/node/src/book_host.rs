@@ -20,9 +20,11 @@ use crate::space::{NO_SPACE, needs_space};
 
 /// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
 const OPERATION_EVENTS: usize = 8;
-/// Bytes of limit names charged as one more event. Bounds a log entry to about one megabyte, so that a slow link can
+/// Bytes of limits and jobs charged as one more event. Bounds a log entry to about one megabyte, so that a slow link can
 /// carry it in one message.
-const EVENT_BYTES: usize = 512;
+const EVENT_BYTES: usize = 384;
+/// Bytes charged for a limit by id, its amount included.
+const ID_BYTES: usize = 16;
 /// Records that the audit reads while it blocks writes. All earlier records are read beside the traffic.
 const RECORDS_LEFT: u64 = 1_000;
 
@@ -44,7 +46,7 @@ fn events(command: &Command<'_>) -> usize {
         let bytes = |part: &Part| match &part.limit {
             LimitRef::Key(key) => key.as_str().len(),
             LimitRef::Foreign(limit) => limit.namespace.as_str().len().saturating_add(limit.key.as_str().len()),
-            LimitRef::Id(_) => 0,
+            LimitRef::Id(_) => ID_BYTES,
         };
         let job = job.map_or(0, |job| job.as_str().len());
         (parts.iter().map(bytes).sum::<usize>().saturating_add(job) / EVENT_BYTES).saturating_add(1)

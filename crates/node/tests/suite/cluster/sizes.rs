@@ -65,7 +65,7 @@ async fn the_sizes_that_operators_are_told_are_right() {
 
     let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
     admit(&client, &FOUR).await;
-    sizes.compare("a reserve of four limits, many in an entry", taken(disk, "log/") - log, 75);
+    sizes.compare("a reserve of four limits, many in an entry", taken(disk, "log/") - log, 91);
     sizes.compare("a live lease of four limits", backed_up(&cluster, "snapshot/").await - snapshot, 95);
 
     let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
@@ -83,11 +83,11 @@ async fn the_sizes_that_operators_are_told_are_right() {
         leases.push(client.admit(&[("acme:usd", 100)]).await.lease);
     }
     sizes.compare("a live lease with a hold", backed_up(&cluster, "snapshot/").await - snapshot, 78);
-    sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 83);
+    sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 91);
     let journal = backed_up(&cluster, "journal/").await;
     for lease in leases {
         client.complete(lease, &[("acme:usd", 40)]).await;
     }
-    sizes.compare("a settlement in the journal", backed_up(&cluster, "journal/").await - journal, 119);
+    sizes.compare("a settlement in the journal", backed_up(&cluster, "journal/").await - journal, 127);
     assert!(sizes.0.is_empty(), "{:#?}", sizes.0);
 }

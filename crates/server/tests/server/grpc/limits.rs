@@ -20,7 +20,7 @@ async fn limits_are_put_read_listed_and_deleted() {
     let get = v1::GetLimitRequest { key: "a".into(), namespace: None };
     let limit = client.get_limit(get.clone()).await.unwrap().into_inner().limit.unwrap();
     assert_eq!(limit, listed[0]);
-    assert_eq!((limit.revision, limit.status(), limit.pending_decrease_to), (1, v1::LimitStatus::Active, None));
+    assert_eq!((limit.revision, limit.status(), limit.pending_decrease_to), (2, v1::LimitStatus::Active, None));
     let definition = limit.definition.unwrap();
     assert_eq!((definition.kind(), definition.overage()), (v1::LimitKind::Rolling, v1::Overage::Debt));
     assert_eq!((definition.capacity, definition.window_seconds), (Some(5), Some(60)));

@@ -193,7 +193,7 @@ async fn quotas_have_defaults_are_checked_recorded_and_shown_to_the_right_eyes()
     let team = Tenant::new(&keyed, "team").await;
     let (own, whole) = (get(&keyed, "team").await, get(&keyed, "default").await);
     assert_eq!((&own["vaults"]["quota"], &whole["vaults"]["quota"]), (&json!(6_553), &json!(65_536)));
-    assert_eq!((&own["limits"]["quota"], &whole["limits"]["quota"]), (&json!(104_857), &json!(1_048_576)));
+    assert_eq!((&own["limits"]["quota"], &whole["limits"]["quota"]), (&json!(1_000_000), &json!(10_000_000)));
     assert_eq!(own["keys"]["used"], 3);
     let path = "/v1/admin/quotas/team";
     let answer = keyed.ask(Some(&team.admin), "GET", path, "").await;
