@@ -26,7 +26,9 @@ impl Model {
     pub fn write(&mut self, write: &Write) -> WriteOutcome {
         let before = self.clone();
         self.try_write(write).unwrap_or_else(|error| {
-            *self = before;
+            // A put that finds the table full makes the sweep look further, also when it is undone.
+            let derived_now = self.derived_now;
+            *self = Model { derived_now, ..before };
             WriteOutcome::Refused(error)
         })
     }
