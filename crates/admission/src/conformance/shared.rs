@@ -42,7 +42,7 @@ pub async fn a_shared_limit_is_reserved_from_other_namespaces(harness: &impl Har
     let ReserveAnswer::Denied { limited_by, .. } = answer else { panic!("{answer:?}") };
     assert_eq!(limited_by, [foreign("gpt:slots")]);
     for unknown in [foreign("own:slots"), foreign("nobody:put:this")] {
-        let answer = reserve(harness, driver.lease(), &[unknown.clone()]).await;
+        let answer = reserve(harness, driver.lease(), std::slice::from_ref(&unknown)).await;
         assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(unknown)));
     }
     let actuals = vec![Amount { key: foreign("gpt:slots"), amount: 1 }];
