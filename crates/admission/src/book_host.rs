@@ -1,6 +1,7 @@
 //! The host of a Book, in memory or replicated, and the backend on top of it.
 
 mod keys;
+mod pages;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
-use crate::usage::{UsageCollector, UsageError, UsagePage, UsageQuery};
+use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// Runs a Book: in memory, or as the state machine of a replicated log.
@@ -96,9 +97,6 @@ pub trait BookHost: Send + Sync + 'static {
     /// Finishes pending requests and refuses new ones.
     fn shut_down(self: &Arc<Self>) -> impl Future<Output = ()> + Send;
 }
-
-/// Limits that a page reads while it holds the Book: about a tenth of a millisecond.
-const LIMITS_PIECE: usize = 100;
 
 /// A backend on a Book. Clones share the Book.
 pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<ProcessPlacement>>);
@@ -170,50 +168,6 @@ impl<H: BookHost> BookBackend<H> {
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
         let now = self.0.host.read_barrier().await?;
         Ok(self.0.host.with_book(|book| read(book, now)))
-    }
-
-    /// Reads a page of limits in pieces, so that neither the Book nor a thread of the runtime is held for long.
-    async fn limit_page(&self, namespace: NamespaceName, query: LimitQuery) -> Result<LimitPage, BackendError> {
-        let now = self.0.host.read_barrier().await?;
-        let LimitQuery { prefix, after, page_size } = query;
-        let page_size = page_size.clamp(1, PAGE_MAX);
-        let mut page = LimitPage { limits: Vec::new(), next: after };
-        loop {
-            let most = LIMITS_PIECE.min(page_size - page.limits.len());
-            let (limits, next) = self.0.host.with_book(|book| match book.namespace(&namespace) {
-                Some(namespace) => book.limit_page(now, namespace, (prefix.as_ref(), page.next.as_ref()), most),
-                None => (Vec::new(), None),
-            });
-            page.limits.extend(limits);
-            page.next = next;
-            if page.next.is_none() || page.limits.len() >= page_size {
-                return Ok(page);
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Reads limits with their usage in pieces, like [`limit_page`](BookBackend::limit_page). Other orders than by key read
-    /// all limits, and keep one page of them.
-    async fn usage_in_pieces(&self, namespace: NamespaceName, query: UsageQuery) -> Result<UsagePage, UsageError> {
-        query.check()?;
-        self.check_placement().map_err(BackendError::from)?;
-        let now = self.0.host.read_barrier().await?;
-        let mut collector = UsageCollector::new(&query);
-        let UsageQuery { prefix, after: mut next, .. } = query;
-        loop {
-            let most = collector.piece(LIMITS_PIECE);
-            let (piece, after) = self.0.host.with_book(|book| match book.namespace(&namespace) {
-                Some(namespace) => book.usage_page(now, namespace, (prefix.as_ref(), next.as_ref()), most),
-                None => (Vec::new(), None),
-            });
-            collector.add(piece);
-            next = after;
-            if let Some(page) = collector.finish(next.as_ref()) {
-                return Ok(page);
-            }
-            tokio::task::yield_now().await;
-        }
     }
 
     /// Reads an account after a read barrier.

@@ -19,7 +19,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// The invitations that nodes may still join with.
     fn invitations(&self) -> Answer<'_, Result<Vec<InvitationInfo>, ClusterError>>;
 
-    /// Revokes an invitation. [`ClusterError::Refused`] if there is none with this id.
+    /// Revokes an invitation. [`ClusterError::Refused`] if no invitation has this id.
     fn revoke_invitation(&self, id: InvitationId) -> Answer<'_, Result<(), ClusterError>>;
 
     /// Removes a node from the cluster.

@@ -197,7 +197,7 @@ impl Users {
         book
     }
 
-    /// Reserves of three defined limits and one derived key of so many.
+    /// Reserves of three defined limits and one derived key of `users`.
     fn draw(&mut self, users: u64) {
         let count = 1_000_000;
         let mut spent = Duration::ZERO;

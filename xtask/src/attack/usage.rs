@@ -14,7 +14,7 @@ const JUDGED_MIN: Duration = Duration::from_secs(10 * 60);
 const SLACK_BYTES: u64 = 128 << 20;
 const SLACK_PART: u64 = 4;
 
-/// What the nodes used, over time.
+/// Memory and disk of the nodes, over time.
 #[derive(Default)]
 pub(super) struct Usage {
     /// The time, the memory of the largest node, and the size of all folders.

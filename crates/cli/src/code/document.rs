@@ -65,7 +65,7 @@ impl Section {
         }
     }
 
-    /// What the list has, in a message.
+    /// The word for its items, in a message.
     pub(super) fn noun(self, count: usize) -> &'static str {
         match (self, count) {
             (Section::Limits, 1) => "limit",

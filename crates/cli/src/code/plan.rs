@@ -19,7 +19,7 @@ pub(super) struct Existing {
     pub(super) is_deleting: bool,
 }
 
-/// What to do with a definition.
+/// The change of a definition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Create { fields: Map<String, Value>, origin: Origin },
@@ -32,7 +32,7 @@ pub(super) enum Action {
 pub(super) struct Change {
     pub(super) name: Name,
     pub(super) action: Action,
-    /// The revision that the server must still have; 0 where there is none.
+    /// The revision that the server must still have; 0 if the definition does not exist.
     pub(super) expected_revision: u64,
 }
 
@@ -101,7 +101,7 @@ impl Plan {
         counts
     }
 
-    /// What would be deleted: `3 limits in default, 1 limit in team`. Empty if nothing would.
+    /// The number of definitions to be deleted: `3 limits in default, 1 limit in team`. Empty if nothing would.
     pub(super) fn deletions(&self) -> String {
         let mut counts: BTreeMap<(&str, Section), usize> = BTreeMap::new();
         for change in self.changes.iter().filter(|change| change.action == Action::Delete) {

@@ -73,7 +73,7 @@ impl Listed {
     }
 }
 
-/// What a server has under a key.
+/// The definition that a server has under a key.
 enum Found {
     Defined(Existing),
     /// A limit that a template derives, with its revision.
@@ -315,7 +315,7 @@ impl Remote {
         )))
     }
 
-    /// Who changed a definition last, as far as the caller may know.
+    /// The actor of the last change of a definition, as far as the caller may know.
     async fn last_change(&self, name: &Name) -> String {
         #[derive(Deserialize)]
         struct Log {

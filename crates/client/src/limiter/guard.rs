@@ -24,7 +24,7 @@ pub struct Guard {
     is_open: bool,
 }
 
-/// What the server said when it admitted a job.
+/// The answer of the server that admitted a job.
 pub(super) struct Admission {
     pub(super) reserved_at: UnixMs,
     pub(super) would_deny: Vec<LimitKey>,

@@ -199,7 +199,7 @@ impl Limit {
         self.flags.set(Flags::SHARED, definition.shared);
         self.flags.set(Flags::SHADOW, !definition.enforce);
         self.flags.set(Flags::KEEPS_DEBT, definition.overage == Overage::Debt);
-        // What a shadow limit let in above its capacity was in force.
+        // The amount that a shadow limit let in above its capacity was in force.
         let in_force = self.capacity.max(self.reserved());
         if self.is_shadow() || definition.capacity >= in_force || definition.capacity >= self.reserved() {
             self.capacity = definition.capacity;

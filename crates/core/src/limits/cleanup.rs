@@ -112,8 +112,8 @@ impl Limits {
     }
 
     /// Frees the limits that a command left deleted and without leases, and looks at the next few limits, so that those
-    /// without traffic are freed too. Runs after each command. What it frees depends on the state at `now` alone, never
-    /// on when a limit was last looked at.
+    /// without traffic are freed too. Runs after each command. It frees by the state at `now` alone, never by when a
+    /// limit was last looked at.
     pub(crate) fn sweep(&mut self, is_tick: bool) {
         let now = self.state.now();
         while let Some(slot) = self.freeable.pop() {

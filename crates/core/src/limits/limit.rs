@@ -59,7 +59,7 @@ pub(crate) struct Limit {
 
 const _: () = assert!(size_of::<Limit>() == 104);
 
-/// What a limit holds: amounts by expiry, or for a credit limit the cached accounts.
+/// The content of a limit: amounts by expiry, or for a credit limit the cached accounts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Held {
     Amounts(Timeline),

@@ -24,7 +24,7 @@ fn a_paused_limit_refuses_new_leases_with_the_rest_of_the_pause_and_leaves_no_tr
     let lease = test.lease();
     assert_eq!(test.reserve(lease, &[("tpm", 1), ("rpm", 1)]), paused(1, 3_800));
     assert_eq!((test.reserved("rpm"), test.reserved("tpm"), test.state(lease)), (1, 0, None));
-    // What was reserved before the pause is repeated and settles as usual.
+    // A lease from before the pause is repeated and settles as usual.
     assert_eq!(test.reserve(before, &[("rpm", 1)]), exists(START));
     test.settle(before, &[("rpm", 2)]);
     test.take(&[("tpm", 1)]);

@@ -1,13 +1,14 @@
 //! Shared limits: reserved from other namespaces, read and changed in their own only.
 
 use earmark_core::{
-    CompleteOutcome, CreditTerms, Definition, DefinitionError, InvalidParts, Kind, LeaseState, LimitId, LimitOutcome,
-    NamespaceId, OverageHow, ReserveOutcome,
+    CompleteOutcome, CreditTerms, Definition, DefinitionError, InvalidParts, Kind, LeaseState, LimitId, LimitKey,
+    LimitOutcome, NamespaceId, OverageHow, QuotaKind, ReserveOutcome, Template,
 };
 
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::step::{by_id, by_key, key};
 use crate::support::test_book::{TestBook, concurrency, rolling};
+use crate::templates::{delete_if, pattern, put, put_if};
 
 fn shared(definition: Definition) -> Definition {
     Definition { shared: true, ..definition }
@@ -179,4 +180,42 @@ fn credit_cannot_be_shared() {
     let LimitOutcome::Invalid(error) = test.put(shared(definition)) else { panic!("credit was shared") };
     assert_eq!(error.to_string(), "shared: found true, allowed is false for a limit of kind credit");
     assert_eq!(error, DefinitionError::SharedCredit);
+}
+
+#[test]
+fn a_shared_template_derives_for_other_namespaces_at_its_owners_expense() {
+    let mut test = TestBook::new();
+    let limit = |capacity, shared| {
+        let definition = Definition { key: pattern("user:{user}"), shared, ..rolling("any", capacity, 60) };
+        Template::new(definition).unwrap()
+    };
+    put_if(&mut test, limit(10, true), None);
+    test.namespace = test.open("team");
+    put(&mut test, "{any}:{other}", 100);
+    test.take(&[("!default:user:ann", 6)]);
+    test.denied(&[("!default:user:ann", 5)]);
+    let quotas = |test: &TestBook, namespace| {
+        let used = test.book.quotas(test.now(), namespace);
+        used.iter().find(|usage| usage.kind == QuotaKind::DerivedLimits).unwrap().used
+    };
+    assert_eq!((quotas(&test, NamespaceId::DEFAULT), quotas(&test, test.namespace)), (1, 0));
+    // A changed capacity holds for every namespace with the next decision, and a template that is no longer shared, or
+    // is gone, is unknown elsewhere at once, also for limits that are live.
+    let team = test.namespace;
+    for (template, expected) in [(Some(limit(12, true)), true), (Some(limit(12, false)), false), (None, false)] {
+        test.namespace = NamespaceId::DEFAULT;
+        match template {
+            Some(template) => _ = put_if(&mut test, template, None),
+            None => _ = delete_if(&mut test, "user:{user}", None),
+        }
+        test.namespace = team;
+        let lease = test.lease();
+        let outcome = test.reserve(lease, &[("!default:user:ann", 5)]);
+        match expected {
+            true => assert!(matches!(outcome, ReserveOutcome::Created { .. }), "{outcome:?}"),
+            false => assert_eq!(outcome, ReserveOutcome::UnknownLimit { requirement: 0 }),
+        }
+    }
+    // The name of a limit of another namespace is no key of a template of one's own.
+    assert_eq!(test.book.template_of(team, &LimitKey::parse_qualified("!default:user").unwrap()), None);
 }

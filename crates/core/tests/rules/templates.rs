@@ -11,7 +11,7 @@ use crate::support::forge::replace;
 use crate::support::step::{Step, key};
 use crate::support::test_book::{TestBook, concurrency, rolling};
 
-fn pattern(text: &str) -> LimitKey {
+pub(super) fn pattern(text: &str) -> LimitKey {
     LimitKey::pattern(text).unwrap()
 }
 
@@ -31,7 +31,7 @@ fn credit_template() -> Template {
     Template::new(Definition::new(pattern("{tenant}:usd"), Kind::Credit(terms), 0)).unwrap()
 }
 
-fn put_if(test: &mut TestBook, template: Template, expected_revision: Option<u64>) -> TemplateOutcome {
+pub(super) fn put_if(test: &mut TestBook, template: Template, expected_revision: Option<u64>) -> TemplateOutcome {
     let step = Step::PutTemplate { namespace: test.namespace, template: Box::new(template), expected_revision };
     match test.apply(&step) {
         Outcome::Template(outcome) => outcome,
@@ -39,14 +39,14 @@ fn put_if(test: &mut TestBook, template: Template, expected_revision: Option<u64
     }
 }
 
-fn put(test: &mut TestBook, text: &str, capacity: u64) -> u64 {
+pub(super) fn put(test: &mut TestBook, text: &str, capacity: u64) -> u64 {
     match put_if(test, template(text, capacity), None) {
         TemplateOutcome::Changed { revision } => revision,
         other => panic!("{text}: {other:?}"),
     }
 }
 
-fn delete_if(test: &mut TestBook, text: &str, expected_revision: Option<u64>) -> TemplateOutcome {
+pub(super) fn delete_if(test: &mut TestBook, text: &str, expected_revision: Option<u64>) -> TemplateOutcome {
     let step = Step::DeleteTemplate { namespace: test.namespace, key: pattern(text), expected_revision };
     match test.apply(&step) {
         Outcome::Template(outcome) => outcome,
@@ -597,42 +597,4 @@ fn a_snapshot_with_a_derived_limit_of_another_template_or_of_the_future_is_refus
     assert!(is_refused(replace(&bytes, b"user:u1:rpm", b"else:u1:rpm")), "of no template");
     let second = u32::try_from(test.now().get() / 1_000).unwrap();
     assert!(is_refused(replace(&bytes, &second.to_le_bytes(), &(second + 1).to_le_bytes())), "decided in the future");
-}
-
-#[test]
-fn a_shared_template_derives_for_other_namespaces_at_its_owners_expense() {
-    let mut test = TestBook::new();
-    let shared = |capacity, shared| {
-        let definition = Definition { key: pattern("user:{user}"), shared, ..rolling("any", capacity, 60) };
-        Template::new(definition).unwrap()
-    };
-    put_if(&mut test, shared(10, true), None);
-    test.namespace = test.open("team");
-    put(&mut test, "{any}:{other}", 100);
-    test.take(&[("!default:user:ann", 6)]);
-    test.denied(&[("!default:user:ann", 5)]);
-    let quotas = |test: &TestBook, namespace| {
-        let used = test.book.quotas(test.now(), namespace);
-        used.iter().find(|usage| usage.kind == QuotaKind::DerivedLimits).unwrap().used
-    };
-    assert_eq!((quotas(&test, NamespaceId::DEFAULT), quotas(&test, test.namespace)), (1, 0));
-    // A changed capacity holds for every namespace with the next decision, and a template that is no longer shared, or
-    // is gone, is unknown elsewhere at once, also for limits that are live.
-    let team = test.namespace;
-    for (template, expected) in [(Some(shared(12, true)), true), (Some(shared(12, false)), false), (None, false)] {
-        test.namespace = NamespaceId::DEFAULT;
-        match template {
-            Some(template) => _ = put_if(&mut test, template, None),
-            None => _ = delete_if(&mut test, "user:{user}", None),
-        }
-        test.namespace = team;
-        let lease = test.lease();
-        let outcome = test.reserve(lease, &[("!default:user:ann", 5)]);
-        match expected {
-            true => assert!(matches!(outcome, ReserveOutcome::Created { .. }), "{outcome:?}"),
-            false => assert_eq!(outcome, ReserveOutcome::UnknownLimit { requirement: 0 }),
-        }
-    }
-    // The name of a limit of another namespace is no key of a template of one's own.
-    assert_eq!(test.book.template_of(team, &LimitKey::parse_qualified("!default:user").unwrap()), None);
 }

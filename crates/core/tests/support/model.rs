@@ -275,7 +275,7 @@ impl Model {
         self.limits[limit].capacity.saturating_sub(self.reserved(self.time(), limit))
     }
 
-    /// What a decision may add. A shadow limit decides as if it had the largest capacity.
+    /// The amount that a decision may add. A shadow limit decides as if it had the largest capacity.
     fn room(&self, limit: LimitId) -> u64 {
         let is_shadow = !self.limits[limit].definition.enforce;
         if is_shadow { u64::MAX - self.reserved(self.time(), limit) } else { self.available(limit) }

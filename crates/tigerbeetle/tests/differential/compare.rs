@@ -74,7 +74,7 @@ pub fn usage(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
     if book == ledger { Ok(()) } else { Err(differ(&book, &ledger)) }
 }
 
-/// What is reserved and owed of a derived limit. The Book shows the capacity of its last decision, TigerBeetle that of
+/// The reserved amount and the debt of a derived limit. The Book shows the capacity of its last decision, TigerBeetle that of
 /// its next one.
 pub fn used(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
     let used = |usage: Option<Usage>| usage.map(|usage| (usage.reserved, usage.debt));

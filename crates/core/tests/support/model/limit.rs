@@ -262,7 +262,7 @@ impl Limit {
 
     /// Applies a definition while this much is reserved.
     pub fn define(&mut self, definition: &Definition, reserved: u64) {
-        // What a shadow limit let in is in force when it is enforced.
+        // The amount that a shadow limit let in is in force when it is enforced.
         self.capacity = self.capacity.max(reserved);
         self.definition = definition.clone();
         self.standing = LimitPhase::Decreasing;

@@ -95,6 +95,11 @@ async fn an_admin_of_the_server_lists_and_writes_limits_of_every_namespace() {
     assert_eq!(state["last_committed_sequence"], 1);
     // Vaults of other namespaces stay closed, and so is everything to an admin of one namespace.
     keyed.ask(Some(&keyed.root), "POST", "/v1/write", &put(2, json!("main"))).await.problem(403, "forbidden");
+    for operation in [json!({"open_vault": {"vault": "eu"}}), json!({"retire_client": {"client_id": "ops"}})] {
+        let write = json!({"namespace": "team", "client_id": "ops", "sequence": 2, "operations": [operation]});
+        let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/write", &write.to_string()).await;
+        assert_eq!(answer.problem(403, "forbidden"), "namespace: found team, this key belongs to namespace default");
+    }
     let reader = keyed.key(Role::Reader, "default").await;
     for key in [&team, &reader] {
         for path in ["/v1/admin/limits?namespace=other", "/v1/usage?namespace=other"] {
