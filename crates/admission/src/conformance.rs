@@ -119,12 +119,11 @@ macro_rules! conformance_of_limits {
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
             a_shared_limit_is_reserved_from_other_namespaces,
-            a_paused_limit_refuses_until_it_is_resumed,
         );
     };
 }
 
-/// Generates a test for every case about limits that templates derive.
+/// Generates a test for every case about templates and pauses. A store of limits has to read both from the Book.
 #[macro_export]
 macro_rules! conformance_of_templates {
     ($harness:path) => {
@@ -136,6 +135,7 @@ macro_rules! conformance_of_templates {
             the_keys_of_a_deleted_template_are_unknown_at_once,
             of_two_templates_the_leftmost_literal_wins,
             a_credit_template_pays_from_the_account_of_its_key,
+            a_paused_limit_refuses_until_it_is_resumed,
         );
     };
 }
