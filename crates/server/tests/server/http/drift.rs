@@ -42,7 +42,8 @@ impl Drift {
 
     /// Sends a request and checks its response. `name` fills the parameter of `path`.
     async fn ask(&mut self, server: &TestServer, method: &str, path: &str, name: &str, body: &Value) -> Value {
-        let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
+        let filled = path.replace("{invitation_id}", name).replace("{key}", if name.is_empty() { "a" } else { name });
+        let filled = filled.replace("{lease_id}", name).replace("{client_id}", name);
         let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
         let filled = filled.replace("{namespace}", if name.is_empty() { "team" } else { name });
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
@@ -68,6 +69,7 @@ impl Drift {
 
 const LIMITS: &str = "/v1/admin/limits";
 const LIMIT: &str = "/v1/admin/limits/{key}";
+const PAUSE: &str = "/v1/admin/limits/{key}/pause";
 const USAGE: &str = "/v1/admin/limits/{key}/usage";
 const LIST_USAGE: &str = "/v1/usage";
 const TEMPLATES: &str = "/v1/admin/templates";
@@ -88,7 +90,8 @@ const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 13] = [
+const WITH_BODY: [(&str, &str); 14] = [
+    ("POST", PAUSE),
     ("PUT", TEMPLATES),
     ("PUT", QUOTAS),
     ("POST", KEYS),
@@ -154,6 +157,20 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     }
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
     templates(drift, server).await;
+    for (name, for_ms) in [("a", 1_000), ("a", 0), ("gone", 1_000)] {
+        drift.ask(server, "POST", PAUSE, name, &json!({"for_ms": for_ms})).await;
+    }
+    drift.ask(server, "PUT", QUOTAS, "default", &json!({"derived_limits": 0, "templates": 9})).await;
+    drift
+        .ask(
+            server,
+            "PUT",
+            TEMPLATES,
+            "",
+            &json!({"key": "p:{x}", "kind": "rolling", "capacity": 2, "window_seconds": 60}),
+        )
+        .await;
+    drift.ask(server, "POST", PAUSE, "p:1", &json!({"for_ms": 1_000})).await;
     drift.ask(server, "DELETE", LIMIT, "a", &none).await;
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 0, "leases": 0})).await;
     drift.ask(server, "GET", QUOTAS, "default", &none).await;
@@ -308,6 +325,7 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
         drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
+        drift.ask(&server, "POST", PAUSE, "a", &json!({"for_ms": 1_000})).await;
         drift.ask(&server, "PUT", QUOTAS, "team", &json!({"limits": 1})).await;
         let template = json!({"key": "a:{b}", "kind": "rolling", "capacity": 2, "window_seconds": 60});
         drift.ask(&server, "PUT", TEMPLATES, "", &template).await;

@@ -208,7 +208,7 @@ async fn quotas_have_defaults_are_checked_recorded_and_shown_to_the_right_eyes()
     set(&keyed, "team", json!({"limits": 7, "vaults": 1})).await;
     let log = keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.json();
     let entry = log["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "quotas").unwrap();
-    assert_eq!(entry["summary"], "set_quotas limits 104857 to 7, vaults 6553 to 1");
+    assert_eq!(entry["summary"], "set_quotas limits 1000000 to 7, vaults 6553 to 1");
     assert_eq!(entry["namespace"], "team");
 
     let metrics = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
