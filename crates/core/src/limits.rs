@@ -139,6 +139,8 @@ pub(crate) struct Limits {
     patterns: Vec<Branch>,
     /// Derived limits by namespace and template.
     live: Vec<Vec<u32>>,
+    /// Whether any namespace ever had a template. Without one a reserve does not look for them.
+    has_templates: bool,
     /// How to take back the limits that the reserve being applied derived.
     undo_derived: Vec<UndoLimit>,
     /// How to take back the revisions that it gave to live limits, by the index of the requirement.
@@ -238,6 +240,7 @@ impl Limits {
             derived: Vec::new(),
             patterns: Vec::new(),
             live: Vec::new(),
+            has_templates: false,
             undo_derived: Vec::new(),
             undo_revised: Vec::new(),
             derived_now: 0,

@@ -108,7 +108,7 @@ impl<H: BookHost> Parts<H> {
     }
 
     /// Refuses a definition of another kind than its template while the derived limit is in use. The Book does not know
-    /// what another enforcer has reserved.
+    /// the amounts that TigerBeetle has reserved.
     async fn check_kind_of_derived(
         &self,
         namespace: &NamespaceName,

@@ -33,6 +33,9 @@ impl Limits {
     /// Lets the requirements that follow templates name limits: those that are missing are derived, and those of an
     /// older revision take the new one. [`Limits::end_derivation`] keeps both or takes them back.
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
+        if !self.has_templates {
+            return;
+        }
         let is_settled = |limit: &Limit| match limit.template() {
             Some(_) => limit.revision == self.templates_revision(limit.namespace),
             None => matches!(limit.phase, Phase::Active | Phase::Decreasing),

@@ -166,7 +166,8 @@ impl Limits {
                 Some(_) | None => is_refused = true,
             }
         }
-        is_refused |= resolved.iter().any(|part| self.state.is_paused(part.limit, now));
+        is_refused |=
+            !self.state.pauses.is_empty() && resolved.iter().any(|part| self.state.is_paused(part.limit, now));
         if is_refused {
             return self.refuse_by_name(now, command, resolved);
         }

@@ -226,6 +226,7 @@ impl Limits {
         self.version = self.version.wrapping_add(1);
         if let Some(space) = self.state.templates.get_mut(usize::from(namespace.0)) {
             Arc::make_mut(space).changed = revision;
+            self.has_templates = true;
         }
     }
 
