@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, InvalidWrite, LeaseId,
-    LimitKey, NamespaceName, Principal, Usage, VaultName, WriteError,
+    LimitKey, NamespaceName, Principal, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
@@ -24,6 +24,34 @@ pub trait Credits: Send + Sync + 'static {
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
+
+    /// Holds more for each lease, all amounts or none: the first step of an extension. A lease with a hold that has
+    /// ended is `Ended`. A refusal is remembered with its number. Answers are in request order.
+    fn grow(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<GrowRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        drop(actor);
+        Box::pin(std::future::ready(requests.iter().map(|_| Err(cannot_extend())).collect()))
+    }
+
+    /// Returns what [`grow`](Credits::grow) held under a number, because the limits denied or refused the extension.
+    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
+        drop((actor, request));
+        Box::pin(std::future::ready(Err(cannot_extend())))
+    }
+
+    /// Moves the ends of the holds of each lease and records its usage: the last step of an extension. Answers are in
+    /// request order.
+    fn renew(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<RenewRequest>,
+    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+        drop(actor);
+        Box::pin(std::future::ready(requests.iter().map(|_| Err(cannot_extend())).collect()))
+    }
 
     /// Charges the cost of each lease and releases the rest of its hold. An unknown lease is marked as ended, so that a
     /// hold that arrives later is refused. Answers are in request order. `actor` is recorded as in a hold.
@@ -148,6 +176,67 @@ pub enum HoldAnswer {
         why: CreditShortage,
     },
     /// The hold was settled or released: the lease has ended.
+    Ended,
+}
+
+fn cannot_extend() -> BackendError {
+    BackendError::Failed("this credit store cannot extend holds".into())
+}
+
+/// Holds more credit for a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrowRequest {
+    /// The namespace of the vaults and of the lease.
+    pub namespace: NamespaceName,
+    /// The lease, which is allowed.
+    pub lease: LeaseId,
+    /// The number of the extension.
+    pub number: u32,
+    /// The holds to add, ordered by key; may be empty, keys unique.
+    pub holds: Vec<HoldPart>,
+}
+
+/// Returns the growth of one extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShrinkRequest {
+    /// The namespace of the vaults and of the lease.
+    pub namespace: NamespaceName,
+    /// The lease.
+    pub lease: LeaseId,
+    /// The number of the extension.
+    pub number: u32,
+    /// Whether the number stays free, so that a later [`grow`](Credits::grow) with it holds again.
+    pub is_free: bool,
+}
+
+/// Moves the ends of the holds of a lease and records its usage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RenewRequest {
+    /// The namespace of the vaults and of the lease.
+    pub namespace: NamespaceName,
+    /// The lease.
+    pub lease: LeaseId,
+    /// The number of the extension.
+    pub number: u32,
+    /// When the lease was reserved, which bounds its end.
+    pub reserved_at: UnixMs,
+    /// Whether to move the ends.
+    pub renew: bool,
+    /// The usage by key of a credit limit. The largest report of a key counts.
+    pub used: Vec<Amount>,
+}
+
+/// The holds of a lease after an extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RenewAnswer {
+    /// All holds are alive.
+    Alive {
+        /// When the first of them ends; `None` without holds.
+        ends_at: Option<UnixMs>,
+        /// Keys whose usage exceeds the hold.
+        above: Vec<LimitKey>,
+    },
+    /// A hold has ended.
     Ended,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{Config, JobId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
 
-use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, ReserveAnswer, Stats};
+use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, ExtendAnswer, LeaseView, ReserveAnswer, Stats};
 
 /// Enforces rolling and concurrency limits, in a Book or in TigerBeetle. It registers every lease, credit-only leases
 /// included, with a fingerprint of all requirements.
@@ -14,6 +14,12 @@ pub trait Limits: Send + Sync + 'static {
     /// Reserves the limits of each lease, all or none. Credit requirements are registered but not held. Answers are in
     /// request order.
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
+
+    /// Extends each lease, all or nothing, and decides about its number. Credit amounts are registered but not held.
+    /// Answers are in request order; their end is that of concurrency reservations.
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+        Box::pin(std::future::ready(requests.iter().map(|_| Ok(ExtendAnswer::unsupported())).collect()))
+    }
 
     /// Reports the actual usage of each lease, without credit. Keys that the lease did not reserve are ignored and
     /// named in the answer. Answers are in request order.
@@ -111,6 +117,23 @@ pub struct LimitsReserve {
     pub job: Option<JobId>,
     /// 1 to 32 requirements in any order, those on credit included. Keys are unique.
     pub requirements: Vec<Amount>,
+}
+
+/// Extends a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsExtend {
+    /// The namespace of the limits and of the lease.
+    pub namespace: NamespaceName,
+    /// The lease that was allowed.
+    pub lease: LeaseId,
+    /// The number of the extension.
+    pub number: u32,
+    /// Up to 32 amounts to take in any order, those on credit included. Keys are unique.
+    pub add: Vec<Amount>,
+    /// Up to 32 amounts that are used for certain, those on credit included. Keys are unique.
+    pub used: Vec<Amount>,
+    /// Whether to move the ends of its concurrency reservations.
+    pub renew: bool,
 }
 
 /// Reports the actual usage of a lease.

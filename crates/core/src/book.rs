@@ -2,6 +2,7 @@
 
 pub(crate) mod codec;
 mod command;
+mod extend;
 mod journal;
 mod key;
 mod limit;
@@ -18,6 +19,7 @@ pub use command::{
     Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId,
     LimitRef, NamespaceId, Part, PauseLimit, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
+pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, Extension, InvalidExtend};
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
     QuotaChange, QuotaEntry, Replaced, SettleEntry, Transaction,
