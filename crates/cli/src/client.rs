@@ -26,8 +26,8 @@ const CA_FILE: &str = "EARMARK_CA_FILE";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds to wait for a response: longer than a server takes to report its own timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
-/// Bytes of one response: more than a list of the 1,048,576 limits that a server can hold.
-const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// Bytes of one response: 64 MiB, more than the largest page of any list.
+const ANSWER_BYTES_MAX: usize = 1 << 26;
 
 /// The options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]

@@ -17,7 +17,7 @@ use crate::execute::{self, NAMESPACE_NOT_FOUND};
 
 body! {
     pub(super) struct QuotasBody {
-        /// Limits, deleted ones included.
+        /// Limits, deleted ones included until nothing names them.
         limits: Option<QuotaCount>,
         /// Limits derived from templates.
         derived_limits: Option<QuotaCount>,
