@@ -11,6 +11,7 @@ use earmark_core::{
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
+use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::pauses::PauseLimitRequest;
 use crate::quotas::{QuotaError, describe_quota};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
@@ -237,56 +238,6 @@ pub struct CompleteRequest {
     pub job: Option<JobId>,
     /// Up to 32 amounts in any order; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
-}
-
-/// Changes a live lease, all or nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExtendRequest {
-    /// The namespace of the limits and of the lease.
-    pub namespace: NamespaceName,
-    /// The lease that was allowed.
-    pub lease: LeaseId,
-    /// 1 for the first extension, then one more than the last; at most [`EXTENSIONS_MAX`](earmark_core::EXTENSIONS_MAX).
-    pub number: u32,
-    /// Up to 32 amounts to take, in any order. Keys are unique.
-    pub add: Vec<Amount>,
-    /// Up to 32 amounts that are used for certain, in any order; 0 is allowed. Keys are unique.
-    pub used: Vec<Amount>,
-    /// Whether to move the ends of its concurrency and credit reservations.
-    pub renew: bool,
-}
-
-/// The answer to an extension. A denial is an answer, not an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExtendAnswer {
-    /// The lease is extended, by this request or by an earlier one with the same number.
-    Extended {
-        /// When the first of its concurrency and credit reservations ends, if it has any.
-        ends_at: Option<UnixMs>,
-        /// A note for the caller, such as the keys that were ignored.
-        message: Option<String>,
-    },
-    /// A limit lacks room. Nothing changed, and this number stays denied.
-    Denied {
-        /// When the next number may succeed; a minute if it never can.
-        retry_after_ms: u64,
-        /// The limits without room, the one that frees up last first.
-        limited_by: Vec<LimitKey>,
-        /// Whether an amount exceeds the capacity of its limit.
-        never: bool,
-    },
-    /// The request was refused before room was checked, or credit is missing. Nothing changed.
-    Refused(Refusal),
-}
-
-impl ExtendAnswer {
-    /// The refusal of a backend that cannot extend leases.
-    #[must_use]
-    pub fn unsupported() -> ExtendAnswer {
-        let message =
-            "extension: this server's storage cannot extend leases; use one that keeps them in the Book".into();
-        ExtendAnswer::Refused(Refusal::InvalidRequest { message })
-    }
 }
 
 /// Creates a limit or changes its definition.

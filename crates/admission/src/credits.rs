@@ -25,25 +25,28 @@ pub trait Credits: Send + Sync + 'static {
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
 
-    /// Holds more for each lease, all amounts or none: the first step of an extension. A lease with a hold that has
-    /// ended is `Ended`. A refusal is remembered with its number. Answers are in request order.
+    /// Holds more for each lease, all amounts or none: the first step of an extension. The limits judge the number, so
+    /// gaps are allowed, and a number below the last one answers `Held` and changes nothing. A repeated number holds
+    /// nothing more. A lease without holds gets its first ones. A refusal is not remembered: the limits do that.
+    /// Answers are in request order.
     fn grow(
         &self,
         actor: Option<Actor>,
         requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
         drop(actor);
         Box::pin(std::future::ready(requests.iter().map(|_| Err(cannot_extend())).collect()))
     }
 
-    /// Returns what [`grow`](Credits::grow) held under a number, because the limits denied or refused the extension.
+    /// Returns the growth of a number that the limits denied or refused. The next [`grow`](Credits::grow) with this
+    /// number holds again. Nothing changes if [`renew`](Credits::renew) confirmed the growth, or nothing was grown.
     fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
         drop((actor, request));
         Box::pin(std::future::ready(Err(cannot_extend())))
     }
 
-    /// Moves the ends of the holds of each lease and records its usage: the last step of an extension. Answers are in
-    /// request order.
+    /// Confirms the growth of each lease, moves the ends of its holds and records its usage: the last step of an
+    /// extension, which the limits have accepted. A repeated number answers the same ends. Answers are in request order.
     fn renew(
         &self,
         actor: Option<Actor>,
@@ -192,8 +195,26 @@ pub struct GrowRequest {
     pub lease: LeaseId,
     /// The number of the extension.
     pub number: u32,
-    /// The holds to add, ordered by key; may be empty, keys unique.
+    /// The holds to add, ordered by key; may be empty, keys unique. With none, only the ends are checked.
     pub holds: Vec<HoldPart>,
+}
+
+/// The answer to [`GrowRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrowAnswer {
+    /// All amounts are held, and all holds of the lease are alive. A lease without holds is alive.
+    Held,
+    /// Nothing more is held.
+    Refused {
+        /// The credit limit of the account with too little; the first by key.
+        key: LimitKey,
+        /// The state of the account.
+        why: CreditShortage,
+    },
+    /// The lease was settled or released, or a hold of it has ended.
+    Ended,
+    /// This number was grown with other holds.
+    Differs,
 }
 
 /// Returns the growth of one extension.
@@ -205,12 +226,12 @@ pub struct ShrinkRequest {
     pub lease: LeaseId,
     /// The number of the extension.
     pub number: u32,
-    /// Whether the number stays free, so that a later [`grow`](Credits::grow) with it holds again.
-    pub is_free: bool,
+    /// The holds that [`grow`](Credits::grow) added.
+    pub holds: Vec<HoldPart>,
 }
 
-/// Moves the ends of the holds of a lease and records its usage.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Confirms an extension: moves the ends of the holds of a lease and records its usage.
+#[derive(Clone, Debug)]
 pub struct RenewRequest {
     /// The namespace of the vaults and of the lease.
     pub namespace: NamespaceName,
@@ -218,12 +239,39 @@ pub struct RenewRequest {
     pub lease: LeaseId,
     /// The number of the extension.
     pub number: u32,
+    /// The growth of this number. It is held again if a copy of the request returned it meanwhile.
+    pub holds: Vec<HoldPart>,
     /// When the lease was reserved, which bounds its end.
     pub reserved_at: UnixMs,
     /// Whether to move the ends.
     pub renew: bool,
-    /// The usage by key of a credit limit. The largest report of a key counts.
+    /// The usage by key. The largest report of a key counts. Keys without a hold are ignored.
     pub used: Vec<Amount>,
+    /// The timeouts of the limits.
+    pub timeouts: Timeouts,
+}
+
+/// The timeouts of credit limits as they are defined now.
+#[derive(Clone)]
+pub struct Timeouts(Arc<dyn Fn(&LimitKey) -> Option<u32> + Send + Sync>);
+
+impl Timeouts {
+    /// Timeouts in seconds by key; `None` if the limit was deleted. Then a hold keeps its own duration.
+    pub fn new(of: impl Fn(&LimitKey) -> Option<u32> + Send + Sync + 'static) -> Timeouts {
+        Timeouts(Arc::new(of))
+    }
+
+    /// The timeout of a limit in seconds; `None` if it was deleted.
+    #[must_use]
+    pub fn seconds(&self, key: &LimitKey) -> Option<u32> {
+        (self.0)(key)
+    }
+}
+
+impl std::fmt::Debug for Timeouts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Timeouts")
+    }
 }
 
 /// The holds of a lease after an extension.
@@ -233,10 +281,19 @@ pub enum RenewAnswer {
     Alive {
         /// When the first of them ends; `None` without holds.
         ends_at: Option<UnixMs>,
-        /// Keys whose usage exceeds the hold.
+        /// Keys of `used` without a hold.
+        ignored: Vec<LimitKey>,
+        /// Keys of `used` whose amount exceeds the hold.
         above: Vec<LimitKey>,
     },
-    /// A hold has ended.
+    /// The growth was returned by a copy of the request, and the account has too little by now.
+    Refused {
+        /// The credit limit of that account.
+        key: LimitKey,
+        /// The state of the account.
+        why: CreditShortage,
+    },
+    /// The lease was settled or released, or a hold of it has ended.
     Ended,
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Config, JobId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use earmark_core::{Config, CreditShortage, JobId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
 
-use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, ExtendAnswer, LeaseView, ReserveAnswer, Stats};
+use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, Refusal, ReserveAnswer, Stats};
+use crate::extend::ExtendAnswer;
 
 /// Enforces rolling and concurrency limits, in a Book or in TigerBeetle. It registers every lease, credit-only leases
 /// included, with a fingerprint of all requirements.
@@ -16,7 +17,8 @@ pub trait Limits: Send + Sync + 'static {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
 
     /// Extends each lease, all or nothing, and decides about its number. Credit amounts are registered but not held.
-    /// Answers are in request order; their end is that of concurrency reservations.
+    /// Answers are in request order; their end is that of concurrency reservations. A refusal for want of credit is
+    /// remembered with its number and repeated.
     fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
         Box::pin(std::future::ready(requests.iter().map(|_| Ok(ExtendAnswer::unsupported())).collect()))
     }
@@ -134,6 +136,24 @@ pub struct LimitsExtend {
     pub used: Vec<Amount>,
     /// Whether to move the ends of its concurrency reservations.
     pub renew: bool,
+    /// What the credit store said about `add`.
+    pub credit: CreditStep,
+}
+
+/// What the credit store said about an extension, before the limits decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreditStep {
+    /// The credit is held, or none is asked for.
+    Held,
+    /// The extension is refused with this, unless the limits have a refusal that comes first. The number stays free.
+    Blocked(Refusal),
+    /// Credit is missing. Unless the limits refuse the extension, nothing is taken and its number stays denied.
+    Short {
+        /// The credit limit of the account with too little.
+        key: LimitKey,
+        /// The state of the account.
+        why: CreditShortage,
+    },
 }
 
 /// Reports the actual usage of a lease.
