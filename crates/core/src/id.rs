@@ -12,7 +12,7 @@ pub(crate) mod pattern;
 
 pub use actor::Actor;
 pub use api_key::{API_KEY_PREFIX, INVITATION_PREFIX, LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
-pub use label::{EntryPurpose, Id128, Label, LeaseScope, LimitScope, id128, id128_with};
+pub use label::{EntryPurpose, GrowthAttempt, Id128, Label, LeaseScope, LimitScope, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{
     AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError, NameRule,

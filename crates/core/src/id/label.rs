@@ -107,10 +107,37 @@ pub enum EntryPurpose<'a> {
     Hold(LeaseId, &'a LimitKey),
     /// The settlement of a lease.
     Settle(LeaseId, &'a LimitKey),
-    /// The release of a hold.
+    /// The release of a hold, or its settlement at its timeout.
     Release(LeaseId, &'a LimitKey),
+    /// The growth of a hold by an extension.
+    Extend(LeaseId, GrowthAttempt, &'a LimitKey),
+    /// The return of a growth, because the limits refused the extension.
+    Return(LeaseId, GrowthAttempt, &'a LimitKey),
+    /// The settlement of a lease after the timeout of its hold.
+    Late(LeaseId, &'a LimitKey),
+    /// The first hold or the end of a lease that holds nothing, after this many earlier ones were returned.
+    First(LeaseId, u32),
     /// A write with an idempotency key.
     Key(&'a IdempotencyKey),
+}
+
+/// One attempt to hold more for an extension.
+#[derive(Clone, Copy, Debug)]
+pub struct GrowthAttempt {
+    /// The number of the extension.
+    pub number: u32,
+    /// How often a growth of this number was returned.
+    pub attempt: u32,
+}
+
+impl fmt::Display for GrowthAttempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A key may begin with digits and a colon, so the separator is a dot.
+        match self.attempt {
+            0 => write!(f, "{}", self.number),
+            attempt => write!(f, "{}.{attempt}", self.number),
+        }
+    }
 }
 
 impl Label<'_> {
@@ -173,6 +200,10 @@ impl fmt::Display for EntryPurpose<'_> {
             EntryPurpose::Hold(lease, key) => write!(f, "hold:{lease}:{key}"),
             EntryPurpose::Settle(lease, key) => write!(f, "settle:{lease}:{key}"),
             EntryPurpose::Release(lease, key) => write!(f, "release:{lease}:{key}"),
+            EntryPurpose::Extend(lease, attempt, key) => write!(f, "extend:{lease}:{attempt}:{key}"),
+            EntryPurpose::Return(lease, attempt, key) => write!(f, "return:{lease}:{attempt}:{key}"),
+            EntryPurpose::Late(lease, key) => write!(f, "late:{lease}:{key}"),
+            EntryPurpose::First(lease, returned) => write!(f, "first:{lease}:{returned}"),
             EntryPurpose::Key(key) => write!(f, "key:{key}"),
         }
     }

@@ -163,6 +163,7 @@ fn keys_with_every_character_do_not_collide_with_labels_of_another_namespace() {
 fn every_label_of_an_entry_has_its_text_and_its_id_for_ever() {
     let n = names();
     let entry = |what| Label::Entry(&n.default, &n.vault, what);
+    let growth = |number, attempt| GrowthAttempt { number, attempt };
     let key = "global:llm:openai:gpt-4o:rpm";
     check([
         (
@@ -184,6 +185,31 @@ fn every_label_of_an_entry_has_its_text_and_its_id_for_ever() {
             entry(EntryPurpose::Release(n.lease, &n.key)),
             format!("entry:default:main:release:{LEASE}:{key}"),
             0xb97c17ecbe06ed8b9db289e8b49f2669,
+        ),
+        (
+            entry(EntryPurpose::Extend(n.lease, growth(3, 0), &n.key)),
+            format!("entry:default:main:extend:{LEASE}:3:{key}"),
+            0x73c721b8ea30d00677b47a4c81d1ca66,
+        ),
+        (
+            entry(EntryPurpose::Extend(n.lease, growth(3, 2), &n.key)),
+            format!("entry:default:main:extend:{LEASE}:3.2:{key}"),
+            0x1e099f25f0f224602034527fc9ac24d8,
+        ),
+        (
+            entry(EntryPurpose::Return(n.lease, growth(3, 2), &n.key)),
+            format!("entry:default:main:return:{LEASE}:3.2:{key}"),
+            0x1f43f58018bac5faf6d42f5b234b2664,
+        ),
+        (
+            entry(EntryPurpose::Late(n.lease, &n.key)),
+            format!("entry:default:main:late:{LEASE}:{key}"),
+            0x6d0529ceba947cffd00e64b7ef599718,
+        ),
+        (
+            entry(EntryPurpose::First(n.lease, 1)),
+            format!("entry:default:main:first:{LEASE}:1"),
+            0x1cb26bb1f2430159634ce44e189c512d,
         ),
         (
             entry(EntryPurpose::Key(&n.once)),
