@@ -19,7 +19,7 @@ pub use command::{
     Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId,
     LimitRef, NamespaceId, Part, PauseLimit, PutLimit, PutTemplate, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
-pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, Extension, InvalidExtend};
+pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend};
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
     QuotaChange, QuotaEntry, Replaced, SettleEntry, Transaction,
@@ -110,6 +110,7 @@ impl Book {
             Command::DeleteTemplate(command) => Outcome::Template(self.delete_template(at, &command)),
             Command::PauseLimit(command) => Outcome::Pause(self.pause_limit(at, &command)),
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits)),
+            Command::Extend(command) => Outcome::Extend(self.limits.extend(now, &command, &mut self.credits)),
             Command::Complete(command) => Outcome::Complete(self.limits.complete(at, &command, &mut self.credits)),
             Command::Release(command) => Outcome::Complete(self.limits.release(at, &command, &mut self.credits)),
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),

@@ -12,6 +12,7 @@ mod config;
 mod credit;
 mod definition;
 mod derive;
+mod extend;
 mod fingerprint;
 mod free_slots;
 mod hint;
@@ -442,6 +443,7 @@ impl Limits {
     pub(crate) fn prefetch(&self, commands: &[Command<'_>]) {
         self.prefetch_leases(commands.iter().filter_map(|command| match command {
             Command::Reserve(reserve) => Some((reserve.namespace, reserve.lease)),
+            Command::Extend(extend) => Some((extend.namespace, extend.lease)),
             Command::Complete(complete) => Some((complete.namespace, complete.lease)),
             Command::Release(release) => Some((release.namespace, release.lease)),
             _ => None,
@@ -457,6 +459,7 @@ impl Limits {
         let keys = commands.iter().flat_map(|command| {
             let (namespace, parts) = match command {
                 Command::Reserve(reserve) => (reserve.namespace, reserve.requirements),
+                Command::Extend(extend) => (extend.namespace, extend.add),
                 Command::Complete(complete) => (complete.namespace, complete.actuals),
                 _ => (NamespaceId::DEFAULT, &[][..]),
             };

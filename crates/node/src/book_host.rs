@@ -54,6 +54,7 @@ fn events(command: &Command<'_>) -> usize {
     match command {
         Command::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
         Command::Reserve(reserve) => named(reserve.requirements, reserve.job),
+        Command::Extend(extend) => named(extend.add, None).saturating_add(named(extend.used, None)),
         Command::Complete(complete) => named(complete.actuals, None),
         Command::Release(_)
         | Command::OpenNamespace(_)

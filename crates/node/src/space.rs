@@ -171,6 +171,8 @@ pub(crate) const fn needs_space(command: &Command<'_>) -> bool {
         | Command::DeleteTemplate(_)
         | Command::OpenNamespace(_)
         | Command::CreateKey(_) => true,
+        // An extension that only renews or reports keeps a lease alive that is there already.
+        Command::Extend(extend) => !extend.add.is_empty(),
         Command::Complete(_)
         | Command::Release(_)
         | Command::DropLimit(_)

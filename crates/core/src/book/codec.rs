@@ -1,5 +1,6 @@
 //! Commands as bytes, for the log. A command has one encoding only.
 
+mod extend;
 mod key;
 mod outcome;
 mod quota;
@@ -44,6 +45,7 @@ const RESERVE_FOR_JOB: u8 = 13;
 const PUT_TEMPLATE: u8 = 14;
 const DELETE_TEMPLATE: u8 = 15;
 const PAUSE_LIMIT: u8 = 16;
+const EXTEND: u8 = 17;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
@@ -114,6 +116,7 @@ impl Command<'_> {
                 }
                 put_parts(out, command.requirements);
             }
+            Command::Extend(command) => extend::put(out, EXTEND, command),
             Command::Complete(command) => {
                 out.put_u8(COMPLETE);
                 put_lease(out, command.namespace, command.lease);
@@ -175,6 +178,7 @@ fn put_drop(out: &mut Vec<u8>, command: &DropLimit<'_>) {
 #[derive(Debug, Default)]
 pub struct CommandBuffer {
     parts: Vec<Part>,
+    used: Vec<Part>,
     job: Option<JobId>,
     definition: Option<Definition>,
     template: Option<Template>,
@@ -237,6 +241,7 @@ impl CommandBuffer {
                 let requirements = parts(&mut input, &mut self.parts)?;
                 Command::Reserve(Reserve { namespace, lease, job, requirements })
             }
+            EXTEND => Command::Extend(extend::extend(&mut input, &mut self.parts, &mut self.used)?),
             COMPLETE => {
                 let (namespace, lease) = lease(&mut input)?;
                 let actuals = parts(&mut input, &mut self.parts)?;

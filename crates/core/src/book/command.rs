@@ -1,5 +1,6 @@
 //! The commands of the Book.
 
+use super::extend::Extend;
 use super::write::Write;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
@@ -95,6 +96,8 @@ pub enum Command<'a> {
     PauseLimit(PauseLimit<'a>),
     /// Reserves all requirements, or none.
     Reserve(Reserve<'a>),
+    /// Takes more for a live lease, moves its end, or reports its usage.
+    Extend(Extend<'a>),
     /// Settles the actual usage of a lease.
     Complete(Complete<'a>),
     /// Returns everything a lease reserved, as if nothing had been used.

@@ -24,6 +24,33 @@ pub struct Extend<'a> {
     pub used: &'a [Part],
     /// Whether to move the ends of its concurrency and credit reservations.
     pub renew: bool,
+    /// The whole extension, or one step of it.
+    pub step: ExtendStep,
+}
+
+/// The steps of an extension whose limits another system enforces: that system decides about the number after the credit
+/// has grown. The codes are part of the log format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExtendStep {
+    /// Everything at once. Numbers follow each other without a gap.
+    #[default]
+    Whole = 1,
+    /// Only takes `add`. A refusal for lack of credit is remembered with its number.
+    Grow = 2,
+    /// Returns what `Grow` took under this number, which stays used.
+    Return = 3,
+    /// Returns what `Grow` took under this number, which is free again.
+    ReturnFree = 4,
+    /// Only moves the ends and reports `used`.
+    Renew = 5,
+}
+
+impl ExtendStep {
+    pub(crate) fn from_code(code: u8) -> Option<ExtendStep> {
+        use ExtendStep::{Grow, Renew, Return, ReturnFree, Whole};
+        [Whole, Grow, Return, ReturnFree, Renew].into_iter().find(|step| *step as u8 == code)
+    }
 }
 
 /// The outcome of `Extend`, in order of precedence.

@@ -1,6 +1,7 @@
 //! The outcomes of commands. A refusal is an outcome, not an error.
 
 use super::command::{LimitId, NamespaceId, REQUIREMENTS_MAX};
+use super::extend::ExtendOutcome;
 use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
 use crate::id::LimitKey;
@@ -21,6 +22,8 @@ pub enum Outcome {
     Pause(PauseOutcome),
     /// Of `Reserve`.
     Reserve(ReserveOutcome),
+    /// Of `Extend`.
+    Extend(ExtendOutcome),
     /// Of `Complete` and `Release`.
     Complete(CompleteOutcome),
     /// Of `SetExternal`.

@@ -79,6 +79,11 @@ impl Reservation {
         matches!(self.kind(), PartKind::Credit | PartKind::CreditExternal)
     }
 
+    /// Whether it ends with its lease, so that its end can be moved.
+    pub(crate) fn is_bound(&self) -> bool {
+        matches!(self.kind(), PartKind::Concurrency | PartKind::Credit | PartKind::CreditExternal)
+    }
+
     pub(crate) fn hold_seconds(&self) -> u32 {
         self.hold & SECONDS
     }
@@ -300,6 +305,12 @@ impl Leases {
 pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
     let ends = parts.iter().map(|part| part.ends_at(reserved_at));
     ends.fold((UnixMs::MAX, reserved_at), |(first, last), end| (end.min(first), end.max(last)))
+}
+
+/// When a lease runs out: with the first of its concurrency and credit reservations, without any with the last of all.
+pub(crate) fn alive_until(reserved_at: UnixMs, parts: &[Reservation]) -> UnixMs {
+    let bound = parts.iter().filter(|part| part.is_bound()).map(|part| part.ends_at(reserved_at)).min();
+    bound.unwrap_or_else(|| ends(reserved_at, parts).1)
 }
 
 /// Whether the record of an uncompleted lease is due for deletion.

@@ -124,6 +124,8 @@ impl Model {
             Command::DeleteTemplate(delete) => Outcome::Template(self.delete_template(delete)),
             Command::PauseLimit(pause) => Outcome::Pause(self.pause(pause)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
+            // Scripts do not extend leases yet; the rules test it.
+            Command::Extend(_) => Outcome::Unauthenticated,
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
             Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use earmark_core::{
-    Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite,
-    LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, PauseOutcome, QuotasOutcome, ReserveOutcome,
-    TemplateOutcome, WriteError, WriteOutcome,
+    Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, ExtendOutcome, InvalidOperation, InvalidParts,
+    InvalidWrite, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, PauseOutcome, QuotasOutcome,
+    ReserveOutcome, TemplateOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -158,6 +158,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Limit(outcome) => limit(outcome),
         Outcome::Pause(outcome) => pause(*outcome),
         Outcome::Reserve(outcome) => reserve(outcome),
+        Outcome::Extend(outcome) => extend(outcome),
         Outcome::Complete(outcome) => complete(outcome),
         Outcome::Write(outcome) => write(outcome),
         Outcome::ExternalSet => "kept elsewhere",
@@ -170,6 +171,26 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Quotas(QuotasOutcome::TooManyNamespaces) => "quotas of too many namespaces",
         Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",
+    }
+}
+
+fn extend(outcome: &ExtendOutcome) -> &'static str {
+    match outcome {
+        ExtendOutcome::Invalid(_) => "extend malformed",
+        ExtendOutcome::StaleLimit => "extend of a stale limit",
+        ExtendOutcome::LeaseExpired => "extend of an expired lease",
+        ExtendOutcome::NumberReused => "extend with another body",
+        ExtendOutcome::NumberDiffers { .. } => "extend with another number",
+        ExtendOutcome::UnknownLimit { .. } => "extend of an unknown limit",
+        ExtendOutcome::LimitDecreasing { .. } => "extend of a decreasing limit",
+        ExtendOutcome::LimitPaused { .. } => "extend of a paused limit",
+        ExtendOutcome::AccountNotFound { .. } => "extend of an unknown account",
+        ExtendOutcome::LimitsExternal => "extend of limits elsewhere",
+        ExtendOutcome::TooManyLimits { .. } => "extend to too many limits",
+        ExtendOutcome::QuotaExceeded { .. } => "extend beyond a quota",
+        ExtendOutcome::Denied(_) => "extend denied",
+        ExtendOutcome::InsufficientCredit(_) => "extend denied credit",
+        ExtendOutcome::Extended(_) => "extended",
     }
 }
 

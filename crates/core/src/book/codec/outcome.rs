@@ -2,6 +2,7 @@
 //! only.
 
 mod complete;
+mod extend;
 mod invalid;
 mod key;
 mod pause;
@@ -23,6 +24,7 @@ const WRITE: u8 = 5;
 const TICKED: u8 = 6;
 const KEPT: u8 = 7;
 const CONFIGURE: u8 = 8;
+const EXTEND: u8 = 9;
 const KEY: u8 = 32;
 const UNAUTHENTICATED: u8 = 33;
 const QUOTAS: u8 = 34;
@@ -62,6 +64,10 @@ impl Outcome {
             Outcome::Reserve(outcome) => {
                 out.put_u8(RESERVE);
                 reserve::put_reserve(out, outcome);
+            }
+            Outcome::Extend(outcome) => {
+                out.put_u8(EXTEND);
+                extend::put_extend(out, outcome);
             }
             Outcome::Complete(outcome) => {
                 out.put_u8(COMPLETE);
@@ -104,6 +110,7 @@ impl Outcome {
             LIMIT => Outcome::Limit(limit(&mut input)?),
             PAUSE => Outcome::Pause(pause::pause(&mut input)?),
             RESERVE => Outcome::Reserve(reserve::reserve(&mut input)?),
+            EXTEND => Outcome::Extend(extend::extend(&mut input)?),
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),
             KEY => Outcome::Key(key::key(&mut input)?),

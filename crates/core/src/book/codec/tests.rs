@@ -1,4 +1,5 @@
 use super::*;
+use crate::book::{Extend, ExtendStep};
 
 /// Nodes of one cluster may run different builds during an upgrade. Add a line for a new command; do not change one.
 #[test]
@@ -37,6 +38,22 @@ fn the_bytes_of_a_command_never_change() {
         (
             Command::Complete(Complete { namespace, lease, actuals: &foreign }),
             format!("05{lease_bytes}{}", "0100000003040000007465616d0300000072706d0900000000000000"),
+        ),
+        (
+            Command::Extend(Extend {
+                namespace,
+                lease,
+                number: 5,
+                add: &parts[..1],
+                used: &foreign,
+                renew: true,
+                step: ExtendStep::Renew,
+            }),
+            format!(
+                "11{lease_bytes}050000000501{}{}",
+                "010000000106000000030000000700000000000000",
+                "0100000003040000007465616d0300000072706d0900000000000000"
+            ),
         ),
         (Command::Tick, "06".to_owned()),
         (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),

@@ -98,7 +98,7 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
 }
 
 /// A refusal that names a requirement and a time to wait.
-fn put_refusal(out: &mut Vec<u8>, tag: u8, requirement: usize, retry_after_ms: u64) {
+pub(super) fn put_refusal(out: &mut Vec<u8>, tag: u8, requirement: usize, retry_after_ms: u64) {
     out.put_u8(tag);
     put_size(out, requirement);
     out.put_u64(retry_after_ms);
@@ -131,22 +131,22 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
     })
 }
 
-fn requirement_set(input: &mut Bytes<'_>) -> Result<RequirementSet> {
+pub(super) fn requirement_set(input: &mut Bytes<'_>) -> Result<RequirementSet> {
     Ok(RequirementSet::from_bits(input.u32()?))
 }
 
-fn put_denial(out: &mut Vec<u8>, denial: &Denial) {
+pub(super) fn put_denial(out: &mut Vec<u8>, denial: &Denial) {
     let Denial { retry_after_ms, limited_by, never } = denial;
     out.put_u64(*retry_after_ms);
     put_list(out, limited_by, |out, requirement| put_size(out, *requirement));
     out.put_u8((*never).into());
 }
 
-fn denial(input: &mut Bytes<'_>) -> Result<Denial> {
+pub(super) fn denial(input: &mut Bytes<'_>) -> Result<Denial> {
     Ok(Denial { retry_after_ms: input.u64()?, limited_by: list(input, size)?, never: input.bool()? })
 }
 
-fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
+pub(super) fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
     let CreditDenial { requirement, retry_after_ms, why } = denial;
     put_size(out, *requirement);
     out.put_u64(*retry_after_ms);
@@ -158,7 +158,7 @@ fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
     });
 }
 
-fn credit_denial(input: &mut Bytes<'_>) -> Result<CreditDenial> {
+pub(super) fn credit_denial(input: &mut Bytes<'_>) -> Result<CreditDenial> {
     Ok(CreditDenial {
         requirement: size(input)?,
         retry_after_ms: input.u64()?,

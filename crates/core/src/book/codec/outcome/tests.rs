@@ -5,9 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::book::{
-    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts, InvalidWrite,
-    KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, PauseOutcome, Receipt,
-    RequirementSet, ReserveOutcome, Settlement, TemplateOutcome, TxId, VaultId, WriteError, WriteOutcome,
+    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, ExtendOutcome, Extension, InvalidExtend,
+    InvalidOperation, InvalidParts, InvalidWrite, KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult,
+    OverageHow, OverageTaken, PauseOutcome, Receipt, RequirementSet, ReserveOutcome, Settlement, TemplateOutcome, TxId,
+    VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
 use crate::id::{Actor, LimitKey};
@@ -107,6 +108,7 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Unauthenticated => [Outcome::Unauthenticated],
         Outcome::Configure(_) => of_each(configures(n), Outcome::Configure),
         Outcome::Template(_) => of_each(templates(n), Outcome::Template),
+        Outcome::Extend(_) => of_each(extends(n), Outcome::Extend),
     ]
 }
 
@@ -281,6 +283,44 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
         ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
         ReserveOutcome::Created { .. } => [ReserveOutcome::Created { reserved_at: n.time(), would_deny: RequirementSet::from_bits(n.u32()) }],
+    ]
+}
+
+fn extends(n: &mut Numbers) -> Vec<ExtendOutcome> {
+    every![n:
+        ExtendOutcome::Invalid(_) => {
+            let mut all = vec![InvalidExtend::Number { found: n.u32() }];
+            all.extend(of_each(invalid_parts(n), InvalidExtend::Add));
+            all.extend(of_each(invalid_parts(n), InvalidExtend::Used));
+            of_each(all, ExtendOutcome::Invalid)
+        },
+        ExtendOutcome::StaleLimit => [ExtendOutcome::StaleLimit],
+        ExtendOutcome::LeaseExpired => [ExtendOutcome::LeaseExpired],
+        ExtendOutcome::NumberReused => [ExtendOutcome::NumberReused],
+        ExtendOutcome::NumberDiffers { .. } => [ExtendOutcome::NumberDiffers { expected: n.u32() }],
+        ExtendOutcome::UnknownLimit { .. } => [ExtendOutcome::UnknownLimit { part: n.size() }],
+        ExtendOutcome::LimitDecreasing { .. } => [
+            ExtendOutcome::LimitDecreasing { part: n.size(), retry_after_ms: n.u64() },
+        ],
+        ExtendOutcome::LimitPaused { .. } => [ExtendOutcome::LimitPaused { part: n.size(), retry_after_ms: n.u64() }],
+        ExtendOutcome::AccountNotFound { .. } => [
+            ExtendOutcome::AccountNotFound { part: n.size(), retry_after_ms: n.u64() },
+        ],
+        ExtendOutcome::LimitsExternal => [ExtendOutcome::LimitsExternal],
+        ExtendOutcome::TooManyLimits { .. } => [ExtendOutcome::TooManyLimits { found: n.size() }],
+        ExtendOutcome::QuotaExceeded { .. } => [
+            ExtendOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: n.u64() },
+        ],
+        ExtendOutcome::Denied(_) => [ExtendOutcome::Denied(denial(n))],
+        ExtendOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ExtendOutcome::InsufficientCredit),
+        ExtendOutcome::Extended(_) => {
+            let mut all = Vec::new();
+            for ends_at in [None, Some(n.time())] {
+                let ignored = RequirementSet::from_bits(n.u32());
+                all.push(ExtendOutcome::Extended(Extension { ends_at, ignored, above: RequirementSet::from_bits(n.u32()) }));
+            }
+            all
+        },
     ]
 }
 
@@ -553,7 +593,9 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[][..], "it ends too early"),
         (&[0], "its tag is unknown"),
         (&[8, 0, 11], "its setting is unknown"),
-        (&[9], "its tag is unknown"),
+        (&[10], "its tag is unknown"),
+        (&[9, 16], "what became of its extension is unknown"),
+        (&[9, 1, 4], "what is wrong with its extension is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
         (&[2, 10], "what became of its limit is unknown"),
         (&[2, 1, 11], "what is wrong with its definition is unknown"),
