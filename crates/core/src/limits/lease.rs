@@ -54,6 +54,11 @@ impl Reservation {
         Reservation { limit, hold, amount }
     }
 
+    /// A reservation whose kind and seconds are packed already; see [`Limit::hold`](super::Limit::hold).
+    pub(crate) fn held(limit: LimitSlot, hold: u32, amount: u64) -> Reservation {
+        Reservation { limit, hold, amount }
+    }
+
     /// Whether a limit that is not enforced would have denied it.
     pub(crate) fn would_deny(&self) -> bool {
         self.hold & WOULD_DENY != 0
@@ -172,12 +177,12 @@ impl Leases {
         self.leases.get(slot)
     }
 
-    /// Adds a lease. `parts` are ordered by limit.
+    /// Adds a lease, the last of whose reservations expires at `ends_at`. `parts` are ordered by limit.
     pub(crate) fn insert(
         &mut self,
         namespace: NamespaceId,
         lease: LeaseId,
-        reserved_at: UnixMs,
+        (reserved_at, ends_at): (UnixMs, UnixMs),
         parts: &[Reservation],
     ) -> u32 {
         let mut record = Lease {
@@ -199,7 +204,7 @@ impl Leases {
             more.parts[..chunk.len()].copy_from_slice(chunk);
             record.more = self.more.insert(more);
         }
-        let second = end_second(lease, ends(reserved_at, parts).1);
+        let second = end_second(lease, ends_at);
         self.len = self.len.saturating_add(1);
         self.link(second, record)
     }

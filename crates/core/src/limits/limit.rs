@@ -75,7 +75,7 @@ impl Default for Held {
 const EMPTY: &Timeline = &Timeline::EMPTY;
 
 /// A kind without its texts: the kind of reservations in three bits, and in 25 bits the window or timeout in seconds, or
-/// the period and offset of a calendar limit.
+/// the period and offset of a calendar limit. [`Reservation`](super::Reservation) has the same layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PackedKind(u32);
 
@@ -113,9 +113,11 @@ impl PackedKind {
 
     #[inline]
     fn calendar(self) -> Option<Calendar> {
-        if !self.is(PartKind::Calendar) {
-            return None;
-        }
+        if self.is(PartKind::Calendar) { self.unpack_calendar() } else { None }
+    }
+
+    #[inline(never)]
+    fn unpack_calendar(self) -> Option<Calendar> {
         let code = (self.0 & VALUE) >> OFFSET_BITS;
         let period = Period::ALL.into_iter().find(|period| u32::from(*period as u8) == code)?;
         Some(Calendar { period, utc_offset_minutes: (self.0 as u16).cast_signed() })
@@ -217,8 +219,12 @@ impl Limit {
         Limit { held: if before.is_credit() { before.held } else { Held::Amounts(*self.timeline()) }, ..*before }
     }
 
+    #[inline]
     pub(crate) fn reserved(&self) -> u64 {
-        self.timeline().sums().total()
+        match &self.held {
+            Held::Amounts(timeline) => timeline.sums().total(),
+            Held::Payers(_) => 0,
+        }
     }
 
     pub(crate) fn available(&self) -> u64 {
@@ -273,11 +279,12 @@ impl Limit {
         self.kind.calendar()
     }
 
-    /// The seconds that a reservation at `now` is held, and its end.
+    /// The kind and seconds of a reservation at `now`, packed as in [`Reservation`](super::Reservation), and its end.
+    #[inline]
     pub(crate) fn hold(&self, now: UnixMs) -> (u32, UnixMs) {
         match self.calendar() {
-            Some(calendar) => (calendar.seconds_left(now), calendar.end(now)),
-            None => (self.hold_seconds(), now.plus_ms(self.hold_ms())),
+            Some(calendar) => (self.kind.0 & !VALUE | calendar.seconds_left(now) & VALUE, calendar.end(now)),
+            None => (self.kind.0, now.plus_ms(seconds_to_ms(self.kind.0 & VALUE))),
         }
     }
 
@@ -309,7 +316,11 @@ impl Limit {
     /// Whether [`State::advance_limit`] has work to do.
     #[inline]
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
-        matches!(self.phase, Phase::Decreasing | Phase::Deleting) || self.timeline().is_due(now)
+        let is_due = match &self.held {
+            Held::Amounts(timeline) => timeline.is_due(now),
+            Held::Payers(_) => false,
+        };
+        is_due || matches!(self.phase, Phase::Decreasing | Phase::Deleting)
     }
 
     /// Applies a decrease or deletion that is possible with this amount reserved. `defined` is the capacity of the last
@@ -351,7 +362,7 @@ impl State {
     ///
     /// Between two commands time only frees capacity. A decrease that became possible meanwhile is still possible, so
     /// applying it late has the same result.
-    pub(crate) fn advance_limit(&mut self, slot: LimitSlot, now: UnixMs) {
+    pub(crate) fn advance_limit(&mut self, slot: LimitSlot, now: UnixMs) -> &Limit {
         let limit = &mut self.limits[slot];
         limit.expire(&mut self.nodes, now);
         if matches!(limit.phase, Phase::Decreasing | Phase::Deleting) {
@@ -366,6 +377,7 @@ impl State {
                 self.targets.remove(slot);
             }
         }
+        &self.limits[slot]
     }
 
     /// The limit as [`State::advance_limit`] would leave it at `now`, without changing it.

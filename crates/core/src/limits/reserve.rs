@@ -50,11 +50,13 @@ pub(super) enum Age {
 
 impl Limits {
     pub(crate) fn reserve(&mut self, at: Moment, command: &Reserve<'_>, credits: &mut Credits) -> ReserveOutcome {
+        let hash = self.index.hash(command.namespace, command.lease);
+        self.prefetch_lease(hash);
         let mut resolved = std::mem::take(&mut self.resolved);
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
             Err(RefusedParts::Invalid(invalid)) => ReserveOutcome::Invalid(invalid),
             Err(RefusedParts::Stale { part }) => ReserveOutcome::StaleLimit { requirement: part },
-            Ok(()) => self.reserve_resolved(at, command, &mut resolved, credits),
+            Ok(()) => self.reserve_resolved(at, command, hash, &mut resolved, credits),
         };
         self.resolved = resolved;
         let is_allowed = matches!(outcome, ReserveOutcome::Created { .. });
@@ -91,43 +93,69 @@ impl Limits {
         if parts.len() > REQUIREMENTS_MAX {
             return Err(RefusedParts::Invalid(InvalidParts::TooMany { found: parts.len() }));
         }
-        if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
-            return Err(RefusedParts::Invalid(InvalidParts::AmountZero { part }));
-        }
         resolved.clear();
-        let mut twice = usize::MAX;
+        let mut is_sorted = true;
+        let mut last = None;
         for (position, part) in parts.iter().enumerate() {
-            let limit = match &part.limit {
-                LimitRef::Id(id) => self.state.limits.slot(*id).ok_or(RefusedParts::Stale { part: position })?,
-                LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
-                LimitRef::Foreign(limit) => self.resolve_foreign(limit).unwrap_or(UNKNOWN),
-            };
-            let mut rank = resolved.len();
-            resolved.push(ResolvedPart { limit, amount: part.amount, position, is_blocked: false });
-            while let Some(before) = rank.checked_sub(1)
-                && resolved[before].limit >= limit
-            {
-                if resolved[before].limit == limit
-                    && (limit != UNKNOWN || self.is_named_before(namespace, parts, position))
-                {
-                    twice = twice.min(position);
-                }
-                resolved.swap(before, rank);
-                rank = before;
+            if part.amount < amount_min {
+                return Err(RefusedParts::Invalid(InvalidParts::AmountZero { part: position }));
             }
+            let limit = match &part.limit {
+                LimitRef::Id(id) => match self.state.limits.slot(*id) {
+                    Some(slot) => slot,
+                    None => return Err(stale(parts, position, amount_min)),
+                },
+                LimitRef::Key(_) | LimitRef::Foreign(_) => self.resolve_name(namespace, part),
+            };
+            is_sorted &= last < Some(limit);
+            last = Some(limit);
+            resolved.push(ResolvedPart { limit, amount: part.amount, position, is_blocked: false });
         }
-        if twice == usize::MAX { Ok(()) } else { Err(RefusedParts::Invalid(InvalidParts::Duplicate { part: twice })) }
+        if is_sorted { Ok(()) } else { self.sort_resolved(namespace, parts, resolved) }
+    }
+
+    /// The limit of a part that does not name it by id.
+    #[inline(never)]
+    fn resolve_name(&self, namespace: NamespaceId, part: &Part) -> LimitSlot {
+        let found = match &part.limit {
+            LimitRef::Id(id) => self.state.limits.slot(*id),
+            LimitRef::Key(key) => self.resolve(namespace, key),
+            LimitRef::Foreign(limit) => self.resolve_foreign(limit),
+        };
+        found.unwrap_or(UNKNOWN)
+    }
+
+    /// Sorts resolved parts by limit, and refuses a limit that is named twice.
+    #[inline(never)]
+    fn sort_resolved(
+        &self,
+        namespace: NamespaceId,
+        parts: &[Part],
+        resolved: &mut [ResolvedPart],
+    ) -> Result<(), RefusedParts> {
+        resolved.sort_unstable_by_key(|part| (part.limit, part.position));
+        let is_twice = |pair: &[ResolvedPart]| match pair {
+            [first, second] if first.limit == second.limit => {
+                second.limit != UNKNOWN || self.is_named_before(namespace, parts, second.position)
+            }
+            _ => false,
+        };
+        let twice = resolved.windows(2).filter(|pair| is_twice(pair)).filter_map(<[_]>::last);
+        match twice.map(|part| part.position).min() {
+            Some(part) => Err(RefusedParts::Invalid(InvalidParts::Duplicate { part })),
+            None => Ok(()),
+        }
     }
 
     fn reserve_resolved(
         &mut self,
         Moment { log: now, wall }: Moment,
         command: &Reserve<'_>,
+        hash: Hash,
         resolved: &mut [ResolvedPart],
         credits: &mut Credits,
     ) -> ReserveOutcome {
         let (namespace, lease) = (command.namespace, command.lease);
-        let hash = self.index.hash(namespace, lease);
         if let Some((_, found)) = self.find(hash, namespace, lease) {
             return self.reserve_known(now, found, command, resolved);
         }
@@ -160,10 +188,17 @@ impl Limits {
         let (mut fits, mut has_credit) = (true, false);
         for part in resolved {
             is_refused |= part.is_blocked;
-            match self.advanced(namespace, part.limit, now) {
-                Some(limit) if limit.phase == Phase::Active && limit.is_credit() => has_credit = is_here,
-                Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.room(),
-                Some(_) | None => is_refused = true,
+            let Some(limit) = self.state.limit(namespace, part.limit) else {
+                is_refused = true;
+                continue;
+            };
+            let limit = if limit.is_due(now) { self.state.advance_limit(part.limit, now) } else { limit };
+            match limit.phase {
+                Phase::Active if limit.is_credit() => has_credit = is_here,
+                Phase::Active => fits &= part.amount <= limit.room(),
+                Phase::Decreasing | Phase::Deleting | Phase::Deleted | Phase::AwaitingDrop | Phase::Free => {
+                    is_refused = true;
+                }
             }
         }
         is_refused |=
@@ -302,7 +337,7 @@ impl Limits {
     ) -> (u32, RequirementSet) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
-        let mut would_deny = RequirementSet::default();
+        let (mut would_deny, mut last_end) = (RequirementSet::default(), now);
         let decided = decided_at(now);
         let State { limits, nodes, external, .. } = &mut self.state;
         let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
@@ -313,18 +348,19 @@ impl Limits {
             limit.leases = limit.leases.saturating_add(1);
             if limit.is_credit() {
                 parts.push(Reservation::new(part.limit, credit, limit.hold_seconds(), part.amount));
+                last_end = last_end.max(now.plus_ms(limit.hold_ms()));
                 continue;
             }
             let is_above = limit.is_shadow() && part.amount > limit.available();
             if is_above {
                 would_deny.insert(part.position);
             }
-            let (hold_seconds, ends_at) = limit.hold(now);
+            let (hold, ends_at) = limit.hold(now);
+            last_end = last_end.max(ends_at);
             limit.add(nodes, ends_at, Sums::unsettled(part.amount));
-            let taken = Reservation::new(part.limit, limit.part_kind(), hold_seconds, part.amount);
-            parts.push(taken.with_would_deny(is_above));
+            parts.push(Reservation::held(part.limit, hold, part.amount).with_would_deny(is_above));
         }
-        let slot = self.add_lease(command.namespace, command.lease, hash, now, &parts);
+        let slot = self.add_lease(command.namespace, command.lease, hash, (now, last_end), &parts);
         if self.keep_job(command) {
             self.state.leases.set_has_job(slot);
         }
@@ -419,6 +455,15 @@ impl Limits {
     /// The slot of a limit that a part names by its namespace. The limit may not be shared.
     pub(super) fn resolve_foreign(&self, limit: &ForeignLimit) -> Option<LimitSlot> {
         self.resolve(self.namespace(&limit.namespace)?, &limit.key)
+    }
+}
+
+/// The refusal of a stale id. An amount that is too small comes first, wherever it is.
+#[cold]
+fn stale(parts: &[Part], position: usize, amount_min: u64) -> RefusedParts {
+    match parts.iter().position(|part| part.amount < amount_min) {
+        Some(part) => RefusedParts::Invalid(InvalidParts::AmountZero { part }),
+        None => RefusedParts::Stale { part: position },
     }
 }
 

@@ -35,9 +35,15 @@ impl<T: Clone + Default> Chunk<T> {
     #[inline]
     pub(crate) fn records(&self) -> &[T] {
         match &self.shared {
-            Some(records) => records,
+            Some(records) => Chunk::read_shared(records),
             None => &self.own,
         }
+    }
+
+    /// A call, so that reads of own records are predicted instead of waiting for `shared`.
+    #[inline(never)]
+    fn read_shared(records: &Arc<Box<[T]>>) -> &[T] {
+        records
     }
 
     /// The records for writing. Shared records are first taken back, or copied if the snapshot still exists.

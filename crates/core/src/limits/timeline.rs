@@ -72,27 +72,30 @@ impl Timeline {
     /// Adds `more`, which expires at `at`.
     #[inline]
     pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+        match self {
+            Timeline::Many(tree) => tree.add(nodes, at, more),
+            Timeline::Few { .. } => self.add_to_few(nodes, at, more),
+        }
+    }
+
+    fn add_to_few(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+        let Timeline::Few { len, cells } = self else { return };
         if more == Sums::ZERO {
             return;
         }
-        match self {
-            Timeline::Many(tree) => tree.add(nodes, at, more),
-            Timeline::Few { len, cells } => {
-                let count = usize::from(*len);
-                let position = cells[..count].partition_point(|cell| cell.at < at);
-                if let Some(cell) = cells[..count].get_mut(position).filter(|cell| cell.at == at) {
-                    cell.sums = cell.sums.plus(more);
-                } else if count < FEW {
-                    cells.copy_within(position..count, position.saturating_add(1));
-                    cells[position] = Cell { at, sums: more };
-                    *len = len.saturating_add(1);
-                } else {
-                    let mut tree = Tree::default();
-                    cells.iter().for_each(|cell| tree.add(nodes, cell.at, cell.sums));
-                    tree.add(nodes, at, more);
-                    *self = Timeline::Many(tree);
-                }
-            }
+        let count = usize::from(*len);
+        let position = cells[..count].partition_point(|cell| cell.at < at);
+        if let Some(cell) = cells[..count].get_mut(position).filter(|cell| cell.at == at) {
+            cell.sums = cell.sums.plus(more);
+        } else if count < FEW {
+            cells.copy_within(position..count, position.saturating_add(1));
+            cells[position] = Cell { at, sums: more };
+            *len = len.saturating_add(1);
+        } else {
+            let mut tree = Tree::default();
+            cells.iter().for_each(|cell| tree.add(nodes, cell.at, cell.sums));
+            tree.add(nodes, at, more);
+            *self = Timeline::Many(tree);
         }
     }
 
@@ -252,8 +255,9 @@ impl Tree {
         self.sums
     }
 
+    /// The first expiry of an empty tree is the latest time, which never comes.
     fn is_due(&self, now: UnixMs) -> bool {
-        self.root != NONE && self.next_at <= now
+        self.next_at <= now && self.root != NONE
     }
 
     /// Adds `more`, which expires at `at`.

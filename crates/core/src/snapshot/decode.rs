@@ -257,7 +257,7 @@ impl Restore {
         room(limits)?;
         limits.link_parts(&self.parts);
         let hash = limits.hash(namespace, lease);
-        limits.add_lease(namespace, lease, hash, reserved_at, &self.parts);
+        limits.add_lease(namespace, lease, hash, (reserved_at, ends_at), &self.parts);
         Ok(())
     }
 
