@@ -1,0 +1,125 @@
+//! The attributes of a call.
+
+use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key};
+
+use crate::mistake::quoted;
+
+/// The maximum number of attributes of a call.
+pub const ATTRIBUTES_MAX: usize = 32;
+/// The maximum length of an attribute's name in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// The maximum length of an attribute's value in bytes.
+pub const VALUE_BYTES_MAX: usize = 256;
+
+/// Why the attributes of a call are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("attributes: {0}")]
+pub struct AttributeError(String);
+
+/// The attributes of a call: names and values, checked and sorted by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Attributes(Vec<(Box<str>, Box<str>)>);
+
+impl Attributes {
+    /// Checks names and values.
+    ///
+    /// # Errors
+    /// There are too many, a name is there twice, or a name or a value is not allowed.
+    pub fn new<N: AsRef<str>, V: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Attributes, AttributeError> {
+        let mut checked = Vec::new();
+        for (name, value) in pairs {
+            let (name, value) = (name.as_ref(), value.as_ref());
+            if checked.len() == ATTRIBUTES_MAX {
+                return Err(AttributeError(format!("found more than {ATTRIBUTES_MAX}, allowed are {ATTRIBUTES_MAX}")));
+            }
+            check_name(name).map_err(AttributeError)?;
+            check_value(value).map_err(|what| AttributeError(format!("{name}: {what}")))?;
+            checked.push((Box::from(name), Box::from(value)));
+        }
+        checked.sort_unstable();
+        let twice = checked.windows(2).find_map(|pair| match pair {
+            [(first, _), (second, _)] if first == second => Some(second),
+            _ => None,
+        });
+        match twice {
+            Some(name) => Err(AttributeError(format!("found {name} twice, allowed is each name once"))),
+            None => Ok(Attributes(checked)),
+        }
+    }
+
+    /// The value of an attribute.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let place = self.0.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+        self.0.get(place).map(|(_, value)| &**value)
+    }
+
+    /// Names and values, by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+}
+
+/// Checks the name of an attribute.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
+    let is_name_byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if starts && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_name_byte) {
+        return Ok(());
+    }
+    Err(format!(
+        "found the name {}, allowed are 1 to {NAME_BYTES_MAX} bytes of lower-case letters, digits and _, a letter first",
+        quoted(name)
+    ))
+}
+
+fn check_value(value: &str) -> Result<(), String> {
+    if contains_api_key(value) {
+        return Err(LOOKS_LIKE_API_KEY.to_owned());
+    }
+    if value.is_empty() || value.len() > VALUE_BYTES_MAX {
+        return Err(format!("found {} bytes, allowed are 1 to {VALUE_BYTES_MAX}", value.len()));
+    }
+    match value.chars().find(|character| character.is_control()) {
+        Some(character) => Err(format!("found the control character {character:?}, allowed is UTF-8 without any")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_found_by_name_whatever_their_order() {
+        let attributes = Attributes::new([("user", "ü:1"), ("model", "gpt-4o"), ("a0_", "x")]).unwrap();
+        assert_eq!(attributes.get("user"), Some("ü:1"));
+        assert_eq!(attributes.get("use"), None);
+        assert_eq!(attributes.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a0_", "model", "user"]);
+    }
+
+    #[test]
+    fn a_refused_attribute_is_named() {
+        let refused = |name: &str, value: &str| Attributes::new([(name, value)]).unwrap_err().to_string();
+        for (name, value, what) in [
+            ("", "x", "attributes: found the name \"\", allowed are 1 to 64 bytes"),
+            ("User", "x", "attributes: found the name \"User\""),
+            ("0a", "x", "attributes: found the name \"0a\""),
+            ("a-b", "x", "attributes: found the name \"a-b\""),
+            (&"a".repeat(65), "x", "attributes: found the name"),
+            ("a", "", "attributes: a: found 0 bytes, allowed are 1 to 256"),
+            ("a", &"x".repeat(257), "attributes: a: found 257 bytes"),
+            ("a", "x\ny", "attributes: a: found the control character '\\n'"),
+            ("a", "emk_4m8qk2v7d1xz_0123456789abcdefghjkmnpqrstv", "attributes: a: looks like an API key"),
+        ] {
+            assert!(refused(name, value).starts_with(what), "{name} {value}: {}", refused(name, value));
+        }
+        let twice = Attributes::new([("a", "1"), ("b", "1"), ("a", "2")]).unwrap_err();
+        assert_eq!(twice.to_string(), "attributes: found a twice, allowed is each name once");
+        let names: Vec<String> = (0..33).map(|number| format!("a{number}")).collect();
+        assert!(Attributes::new(names.iter().map(|name| (name, "x"))).is_err());
+        assert!(Attributes::new(names.iter().take(32).map(|name| (name, "x"))).is_ok());
+    }
+}

@@ -1,0 +1,387 @@
+//! A compiled policy: calls into requirements, usage into actual amounts.
+
+mod names;
+#[cfg(test)]
+mod tests;
+
+use earmark_core::{AssetName, LimitKey, NameError, NamespaceName};
+
+pub use names::ATTRIBUTE_NAMES_MAX;
+pub(crate) use names::{Names, Slot, Values};
+
+use crate::Attributes;
+use crate::condition::{self, Condition};
+use crate::document::{Amount, Document, Effect, Unmatched};
+use crate::key_pattern::{KeyFault, KeyPattern};
+use crate::mistake::Mistake;
+use crate::price::{Price, PriceTable, Usage};
+
+/// The maximum number of limits of one call: that of a lease.
+pub const REQUIREMENTS_MAX: usize = 32;
+/// The maximum number of actual amounts: more than a lease has, because those of 0 count too.
+const ACTUALS_MAX: usize = 128;
+
+/// A compiled policy.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    names: Names,
+    unmatched: Unmatched,
+    rules: Vec<CompiledRule>,
+    prices: PriceTable,
+    asset: Option<AssetName>,
+}
+
+#[derive(Clone, Debug)]
+struct CompiledRule {
+    name: Box<str>,
+    when: Option<Condition>,
+    optional: bool,
+    effect: CompiledEffect,
+}
+
+#[derive(Clone, Debug)]
+enum CompiledEffect {
+    Deny(Box<str>),
+    Limits(Vec<(KeyPattern, Amount)>),
+}
+
+/// A call before it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Its attributes.
+    pub attributes: &'a Attributes,
+    /// The most input tokens that it may use.
+    pub input_tokens_max: u32,
+    /// The most output tokens that it may use.
+    pub output_tokens_max: u32,
+}
+
+/// A limit and an amount. Limits of other namespaces are named as leases name them: `!default:rpm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallAmount {
+    /// The key of the limit.
+    pub key: LimitKey,
+    /// The amount.
+    pub amount: u64,
+}
+
+/// The actual amounts of a call that was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// The amounts, which may be 0, by the limits that the policy names for the call.
+    pub actuals: Vec<CallAmount>,
+    /// The cost, if the model has a price.
+    pub cost: Option<u64>,
+}
+
+/// Why a policy refuses a call. The first rule in the document that refuses decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A rule denies the call.
+    DeniedByRule {
+        /// The name of the rule.
+        rule: Box<str>,
+        /// Its message.
+        message: Box<str>,
+    },
+    /// The key of a limit, or a price, needs an attribute that the call lacks.
+    MissingAttribute(Box<str>),
+    /// A rule takes cost, and the model has no price.
+    NoPrice(Box<str>),
+    /// The attributes give a text that cannot be a key.
+    InvalidKey(NameError),
+    /// The call needs more than [`REQUIREMENTS_MAX`] limits.
+    TooManyLimits,
+    /// No rule matches.
+    NoRule,
+}
+
+/// Whether a rule applies to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleMatch {
+    /// The name of the rule.
+    pub name: Box<str>,
+    /// Whether it applies. An optional rule that lacks an attribute does not.
+    pub matched: bool,
+}
+
+/// The rules behind the answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// All rules, in order.
+    pub rules: Vec<RuleMatch>,
+    /// The requirements, or the refusal.
+    pub requirements: Result<Vec<CallAmount>, Refusal>,
+    /// The most that the call can cost, if its model has a price.
+    pub cost: Option<u64>,
+}
+
+impl Refusal {
+    /// The `error` of the answer.
+    #[must_use]
+    pub fn error(&self) -> String {
+        match self {
+            Refusal::DeniedByRule { rule, .. } => format!("denied_by_rule:{rule}"),
+            Refusal::MissingAttribute(name) => format!("missing_attribute:{name}"),
+            Refusal::NoPrice(model) => format!("no_price:{model}"),
+            Refusal::InvalidKey(_) | Refusal::TooManyLimits => "invalid_request".to_owned(),
+            Refusal::NoRule => "no_rule".to_owned(),
+        }
+    }
+
+    /// The `message` of the answer.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self {
+            Refusal::DeniedByRule { message, .. } => message.to_string(),
+            Refusal::MissingAttribute(name) => format!("the policy needs the attribute {name}; add it to the call"),
+            Refusal::NoPrice(model) => format!("the policy has no price for the model {model}"),
+            Refusal::InvalidKey(error) => format!("the attributes give no valid key: {error}"),
+            Refusal::TooManyLimits => format!("the policy needs more than {REQUIREMENTS_MAX} limits for this call"),
+            Refusal::NoRule => "no rule of the policy matches, and unmatched is \"refuse\"".to_owned(),
+        }
+    }
+}
+
+/// Why a rule gives no amounts for a call.
+enum RuleFault {
+    Denied,
+    Missing(Box<str>),
+    NoPrice(Box<str>),
+    InvalidKey(NameError),
+    TooMany,
+}
+
+impl Policy {
+    /// Reads, checks and compiles the policy of a namespace.
+    ///
+    /// # Errors
+    /// The first mistake, with field and line.
+    pub fn parse(namespace: &NamespaceName, text: &str) -> Result<Policy, Mistake> {
+        let (document, lines) = Document::parse_with_lines(text)?;
+        let line = |place: usize| lines.get(place).copied().unwrap_or(1);
+        let mut names = Names::default();
+        let conditioned: Vec<(usize, &str)> = document
+            .rules
+            .iter()
+            .enumerate()
+            .filter_map(|(place, rule)| Some((place, rule.when.as_deref()?)))
+            .collect();
+        let texts: Vec<&str> = conditioned.iter().map(|(_, when)| *when).collect();
+        let conditions = condition::compile_all(&texts, &mut names).map_err(|(index, what)| {
+            let place = conditioned.get(index).map_or(0, |(place, _)| *place);
+            Mistake::new(line(place), format_args!("rules[{place}].when"), what)
+        })?;
+        let mut conditions = conditions.into_iter();
+        let mut rules = Vec::with_capacity(document.rules.len());
+        for (place, rule) in document.rules.iter().enumerate() {
+            let effect = compile_effect(&rule.effect, namespace, &mut names).map_err(|(limit, what)| {
+                Mistake::new(line(place), format_args!("rules[{place}].limits[{limit}].key"), what)
+            })?;
+            let when = rule.when.as_ref().and_then(|_| conditions.next());
+            rules.push(CompiledRule { name: rule.name.as_str().into(), when, optional: rule.optional, effect });
+        }
+        let asset = document.prices.first().map(|price| price.asset.clone());
+        Ok(Policy { names, unmatched: document.unmatched, rules, prices: PriceTable::new(&document.prices), asset })
+    }
+
+    /// The asset of all prices. `None` without prices.
+    #[must_use]
+    pub fn asset(&self) -> Option<&AssetName> {
+        self.asset.as_ref()
+    }
+
+    /// The limits that a call needs, each once, in the order of the document. Empty if it needs none.
+    ///
+    /// # Errors
+    /// The policy refuses the call.
+    pub fn evaluate(&self, call: &Call<'_>) -> Result<Vec<CallAmount>, Refusal> {
+        let values = self.names.values(call.attributes);
+        let mut evaluation = Evaluation::new(self, &values, Measure::bound(self, call));
+        let mut matched = false;
+        for rule in &self.rules {
+            matched |= evaluation.judge(rule)?;
+        }
+        evaluation.finish(matched)
+    }
+
+    /// The actual amounts of a call by its usage. A rule that would refuse the call is left out: what was reserved for it
+    /// stays as it is.
+    #[must_use]
+    pub fn settle(&self, attributes: &Attributes, usage: &Usage) -> Settlement {
+        let values = self.names.values(attributes);
+        let mut evaluation = Evaluation::new(self, &values, Measure::actual(self, attributes, usage));
+        for rule in self.rules.iter().filter(|rule| rule.holds(&values)) {
+            // A rule that fails has added nothing, so there is nothing to undo.
+            let _refused = evaluation.add(rule);
+        }
+        Settlement { cost: evaluation.measure.cost, actuals: evaluation.amounts }
+    }
+
+    /// The rules that a call matches, and what follows from them.
+    #[must_use]
+    pub fn explain(&self, call: &Call<'_>) -> Explanation {
+        let values = self.names.values(call.attributes);
+        let mut evaluation = Evaluation::new(self, &values, Measure::bound(self, call));
+        let (mut first_refusal, mut any) = (None, false);
+        let mut rules = Vec::with_capacity(self.rules.len());
+        for rule in &self.rules {
+            let matched = evaluation.judge(rule).unwrap_or_else(|refusal| {
+                first_refusal.get_or_insert(refusal);
+                true
+            });
+            any |= matched;
+            rules.push(RuleMatch { name: rule.name.clone(), matched });
+        }
+        let cost = evaluation.measure.cost;
+        let requirements = first_refusal.map_or_else(|| evaluation.finish(any), Err);
+        Explanation { rules, requirements, cost }
+    }
+}
+
+fn compile_effect(effect: &Effect, own: &NamespaceName, names: &mut Names) -> Result<CompiledEffect, (usize, String)> {
+    match effect {
+        Effect::Deny(message) => Ok(CompiledEffect::Deny(message.as_str().into())),
+        Effect::Limits(limits) => {
+            let compiled = limits.iter().enumerate().map(|(place, limit)| {
+                let namespace = limit.namespace.clone().filter(|namespace| namespace != own);
+                let pattern = KeyPattern::compile(&limit.key, namespace, names).map_err(|what| (place, what))?;
+                Ok((pattern, limit.amount))
+            });
+            compiled.collect::<Result<_, _>>().map(CompiledEffect::Limits)
+        }
+    }
+}
+
+impl CompiledRule {
+    fn holds(&self, values: &Values<'_>) -> bool {
+        self.when.as_ref().is_none_or(|condition| condition.holds(values))
+    }
+}
+
+/// The amounts of a call: bounds before it, actual ones after it.
+struct Measure {
+    input_tokens: u32,
+    output_tokens: u32,
+    cost: Option<u64>,
+    /// Whether amounts of 0 stay: an actual amount may be 0, a requirement may not.
+    keeps_zero: bool,
+    /// The maximum number of amounts.
+    amounts_max: usize,
+}
+
+impl Measure {
+    fn bound(policy: &Policy, call: &Call<'_>) -> Measure {
+        let (input_tokens, output_tokens) = (call.input_tokens_max, call.output_tokens_max);
+        let cost = policy.price(call.attributes).map(|price| price.bound(input_tokens, output_tokens));
+        Measure { input_tokens, output_tokens, cost, keeps_zero: false, amounts_max: REQUIREMENTS_MAX }
+    }
+
+    fn actual(policy: &Policy, attributes: &Attributes, usage: &Usage) -> Measure {
+        let cost = policy.price(attributes).map(|price| price.cost(usage));
+        let Usage { input_tokens, output_tokens, .. } = *usage;
+        Measure { input_tokens, output_tokens, cost, keeps_zero: true, amounts_max: ACTUALS_MAX }
+    }
+}
+
+impl Policy {
+    fn price(&self, attributes: &Attributes) -> Option<&Price> {
+        self.prices.find(attributes.get("model")?, attributes.get("provider"))
+    }
+}
+
+/// The evaluation of one call.
+struct Evaluation<'a> {
+    policy: &'a Policy,
+    values: &'a Values<'a>,
+    measure: Measure,
+    amounts: Vec<CallAmount>,
+    /// Memory for keys.
+    buffer: String,
+}
+
+impl<'a> Evaluation<'a> {
+    fn new(policy: &'a Policy, values: &'a Values<'a>, measure: Measure) -> Evaluation<'a> {
+        Evaluation { policy, values, measure, amounts: Vec::with_capacity(8), buffer: String::with_capacity(64) }
+    }
+
+    /// Adds the limits of a rule if it matches. Returns whether it does.
+    fn judge(&mut self, rule: &CompiledRule) -> Result<bool, Refusal> {
+        if !rule.holds(self.values) {
+            return Ok(false);
+        }
+        match self.add(rule) {
+            Ok(()) => Ok(true),
+            Err(RuleFault::Missing(_)) if rule.optional => Ok(false),
+            Err(RuleFault::Missing(name)) => Err(Refusal::MissingAttribute(name)),
+            Err(RuleFault::NoPrice(model)) => Err(Refusal::NoPrice(model)),
+            Err(RuleFault::InvalidKey(error)) => Err(Refusal::InvalidKey(error)),
+            Err(RuleFault::TooMany) => Err(Refusal::TooManyLimits),
+            Err(RuleFault::Denied) => {
+                let message = match &rule.effect {
+                    CompiledEffect::Deny(message) => message.clone(),
+                    CompiledEffect::Limits(_) => Box::default(),
+                };
+                Err(Refusal::DeniedByRule { rule: rule.name.clone(), message })
+            }
+        }
+    }
+
+    /// Adds all limits of a rule, or none.
+    fn add(&mut self, rule: &CompiledRule) -> Result<(), RuleFault> {
+        let CompiledEffect::Limits(limits) = &rule.effect else { return Err(RuleFault::Denied) };
+        let before = self.amounts.len();
+        let mut raised: Vec<(usize, u64)> = Vec::new();
+        let added = limits.iter().try_for_each(|(pattern, amount)| {
+            let amount = self.amount(*amount)?;
+            let key = pattern.key(self.values, &mut self.buffer).map_err(|fault| match fault {
+                KeyFault::Missing(slot) => RuleFault::Missing(self.policy.names.name(slot).into()),
+                KeyFault::Invalid(error) => RuleFault::InvalidKey(error),
+            })?;
+            match self.amounts.iter().position(|other| other.key == key) {
+                Some(place) => raised.extend(self.raise(place, amount)),
+                None if amount == 0 && !self.measure.keeps_zero => {}
+                None if self.amounts.len() == self.measure.amounts_max => return Err(RuleFault::TooMany),
+                None => self.amounts.push(CallAmount { key, amount }),
+            }
+            Ok(())
+        });
+        if added.is_err() {
+            for (place, amount) in raised.into_iter().rev() {
+                if let Some(other) = self.amounts.get_mut(place) {
+                    other.amount = amount;
+                }
+            }
+            self.amounts.truncate(before);
+        }
+        added
+    }
+
+    /// Raises an amount that a rule before named too. Returns its place and the amount it had.
+    fn raise(&mut self, place: usize, amount: u64) -> Option<(usize, u64)> {
+        let other = self.amounts.get_mut(place).filter(|other| other.amount < amount)?;
+        Some((place, std::mem::replace(&mut other.amount, amount)))
+    }
+
+    fn amount(&self, amount: Amount) -> Result<u64, RuleFault> {
+        let (input, output) = (u64::from(self.measure.input_tokens), u64::from(self.measure.output_tokens));
+        match amount {
+            Amount::Requests => Ok(1),
+            Amount::InputTokens => Ok(input),
+            Amount::OutputTokens => Ok(output),
+            Amount::Tokens => Ok(input.saturating_add(output)),
+            Amount::Fixed(amount) => Ok(amount),
+            Amount::Cost => self.measure.cost.ok_or_else(|| match self.values.model() {
+                Some(model) => RuleFault::NoPrice(model.into()),
+                None => RuleFault::Missing("model".into()),
+            }),
+        }
+    }
+
+    fn finish(self, matched: bool) -> Result<Vec<CallAmount>, Refusal> {
+        if !matched && self.policy.unmatched == Unmatched::Refuse {
+            return Err(Refusal::NoRule);
+        }
+        Ok(self.amounts)
+    }
+}

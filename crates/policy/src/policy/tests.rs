@@ -1,0 +1,241 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const POLICY: &str = r#"
+[[rules]]
+name   = "provider"
+when   = 'provider == "openai"'
+limits = [
+  { key = "openai:{model}:rpm",   amount = "requests", namespace = "default" },
+  { key = "openai:{model}:tpm",   amount = "tokens",   namespace = "default" },
+  { key = "openai:{model}:out",   amount = "output_tokens", namespace = "team" },
+]
+
+[[rules]]
+name = "plan"
+when = 'plan == "free" && !model.endsWith("-mini")'
+deny = "the plan free has small models only"
+
+[[rules]]
+name   = "tenant"
+limits = [ { key = "tenant:{tenant}:tpd", amount = "tokens" }, { key = "{tenant}:usd", amount = "cost" } ]
+
+[[rules]]
+name     = "user"
+optional = true
+limits   = [ { key = "user:{user}:in", amount = "input_tokens" }, { key = "tenant:{tenant}:tpd", amount = 1_000 } ]
+
+[[prices]]
+model = "gpt-4o*"
+asset = "usd"
+input = 2_500_000
+cached_input = 1_250_000
+output = 10_000_000
+"#;
+
+fn policy(text: &str) -> Policy {
+    Policy::parse(&"team".parse().unwrap(), text).unwrap()
+}
+
+fn attributes(text: &str) -> Attributes {
+    Attributes::new(text.split_whitespace().map(|pair| pair.split_once('=').unwrap())).unwrap()
+}
+
+fn shown(amounts: &[CallAmount]) -> String {
+    amounts.iter().map(|it| format!("{}={}", it.key, it.amount)).collect::<Vec<_>>().join(" ")
+}
+
+fn evaluate(text: &str, call: &str, input_tokens_max: u32, output_tokens_max: u32) -> Result<String, String> {
+    let attributes = attributes(call);
+    let call = Call { attributes: &attributes, input_tokens_max, output_tokens_max };
+    let (policy, join) = (policy(text), |refusal: Refusal| format!("{}: {}", refusal.error(), refusal.message()));
+    let answer = policy.evaluate(&call);
+    assert_eq!(policy.explain(&call).requirements, answer, "explain and evaluate agree");
+    answer.map(|amounts| shown(&amounts)).map_err(join)
+}
+
+#[test]
+fn all_matching_rules_apply_and_a_key_takes_its_larger_amount() {
+    let call = "provider=openai model=gpt-4o tenant=acme user=u1";
+    for (attributes, input, output, expected) in [
+        (
+            call,
+            1_200,
+            500,
+            "!default:openai:gpt-4o:rpm=1 !default:openai:gpt-4o:tpm=1700 openai:gpt-4o:out=500 tenant:acme:tpd=1700 acme:usd=8000 user:u1:in=1200",
+        ),
+        (
+            call,
+            100,
+            0,
+            "!default:openai:gpt-4o:rpm=1 !default:openai:gpt-4o:tpm=100 tenant:acme:tpd=1000 acme:usd=250 user:u1:in=100",
+        ),
+        ("provider=azure model=gpt-4o tenant=acme", 1, 0, "tenant:acme:tpd=1 acme:usd=3"),
+        ("model=gpt-4o-mini plan=free tenant=a:b", 0, 1, "tenant:a%3Ab:tpd=1 a%3Ab:usd=10"),
+        ("model=gpt-4o tenant=acme", 0, 0, ""),
+    ] {
+        assert_eq!(evaluate(POLICY, attributes, input, output).as_deref(), Ok(expected), "{attributes}");
+    }
+}
+
+#[test]
+fn a_refusal_has_its_name() {
+    let allow = "unmatched = \"allow\"\n[[rules]]\nname = \"a\"\nwhen = 'model == \"x\"'\ndeny = \"no\"\n";
+    let refuse = allow.replace("\"allow\"", "\"refuse\"");
+    for (text, call, expected) in [
+        (
+            POLICY,
+            "model=gpt-4o",
+            Err("missing_attribute:tenant: the policy needs the attribute tenant; add it to the call"),
+        ),
+        (
+            POLICY,
+            "tenant=acme",
+            Err("missing_attribute:model: the policy needs the attribute model; add it to the call"),
+        ),
+        (POLICY, "tenant=acme model=o1", Err("no_price:o1: the policy has no price for the model o1")),
+        (POLICY, "tenant=acme model=o1 plan=free", Err("denied_by_rule:plan: the plan free has small models only")),
+        (POLICY, "model=gpt-4o plan=free", Err("denied_by_rule:plan: the plan free has small models only")),
+        (&refuse, "model=y", Err("no_rule: no rule of the policy matches, and unmatched is \"refuse\"")),
+        (&refuse, "model=x", Err("denied_by_rule:a: no")),
+        (allow, "model=x", Err("denied_by_rule:a: no")),
+        (allow, "model=y", Ok("")),
+        ("", "model=y", Err("no_rule: no rule of the policy matches, and unmatched is \"refuse\"")),
+    ] {
+        assert_eq!(evaluate(text, call, 1, 1).as_deref().map_err(String::as_str), expected, "{call}");
+    }
+}
+
+#[test]
+fn an_optional_rule_that_lacks_an_attribute_does_not_count_as_matched() {
+    let text = "[[rules]]\nname = \"a\"\noptional = true\nlimits = [ { key = \"b\", amount = 9 }, { key = \"{user}\", amount = 1 } ]\n";
+    assert!(evaluate(text, "model=x", 1, 1).unwrap_err().starts_with("no_rule"));
+    assert_eq!(evaluate(text, "user=u", 1, 1).as_deref(), Ok("b=9 u=1"));
+    // A skipped rule raises no amount.
+    let both = format!("[[rules]]\nname = \"b\"\nlimits = [ {{ key = \"b\", amount = 2 }} ]\n{text}");
+    assert_eq!(evaluate(&both, "model=x", 1, 1).as_deref(), Ok("b=2"));
+    assert_eq!(evaluate(&both, "user=u", 1, 1).as_deref(), Ok("b=9 u=1"));
+}
+
+#[test]
+fn a_call_has_at_most_32_limits_and_those_of_amount_0_do_not_count() {
+    let rules = |count: usize, amount: &str| {
+        let rule = |n| format!("[[rules]]\nname = \"r{n}\"\nlimits = [ {{ key = \"k{n}\", amount = {amount} }} ]\n");
+        (0..count).map(rule).collect::<String>()
+    };
+    assert_eq!(policy(&rules(32, "1")).evaluate(&call(&Attributes::default())).map(|it| it.len()), Ok(32));
+    assert_eq!(policy(&rules(33, "1")).evaluate(&call(&Attributes::default())), Err(Refusal::TooManyLimits));
+    assert_eq!(policy(&rules(33, "0")).evaluate(&call(&Attributes::default())), Ok(Vec::new()));
+    assert_eq!(policy(&rules(33, "0")).settle(&Attributes::default(), &Usage::default()).actuals.len(), 33);
+}
+
+fn call(attributes: &Attributes) -> Call<'_> {
+    Call { attributes, input_tokens_max: 1, output_tokens_max: 1 }
+}
+
+#[test]
+fn explain_lists_every_rule_even_after_a_refusal() {
+    let matched = |text: &str| {
+        let attributes = attributes(text);
+        let explained =
+            policy(POLICY).explain(&Call { attributes: &attributes, input_tokens_max: 10, output_tokens_max: 1 });
+        (explained.rules.iter().map(|rule| rule.matched).collect::<Vec<_>>(), explained.cost)
+    };
+    assert_eq!(matched("provider=openai model=gpt-4o tenant=a"), (vec![true, false, true, false], Some(35)));
+    assert_eq!(matched("model=o1 plan=free tenant=a user=u"), (vec![false, true, true, true], None));
+}
+
+#[test]
+fn a_usage_becomes_actual_amounts_of_the_same_limits() {
+    let usage = Usage { input_tokens: 1_000, cached_input_tokens: 400, output_tokens: 0, ..Usage::default() };
+    let settle = |call: &str| {
+        let settled = policy(POLICY).settle(&attributes(call), &usage);
+        (shown(&settled.actuals), settled.cost)
+    };
+    let settled = settle("provider=openai model=gpt-4o tenant=acme");
+    let amounts = "!default:openai:gpt-4o:rpm=1 !default:openai:gpt-4o:tpm=1000 openai:gpt-4o:out=0 tenant:acme:tpd=1000 acme:usd=2000";
+    assert_eq!(settled, (amounts.to_owned(), Some(2_000)));
+    // Rules that would refuse are left out, so that what they reserved stays reserved.
+    assert_eq!(
+        settle("model=o1 tenant=acme user=u plan=free"),
+        ("user:u:in=1000 tenant:acme:tpd=1000".to_owned(), None)
+    );
+}
+
+/// Every piece of a document that is likely to be wrong.
+fn any_document() -> impl Strategy<Value = String> {
+    let pieces = vec![
+        "[[rules]]\n",
+        "[[prices]]\n",
+        "name = \"a\"\n",
+        "name = \"b\"\n",
+        "when = 'model == \"x\"'\n",
+        "when = '!'\n",
+        "limits = [ { key = \"{model}\", amount = \"tokens\" } ]\n",
+        "limits = [ { key = \"{a}{b}\", amount = \"cost\" } ]\n",
+        "limits = [ { key = \"emk_{a}\", amount = 7 } ]\n",
+        "deny = \"no\"\n",
+        "optional = true\n",
+        "unmatched = \"allow\"\n",
+        "model = \"*\"\n",
+        "asset = \"usd\"\n",
+        "input = 1000000000000\n",
+        "output = 3\n",
+        "above = [ { input_tokens = 0, input = 1000000000000 } ]\n",
+        "}",
+        "\"",
+        "'",
+        "\u{0}",
+        "ü = 1\n",
+    ];
+    prop::collection::vec(prop::sample::select(pieces), 0..14).prop_map(|pieces| pieces.concat())
+}
+
+fn any_attributes() -> impl Strategy<Value = Attributes> {
+    let name = prop::sample::select(vec!["model", "provider", "a", "b", "tenant", "user", "plan"]);
+    let value =
+        prop_oneof![Just("x".to_owned()), Just("gpt-4o".to_owned()), Just("openai".to_owned()), "[ -~ü日]{1,80}"];
+    let value = value.prop_filter("no API keys", |value| !earmark_core::contains_api_key(value));
+    prop::collection::btree_map(name, value, 0..7).prop_map(|pairs| Attributes::new(pairs).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn no_document_makes_the_evaluation_panic_or_exceed_its_bound(
+        text in any_document(), attributes in any_attributes(), bounds in any::<(u32, u32)>()
+    ) {
+        if let Ok(policy) = Policy::parse(&"team".parse().unwrap(), &text) {
+            let call = Call { attributes: &attributes, input_tokens_max: bounds.0, output_tokens_max: bounds.1 };
+            let explained = policy.explain(&call);
+            prop_assert_eq!(&explained.requirements, &policy.evaluate(&call));
+            prop_assert!(explained.requirements.map_or(0, |amounts| amounts.len()) <= REQUIREMENTS_MAX);
+        }
+    }
+
+    #[test]
+    fn settling_within_the_bounds_never_takes_more_than_was_reserved(
+        attributes in any_attributes(),
+        bounds in (0..5_000_u32, 0..5_000_u32),
+        parts in prop::array::uniform6(0..5_000_u32),
+    ) {
+        let policy = policy(POLICY);
+        let call = Call { attributes: &attributes, input_tokens_max: bounds.0, output_tokens_max: bounds.1 };
+        let usage = Usage {
+            input_tokens: parts[0].min(bounds.0),
+            output_tokens: parts[1].min(bounds.1),
+            cached_input_tokens: parts[2],
+            cache_write_tokens: parts[3],
+            cache_write_1h_tokens: parts[4],
+            reasoning_tokens: parts[5],
+        };
+        if let Ok(reserved) = policy.evaluate(&call) {
+            for actual in policy.settle(&attributes, &usage).actuals {
+                let bound = reserved.iter().find(|it| it.key == actual.key).map_or(0, |it| it.amount);
+                prop_assert!(actual.amount <= bound, "{}: {} of {}", actual.key, actual.amount, bound);
+            }
+        }
+    }
+}
