@@ -139,6 +139,7 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         message: describe_ignored(&ignored),
         ignored,
         is_invalid: false,
+        is_extended: false,
         exceeded: None,
         overage_reserved: sum(OverageHow::Reserved),
         overage_debt: sum(OverageHow::Debt),

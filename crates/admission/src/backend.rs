@@ -349,6 +349,8 @@ pub struct CompleteAnswer {
     pub is_invalid: bool,
     /// The quota that is used up, if the lease is unknown and could not be marked. Then nothing was applied.
     pub exceeded: Option<QuotaKind>,
+    /// Whether extensions changed the lease, so that it may hold credit that its reserve did not.
+    pub is_extended: bool,
     /// Usage beyond the reservation that fitted.
     pub overage_reserved: u64,
     /// Usage beyond the reservation that is now debt.

@@ -11,6 +11,8 @@ mod known_accounts;
 mod limits;
 mod reserve;
 
+pub use reserve::CREDIT_RETRY_MS;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};

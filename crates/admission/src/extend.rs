@@ -1,6 +1,6 @@
 //! Extensions: more amounts, later ends and reported usage for a live lease.
 
-use earmark_core::{LeaseId, LimitKey, NamespaceName, UnixMs};
+use earmark_core::{LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs};
 
 use crate::backend::{Amount, Refusal, describe_ignored};
 
@@ -46,6 +46,13 @@ pub enum ExtendAnswer {
     Refused(Refusal),
 }
 
+/// Names the actuals that are below the reported usage, which counts instead. `None` without any.
+#[must_use]
+pub fn describe_below_used(below: &[LimitKey]) -> Option<String> {
+    let keys: Vec<&str> = below.iter().map(LimitKey::as_str).collect();
+    (!keys.is_empty()).then(|| format!("settled as used, since extensions reported more: {}", keys.join(", ")))
+}
+
 impl ExtendAnswer {
     /// A note for the caller: the keys that were ignored or exceed the reservation. `None` without any.
     #[must_use]
@@ -56,11 +63,39 @@ impl ExtendAnswer {
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
+    /// The refusal of a lease that was never allowed or has ended.
+    #[must_use]
+    pub const fn expired() -> ExtendAnswer {
+        ExtendAnswer::Refused(Refusal::LeaseExpired)
+    }
+
+    /// The refusal of a number that was used with another body.
+    #[must_use]
+    pub fn number_reused(number: u32) -> ExtendAnswer {
+        ExtendAnswer::invalid(format!("extension: {number} was used with another body"))
+    }
+
+    /// The refusal of a number that is older than the last one, or leaves a gap.
+    #[must_use]
+    pub fn number_differs(found: u32, expected: u32) -> ExtendAnswer {
+        ExtendAnswer::invalid(format!("extension: found {found}, expected {expected}"))
+    }
+
+    /// The refusal of a lease with more than 32 limits in the end.
+    #[must_use]
+    pub fn too_many_limits(found: usize) -> ExtendAnswer {
+        ExtendAnswer::invalid(format!("add: the lease would have {found} limits, allowed are up to {REQUIREMENTS_MAX}"))
+    }
+
+    /// The refusal of a malformed request.
+    #[must_use]
+    pub const fn invalid(message: String) -> ExtendAnswer {
+        ExtendAnswer::Refused(Refusal::InvalidRequest { message })
+    }
+
     /// The refusal of a backend that cannot extend leases.
     #[must_use]
     pub fn unsupported() -> ExtendAnswer {
-        let message =
-            "extension: this server's storage cannot extend leases; use one that keeps them in the Book".into();
-        ExtendAnswer::Refused(Refusal::InvalidRequest { message })
+        ExtendAnswer::invalid("extension: this server's storage cannot extend leases".into())
     }
 }

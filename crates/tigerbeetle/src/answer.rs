@@ -1,6 +1,8 @@
 //! Answers to callers, with the same wording as the Book.
 
-use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored, utc, utc_from};
+use earmark_admission::{
+    Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_below_used, describe_ignored, utc, utc_from,
+};
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
 use crate::settle_chain::Settling;
@@ -10,6 +12,11 @@ pub(crate) fn invalid_parts(parts: &[Amount], amount_min: u64, field: &str) -> O
     if parts.is_empty() && amount_min > 0 {
         return Some(format!("{field}: found none, allowed are 1 to {REQUIREMENTS_MAX}"));
     }
+    invalid_amounts(parts, amount_min, field)
+}
+
+/// Validates amounts that may be absent. Returns the error message.
+pub(crate) fn invalid_amounts(parts: &[Amount], amount_min: u64, field: &str) -> Option<String> {
     if parts.len() > REQUIREMENTS_MAX {
         return Some(format!("{field}: found {}, allowed are up to {REQUIREMENTS_MAX}", parts.len()));
     }
@@ -56,13 +63,20 @@ pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
     let overages = settling.overages();
     CompleteAnswer {
         reconciled: true,
-        message: describe_ignored(&settling.ignored),
+        message: settled_message(settling),
+        is_extended: settling.is_extended(),
         ignored: settling.ignored.clone(),
         overage_reserved: overages.reserved,
         overage_debt: overages.debt,
         overage_dropped: overages.dropped,
         ..CompleteAnswer::default()
     }
+}
+
+fn settled_message(settling: &Settling) -> Option<String> {
+    let notes = [describe_ignored(&settling.ignored), describe_below_used(&settling.below_used)];
+    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 pub(crate) fn held_nothing() -> CompleteAnswer {

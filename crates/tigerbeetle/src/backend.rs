@@ -16,7 +16,7 @@ use crate::lease_cache::LeaseCache;
 use crate::lease_record::LeaseRecord;
 use crate::limit_table::{LimitTable, LookupNumber};
 use crate::options::TigerBeetleOptions;
-use crate::reads::{QueuedRead, Read, Reads, TransfersOfLease};
+use crate::reads::{LEASE_PAGES_MAX, QueuedRead, Read, Reads, TransfersOfLease};
 use crate::requests::{Created, Writes};
 use crate::schema::{CommonAccounts, LeaseName, LimitName};
 use crate::session::{Session, Shared};
@@ -272,8 +272,8 @@ impl Inner {
 
     /// Reads a lease from the ledger.
     pub(crate) async fn read_lease(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
-        let transfers = self.read(TransfersOfLease(name.id)).await?;
-        let read = || LeaseRecord::read(&transfers, |account| self.table.name_of(account));
+        let transfers = self.read_transfers(name).await?;
+        let read = || LeaseRecord::read(name, &transfers, |account| self.table.name_of(account));
         let record = read();
         // Another process may have put a limit that this one has not loaded yet.
         let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.name.is_none());
@@ -284,6 +284,23 @@ impl Inner {
         _ = self.registry.refresh().await;
         self.load_limits();
         Ok(read())
+    }
+
+    /// Reads the transfers of a lease backwards, page by page, up to its first anchor.
+    async fn read_transfers(&self, name: &LeaseName) -> Result<Vec<Transfer>, BackendError> {
+        let first_id = name.anchor_id(0);
+        let (mut transfers, mut newest_ns) = (Vec::new(), 0);
+        for _ in 0..LEASE_PAGES_MAX {
+            let page = self.read(TransfersOfLease { lease: name.id, newest_ns }).await?;
+            let Some(oldest) = page.last() else { return Ok(transfers) };
+            newest_ns = oldest.timestamp.saturating_sub(1);
+            let is_first = oldest.id == first_id;
+            transfers.extend(page);
+            if is_first {
+                return Ok(transfers);
+            }
+        }
+        Err(BackendError::Failed("TigerBeetle has more transfers of this lease than its extensions can make".into()))
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -61,6 +61,7 @@ fn templates(calls: &[Vec<LimitKey>]) -> Vec<Vec<Transfer>> {
             credit_account_id: common.lease,
             ledger: LEDGER,
             code: Code::Anchor as u16,
+            flags: TransferFlags::Pending,
             ..Transfer::default()
         };
         let mut chain = vec![anchor];

@@ -14,7 +14,7 @@ use crate::lease_record::LeaseRecord;
 use crate::limit_table::target;
 use crate::requests::Created;
 use crate::retake::Retaken;
-use crate::schema::{Ending, LeaseName, LimitName, Origin};
+use crate::schema::{Anchor, Decision, Ending, LeaseName, LimitName};
 use crate::settle_chain::{SettleChain, SettleResult, Settling};
 use crate::status::exists;
 
@@ -37,7 +37,10 @@ enum Dispatch {
 enum EndOutcome {
     Now(Settling),
     /// It had ended earlier.
-    Before(Ending),
+    Before {
+        ending: Ending,
+        is_extended: bool,
+    },
     /// The lease was unknown. The anchor now prevents a late reserve.
     Marked,
     /// The lease holds nothing.
@@ -136,7 +139,7 @@ impl Inner {
                 Some(settling) => Ok(answer::settled(&settling)),
                 None => Arc::clone(self).complete_uncached(request).await,
             },
-            SettleResult::Before => {
+            SettleResult::Before | SettleResult::Changed => {
                 self.leases.forget(name.id);
                 Arc::clone(self).complete_uncached(request).await
             }
@@ -160,8 +163,10 @@ impl Inner {
         let settle = |name: LeaseName, record: &LeaseRecord| Settling::complete(name, record, &request.actuals);
         Ok(match self.end(&name, settle).await? {
             EndOutcome::Now(settling) => answer::settled(&settling),
-            EndOutcome::Before(Ending::Completed) => CompleteAnswer { reconciled: true, ..CompleteAnswer::default() },
-            EndOutcome::Before(Ending::Released) | EndOutcome::HeldNothing => answer::held_nothing(),
+            EndOutcome::Before { ending: Ending::Completed, is_extended } => {
+                CompleteAnswer { reconciled: true, is_extended, ..CompleteAnswer::default() }
+            }
+            EndOutcome::Before { ending: Ending::Released, .. } | EndOutcome::HeldNothing => answer::held_nothing(),
             EndOutcome::Marked => answer::marked(),
         })
     }
@@ -202,10 +207,11 @@ impl Inner {
                 }
                 continue;
             };
-            match (record.origin, record.ending) {
-                (Origin::Marked, _) => return Ok(EndOutcome::HeldNothing),
-                (Origin::Reserved, Some(ending)) => return Ok(EndOutcome::Before(ending)),
-                (Origin::Reserved, None) => {}
+            if record.first.decision == Decision::Marked {
+                return Ok(EndOutcome::HeldNothing);
+            }
+            if let Some(ending) = record.ending {
+                return Ok(EndOutcome::Before { ending, is_extended: record.newest.number > 0 });
             }
             let record = match self.retake(name, &record).await? {
                 Retaken::Not => record,
@@ -230,7 +236,8 @@ impl Inner {
 
     /// Posts the anchor of an unknown lease, so that nobody can reserve it; false if it exists.
     async fn mark(&self, name: &LeaseName) -> Result<bool, BackendError> {
-        let anchor = name.anchor(&self.common, Origin::Marked, 0);
+        let marked = Anchor { decision: Decision::Marked, ..Anchor::reserved(0, false) };
+        let anchor = name.anchor(&self.common, &marked);
         let results = self.create_one(vec![anchor], Direction::GivesBack).await?;
         match results.first().map(|result| result.status) {
             Some(CreateTransferStatus::Created) => Ok(true),
@@ -240,7 +247,7 @@ impl Inner {
         }
     }
 
-    /// Sends settle chains until one succeeds; `None` if another process ended the lease.
+    /// Sends settle chains until one succeeds; `None` if another request ended or extended the lease.
     pub(crate) async fn settle(
         &self,
         name: &LeaseName,
@@ -255,7 +262,7 @@ impl Inner {
                     self.leases.forget(name.id);
                     return Ok(Some(settling));
                 }
-                SettleResult::Before => {
+                SettleResult::Before | SettleResult::Changed => {
                     self.leases.forget(name.id);
                     return Ok(None);
                 }

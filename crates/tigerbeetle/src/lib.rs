@@ -6,7 +6,7 @@
 //! transfer whose id exists once, so a lease has one body and one end. The transfers are the record; everything in
 //! memory is a cache.
 //!
-//! Pure modules build chains and interpret results: `reserve_chain`, `settle_chain`, `lease_record`, `capacity` and
+//! Pure modules build chains and interpret results: `reserve_chain`, `extend_chain`, `settle_chain`, `lease_record`, `capacity` and
 //! `batch`. The other modules send requests and wait.
 
 mod answer;
@@ -16,6 +16,8 @@ mod batch;
 mod capacity;
 mod clock;
 mod complete;
+mod extend;
+mod extend_chain;
 mod lease_cache;
 mod lease_record;
 mod limit_table;
@@ -24,6 +26,7 @@ mod options;
 mod reads;
 mod reconcile;
 mod requests;
+mod required;
 mod reserve;
 mod reserve_chain;
 mod retake;

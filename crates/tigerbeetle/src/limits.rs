@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, LeaseView, Limits, LimitsComplete, LimitsReserve,
-    ReserveAnswer, Stats,
+    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, ExtendAnswer, LeaseView, Limits, LimitsComplete,
+    LimitsExtend, LimitsReserve, ReserveAnswer, Stats,
 };
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
@@ -12,7 +12,7 @@ use crate::backend::{Inner, TigerBeetleLimits};
 use crate::capacity::{Step, as_if_done, enforced_status, step};
 use crate::lease_cache::CachedLease;
 use crate::limit_table::{LimitTotals, TrackedLimit, UNBOUNDED, target};
-use crate::schema::{Ending, LeaseName, LimitName, Origin};
+use crate::schema::{Decision, Ending, LeaseName, LimitName};
 
 impl Inner {
     async fn apply_definition(
@@ -76,17 +76,17 @@ impl Inner {
         let was_denied = matches!(self.leases.get(name.id), Some(CachedLease::Denied(_)));
         let record = self.read_lease(&name).await?;
         // A marked anchor only says that a process completed the lease.
-        if was_denied && record.as_ref().is_none_or(|record| record.origin == Origin::Marked) {
+        if was_denied && record.as_ref().is_none_or(|record| record.first.decision == Decision::Marked) {
             let (state, job) = (LeaseState::Denied, self.leases.job(name.id));
             return Ok(Some(LeaseView { reserved_at: None, requirements: Vec::new(), state, job }));
         }
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
-        let is_allowed = record.origin == Origin::Reserved && record.ending != Some(Ending::Released);
+        let is_allowed = record.first.decision == Decision::Reserved && record.ending != Some(Ending::Released);
         let held = record.held.iter().filter(|_| record.ending.is_none());
         let requirements = held
             .filter_map(|held| {
-                Some(Amount { key: held.name.as_ref()?.seen_from(&name.namespace), amount: held.amount })
+                Some(Amount { key: held.name.as_ref()?.seen_from(&name.namespace), amount: held.total() })
             })
             .collect();
         let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
@@ -143,6 +143,12 @@ impl Limits for TigerBeetleLimits {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).reserve_all(requests);
+        Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
+    }
+
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+        let count = requests.len();
+        let work = Arc::clone(&self.inner).extend_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
     }
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use earmark_admission::{BackendError, BatchTarget};
 use tigerbeetle::{
     Account, AccountFilter, AccountFilterFlags, Client, CreateAccountResult, CreateTransferResult, Error, QueryFilter,
-    Transfer,
+    QueryFilterFlags, Transfer,
 };
 use tokio::sync::oneshot;
 
@@ -15,9 +15,15 @@ use crate::clock::LedgerClock;
 use crate::schema::{Code, LEDGER};
 use crate::session::{Session, SessionError};
 
-/// Maximum transfers of a lease: its anchor, its end, and for each of 32 limits a reservation, a void, a rereserve, a
-/// debt, and two more reservations with their voids if it is taken again in a later period.
-const LEASE_TRANSFERS_MAX: u32 = 2 + 8 * 32;
+/// Transfers on one page of a lease. A lease that was not extended fits: its anchor, its end, and for each of 32 limits
+/// a reservation, a void, a rereserve, a debt, and two more reservations with their voids if it is taken again in a later
+/// period. A server may return fewer.
+const PAGE_TRANSFERS: u32 = 2 + 8 * 32;
+/// Transfers on further pages, of which a server returns as many as fit into its reply.
+const NEXT_PAGE_TRANSFERS: u32 = 8_189;
+/// Pages of one lease: 10,000 extensions of 32 limits, each with a void, a reservation and a report of usage, on pages
+/// of 100.
+pub(crate) const LEASE_PAGES_MAX: usize = 10_000;
 
 /// A request that was handed to the client.
 type Sent<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -40,8 +46,12 @@ pub(crate) trait Read: Send + Sync + 'static {
 pub(crate) struct CreateAccounts(pub(crate) Vec<Account>);
 /// Reads accounts. Missing ones are left out.
 pub(crate) struct LookUpAccounts(pub(crate) Vec<u128>);
-/// Reads all transfers of a lease.
-pub(crate) struct TransfersOfLease(pub(crate) u128);
+/// Reads a page of the transfers of a lease, newest first.
+pub(crate) struct TransfersOfLease {
+    pub(crate) lease: u128,
+    /// The newest timestamp on the page; 0 for the first page.
+    pub(crate) newest_ns: u64,
+}
 /// Reads the last capacity change of the limit with this account.
 pub(crate) struct LastChange(pub(crate) u128);
 /// Reads the ledger's time.
@@ -68,9 +78,11 @@ impl Read for TransfersOfLease {
 
     fn send(&self, client: &Client) -> Sent<'static, Vec<Transfer>> {
         Box::pin(client.query_transfers(QueryFilter {
-            user_data_128: self.0,
+            user_data_128: self.lease,
             ledger: LEDGER,
-            limit: LEASE_TRANSFERS_MAX,
+            timestamp_max: self.newest_ns,
+            limit: if self.newest_ns == 0 { PAGE_TRANSFERS } else { NEXT_PAGE_TRANSFERS },
+            flags: QueryFilterFlags::Reversed,
             ..QueryFilter::default()
         }))
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{Definition, LimitInfo, LimitKey, NEVER_RETRY_MS};
+use earmark_admission::{BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
+use earmark_core::{LimitKey, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -11,12 +11,11 @@ use crate::backend::{Inner, PendingAnswer, Setup, missing_result};
 use crate::batch::Chains;
 use crate::lease_cache::{CachedLease, Denied, InFlight};
 use crate::lease_record::{LeaseRecord, Retry};
-use crate::limit_table::{TrackedLimit, target};
 use crate::requests::Created;
+use crate::required::{Limit, Requirement, Shortage};
 use crate::reserve_chain::{ReservePlan, ReserveResult, Taken};
 use crate::retake::Retaken;
-use crate::retake_chain::seconds_until;
-use crate::schema::{Holding, LeaseName, LimitName, Origin, fingerprint};
+use crate::schema::{Decision, Holding, LeaseName, PartVersion, fingerprint};
 use crate::settle_chain::Settling;
 use crate::status::exists;
 
@@ -34,25 +33,10 @@ struct Checked {
     _in_flight: InFlight,
 }
 
-/// An amount of one limit.
-#[derive(Clone)]
-struct Requirement {
-    /// As leases of the namespace name it.
-    key: LimitKey,
-    limit: LimitName,
-    amount: u64,
-}
-
 /// The chain of a reserve, and its limits in the same order.
 struct Prepared {
     plan: ReservePlan,
     limits: Vec<Limit>,
-}
-
-/// A required limit: its accounts and its definition.
-struct Limit {
-    tracked: Arc<TrackedLimit>,
-    info: Arc<LimitInfo>,
 }
 
 /// A reserve whose chain is sent.
@@ -74,7 +58,7 @@ impl Sending {
     fn needs_more(&self, created: &Created) -> bool {
         let first = created.as_ref().ok().and_then(|results| results.first());
         first.is_some_and(|first| {
-            let has_ended = |taken: &Taken| taken.period_end_ns.is_some_and(|end_ns| end_ns <= first.timestamp);
+            let has_ended = |taken: &Taken| taken.ends_at_ns.is_some_and(|end_ns| end_ns <= first.timestamp);
             exists(first.status) || self.prepared.plan.taken.iter().any(has_ended)
         })
     }
@@ -142,14 +126,7 @@ impl Inner {
             }))));
         }
         let name = LeaseName::new(request.namespace, request.lease);
-        let required = |part: &Amount| {
-            let limit = LimitName::of(&name.namespace, part);
-            Requirement { key: limit.seen_from(&name.namespace), limit, amount: part.amount }
-        };
-        let mut requirements: Vec<Requirement> = request.requirements.iter().map(required).collect();
-        // Limits of the lease's own namespace come first.
-        let order = |part: &Requirement| part.limit.namespace != name.namespace;
-        requirements.sort_unstable_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.limit.cmp(&b.limit)));
+        let requirements = Requirement::sorted(&name, &request.requirements);
         if let Some(job) = request.job {
             self.leases.put_job(name.id, job);
         }
@@ -182,73 +159,32 @@ impl Inner {
     fn prepare(&self, checked: &Checked, is_fresh: bool) -> Option<Prepared> {
         let mut taken = Vec::with_capacity(checked.requirements.len());
         let mut limits = Vec::with_capacity(checked.requirements.len());
+        let mut has_credit = false;
         for part in &checked.requirements {
             let info = self.info_for(&checked.name, &part.limit)?;
             // The refusal by name tells how long.
             if self.paused_for_ms(&info).is_some() {
                 return None;
             }
-            let Some(holding) = Holding::of(&info.definition.kind) else { continue };
+            let Some(holding) = Holding::of(&info.definition.kind) else {
+                has_credit = true;
+                continue;
+            };
             let tracked = self.table.limit(&part.limit, Some(&info));
             if !tracked.is_open(&info) || !info.definition.enforce && !is_fresh {
                 return None;
             }
-            taken.push(self.taken(part, holding, &tracked, &info));
-            limits.push(Limit { tracked, info });
+            let limit = Limit { tracked, info };
+            taken.push(self.taken(part, holding, &limit, 0));
+            limits.push(limit);
         }
         // An open limit implies a finished setup; a credit-only lease must check. A transfer whose accounts are missing
         // spends its id, and the lease could never be reserved or completed.
         if taken.is_empty() && *self.setup.borrow() != Setup::Ready {
             return None;
         }
-        let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, taken };
+        let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, has_credit, taken };
         Some(Prepared { plan, limits })
-    }
-
-    /// The limit as leases of a namespace see it. One of another namespace is unknown unless it is shared.
-    fn info_for(&self, lease: &LeaseName, limit: &LimitName) -> Option<Arc<LimitInfo>> {
-        let info = self.info(limit)?;
-        (limit.namespace == lease.namespace || info.definition.shared).then_some(info)
-    }
-
-    /// The rest of the pause of a limit.
-    fn paused_for_ms(&self, info: &LimitInfo) -> Option<u64> {
-        let until = info.pause.as_ref()?.until;
-        Some(until.ms_since(self.options.clock.now().log)).filter(|left_ms| *left_ms > 0)
-    }
-
-    /// The reservation of one limit. A calendar limit is taken to the end of the period that contains the ledger's time,
-    /// rounded up to whole seconds.
-    fn taken(&self, part: &Requirement, holding: Holding, tracked: &TrackedLimit, info: &LimitInfo) -> Taken {
-        let now_ns = self.shared.clock.now_ns();
-        let period_end_ns = self.period_end_ns(&part.limit, now_ns);
-        let reserved = tracked.totals().map_or(0, |totals| totals.reserved);
-        let Definition { kind, capacity, enforce, .. } = &info.definition;
-        Taken {
-            limit: part.limit.clone(),
-            account: tracked.accounts.limit,
-            amount: part.amount,
-            holding,
-            hold_seconds: period_end_ns.map_or(kind.hold_seconds(), |end_ns| seconds_until(end_ns, now_ns)),
-            period_end_ns,
-            would_deny: !enforce && reserved.saturating_add(part.amount) > *capacity,
-            round: 0,
-        }
-    }
-
-    /// Reads the limits of a reserve that are not enforced, to tell which would deny it. The reserve that follows
-    /// records the answer, so that a retry repeats it. Reserves in between are not counted.
-    async fn read_shadow_limits(&self, checked: &Checked) -> Result<(), BackendError> {
-        let shadow = checked.requirements.iter().filter_map(|part| {
-            let info = self.info(&part.limit).filter(|info| !info.definition.enforce)?;
-            Some(self.table.limit(&part.limit, Some(&info)))
-        });
-        let shadow: Vec<Arc<TrackedLimit>> = shadow.collect();
-        let shadow: Vec<&TrackedLimit> = shadow.iter().map(Arc::as_ref).collect();
-        if !shadow.is_empty() {
-            self.read_limits(&shadow).await?;
-        }
-        Ok(())
     }
 
     /// Reserves a lease after reading its limits from the ledger, or refuses it.
@@ -256,7 +192,7 @@ impl Inner {
         self.wait_for_setup().await?;
         let refusal = match self.age(&checked.name) {
             Some(message) => Some(Refusal::InvalidRequest { message }),
-            None => self.refusal_by_name(&checked).await?,
+            None => self.refusal_by_name(&checked.name, &checked.requirements).await?,
         };
         if let Some(refusal) = refusal {
             // It may be a retry of a lease that exists.
@@ -268,7 +204,7 @@ impl Inner {
                 None => ReserveAnswer::Refused(refusal),
             });
         }
-        self.read_shadow_limits(&checked).await?;
+        self.read_shadow_limits(&checked.requirements).await?;
         let prepared = self
             .prepare(&checked, true)
             .ok_or_else(|| BackendError::Failed("the limit changed meanwhile; try again with the same lease".into()))?;
@@ -282,7 +218,10 @@ impl Inner {
     async fn find_denial(&self, checked: &Checked) -> Result<Option<Requirement>, BackendError> {
         let mut probes = Chains::default();
         for part in &checked.requirements {
-            probes.push(&[Transfer { id: checked.name.reserve_id(&part.limit, 0), ..Transfer::default() }]);
+            probes.push(&[Transfer {
+                id: checked.name.reserve_id(Some(&part.limit), 0, PartVersion::default()),
+                ..Transfer::default()
+            }]);
         }
         let created = self.create(probes, Direction::Takes).await?;
         for (part, created) in checked.requirements.iter().zip(created) {
@@ -299,39 +238,6 @@ impl Inner {
         let never = info.is_some_and(|info| part.amount > info.definition.capacity);
         let retry_after_ms = if never { NEVER_RETRY_MS } else { self.config().hints.decreasing_ms };
         ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
-    }
-
-    /// The first limit, by name, that is unknown, paused or decreasing.
-    async fn refusal_by_name(&self, checked: &Checked) -> Result<Option<Refusal>, BackendError> {
-        let limits = || checked.requirements.iter().map(|part| (&part.key, &part.limit));
-        if limits().any(|(_, limit)| self.info_for(&checked.name, limit).is_none()) {
-            self.registry.refresh().await?;
-        }
-        for (key, limit) in limits() {
-            let unknown = || Ok(Some(Refusal::UnknownLimitKey(key.clone())));
-            let Some(info) = self.info_for(&checked.name, limit) else { return unknown() };
-            if let Some(retry_after_ms) = self.paused_for_ms(&info) {
-                return Ok(Some(Refusal::LimitPaused { key: key.clone(), retry_after_ms }));
-            }
-            if Holding::of(&info.definition.kind).is_none() {
-                continue;
-            }
-            let tracked = self.table.limit(limit, Some(&info));
-            if tracked.is_open(&info) {
-                continue;
-            }
-            self.reconcile(&tracked).await?;
-            let Some(info) = self.info(limit) else { return unknown() };
-            let (target, in_force) = (target(Some(&info)), tracked.totals().map_or(0, |totals| totals.in_force));
-            if target == 0 && in_force == 0 {
-                return unknown();
-            }
-            if in_force > target {
-                let retry_after_ms = self.config().hints.decreasing_ms;
-                return Ok(Some(Refusal::LimitDecreasing { key: key.clone(), retry_after_ms }));
-            }
-        }
-        Ok(None)
     }
 
     /// The answer to a reserve, from the results of its chain.
@@ -383,12 +289,12 @@ impl Inner {
     /// The answer to a reserve of a lease that exists.
     async fn retried(&self, checked: &Checked, record: LeaseRecord, now_ns: Option<u64>) -> Answered {
         let now_ns = now_ns.unwrap_or_else(|| self.shared.clock.now_ns());
-        if record.fingerprint == checked.fingerprint && record.is_late() {
+        if record.first.fingerprint == checked.fingerprint && record.is_late() {
             return self.retried_late(checked, record).await;
         }
         let (retry, would_deny) =
             (record.retry(checked.fingerprint, now_ns), record.would_deny(&checked.name.namespace));
-        if record.origin == Origin::Reserved && record.ending.is_none() {
+        if record.first.decision == Decision::Reserved && record.ending.is_none() {
             self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         }
         Ok(match retry {
@@ -405,7 +311,7 @@ impl Inner {
             Retaken::Now(record) => Ok(self.allowed(checked, record)),
             Retaken::Denied(limit) => {
                 self.release_denied(&checked.name, &record).await?;
-                let part = checked.requirements.iter().find(|part| part.limit == limit);
+                let part = checked.requirements.iter().find(|part| Some(&part.limit) == limit.as_ref());
                 let expired = ReserveAnswer::Refused(Refusal::LeaseExpired);
                 Ok(part.map_or(expired, |part| self.denied_elsewhere(part)))
             }
@@ -419,54 +325,20 @@ impl Inner {
         self.settle(name, settling, self.shared.clock.now_ns()).await.map(drop)
     }
 
-    /// The limits whose capacity is below the amount asked for.
-    fn too_large(&self, prepared: &Prepared) -> Vec<LimitName> {
-        let most = |limit: &Limit| {
-            let in_force = limit.tracked.totals().map_or(0, |totals| totals.in_force);
-            let info = self.info(&limit.tracked.name);
-            in_force.max(target(Some(info.as_ref().unwrap_or(&limit.info))))
-        };
-        let parts = prepared.plan.taken.iter().zip(&prepared.limits);
-        parts
-            .filter(|(taken, limit)| u128::from(taken.amount) > most(limit))
-            .map(|(taken, _)| taken.limit.clone())
-            .collect()
-    }
-
-    /// Answers a denial. The ledger names only the first limit with too little; limits with too small a capacity are
-    /// known from the registry.
+    /// Answers a denial, and remembers it.
     async fn denied(&self, checked: &Checked, prepared: &Prepared, index: usize) -> Answered {
-        let (Some(taken), Some(limit)) = (prepared.plan.taken.get(index), prepared.limits.get(index)) else {
-            return Err(missing_result());
-        };
-        let mut limited_by = self.too_large(prepared);
-        if !limited_by.is_empty() && self.registry.refresh().await.is_ok() {
-            // Another process may have raised the capacity, and a caller that is told `never` does not come back.
-            limited_by = self.too_large(prepared);
-        }
-        let never = !limited_by.is_empty();
-        if !limited_by.contains(&taken.limit) {
-            limited_by.push(taken.limit.clone());
-        }
-        let retry_after_ms = if never { NEVER_RETRY_MS } else { self.wait_ms(checked, taken, &limit.tracked) };
+        let asked: Vec<(&Taken, &Limit)> = prepared.plan.taken.iter().zip(&prepared.limits).collect();
+        let Shortage { limited_by, never, retry_after_ms } = self.shortage(checked.name.lease, &asked, index).await?;
+        let limited_by: Vec<LimitKey> =
+            limited_by.into_iter().map(|limit| limit.seen_from(&checked.name.namespace)).collect();
         let denied = Denied {
             fingerprint: checked.fingerprint,
-            limited_by: limited_by.first().unwrap_or(&taken.limit).seen_from(&checked.name.namespace),
+            limited_by: limited_by.first().cloned().ok_or_else(missing_result)?,
             never,
             retry_at: self.options.clock.now().log.plus_ms(retry_after_ms),
         };
         self.leases.put(checked.name.id, CachedLease::Denied(Arc::new(denied)));
-        let limited_by = limited_by.into_iter().map(|limit| limit.seen_from(&checked.name.namespace)).collect();
         Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never })
-    }
-
-    /// The backoff, at most the time until everything on the limit has expired: the ledger does not tell when capacity
-    /// frees.
-    fn wait_ms(&self, checked: &Checked, taken: &Taken, tracked: &TrackedLimit) -> u64 {
-        let hold_ms = u64::from(taken.hold_seconds).saturating_mul(1_000);
-        let is_rolling = taken.holding != Holding::Concurrency;
-        let hints = self.config().hints;
-        hints.backoff_ms(is_rolling, hold_ms, tracked.count_denial(), checked.name.lease).min(hold_ms)
     }
 
     fn denied_before(&self, denied: &Denied, fingerprint: u64) -> ReserveAnswer {

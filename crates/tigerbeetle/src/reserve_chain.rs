@@ -4,7 +4,7 @@ use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer
 
 use crate::lease_record::{Held, LeaseRecord, end_ns};
 use crate::schema::{
-    Code, CommonAccounts, Holding, LEDGER, LeaseName, LimitName, Origin, ROUND_SHIFT, WOULD_DENY, link,
+    Anchor, Code, CommonAccounts, EXACT_END, Holding, LEDGER, LeaseName, LimitName, PartVersion, WOULD_DENY, link,
 };
 use crate::status::{describe, exists};
 
@@ -13,39 +13,41 @@ use crate::status::{describe, exists};
 pub(crate) struct ReservePlan {
     pub(crate) name: LeaseName,
     pub(crate) fingerprint: u64,
+    /// Whether the lease has credit limits, which the ledger does not hold.
+    pub(crate) has_credit: bool,
     pub(crate) taken: Vec<Taken>,
 }
 
 /// The reservation on one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    pub(crate) limit: LimitName,
+    /// `None` if the registry no longer has the limit.
+    pub(crate) limit: Option<LimitName>,
     pub(crate) account: u128,
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
     pub(crate) hold_seconds: u32,
-    /// The end of its period, by the ledger's clock; `None` without a calendar.
-    pub(crate) period_end_ns: Option<u64>,
+    /// The end by the ledger's clock, such as that of a period; `None` if it ends with its transfer.
+    pub(crate) ends_at_ns: Option<u64>,
     /// Whether the limit is not enforced and would have denied it.
     pub(crate) would_deny: bool,
-    /// How often it was taken before, in earlier periods.
-    pub(crate) round: u16,
+    pub(crate) version: PartVersion,
 }
 
 impl Taken {
-    /// The pending transfer. The timeout of a calendar limit is rounded up, so it ends less than a second after its
-    /// period.
+    /// The pending transfer. A timeout to a given end is rounded up, so it expires less than a second after its end.
     pub(crate) fn transfer(&self, name: &LeaseName, common: &CommonAccounts, fingerprint: u64) -> Transfer {
         let would_deny = if self.would_deny { WOULD_DENY } else { 0 };
-        let code = if self.round == 0 { Code::Reserve } else { Code::Retake };
+        let exact_end = if self.ends_at_ns.is_some() { EXACT_END } else { 0 };
+        let code = if self.version.round == 0 { Code::Reserve } else { Code::Retake };
         Transfer {
-            id: name.reserve_id(&self.limit, self.round),
+            id: self.id(name),
             debit_account_id: self.account,
             credit_account_id: common.operator,
             amount: u128::from(self.amount),
             user_data_128: name.id,
-            user_data_64: self.period_end_ns.unwrap_or(fingerprint),
-            user_data_32: self.holding as u32 | would_deny | u32::from(self.round) << ROUND_SHIFT,
+            user_data_64: self.ends_at_ns.unwrap_or(fingerprint),
+            user_data_32: self.holding as u32 | would_deny | exact_end | self.version.bits(),
             timeout: self.hold_seconds,
             ledger: LEDGER,
             code: code as u16,
@@ -54,18 +56,24 @@ impl Taken {
         }
     }
 
+    fn id(&self, name: &LeaseName) -> u128 {
+        name.reserve_id(self.limit.as_ref(), self.account, self.version)
+    }
+
     /// The reservation, once the ledger has made it.
     pub(crate) fn held(&self, name: &LeaseName, made_at_ns: u64) -> Held {
         Held {
             account: self.account,
-            name: Some(self.limit.clone()),
-            transfer: name.reserve_id(&self.limit, self.round),
+            name: self.limit.clone(),
+            transfer: self.id(name),
             amount: self.amount,
+            earlier: 0,
+            used: 0,
             holding: self.holding,
-            ends_at_ns: self.period_end_ns.unwrap_or_else(|| end_ns(made_at_ns, self.hold_seconds)),
+            ends_at_ns: self.ends_at_ns.unwrap_or_else(|| end_ns(made_at_ns, self.hold_seconds)),
             made_at_ns,
             would_deny: self.would_deny,
-            round: self.round,
+            version: self.version,
         }
     }
 }
@@ -90,7 +98,7 @@ impl ReservePlan {
     /// The anchor, then one pending transfer per limit.
     pub(crate) fn chain(&self, common: &CommonAccounts) -> Vec<Transfer> {
         let mut chain = Vec::with_capacity(self.taken.len().saturating_add(1));
-        chain.push(self.name.anchor(common, Origin::Reserved, self.fingerprint));
+        chain.push(self.name.anchor(common, &Anchor::reserved(self.fingerprint, self.has_credit)));
         chain.extend(self.taken.iter().map(|taken| taken.transfer(&self.name, common, self.fingerprint)));
         link(&mut chain);
         chain
@@ -124,13 +132,8 @@ impl ReservePlan {
         let made_at = |index: usize| results.get(index).map_or(0, |result| result.timestamp);
         let parts = self.taken.iter().zip(results.iter().skip(1));
         let held = parts.map(|(taken, result)| taken.held(&self.name, result.timestamp));
-        LeaseRecord {
-            fingerprint: self.fingerprint,
-            made_at_ns: made_at(0),
-            origin: Origin::Reserved,
-            held: held.collect(),
-            ending: None,
-        }
+        let first = Anchor { made_at_ns: made_at(0), ..Anchor::reserved(self.fingerprint, self.has_credit) };
+        LeaseRecord { first, newest: first, held: held.collect(), ending: None }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum Retaken {
     /// The lease with reservations to the end of the current period.
     Now(LeaseRecord),
     /// This limit has no room in the current period.
-    Denied(LimitName),
+    Denied(Option<LimitName>),
     /// Another process changed the lease; read it again.
     Changed,
 }
@@ -40,7 +40,7 @@ impl Inner {
         let mut retaking = self.retaking(name, &record);
         let mut retaken = Retaken::Not;
         for _ in 0..CHAINS_MAX {
-            let chain = retaking.chain(&self.common, record.fingerprint);
+            let chain = retaking.chain(&self.common, record.first.fingerprint);
             if chain.is_empty() {
                 return Ok(retaken);
             }
@@ -75,7 +75,7 @@ impl Inner {
 fn replace(record: &mut LeaseRecord, held: Vec<Held>) {
     for new in held {
         if let Some(old) = record.held.iter_mut().find(|old| old.account == new.account) {
-            *old = new;
+            *old = Held { earlier: old.earlier, used: old.used, ..new };
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum RetakeResult {
     /// A late reservation has expired; send the chain again without its void.
     Again,
     /// The limit has no room in the current period.
-    Denied(LimitName),
+    Denied(Option<LimitName>),
     /// Another process took them again or ended the lease; read the lease.
     Changed,
     /// An unexpected status.
@@ -60,14 +60,14 @@ impl Retaking {
             let now_ns = now_ns.max(late.made_at_ns);
             let end_ns = period_end(&limit, now_ns)?;
             let taken = Taken {
-                limit,
+                limit: Some(limit),
                 account: late.account,
                 amount: late.amount,
                 holding: late.holding,
                 hold_seconds: seconds_until(end_ns, now_ns),
-                period_end_ns: Some(end_ns),
+                ends_at_ns: Some(end_ns),
                 would_deny: late.would_deny,
-                round: late.round.saturating_add(1),
+                version: late.version.next_round(),
             };
             Some(Part { late: late.clone(), taken, has_expired: false })
         };

@@ -1,7 +1,7 @@
 //! The ledger schema: accounts, transfers, and their codes.
 
 use earmark_admission::Amount;
-use earmark_core::{Kind, Label, LeaseId, LeaseScope, LimitKey, LimitScope, NamespaceName};
+use earmark_core::{CreditShortage, Kind, Label, LeaseId, LeaseScope, LimitKey, LimitScope, NamespaceName};
 use sha2::{Digest, Sha256};
 use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
 
@@ -18,12 +18,14 @@ pub(crate) enum Code {
     Reserve = 1,
     Rereserve = 2,
     Debt = 3,
+    /// An anchor, or the void of one: by the next extension, or by the end of the lease.
     Anchor = 4,
-    End = 5,
     Capacity = 6,
     Cleared = 7,
     /// A reservation that reached the ledger in a later period than it was sent for, taken again.
     Retake = 8,
+    /// A report of usage. Its amount is the usage, `user_data_64` the low half of the limit's account id.
+    Used = 9,
 }
 
 /// Kind of the limit, in the low byte of `user_data_32` of each transfer that reserves from it.
@@ -38,10 +40,36 @@ pub(crate) enum Holding {
 
 /// A bit of `user_data_32` of a reservation: the limit is not enforced, and would have denied it.
 pub(crate) const WOULD_DENY: u32 = 1 << 8;
-/// The bits of `user_data_32` of a reservation above this one say how often it was taken before.
-pub(crate) const ROUND_SHIFT: u32 = 16;
+/// A bit of `user_data_32` of a reservation: `user_data_64` is its end, in nanoseconds. Its transfer expires less than a
+/// second later.
+pub(crate) const EXACT_END: u32 = 1 << 9;
 /// How often a reservation is taken again in a later period. A second time needs a delay of an hour.
 pub(crate) const ROUNDS_MAX: u16 = 2;
+
+/// Which of the reservations of a lease on one limit: by extension, then by how often it was taken again in a later
+/// period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PartVersion {
+    /// 0 for the reserve.
+    pub(crate) extension: u32,
+    pub(crate) round: u16,
+}
+
+impl PartVersion {
+    /// Bits 16 and 17 of `user_data_32` of a reservation are the round, those above the extension: 14 bits hold
+    /// [`EXTENSIONS_MAX`](earmark_core::EXTENSIONS_MAX).
+    pub(crate) fn bits(self) -> u32 {
+        u32::from(self.round & 3) << 16 | self.extension << 18
+    }
+
+    pub(crate) fn from_bits(bits: u32) -> PartVersion {
+        PartVersion { extension: bits >> 18, round: u16::try_from(bits >> 16 & 3).unwrap_or_default() }
+    }
+
+    pub(crate) fn next_round(self) -> PartVersion {
+        PartVersion { round: self.round.saturating_add(1), ..self }
+    }
+}
 
 impl Holding {
     /// `None` for kinds that TigerBeetle does not hold.
@@ -60,13 +88,112 @@ impl Holding {
     }
 }
 
-/// The origin of an anchor, stored in its `user_data_32`.
+/// The decision that an anchor stands for. Its lowest bits of `user_data_32` are the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Origin {
-    Reserved = 1,
+pub(crate) enum Decision {
+    /// A reserve that was allowed.
+    Reserved,
     /// A complete of an unknown lease.
-    Marked = 2,
+    Marked,
+    /// An extension that was made.
+    Extended,
+    /// An extension that a limit had no room for. The amount of the anchor is the time to wait, in milliseconds.
+    Denied {
+        /// The place of the limit in the sorted amounts of the extension.
+        rank: u8,
+        never: bool,
+    },
+    /// An extension that an account had too little credit for.
+    Short {
+        /// The place of the credit limit in the sorted amounts of the extension.
+        rank: u8,
+        why: CreditShortage,
+    },
+}
+
+const DECISION_CODE: u32 = 0xf;
+const NEVER: u32 = 1 << 4;
+const RANK_SHIFT: u32 = 5;
+const WHY_SHIFT: u32 = 10;
+const HAS_CREDIT: u32 = 1 << 13;
+const NUMBER_SHIFT: u32 = 16;
+
+/// Why credit is missing, with codes that never change.
+const SHORTAGES: [CreditShortage; 4] =
+    [CreditShortage::NotEnough, CreditShortage::Frozen, CreditShortage::Closed, CreditShortage::UnknownAccount];
+
+impl Decision {
+    fn bits(self) -> u32 {
+        let rank_bits = |rank: u8| u32::from(rank & 31) << RANK_SHIFT;
+        match self {
+            Decision::Reserved => 1,
+            Decision::Marked => 2,
+            Decision::Extended => 3,
+            Decision::Denied { rank, never } => 4 | rank_bits(rank) | if never { NEVER } else { 0 },
+            Decision::Short { rank, why } => {
+                let code = (0..).zip(SHORTAGES).find(|(_, each)| *each == why).map_or(0, |(code, _)| code);
+                5 | rank_bits(rank) | code << WHY_SHIFT
+            }
+        }
+    }
+
+    fn from_bits(bits: u32) -> Option<Decision> {
+        let rank = u8::try_from(bits >> RANK_SHIFT & 31).unwrap_or_default();
+        match bits & DECISION_CODE {
+            1 => Some(Decision::Reserved),
+            2 => Some(Decision::Marked),
+            3 => Some(Decision::Extended),
+            4 => Some(Decision::Denied { rank, never: bits & NEVER != 0 }),
+            5 => {
+                let code = usize::try_from(bits >> WHY_SHIFT & 7).unwrap_or_default();
+                Some(Decision::Short { rank, why: SHORTAGES.get(code).copied().unwrap_or(CreditShortage::NotEnough) })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An anchor of a lease: its reserve, or an extension. The newest one is pending until the lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    /// 0 for the reserve.
+    pub(crate) number: u32,
+    /// Hash of the body.
+    pub(crate) fingerprint: u64,
+    pub(crate) decision: Decision,
+    /// Whether the lease has credit limits, which the ledger does not hold.
+    pub(crate) has_credit: bool,
+    /// The time to wait after a denial, in milliseconds.
+    pub(crate) wait_ms: u64,
+    /// The ledger's time; 0 before it is made.
+    pub(crate) made_at_ns: u64,
+}
+
+impl Anchor {
+    pub(crate) fn reserved(fingerprint: u64, has_credit: bool) -> Anchor {
+        Anchor { number: 0, fingerprint, decision: Decision::Reserved, has_credit, wait_ms: 0, made_at_ns: 0 }
+    }
+
+    /// `None` if the transfer is the void of an anchor.
+    pub(crate) fn read(transfer: &Transfer) -> Option<Anchor> {
+        if transfer.code != Code::Anchor as u16 || has(transfer.flags, TransferFlags::VoidPendingTransfer) {
+            return None;
+        }
+        let bits = transfer.user_data_32;
+        Some(Anchor {
+            number: bits >> NUMBER_SHIFT,
+            fingerprint: transfer.user_data_64,
+            decision: Decision::from_bits(bits)?,
+            has_credit: bits & HAS_CREDIT != 0,
+            wait_ms: u64::try_from(transfer.amount).unwrap_or(u64::MAX),
+            made_at_ns: transfer.timestamp,
+        })
+    }
+
+    fn bits(&self) -> u32 {
+        let credit = if self.has_credit { HAS_CREDIT } else { 0 };
+        self.decision.bits() | credit | self.number << NUMBER_SHIFT
+    }
 }
 
 /// How a lease ended, in `user_data_32` of its end transfer.
@@ -177,25 +304,67 @@ impl LeaseName {
         LeaseName { namespace, lease, id }
     }
 
-    /// The first transfer of every reserve chain. Its id exists once, so a lease has one body.
-    pub(crate) fn anchor(&self, common: &CommonAccounts, origin: Origin, fingerprint: u64) -> Transfer {
+    /// The transfer of an anchor. Its id exists once, so a lease has one body, and so has each of its extensions. It is
+    /// pending without a timeout, so that either the next extension or the end of the lease voids it. The anchor of an
+    /// unknown lease that was completed is posted.
+    pub(crate) fn anchor(&self, common: &CommonAccounts, anchor: &Anchor) -> Transfer {
+        let is_marked = anchor.decision == Decision::Marked;
         Transfer {
-            id: Label::LeaseAnchor(&self.namespace, self.lease).id().to_u128(),
-            user_data_64: fingerprint,
-            user_data_32: origin as u32,
+            id: self.anchor_id(anchor.number),
+            amount: u128::from(anchor.wait_ms),
+            user_data_64: anchor.fingerprint,
+            user_data_32: anchor.bits(),
             code: Code::Anchor as u16,
+            flags: if is_marked { TransferFlags::empty() } else { TransferFlags::Pending },
             ..self.note(common)
         }
     }
 
-    /// The transfer that ends a lease. Its id exists once, so the first complete wins.
-    pub(crate) fn end(&self, common: &CommonAccounts, ending: Ending) -> Transfer {
+    pub(crate) fn anchor_id(&self, number: u32) -> u128 {
+        match number {
+            0 => Label::LeaseAnchor(&self.namespace, self.lease).id().to_u128(),
+            _ => self.labelled(&format!("xfer:extend:{}:{number}", self.scope())),
+        }
+    }
+
+    /// The void of an anchor by the next extension.
+    pub(crate) fn next_anchor(&self, number: u32) -> Transfer {
+        Transfer { id: self.labelled(&format!("xfer:extended:{}:{number}", self.scope())), ..self.void_anchor(number) }
+    }
+
+    /// The void of the newest anchor that ends a lease. Its id exists once, so the first complete wins.
+    pub(crate) fn end(&self, newest: u32, ending: Ending) -> Transfer {
+        Transfer { id: self.end_id(), user_data_32: ending as u32, ..self.void_anchor(newest) }
+    }
+
+    pub(crate) fn end_id(&self) -> u128 {
+        Label::LeaseComplete(&self.namespace, self.lease).id().to_u128()
+    }
+
+    fn void_anchor(&self, number: u32) -> Transfer {
         Transfer {
-            id: Label::LeaseComplete(&self.namespace, self.lease).id().to_u128(),
-            user_data_32: ending as u32,
-            code: Code::End as u16,
+            pending_id: self.anchor_id(number),
+            user_data_128: self.id,
+            ledger: LEDGER,
+            code: Code::Anchor as u16,
+            flags: TransferFlags::VoidPendingTransfer,
+            ..Transfer::default()
+        }
+    }
+
+    /// The report of usage by an extension.
+    pub(crate) fn used(&self, common: &CommonAccounts, number: u32, limit: &LimitName, used: u64) -> Transfer {
+        Transfer {
+            id: self.labelled(&format!("xfer:used:{}:{number}:{}", self.scope(), limit.scope())),
+            amount: u128::from(used),
+            user_data_64: used_key(LimitAccounts::of(limit).limit),
+            code: Code::Used as u16,
             ..self.note(common)
         }
+    }
+
+    fn labelled(&self, label: &str) -> u128 {
+        earmark_core::id128(label).to_u128()
     }
 
     /// A transfer of amount 0, as a marker.
@@ -213,12 +382,17 @@ impl LeaseName {
         LeaseScope(&self.namespace, self.lease)
     }
 
-    /// Id of a reservation. Round 0 is the first; a later one is taken in a later period.
-    pub(crate) fn reserve_id(&self, limit: &LimitName, round: u16) -> u128 {
-        match round {
-            0 => Label::Reserve(self.scope(), limit.scope()).id().to_u128(),
-            _ => earmark_core::id128(&format!("xfer:retake:{round}:{}:{}", self.scope(), limit.scope())).to_u128(),
-        }
+    /// Id of a reservation. A limit deleted from the registry leaves an account and no name.
+    pub(crate) fn reserve_id(&self, limit: Option<&LimitName>, account: u128, version: PartVersion) -> u128 {
+        let PartVersion { extension, round } = version;
+        let label = match (limit, extension, round) {
+            (Some(limit), 0, 0) => return Label::Reserve(self.scope(), limit.scope()).id().to_u128(),
+            (Some(limit), 0, _) => format!("xfer:retake:{round}:{}:{}", self.scope(), limit.scope()),
+            (Some(limit), _, 0) => format!("xfer:extend:{}:{extension}:{}", self.scope(), limit.scope()),
+            (Some(limit), _, _) => format!("xfer:retake:{round}:{}:{extension}:{}", self.scope(), limit.scope()),
+            (None, _, _) => format!("xfer:extend:{}:{extension}:#{account:032x}:{round}", self.scope()),
+        };
+        self.labelled(&label)
     }
 
     pub(crate) fn rereserve_id(&self, limit: &LimitName) -> u128 {
@@ -231,14 +405,21 @@ impl LeaseName {
 
     /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no name; any id works,
     /// since a reservation can be voided only once.
-    pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128, round: u16) -> u128 {
-        let label = match (limit, round) {
-            (Some(limit), 0) => return Label::Void(self.scope(), limit.scope()).id().to_u128(),
-            (Some(limit), _) => format!("xfer:revoid:{round}:{}:{}", self.scope(), limit.scope()),
-            (None, _) => format!("xfer:void:{}:#{account:032x}:{round}", self.scope()),
+    pub(crate) fn void_id(&self, limit: Option<&LimitName>, account: u128, version: PartVersion) -> u128 {
+        let PartVersion { extension, round } = version;
+        let label = match (limit, extension, round) {
+            (Some(limit), 0, 0) => return Label::Void(self.scope(), limit.scope()).id().to_u128(),
+            (Some(limit), 0, _) => format!("xfer:revoid:{round}:{}:{}", self.scope(), limit.scope()),
+            (Some(limit), _, _) => format!("xfer:revoid:{round}:{}:{extension}:{}", self.scope(), limit.scope()),
+            (None, _, _) => format!("xfer:void:{}:#{account:032x}:{extension}:{round}", self.scope()),
         };
-        earmark_core::id128(&label).to_u128()
+        self.labelled(&label)
     }
+}
+
+/// The part of an account id that names its limit in a report of usage. A lease has at most 32 limits.
+pub(crate) fn used_key(account: u128) -> u64 {
+    account as u64
 }
 
 /// Links all transfers but the last, so that they succeed or fail together.
@@ -283,7 +464,7 @@ mod tests {
         assert_eq!(CommonAccounts::new().operator, 0xee06f35fb94212edc7e42a11203bfca8);
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
         assert_eq!(
-            lease.reserve_id(&LimitName::in_default("global:llm:openai:gpt-4o:rpm"), 0),
+            lease.reserve_id(Some(&LimitName::in_default("global:llm:openai:gpt-4o:rpm")), 0, PartVersion::default()),
             0xc45e760e52ab0d347b2806411077b034
         );
     }
@@ -301,9 +482,51 @@ mod tests {
     fn a_void_has_an_id_even_where_the_key_is_lost() {
         let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
         let rpm = LimitName::in_default("rpm");
-        assert_ne!(lease.void_id(Some(&rpm), 7, 0), lease.void_id(None, 7, 0));
-        assert_ne!(lease.void_id(None, 7, 0), lease.void_id(None, 8, 0));
-        assert_ne!(lease.void_id(Some(&rpm), 7, 0), lease.void_id(Some(&rpm), 7, 1));
+        let first = PartVersion::default();
+        assert_ne!(lease.void_id(Some(&rpm), 7, first), lease.void_id(None, 7, first));
+        assert_ne!(lease.void_id(None, 7, first), lease.void_id(None, 8, first));
+        assert_ne!(lease.void_id(Some(&rpm), 7, first), lease.void_id(Some(&rpm), 7, first.next_round()));
+    }
+
+    /// Two transfers with one id would be one transfer.
+    #[test]
+    fn every_version_of_a_reservation_has_ids_of_its_own() {
+        let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
+        let rpm = LimitName::in_default("rpm");
+        let mut ids = vec![lease.end_id()];
+        for extension in [0, 1, 2, 11, 12] {
+            ids.extend([lease.anchor_id(extension), lease.next_anchor(extension).id]);
+            ids.push(lease.used(&CommonAccounts::new(), extension, &rpm, 1).id);
+            for (round, name) in [(0, Some(&rpm)), (1, Some(&rpm)), (2, Some(&rpm)), (0, None), (1, None)] {
+                let version = PartVersion { extension, round };
+                assert_eq!(PartVersion::from_bits(version.bits() | 0xffff), version);
+                ids.extend([lease.reserve_id(name, 7, version), lease.void_id(name, 7, version)]);
+            }
+        }
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+
+    #[test]
+    fn an_anchor_is_read_as_it_was_made() {
+        let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
+        for decision in [
+            Decision::Reserved,
+            Decision::Extended,
+            Decision::Denied { rank: 31, never: true },
+            Decision::Denied { rank: 0, never: false },
+            Decision::Short { rank: 3, why: CreditShortage::Closed },
+        ] {
+            for (number, has_credit) in [(0, false), (1, true), (10_000, false)] {
+                let anchor = Anchor { number, decision, has_credit, wait_ms: 5, fingerprint: 7, made_at_ns: 0 };
+                let transfer = lease.anchor(&CommonAccounts::new(), &anchor);
+                assert_eq!(Anchor::read(&transfer), Some(anchor));
+                assert!(has(transfer.flags, TransferFlags::Pending));
+                assert_eq!(Anchor::read(&lease.end(number, Ending::Completed)), None);
+            }
+        }
     }
 
     #[test]

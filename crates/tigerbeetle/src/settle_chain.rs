@@ -16,10 +16,14 @@ use crate::status::{describe, exists, has_ended};
 #[derive(Clone, Debug)]
 pub(crate) struct Settling {
     name: LeaseName,
+    /// The number of the newest anchor, which the end voids.
+    newest: u32,
     ending: Ending,
     parts: Vec<Part>,
     /// Keys in the actuals that the lease did not reserve.
     pub(crate) ignored: Vec<LimitKey>,
+    /// Keys in the actuals below the usage that extensions reported.
+    pub(crate) below_used: Vec<LimitKey>,
 }
 
 /// A reservation, and what to do with it.
@@ -75,6 +79,8 @@ pub(crate) enum SettleResult {
     Done,
     /// The lease had ended earlier.
     Before,
+    /// An extension came first; read the lease again.
+    Changed,
     /// A part failed; send the chain again without it. `now_ns` is the ledger's time.
     Again {
         now_ns: u64,
@@ -108,13 +114,26 @@ impl Settling {
         let is_held = |account: &u128| parts.iter().any(|part| part.held.account == *account);
         let ignored = actuals.iter().zip(&accounts).filter(|(_, account)| !is_held(account));
         let ignored = ignored.map(|(actual, _)| actual.key.clone()).collect();
-        Settling { name, ending: Ending::Completed, parts, ignored }
+        let is_below = |(actual, account): &(&Amount, &u128)| {
+            let is_usage = |held: &Held| held.holding != Holding::Concurrency && held.used > actual.amount;
+            parts.iter().any(|part| part.held.account == **account && is_usage(&part.held))
+        };
+        let below_used = actuals.iter().zip(&accounts).filter(is_below).map(|(actual, _)| actual.key.clone()).collect();
+        let newest = record.newest.number;
+        Settling { name, newest, ending: Ending::Completed, parts, ignored, below_used }
     }
 
     /// Voids everything that a lease holds.
     pub(crate) fn release(name: LeaseName, record: &LeaseRecord) -> Settling {
         let parts = record.held.iter().map(|held| Part { held: held.clone(), action: SettleAction::Void });
-        Settling { name, ending: Ending::Released, parts: parts.collect(), ignored: Vec::new() }
+        Settling {
+            name,
+            newest: record.newest.number,
+            ending: Ending::Released,
+            parts: parts.collect(),
+            ignored: Vec::new(),
+            below_used: Vec::new(),
+        }
     }
 
     /// The chain to send at this ledger time. `period_end` is the end of the period of a limit that contains a time;
@@ -125,7 +144,7 @@ impl Settling {
         now_ns: u64,
         period_end: impl Fn(&LimitName, u64) -> Option<u64>,
     ) -> SettleChain {
-        let mut transfers = vec![self.name.end(common, self.ending)];
+        let mut transfers = vec![self.name.end(self.newest, self.ending)];
         let mut roles = vec![Role::End];
         for (index, Part { held, action }) in self.parts.iter().enumerate() {
             let has_ended = held.ends_at_ns <= now_ns;
@@ -211,6 +230,7 @@ impl Settling {
         match (*role, result.status) {
             (Role::End, Status::Created) => return SettleResult::Done,
             (Role::End, status) if exists(status) => return SettleResult::Before,
+            (Role::End, status) if has_ended(status) => return SettleResult::Changed,
             (Role::Void(index), status) if has_ended(status) || exists(status) => {
                 self.change_action(index, |_| SettleAction::Nothing);
             }
@@ -226,6 +246,10 @@ impl Settling {
             }
         }
         SettleResult::Again { now_ns }
+    }
+
+    pub(crate) fn is_extended(&self) -> bool {
+        self.newest > 0
     }
 
     /// The limits with usage above the reservation.
@@ -257,13 +281,17 @@ impl Settling {
 
 impl SettleAction {
     fn of(held: &Held, actual: Option<u64>) -> SettleAction {
-        match (held.holding, actual) {
-            (Holding::Concurrency, _) | (Holding::Rolling | Holding::Calendar, Some(0)) => SettleAction::Void,
-            (Holding::Rolling | Holding::Calendar, None) => SettleAction::Nothing,
-            (Holding::Rolling | Holding::Calendar, Some(actual)) => match actual.checked_sub(held.amount) {
-                Some(0) => SettleAction::Nothing,
-                Some(excess) => SettleAction::Grow { excess },
-                None => SettleAction::Shrink { actual },
+        if held.holding == Holding::Concurrency {
+            return SettleAction::Void;
+        }
+        let actual = actual.unwrap_or_else(|| held.total()).max(held.used);
+        match actual.checked_sub(held.total()) {
+            Some(0) => SettleAction::Nothing,
+            Some(excess) => SettleAction::Grow { excess },
+            // Earlier reservations are settled, so only the newest one shrinks.
+            None => match actual.saturating_sub(held.earlier) {
+                0 => SettleAction::Void,
+                actual => SettleAction::Shrink { actual },
             },
         }
     }

@@ -12,7 +12,7 @@ use crate::limits::{EnforcedStatus, LimitsReserve};
 use crate::writes::CreditReadError;
 
 /// Milliseconds to wait after a credit shortage. Nobody knows when the account gets credit, so this is a guess.
-const CREDIT_RETRY_MS: u64 = 10_000;
+pub const CREDIT_RETRY_MS: u64 = 10_000;
 
 /// The credit part of a request.
 enum CreditNeed {

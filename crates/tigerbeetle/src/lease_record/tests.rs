@@ -11,13 +11,22 @@ fn name() -> LeaseName {
 fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
     let limit = LimitName::in_default(key);
     let account = LimitAccounts::of(&limit).limit;
-    Taken { limit, account, amount, holding, hold_seconds, period_end_ns: None, would_deny: false, round: 0 }
+    Taken {
+        limit: Some(limit),
+        account,
+        amount,
+        holding,
+        hold_seconds,
+        ends_at_ns: None,
+        would_deny: false,
+        version: PartVersion::default(),
+    }
 }
 
 /// The transfers of a reserve, as the ledger returns them.
 fn reserved() -> Vec<Transfer> {
     let taken = vec![taken("slots", Holding::Concurrency, 1, 10), taken("tpm", Holding::Rolling, 60, 60)];
-    let plan = ReservePlan { name: name(), fingerprint: 7, taken };
+    let plan = ReservePlan { name: name(), fingerprint: 7, has_credit: false, taken };
     let mut chain = plan.chain(&CommonAccounts::new());
     for (index, transfer) in (0..).zip(&mut chain) {
         transfer.timestamp = T + index;
@@ -30,7 +39,7 @@ fn read(transfers: &[Transfer]) -> Option<LeaseRecord> {
         let name = LimitName::in_default(key);
         (LimitAccounts::of(&name).limit, name)
     });
-    LeaseRecord::read(transfers, |account| {
+    LeaseRecord::read(&name(), transfers, |account| {
         names.iter().find(|(known, _)| *known == account).map(|(_, name)| name.clone())
     })
 }
@@ -40,7 +49,7 @@ fn what_was_written_is_read_in_order_of_key() {
     let mut transfers = reserved();
     transfers.reverse();
     let record = read(&transfers).unwrap();
-    assert_eq!((record.fingerprint, record.reserved_at()), (7, to_ms(T)));
+    assert_eq!((record.first.fingerprint, record.reserved_at()), (7, to_ms(T)));
     let held: Vec<_> = record.held.iter().map(|held| (held.name.as_ref().unwrap().key.as_str(), held.amount)).collect();
     assert_eq!(held, [("slots", 1), ("tpm", 60)]);
     assert_eq!(record.held[0].ends_at_ns, T + 1 + 10 * SECOND_NS);
@@ -54,7 +63,7 @@ fn nothing_is_known_of_a_lease_without_an_anchor() {
 
 #[test]
 fn a_limit_that_is_gone_leaves_its_account() {
-    let record = LeaseRecord::read(&reserved(), |_| None).unwrap();
+    let record = LeaseRecord::read(&name(), &reserved(), |_| None).unwrap();
     assert!(record.held.iter().all(|held| held.name.is_none() && held.account != 0));
 }
 
@@ -62,7 +71,8 @@ fn a_limit_that_is_gone_leaves_its_account() {
 fn a_retry_is_judged_by_its_body_first_and_then_by_what_became_of_it() {
     let live = read(&reserved()).unwrap();
     let ended = |ending| LeaseRecord { ending: Some(ending), ..live.clone() };
-    let marked = LeaseRecord { origin: Origin::Marked, fingerprint: 0, ..live.clone() };
+    let first = Anchor { decision: Decision::Marked, fingerprint: 0, ..live.first };
+    let marked = LeaseRecord { first, ..live.clone() };
     let holds = Retry::Holds { reserved_at: to_ms(T) };
     for (record, fingerprint, now, expected) in [
         (&live, 7, T + 5, holds),
@@ -85,10 +95,11 @@ fn a_lease_is_live_expired_completed_or_denied() {
     assert_eq!(live.state(T + 5), LeaseState::Live);
     assert_eq!(live.state(T + 11 * SECOND_NS), LeaseState::Expired);
     let mut transfers = reserved();
-    transfers.push(name().end(&CommonAccounts::new(), Ending::Completed));
+    transfers.push(name().end(0, Ending::Completed));
     assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Completed);
-    transfers[3] = name().end(&CommonAccounts::new(), Ending::Released);
+    transfers[3] = name().end(0, Ending::Released);
     assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Denied);
-    let marked = [name().anchor(&CommonAccounts::new(), Origin::Marked, 0)];
+    let marked =
+        [name().anchor(&CommonAccounts::new(), &Anchor { decision: Decision::Marked, ..Anchor::reserved(0, false) })];
     assert_eq!(read(&marked).unwrap().state(T + 5), LeaseState::Completed);
 }

@@ -7,17 +7,17 @@ fn plan(keys: &[&str]) -> ReservePlan {
         let limit = LimitName::in_default(key);
         let account = LimitAccounts::of(&limit).limit;
         Taken {
-            limit,
+            limit: Some(limit),
             account,
             amount: 5,
             holding: Holding::Rolling,
             hold_seconds: 60,
-            period_end_ns: None,
+            ends_at_ns: None,
             would_deny: false,
-            round: 0,
+            version: PartVersion::default(),
         }
     };
-    ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, name }
+    ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, has_credit: false, name }
 }
 
 fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveResult {
@@ -34,7 +34,8 @@ fn a_chain_begins_with_the_anchor_and_is_linked_to_its_end() {
     let chain = plan.chain(&CommonAccounts::new());
     let [anchor, rpm, tpm] = &chain[..] else { panic!("{chain:?}") };
     assert_eq!((anchor.amount, anchor.user_data_64, anchor.user_data_128), (0, 7, plan.name.id));
-    assert!(!has(anchor.flags, TransferFlags::Pending));
+    assert!(has(anchor.flags, TransferFlags::Pending));
+    assert_eq!(anchor.timeout, 0);
     for part in [rpm, tpm] {
         assert_eq!((part.amount, part.timeout, part.user_data_64), (5, 60, 7));
         assert_eq!((part.credit_account_id, part.user_data_128), (CommonAccounts::new().operator, plan.name.id));
@@ -73,7 +74,7 @@ fn every_row_of_the_table_is_read_as_it_is_meant() {
         assert_eq!(read(plan, statuses), expected, "{statuses:?}");
     }
     let ReserveResult::Created(record) = read(&two, &[Created, Created, Created]) else { panic!("not created") };
-    assert_eq!((record.made_at_ns, record.held.len()), (100, 2));
+    assert_eq!((record.first.made_at_ns, record.held.len()), (100, 2));
     assert_eq!(record.held[1].ends_at_ns, 102 + 60_000_000_000);
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::schema::{Holding, LimitAccounts, Origin, has};
+use crate::schema::{Anchor, Holding, LimitAccounts, PartVersion, has};
 use tigerbeetle::TransferFlags;
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
@@ -13,13 +13,13 @@ fn taken(key: &str, period_end_ns: Option<u64>) -> Taken {
     let limit = LimitName::in_default(key);
     Taken {
         account: LimitAccounts::of(&limit).limit,
-        limit,
+        limit: Some(limit),
         amount: 5,
         holding: if period_end_ns.is_some() { Holding::Calendar } else { Holding::Rolling },
         hold_seconds: 1,
-        period_end_ns,
+        ends_at_ns: period_end_ns,
         would_deny: false,
-        round: 0,
+        version: PartVersion::default(),
     }
 }
 
@@ -28,7 +28,8 @@ fn late() -> LeaseRecord {
     let taken = [taken("rpm", None), taken("tpd", Some(T)), taken("tpm", Some(T + DAY_NS))];
     let made_at_ns = T + 1_000_000;
     let held = taken.iter().map(|taken| taken.held(&name(), made_at_ns)).collect();
-    LeaseRecord { fingerprint: 7, made_at_ns, origin: Origin::Reserved, held, ending: None }
+    let first = Anchor { made_at_ns, ..Anchor::reserved(7, false) };
+    LeaseRecord { first, newest: first, held, ending: None }
 }
 
 fn retaking(record: &LeaseRecord, now_ns: u64) -> Retaking {
@@ -52,13 +53,14 @@ fn what_was_made_after_its_period_is_voided_and_taken_to_the_end_of_the_current_
     let chain = retaking.chain(&CommonAccounts::new(), 7);
     let [void, again] = chain[..] else { panic!("{chain:?}") };
     assert!(has(void.flags, TransferFlags::VoidPendingTransfer) && has(void.flags, TransferFlags::Linked));
-    assert_eq!(void.pending_id, name().reserve_id(&LimitName::in_default("tpd"), 0));
-    assert_eq!(again.id, name().reserve_id(&LimitName::in_default("tpd"), 1));
+    let id = |version| name().reserve_id(Some(&LimitName::in_default("tpd")), 0, version);
+    assert_eq!(void.pending_id, id(PartVersion::default()));
+    assert_eq!(again.id, id(PartVersion::default().next_round()));
     let end_ns = T - T % DAY_NS + DAY_NS;
     assert_eq!((again.amount, again.user_data_64), (5, end_ns));
     assert_eq!(u64::from(again.timeout), (end_ns - T - 1_000_000).div_ceil(SECOND_NS));
     let RetakeResult::Done(held) = told(&mut retaking, &[Status::Created, Status::Created]) else { panic!() };
-    assert_eq!((held.len(), held[0].ends_at_ns, held[0].round), (1, end_ns, 1));
+    assert_eq!((held.len(), held[0].ends_at_ns, held[0].version.round), (1, end_ns, 1));
     assert!(!held[0].is_late());
 }
 
@@ -68,7 +70,7 @@ fn an_expired_reservation_is_taken_without_a_void_and_may_be_denied() {
     let expired = [Status::PendingTransferExpired, Status::LinkedEventFailed];
     assert_eq!(told(&mut retaking, &expired), RetakeResult::Again);
     assert_eq!(retaking.chain(&CommonAccounts::new(), 7).len(), 1);
-    let denied = RetakeResult::Denied(LimitName::in_default("tpd"));
+    let denied = RetakeResult::Denied(Some(LimitName::in_default("tpd")));
     assert_eq!(told(&mut retaking, &[Status::ExceedsCredits]), denied);
     assert_eq!(told(&mut retaking, &[Status::IdAlreadyFailed]), denied);
     assert_eq!(told(&mut retaking, &[Status::Exists]), RetakeResult::Changed);

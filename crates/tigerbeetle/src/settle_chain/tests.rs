@@ -1,5 +1,5 @@
 use super::*;
-use crate::schema::{Origin, SECOND_NS, has};
+use crate::schema::{Anchor, PartVersion, SECOND_NS, has};
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
@@ -16,13 +16,15 @@ fn held(limit: &str, holding: Holding, amount: u64) -> Held {
     Held {
         account: LimitAccounts::of(&LimitName::in_default(limit)).limit,
         name: Some(LimitName::in_default(limit)),
-        transfer: name().reserve_id(&LimitName::in_default(limit), 0),
+        transfer: name().reserve_id(Some(&LimitName::in_default(limit)), 0, PartVersion::default()),
         amount,
+        earlier: 0,
+        used: 0,
         holding,
         ends_at_ns: T + 60 * SECOND_NS,
         made_at_ns: T,
         would_deny: false,
-        round: 0,
+        version: PartVersion::default(),
     }
 }
 
@@ -33,7 +35,8 @@ fn period_end(_: &LimitName, at_ns: u64) -> Option<u64> {
 
 fn record() -> LeaseRecord {
     let held = vec![held("slots", Holding::Concurrency, 1), held("tpm", Holding::Rolling, 100)];
-    LeaseRecord { fingerprint: 7, made_at_ns: T, origin: Origin::Reserved, held, ending: None }
+    let first = Anchor { made_at_ns: T, ..Anchor::reserved(7, false) };
+    LeaseRecord { first, newest: first, held, ending: None }
 }
 
 fn completing(actuals: &[(&str, u64)]) -> Settling {
@@ -110,6 +113,9 @@ fn a_chain_that_was_created_is_done_and_one_that_exists_was_before() {
     for status in [Exists, ExistsWithDifferentUserData32, ExistsWithDifferentFlags] {
         assert_eq!(told(&mut completing(&[]), &[status, LinkedEventFailed]), SettleResult::Before);
     }
+    // An extension came first and voided the anchor.
+    let changed = told(&mut completing(&[]), &[PendingTransferAlreadyVoided, LinkedEventFailed]);
+    assert_eq!(changed, SettleResult::Changed);
 }
 
 #[test]
@@ -200,4 +206,32 @@ fn calendar_overage_of_an_earlier_period_counts_in_the_current_one() {
     assert_eq!(words(&settling(130), T), [(Role::End, 0, 0), (Role::Rereserve(0), 30, left)]);
     assert_eq!(words(&settling(30), ends_at_ns), [(Role::End, 0, 0)]);
     assert_eq!(words(&settling(130), ends_at_ns), [(Role::End, 0, 0), (Role::Rereserve(0), 30, 86_400)]);
+}
+
+/// Earlier reservations are settled, so only the newest one shrinks; `used` is a floor.
+#[test]
+fn the_newest_part_of_an_extended_limit_settles_the_total() {
+    let void = (Role::Void(0), 0, 0);
+    for (used, actual, expected) in [
+        (0, None, vec![]),
+        (0, Some(150), vec![]),
+        (0, Some(180), vec![(Role::Rereserve(0), 30, 60)]),
+        (0, Some(130), vec![void, (Role::Rereserve(0), 30, 60)]),
+        (0, Some(100), vec![void]),
+        (0, Some(20), vec![void]),
+        (120, Some(20), vec![void, (Role::Rereserve(0), 20, 60)]),
+        (150, Some(20), vec![]),
+        (170, None, vec![(Role::Rereserve(0), 20, 60)]),
+        (170, Some(20), vec![(Role::Rereserve(0), 20, 60)]),
+    ] {
+        let held = Held { earlier: 100, used, ..held("tpm", Holding::Rolling, 50) };
+        let newest = Anchor { number: 3, ..record().first };
+        let record = LeaseRecord { held: vec![held], newest, ..record() };
+        let actuals: Vec<_> = actual.map(|amount| Amount { key: key("tpm"), amount }).into_iter().collect();
+        let settling = Settling::complete(name(), &record, &actuals);
+        assert_eq!(words(&settling, T)[1..], expected, "{used} {actual:?}");
+        assert_eq!(settling.below_used.len(), usize::from(actual.is_some_and(|actual| actual < used)));
+        let end = settling.chain(&CommonAccounts::new(), T, period_end).transfers[0];
+        assert_eq!((end.id, end.pending_id), (name().end_id(), name().anchor_id(3)));
+    }
 }
