@@ -16,8 +16,8 @@ use crate::quotas::describe_quota;
 use crate::registry::PlacementError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
-const NO_SUCH_REQUIREMENT: &str = "a requirement was answered that nobody made";
-const STALE: &str = "the id of a deleted limit was sent twice";
+pub(crate) const NO_SUCH_REQUIREMENT: &str = "a requirement was answered that nobody made";
+pub(crate) const STALE: &str = "the id of a deleted limit was sent twice";
 
 /// Translates the outcome of a reserve.
 pub(crate) fn reserve(
@@ -204,7 +204,7 @@ pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
     })
 }
 
-fn describe(parts: InvalidParts, field: &str) -> String {
+pub(crate) fn describe(parts: InvalidParts, field: &str) -> String {
     match parts {
         InvalidParts::UnknownNamespace => "namespace: no namespace has this name".into(),
         InvalidParts::Empty => format!("{field}: found none, allowed are 1 to {REQUIREMENTS_MAX}"),

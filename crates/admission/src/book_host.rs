@@ -7,9 +7,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TemplateInfo, TxId, UnixMs, Usage, VaultId,
-    VaultName, Write, WriteError,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, InvalidWrite, LeaseId, LimitInfo, LimitKey,
+    NamespaceId, NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TemplateInfo, TxId, UnixMs, Usage,
+    VaultId, VaultName, Write, WriteError,
 };
 
 use crate::backend::{
@@ -20,6 +20,7 @@ use crate::book_request::{
     Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, Decided, LimitCommand, NamesLimits, OpenNamespace,
 };
 use crate::callers::{ChangePage, ChangeQuery, Keys};
+use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::names::Names;
 use crate::pauses::PauseLimitRequest;
 use crate::quotas::QuotaError;
@@ -140,7 +141,7 @@ impl<H: BookHost> BookBackend<H> {
     }
 
     /// Submits requests about leases, if this process may decide them. A namespace that is unknown here is looked up.
-    async fn decide<Q: Send, A: Send + 'static, R>(
+    pub(crate) async fn decide<Q: Send, A: Send + 'static, R>(
         &self,
         by: Principal,
         requests: Vec<Q>,
@@ -205,7 +206,7 @@ impl<H: BookHost> Inner<H> {
     }
 
     /// Amounts as the Book takes them. Ids of unknown names are looked up now and then.
-    fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
+    pub(crate) fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
         let parts = || -> Vec<Part> {
             self.names.with(namespace, |resolve| {
                 amounts.iter().map(|part| Part { limit: resolve(&part.key), amount: part.amount }).collect()
@@ -386,6 +387,14 @@ impl<H: BookHost> Backend for BookBackend<H> {
             self.0.open_for_shared(&by, &requests).await;
             self.decide(by, requests, Direction::Takes, |request| &request.namespace, resolve).await
         })
+    }
+
+    fn extend(
+        &self,
+        by: Principal,
+        requests: Vec<ExtendRequest>,
+    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+        self.extend_step(by, requests.into_iter().map(|request| (request, ExtendStep::Whole)).collect())
     }
 
     fn complete(

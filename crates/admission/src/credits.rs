@@ -253,7 +253,9 @@ pub struct RenewRequest {
 
 /// The timeouts of credit limits as they are defined now.
 #[derive(Clone)]
-pub struct Timeouts(Arc<dyn Fn(&LimitKey) -> Option<u32> + Send + Sync>);
+pub struct Timeouts(Arc<TimeoutOf>);
+
+type TimeoutOf = dyn Fn(&LimitKey) -> Option<u32> + Send + Sync;
 
 impl Timeouts {
     /// Timeouts in seconds by key; `None` if the limit was deleted. Then a hold keeps its own duration.

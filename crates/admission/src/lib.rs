@@ -6,6 +6,7 @@
 mod answer;
 mod backend;
 mod book_credits;
+mod book_extend;
 mod book_host;
 mod book_limits;
 mod book_request;
