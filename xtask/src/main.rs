@@ -5,10 +5,12 @@
 mod api;
 mod attack;
 mod grpc;
+mod instructions;
 mod licences;
 mod plant;
 mod postgres;
 mod python;
+mod redis;
 mod run;
 mod served;
 mod soak;
@@ -31,6 +33,8 @@ The tasks of this repository.
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
+  cargo xtask instructions        count the instructions of the server for one reserve, with valgrind
+  cargo xtask redis               compare reserves per second with Redis, and gRPC streams with HTTP
   cargo xtask plant [BUG]         plant bugs in a copy of the tree and check that the simulation finds them
   cargo xtask help                show this text
 
@@ -44,6 +48,8 @@ Examples:
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
   cargo xtask attack --nodes 3 --only all --seconds 3600
+  cargo xtask instructions --binary target/profiling/earmark
+  cargo xtask redis --binary target/release/earmark --rounds 5
   cargo xtask plant stale-leader
 ";
 
@@ -56,6 +62,8 @@ enum Task {
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
+    Instructions(instructions::Options),
+    Redis(redis::Options),
     Plant(Plant),
     Help,
 }
@@ -74,11 +82,14 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         },
         ["attack", "--help" | "-h"] => Ok(Task::Help),
         ["attack", options @ ..] => attack::Options::parse(options).map(Task::Attack),
+        ["instructions" | "redis", "--help" | "-h"] => Ok(Task::Help),
+        ["instructions", options @ ..] => instructions::Options::parse(options).map(Task::Instructions),
+        ["redis", options @ ..] => redis::Options::parse(options).map(Task::Redis),
         ["plant"] => Ok(Task::Plant(Plant { only: None })),
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -95,6 +106,8 @@ fn main() -> ExitCode {
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
         Task::Attack(options) => attack::attack(&options),
+        Task::Instructions(options) => instructions::count(&options),
+        Task::Redis(options) => redis::compare(&options),
         Task::Plant(what) => plant::plant(&what),
         Task::Help => {
             print!("{HELP}");
@@ -139,11 +152,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

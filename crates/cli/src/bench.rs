@@ -9,6 +9,7 @@ mod own_server;
 mod reply;
 mod report;
 mod request;
+mod stream;
 mod target;
 mod through_client;
 mod tigerbeetle;
@@ -53,6 +54,7 @@ Examples:
   earmark bench --key
   earmark bench --in-process --seconds 5
   earmark bench --client --connections 1000
+  earmark bench --stream 16
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
@@ -63,6 +65,8 @@ const SECONDS_MAX: u32 = 3_600;
 const FSYNC_TIME: Duration = Duration::from_secs(2);
 /// Default for `--ops-max`: an open lease takes up to 256 bytes, so 20 million take 5 GB.
 const OPS_MAX_DEFAULT: u64 = 20_000_000;
+/// Most leases in flight on one stream: a server reads no more.
+const STREAM_IN_FLIGHT_MAX: i64 = 1_024;
 const IN_PROCESS_BATCH: u32 = 256;
 /// Most reserves in one request of the Rust client.
 const SHARED_BATCH: u32 = 256;
@@ -88,6 +92,10 @@ pub(crate) struct BenchArgs {
     /// --batch is 1
     #[arg(long, conflicts_with = "in_process")]
     client: bool,
+    /// Measure gRPC streams: each connection is one stream with this many leases in flight
+    #[arg(long, value_name = "N", conflicts_with_all = ["in_process", "client", "batch"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=STREAM_IN_FLIGHT_MAX))]
+    stream: Option<u32>,
     /// Limits per call
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
@@ -149,7 +157,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
             Report::new(setting, in_process::run(load, &args.bounds())?)
         }
         (None, false) => {
-            let reserves = setting.connections * setting.batch;
+            let reserves = setting.connections * setting.batch.max(args.stream.unwrap_or(1) as usize);
             let server = OwnServer::start(setting.connections, reserves, scratch, args.key)?;
             let url: ServerUrl = format!("http://{}", server.address())
                 .parse()
@@ -189,12 +197,17 @@ fn over_http(
         batch: setting.batch,
         complete: args.complete,
     };
-    let run = match args.client {
-        true => {
+    let run = match (args.client, args.stream) {
+        (_, Some(in_flight)) => {
+            let (streams, in_flight) = (setting.connections, in_flight as usize);
+            let load = stream::Load { url, parts, streams, in_flight, complete: args.complete };
+            stream::run(&load, &args.bounds())
+        }
+        (true, None) => {
             let (tasks, shares) = (setting.connections, setting.batch > 1);
             through_client::run(&through_client::Load { url, parts, tasks, shares }, &args.bounds())
         }
-        false => http::run(&load, &args.bounds()),
+        (false, None) => http::run(&load, &args.bounds()),
     };
     let deleted = if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
     let mut run = run?;
@@ -228,10 +241,11 @@ async fn delete_limits(url: &ServerUrl, definitions: &[Definition], progress: Pr
 
 impl BenchArgs {
     fn setting(&self) -> Setting {
-        let (path, batch) = match (self.in_process, self.client) {
-            (true, _) => ("in-process", IN_PROCESS_BATCH),
-            (false, true) => ("client", SHARED_BATCH),
-            (false, false) => ("http", 1),
+        let (path, batch) = match (self.in_process, self.client, self.stream) {
+            (true, ..) => ("in-process", IN_PROCESS_BATCH),
+            (false, true, _) => ("client", SHARED_BATCH),
+            (false, false, None) => ("http", 1),
+            (false, false, Some(_)) => ("stream", 1),
         };
         let server = if self.in_process || self.http.is_some() { "" } else { "-own-server" };
         let storage = match (&self.data, &self.ledger) {
@@ -261,6 +275,10 @@ impl BenchArgs {
             (Some(url), _) => format!("over HTTP to {url}"),
             (None, true) => "in process".to_owned(),
             (None, false) => "over HTTP to a server in this process".to_owned(),
+        };
+        let to = match self.stream {
+            Some(in_flight) => format!("{in_flight} leases on each gRPC stream, {to}"),
+            None => to,
         };
         let to = match (&self.data, &self.ledger) {
             (Some(data), _) => format!("{to}, on disk in {}", data.display()),

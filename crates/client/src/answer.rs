@@ -17,18 +17,51 @@ pub struct Scope {
 
 /// The answer to one reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReserveAnswer {
-    Allowed { reserved_at: UnixMs, would_deny: Vec<LimitKey> },
+#[non_exhaustive]
+pub enum ReserveAnswer {
+    /// Everything is reserved, now or by an earlier copy of the request.
+    Allowed {
+        /// The server time of the reserve.
+        reserved_at: UnixMs,
+        /// Limits that are not enforced and would have denied it.
+        would_deny: Vec<LimitKey>,
+    },
+    /// A limit has no room now.
     Denied(Denial),
+    /// A limit is being decreased.
     LimitDecreasing(Denial),
+    /// A limit is paused.
     LimitPaused(Denial),
-    Never { limited_by: Vec<LimitKey> },
-    InsufficientCredit { key: LimitKey, message: Option<String> },
+    /// An amount exceeds the capacity of its limit.
+    Never {
+        /// The limits whose capacity is too small.
+        limited_by: Vec<LimitKey>,
+    },
+    /// An account has too little credit.
+    InsufficientCredit {
+        /// The credit limit on the account.
+        key: LimitKey,
+        /// A note about the account.
+        message: Option<String>,
+    },
+    /// The vault or the account of this credit limit does not exist.
     AccountNotFound(LimitKey),
+    /// This limit does not exist.
     UnknownLimitKey(LimitKey),
+    /// The lease was completed, released or timed out.
     LeaseExpired,
-    QuotaExceeded { retry_after: Duration, message: String },
-    Invalid { message: String },
+    /// The namespace has used up a quota.
+    QuotaExceeded {
+        /// The wait before another attempt can succeed.
+        retry_after: Duration,
+        /// Which quota.
+        message: String,
+    },
+    /// The lease is too old, or was used for other requirements.
+    Invalid {
+        /// What was found, and what is allowed.
+        message: String,
+    },
 }
 
 /// A denied reserve: not enough is free now.

@@ -22,6 +22,7 @@ use crate::request::{
     DeleteLimit, DeleteTemplate, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListTemplates,
     ListUsage, Pause, PauseLimit, PutLimit, PutTemplate, Request,
 };
+use crate::stream::LeaseStream;
 use crate::wire::{Grpc, Http, Wire};
 
 /// A client of the servers of one cluster, or of a Book in this process. Cheap to clone; all clones share their
@@ -167,6 +168,23 @@ impl Client {
             }
         }
         Err(Failure::DeadlinePassed { last })
+    }
+
+    /// Opens a stream of reserves and completes to the preferred server. It is not opened again when it ends.
+    ///
+    /// # Errors
+    /// Without [`Protocol::Grpc`], or when the server refuses it or does not answer.
+    pub async fn lease_stream(&self, deadline: Deadline) -> Result<LeaseStream, Failure> {
+        let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
+        let (index, server) = preferred.of(servers)?;
+        let Wire::Grpc(grpc) = server else {
+            return Err(Failure::Invalid { message: "a lease stream needs Protocol::Grpc".into() });
+        };
+        let stream = LeaseStream::open(grpc, deadline.or_after(*attempt_timeout)).await;
+        if stream.as_ref().is_err_and(Failure::blames_server) {
+            preferred.advance(index, servers.len());
+        }
+        stream
     }
 
     /// Creates a limit or changes its definition.

@@ -69,6 +69,7 @@ mod local;
 mod options;
 mod request;
 mod scheduler;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
@@ -76,8 +77,8 @@ mod writer;
 
 pub use address::{AddressError, ServerAddress};
 pub use answer::{
-    Completed, Denial, LeaseView, LimitView, OperationOutcome, Receipt, Scope, UsagePage, UsageQuery, WriteCode,
-    WriteRefusal,
+    Completed, Denial, LeaseView, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, UsagePage, UsageQuery,
+    WriteCode, WriteRefusal,
 };
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;
@@ -93,6 +94,7 @@ pub use limiter::{AcquireError, Guard, Limiter, LimiterOptions, TryAcquire};
 pub use local::LocalOptions;
 pub use options::{ClientOptions, OptionsError, Protocol};
 pub use scheduler::{JobHandle, Lane, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError};
+pub use stream::{LeaseAnswer, LeaseStream};
 #[cfg(feature = "tls")]
 pub use tls::Roots;
 pub use writer::{

@@ -4,7 +4,7 @@ mod grpc;
 mod http;
 mod read;
 
-pub(crate) use grpc::Grpc;
+pub(crate) use grpc::{Grpc, failure};
 pub(crate) use http::Http;
 pub(crate) use read::Reader;
 

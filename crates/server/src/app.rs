@@ -74,9 +74,13 @@ impl App {
         }
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.is_draining.borrow()
+    }
+
     /// Whether the server can serve; the error says why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        if *self.is_draining.borrow() {
+        if self.is_draining() {
             return Err(SHUTTING_DOWN.into());
         }
         self.backend.ready()

@@ -168,6 +168,31 @@ impl Auth {
         }
     }
 
+    /// Checks the credentials of a long stream again. It costs the caller nothing, and a failure is not a failed login.
+    pub(crate) fn recheck(
+        &self,
+        backend: &dyn Backend,
+        headers: &HeaderMap,
+        access: Access,
+    ) -> Result<Arc<Caller>, AuthError> {
+        let caller = if self.is_open(backend, headers.contains_key(AUTHORIZATION)) {
+            Arc::clone(&self.local)
+        } else {
+            let found = bearer(headers).and_then(|token| self.find(backend, token));
+            found.ok_or(AuthError::Unauthenticated)?
+        };
+        caller.check_access(access)?;
+        Ok(caller)
+    }
+
+    /// Charges requests that arrived on a stream to its caller's rate.
+    pub(crate) fn charge(&self, caller: &Caller, requests: usize) -> Result<(), AuthError> {
+        match (&self.rate, &caller.rate_key) {
+            (Some(rate), Some(key)) => rate.take(key, requests as u64),
+            (None, _) | (_, None) => Ok(()),
+        }
+    }
+
     /// Charges the items of a batch to its caller's rate. [`Auth::admit`] charged the first one.
     pub(crate) fn charge_batch(&self, caller: &Caller, items: usize) -> Result<(), AuthError> {
         match (&self.rate, &caller.rate_key) {

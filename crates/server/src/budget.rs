@@ -114,6 +114,11 @@ impl BudgetShare {
         holders.chain([(NoRoom::Server, used, *max)])
     }
 
+    /// The bytes of the share.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Grows the share to `bytes` in total, or says who has used up its share and changes nothing.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let more = bytes.saturating_sub(self.bytes);

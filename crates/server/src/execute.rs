@@ -50,6 +50,12 @@ impl RequestContext {
         self.acquire(items).await
     }
 
+    /// Charges requests that arrived on a stream, and waits for their turn in the caller's queue.
+    pub(crate) async fn admit_all(&self, app: &App, requests: usize) -> Result<WorkPermit<'_>, AuthError> {
+        app.auth.charge(&self.caller, requests)?;
+        self.acquire(requests).await
+    }
+
     /// Charges the audit of a vault, and waits until no other request of the caller is executed: it reads the whole
     /// history.
     pub(crate) async fn admit_audit(&self, app: &App) -> Result<WorkPermit<'_>, AuthError> {

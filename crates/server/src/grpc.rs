@@ -6,6 +6,7 @@
 mod answer;
 mod cluster;
 mod health;
+mod leases;
 mod ledger;
 mod limits;
 mod method;
@@ -65,6 +66,10 @@ impl Grpc {
     pub(crate) fn new(app: &Arc<App>) -> Result<Grpc, tonic_reflection::server::Error> {
         let services = Services {
             limits: boxed(LimitsServiceServer::new(limits::Limits(Arc::clone(app)))),
+            leases: boxed(
+                LimitsServiceServer::new(limits::Limits(Arc::clone(app)))
+                    .max_decoding_message_size(leases::REQUEST_BYTES_MAX),
+            ),
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
             cluster: boxed(ClusterServiceServer::new(cluster::ClusterAdmin(Arc::clone(app)))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),

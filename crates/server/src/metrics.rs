@@ -107,7 +107,7 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 21] = [
+const DESCRIPTIONS: [(&str, &str); 23] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
@@ -129,6 +129,8 @@ const DESCRIPTIONS: [(&str, &str); 21] = [
     ),
     ("earmark_http_request_seconds", "Time from the request head to the response, by route."),
     ("earmark_connections", "Open connections."),
+    ("earmark_lease_streams", "Open gRPC streams `Leases`."),
+    ("earmark_lease_stream_requests_total", "Requests that arrived on gRPC streams `Leases`."),
     ("earmark_connections_refused_total", "Connections closed at once because too many were open."),
     ("earmark_connections_evicted_total", "Connections without valid credentials that were closed to make room."),
     ("earmark_log_lines_dropped_total", "Log lines about failed requests that were counted instead, by kind."),
@@ -163,6 +165,8 @@ pub(crate) struct Metrics {
     calls: Calls,
     gauges: Gauges,
     connections: AtomicUsize,
+    streams: AtomicUsize,
+    stream_requests: Counter,
     refused: Counter,
     evicted: Counter,
 }
@@ -176,6 +180,7 @@ struct Served {
 
 struct Gauges {
     connections: Gauge,
+    streams: Gauge,
     queue_depth: Gauge,
     remembered_leases: Gauge,
     debt: Gauge,
@@ -210,6 +215,7 @@ impl Metrics {
             calls: Calls::new(&recorder),
             gauges: Gauges {
                 connections: gauge("earmark_connections"),
+                streams: gauge("earmark_lease_streams"),
                 queue_depth: gauge("earmark_queue_depth"),
                 remembered_leases: gauge("earmark_remembered_leases"),
                 debt: gauge("earmark_debt"),
@@ -218,6 +224,9 @@ impl Metrics {
                 paused_limits: gauge("earmark_paused_limits"),
             },
             connections: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            stream_requests: recorder
+                .register_counter(&Key::from_static_name("earmark_lease_stream_requests_total"), &METADATA),
             refused: recorder.register_counter(&Key::from_static_name("earmark_connections_refused_total"), &METADATA),
             evicted: recorder.register_counter(&Key::from_static_name("earmark_connections_evicted_total"), &METADATA),
             recorder,
@@ -319,6 +328,18 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn stream_opened(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_closed(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_requests(&self, count: u64) {
+        self.stream_requests.increment(count);
+    }
+
     pub(crate) fn connection_refused(&self) {
         self.refused.increment(1);
     }
@@ -335,6 +356,7 @@ impl Metrics {
 
     fn set_gauges(&self, stats: &Stats) {
         let gauges = &self.gauges;
+        gauges.streams.set(self.streams.load(Ordering::Relaxed) as f64);
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
         gauges.queue_depth.set(stats.queue_depth as f64);
         if let Some(live) = stats.live_leases {

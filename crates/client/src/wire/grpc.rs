@@ -54,6 +54,10 @@ impl Grpc {
         })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn limits(&self) -> LimitsServiceClient<Channel> {
         self.limits.clone()
     }
@@ -75,6 +79,15 @@ impl Grpc {
     pub(crate) fn request<T>(&self, message: T, by: Deadline) -> GrpcRequest<T> {
         let mut request = GrpcRequest::new(message);
         request.set_timeout(by.instant().saturating_duration_since(tokio::time::Instant::now()));
+        self.with_key(request)
+    }
+
+    /// A message stream with the key and without a deadline.
+    pub(crate) fn stream_request<T>(&self, messages: T) -> GrpcRequest<T> {
+        self.with_key(GrpcRequest::new(messages))
+    }
+
+    fn with_key<T>(&self, mut request: GrpcRequest<T>) -> GrpcRequest<T> {
         if let Some(key) = &self.key {
             request.metadata_mut().insert("authorization", key.clone());
         }
@@ -90,27 +103,32 @@ impl Grpc {
         request.read(Reader(&self.name), message)
     }
 
-    fn failure(&self, status: &Status) -> Failure {
-        let (server, message) = (self.name.clone(), status.message().to_owned());
-        let mut source = status.source();
-        while let Some(error) = source {
-            if let Some(not_connected) = error.downcast_ref::<NotConnected>() {
-                return not_connected.failure(&server);
-            }
-            source = error.source();
+    pub(crate) fn failure(&self, status: &Status) -> Failure {
+        failure(&self.name, status)
+    }
+}
+
+/// The failure behind a status of this server, or of the connection to it.
+pub(crate) fn failure(server: &str, status: &Status) -> Failure {
+    let (server, message) = (server.to_owned(), status.message().to_owned());
+    let mut source = status.source();
+    while let Some(error) = source {
+        if let Some(not_connected) = error.downcast_ref::<NotConnected>() {
+            return not_connected.failure(&server);
         }
-        // A status with a source was made on this side, because the response broke or could not be decoded. Then the
-        // server may have executed the request.
-        let is_from_server = status.source().is_none() && !message.starts_with(UNREADABLE);
-        match status.code() {
-            Code::ResourceExhausted if status.metadata().contains_key(RETRY_AFTER) => {
-                Failure::RateLimited { server, message }
-            }
-            Code::InvalidArgument | Code::ResourceExhausted if is_from_server => Failure::Invalid { message },
-            Code::NotFound if is_from_server => Failure::NotFound { message },
-            Code::Unauthenticated | Code::PermissionDenied if is_from_server => Failure::Unauthorized { message },
-            Code::Unavailable | Code::Internal => Failure::Unavailable { server, message },
-            code => Failure::NoAnswer { server, why: format!("{code}: {message}") },
+        source = error.source();
+    }
+    // A status with a source was made on this side, because the response broke or could not be decoded. Then the
+    // server may have executed the request.
+    let is_from_server = status.source().is_none() && !message.starts_with(UNREADABLE);
+    match status.code() {
+        Code::ResourceExhausted if status.metadata().contains_key(RETRY_AFTER) => {
+            Failure::RateLimited { server, message }
         }
+        Code::InvalidArgument | Code::ResourceExhausted if is_from_server => Failure::Invalid { message },
+        Code::NotFound if is_from_server => Failure::NotFound { message },
+        Code::Unauthenticated | Code::PermissionDenied if is_from_server => Failure::Unauthorized { message },
+        Code::Unavailable | Code::Internal => Failure::Unavailable { server, message },
+        code => Failure::NoAnswer { server, why: format!("{code}: {message}") },
     }
 }

@@ -96,20 +96,36 @@ fn parse(text: &str) -> Result<LeaseId, LeaseIdError> {
         return Err(LeaseIdError::Length { found: text.len() });
     }
     let mut bits = 0_u128;
-    for (position, found) in text.char_indices() {
-        let value = digit(found).ok_or(LeaseIdError::Character { found, position })?;
+    for (position, byte) in text.bytes().enumerate() {
+        let value = VALUES[usize::from(byte)];
+        if value == NO_DIGIT {
+            // A byte outside ASCII begins a character: none before it did.
+            let found = text.get(position..).and_then(|rest| rest.chars().next()).unwrap_or_default();
+            return Err(LeaseIdError::Character { found, position });
+        }
         if position == 0 && value > 7 {
-            return Err(LeaseIdError::TooLarge { found });
+            return Err(LeaseIdError::TooLarge { found: char::from(byte) });
         }
         bits = (bits << 5) | u128::from(value);
     }
     Ok(LeaseId::from_u128(bits))
 }
 
-/// The value of a character of the alphabet, in either case.
-fn digit(character: char) -> Option<u8> {
-    let upper = u8::try_from(character.to_ascii_uppercase()).ok()?;
-    ALPHABET.iter().zip(0_u8..).find_map(|(&letter, value)| (letter == upper).then_some(value))
+/// Marks a byte that is not in the alphabet.
+const NO_DIGIT: u8 = u8::MAX;
+/// The value of each byte in the alphabet, in either case. Every reserve and complete looks up 26 of them.
+const VALUES: [u8; 256] = values();
+
+const fn values() -> [u8; 256] {
+    let mut values = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < ALPHABET.len() {
+        let letter = ALPHABET[value];
+        values[letter as usize] = value as u8;
+        values[letter.to_ascii_lowercase() as usize] = value as u8;
+        value += 1;
+    }
+    values
 }
 
 impl fmt::Display for LeaseId {

@@ -97,9 +97,15 @@ macro_rules! names {
             /// # Errors
             /// It is empty, too long, has a character outside its alphabet, or looks like an API key.
             pub fn new(text: &str) -> Result<$name, NameError> {
-                let rule =
-                    NameRule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
-                rule.check(text)?;
+                // The common case without calls through the rule. All alphabets are ASCII and alike at every position.
+                let is_allowed = (1..=$bytes_max).contains(&text.len())
+                    && text.bytes().all(|byte| $allows(0, char::from(byte)))
+                    && !contains_api_key(text);
+                if !is_allowed {
+                    let rule =
+                        NameRule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
+                    rule.check(text)?;
+                }
                 Ok($name(Arc::from(text)))
             }
 

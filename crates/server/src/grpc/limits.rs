@@ -10,8 +10,9 @@ use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, PAUSE_MS_MAX, Un
 use earmark_proto::convert::{self, Invalid, Parts};
 use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, Streaming, async_trait};
 
+use super::leases::LeaseStream;
 use super::ledger::context;
 use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
 use super::{quotas, templates};
@@ -87,6 +88,12 @@ impl LimitsService for Limits {
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
         Ok(Response::new(v1::CompleteBatchResponse { results }))
+    }
+
+    type LeasesStream = LeaseStream;
+
+    async fn leases(&self, request: Request<Streaming<v1::LeasesRequest>>) -> Result<Response<LeaseStream>, Status> {
+        LeaseStream::new(Arc::clone(&self.0), request).map(Response::new)
     }
 
     async fn put_limit(&self, request: Request<v1::PutLimitRequest>) -> Result<Response<v1::PutLimitResponse>, Status> {
@@ -286,7 +293,7 @@ fn amounts(amounts: Vec<(LimitKey, u64)>) -> Vec<Amount> {
 }
 
 /// Rejects requests for other namespaces than the caller's.
-fn check_namespaces<'a>(
+pub(super) fn check_namespaces<'a>(
     context: &RequestContext,
     namespaces: impl IntoIterator<Item = &'a NamespaceName>,
 ) -> Result<(), Status> {
@@ -295,20 +302,26 @@ fn check_namespaces<'a>(
 }
 
 /// Rejects a batch whose key the state machine rejected.
-fn check_authenticated<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
+pub(super) fn check_authenticated<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
     match execute::is_unauthenticated(answers) {
         true => Err(rejected(AuthError::Unauthenticated)),
         false => Ok(()),
     }
 }
 
-fn reserve_request(context: &RequestContext, mut request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
+pub(super) fn reserve_request(
+    context: &RequestContext,
+    mut request: v1::ReserveRequest,
+) -> Result<ReserveRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
-fn complete_request(context: &RequestContext, mut request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
+pub(super) fn complete_request(
+    context: &RequestContext,
+    mut request: v1::CompleteRequest,
+) -> Result<CompleteRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
     Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })
@@ -323,7 +336,7 @@ fn reserved(answer: &Result<ReserveAnswer, BackendError>) -> Result<v1::ReserveR
     }
 }
 
-fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
+pub(super) fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
     v1::ReserveResponse {
         allowed: wire.allowed,
         retry_after_ms: wire.retry_after_ms,
@@ -346,7 +359,7 @@ fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::Comple
     }
 }
 
-fn complete_response(wire: CompleteWire<'_>) -> v1::CompleteResponse {
+pub(super) fn complete_response(wire: CompleteWire<'_>) -> v1::CompleteResponse {
     v1::CompleteResponse {
         ok: wire.ok,
         error: wire.error.to_string(),

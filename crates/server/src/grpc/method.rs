@@ -1,10 +1,13 @@
 //! The table of gRPC methods.
 
+use super::leases;
 use crate::caller::{Access, QueueCost};
 
 /// One value per service.
 pub(super) struct Services<T> {
     pub(super) limits: T,
+    /// The stream `Leases`, which has its own bound on messages.
+    pub(super) leases: T,
     pub(super) ledger: T,
     pub(super) cluster: T,
     pub(super) health: T,
@@ -16,6 +19,7 @@ pub(super) struct Services<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     Limits,
+    Leases,
     Ledger,
     Cluster,
     Health,
@@ -27,6 +31,7 @@ impl Which {
     pub(super) fn of<T>(self, services: &Services<T>) -> &T {
         match self {
             Which::Limits => &services.limits,
+            Which::Leases => &services.leases,
             Which::Ledger => &services.ledger,
             Which::Cluster => &services.cluster,
             Which::Health => &services.health,
@@ -77,6 +82,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
     batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
     batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/CompleteBatch"),
+    stream(Which::Leases, leases::ACCESS, "/earmark.v1.LimitsService/Leases", true),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutLimit"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLimit"),
     batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListLimits"),

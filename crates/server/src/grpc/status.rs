@@ -16,6 +16,11 @@ const RETRY_AFTER: &str = "retry-after-ms";
 /// The retry hint of an answer to a caller that exceeded its rate.
 pub(super) fn retry_after_ms(answer: &Answer) -> Option<u64> {
     let Answer::Status(status) = answer else { return None };
+    retry_after_of(status)
+}
+
+/// The retry hint of a status.
+pub(super) fn retry_after_of(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 

@@ -7,6 +7,7 @@ mod cluster;
 mod equal;
 mod failures;
 mod fair_queue;
+mod leases;
 mod ledger;
 mod limits;
 mod sessions;

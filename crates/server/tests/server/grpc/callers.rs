@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use earmark_core::Role;
 use earmark_proto::v1;
+use earmark_proto::v1::limits_service_client::LimitsServiceClient;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -36,6 +38,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/Complete", CALL),
     ("/earmark.v1.LimitsService/ReserveBatch", CALL),
     ("/earmark.v1.LimitsService/CompleteBatch", CALL),
+    ("/earmark.v1.LimitsService/Leases", CALL),
     ("/earmark.v1.LimitsService/PutLimit", WRITE),
     ("/earmark.v1.LimitsService/GetLimit", READ),
     ("/earmark.v1.LimitsService/ListLimits", READ),
@@ -210,11 +213,27 @@ async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_calle
     assert_eq!(counted.into_inner().last_committed_sequence, 1);
 }
 
+/// Sends one request over the stream `Leases`.
+async fn over_stream(
+    limits: &mut LimitsServiceClient<Channel>,
+    key: &str,
+    request: v1::leases_request::Request,
+) -> Result<(), Status> {
+    let request = v1::LeasesRequest { request_id: 1, request: Some(request) };
+    let requests = tonic::codegen::tokio_stream::iter([request]);
+    let mut answers = limits.leases(with(Some(key), requests)).await?.into_inner();
+    match answers.message().await?.and_then(|response| response.answer) {
+        Some(v1::leases_response::Answer::Error(error)) => Err(Status::new(Code::from_i32(error.code), error.message)),
+        _ => Ok(()),
+    }
+}
+
 /// Calls every method of our package for a namespace.
 async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
     let named = || Some(namespace.to_owned());
     let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
     let reserve = v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
+    let streamed = v1::leases_request::Request::Reserve(reserve.clone());
     let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
     let complete = v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
     let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
@@ -247,6 +266,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.complete(complete)),
         asked!(limits.reserve_batch(reserves)),
         asked!(limits.complete_batch(completes)),
+        over_stream(&mut limits, key, streamed).await,
         asked!(limits.put_limit(put)),
         asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
         asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })),
@@ -278,7 +298,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 23] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 24] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

@@ -1,0 +1,231 @@
+//! `cargo xtask instructions`: counts the instructions that a server in memory needs for one `POST /v1/reserve`.
+//!
+//! Times vary with the load of a machine, counts hardly do. The server runs under callgrind, which counts only while the
+//! measured requests are answered: reserves of four limits, one in flight on each of 64 connections.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::run::{self, Failure};
+
+const CONNECTIONS: usize = 64;
+/// Rounds of one request on each connection, before and while instructions are counted.
+const WARM_UP_ROUNDS: u64 = 8;
+const ROUNDS: u64 = 60;
+const MODELS: u64 = 20;
+const TENANTS: u64 = 1_000;
+/// The most expensive functions that are shown.
+const FUNCTIONS: usize = 25;
+/// Time for the server to start under valgrind, and for one answer.
+const START_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// The options of the task.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// The server; a build of this tree with the profile `profiling` if absent.
+    pub(crate) binary: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
+        match args {
+            [] => Ok(Options::default()),
+            ["--binary", path] => Ok(Options { binary: Some(path.into()) }),
+            _ => Err(Failure::Usage(format!("found {:?}, allowed is --binary PATH", args.join(" ")))),
+        }
+    }
+}
+
+pub(crate) fn count(options: &Options) -> Result<(), Failure> {
+    if run::output(&mut run::command("valgrind", "--version")).is_none() {
+        return Err(Failure::Missing(vec!["valgrind, which counts instructions; apt-get install valgrind".into()]));
+    }
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            run::run(&mut run::command("cargo", "build --profile profiling --locked --bin earmark"))?;
+            run::root().join("target/profiling/earmark")
+        }
+    };
+    let profile = run::root().join("target/instructions.callgrind");
+    // An old profile would be taken for the new one.
+    _ = fs::remove_file(&profile);
+    let mut server = Server::start(&binary, &profile)?;
+    let requests = server.measure();
+    server.stop();
+    let requests = requests.map_err(|error| Failure::Server(format!("gave no answer: {error}")))?;
+    report(&profile, requests)
+}
+
+/// A server under valgrind. Dropping it ends it.
+struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(binary: &std::path::Path, profile: &std::path::Path) -> Result<Server, Failure> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(|error| Failure::Server(format!("has no port: {error}")))?;
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--instr-atstart=no"]);
+        command.arg(format!("--callgrind-out-file={}", profile.display()));
+        command.arg(binary).args(["serve", "--in-memory", "--listen", &address.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().map_err(|source| Failure::Start { line: run::line(&command), source })?;
+        Ok(Server { process, address })
+    }
+
+    /// Counts instructions while requests are answered. Returns the number of requests.
+    fn measure(&mut self) -> io::Result<u64> {
+        let mut connections = Vec::with_capacity(CONNECTIONS);
+        for _ in 0..CONNECTIONS {
+            connections.push(self.connect()?);
+        }
+        self.put_limits(&mut connections)?;
+        let mut calls = Calls(0);
+        rounds(&mut connections, &mut calls, WARM_UP_ROUNDS)?;
+        self.count("on")?;
+        rounds(&mut connections, &mut calls, ROUNDS)?;
+        self.count("off")?;
+        Ok(ROUNDS * CONNECTIONS as u64)
+    }
+
+    fn connect(&mut self) -> io::Result<TcpStream> {
+        let pause = Duration::from_millis(100);
+        let mut waited = Duration::ZERO;
+        loop {
+            match TcpStream::connect(self.address) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(ANSWER_MAX))?;
+                    return Ok(stream);
+                }
+                Err(error) if waited >= START_MAX || self.process.try_wait()?.is_some() => return Err(error),
+                Err(_) => sleep(pause),
+            }
+            waited += pause;
+        }
+    }
+
+    fn put_limits(&self, connections: &mut [TcpStream]) -> io::Result<()> {
+        let rolling = r#""kind":"rolling","window_seconds":60"#;
+        let slots = r#""kind":"concurrency","timeout_seconds":60"#;
+        let models = (0..MODELS).flat_map(|model| {
+            [("rpm", rolling), ("tpm", rolling), ("concurrency", slots)]
+                .map(|(what, kind)| (format!("bench:model-{model:02}:{what}"), kind))
+        });
+        let tenants = (0..TENANTS).map(|tenant| (format!("bench:tenant-{tenant:04}:tpm"), rolling));
+        for (number, (key, kind)) in models.chain(tenants).enumerate() {
+            let stream = &mut connections[number % CONNECTIONS];
+            let body = format!(r#"{{"key":"{key}","capacity":{},{kind}}}"#, 1_u64 << 60);
+            send(stream, "PUT /v1/admin/limits", &body)?;
+            answer(stream, r#""ok":true"#)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the counting on or off.
+    fn count(&self, state: &str) -> io::Result<()> {
+        let mut control = Command::new("callgrind_control");
+        control.args(["-i", state, &self.process.id().to_string()]).stdout(Stdio::null());
+        if control.status()?.success() { Ok(()) } else { Err(io::Error::other("callgrind_control failed")) }
+    }
+
+    /// Ends the server with SIGTERM, after which callgrind writes its profile.
+    fn stop(&mut self) {
+        _ = Command::new("kill").arg(self.process.id().to_string()).status();
+        _ = self.process.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// A fixed stream of calls.
+struct Calls(u64);
+
+impl Calls {
+    fn next(&mut self) -> String {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let (model, tenant) = ((mixed >> 8) % MODELS, (mixed >> 32) % TENANTS);
+        let amounts = [
+            (format!("model-{model:02}:rpm"), 1),
+            (format!("model-{model:02}:tpm"), 1_500),
+            (format!("model-{model:02}:concurrency"), 1),
+            (format!("tenant-{tenant:04}:tpm"), 1_500),
+        ];
+        let amounts = amounts.map(|(key, amount)| format!(r#"{{"key":"bench:{key}","amount":{amount}}}"#));
+        format!(r#"{{"lease_id":"{}","requirements":[{}]}}"#, lease(mixed), amounts.join(","))
+    }
+}
+
+/// A ULID of now.
+fn lease(random: u64) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let bits = (now << 80) | u128::from(random);
+    (0..26).rev().map(|place| char::from(ALPHABET[(bits >> (5 * place)) as usize & 31])).collect()
+}
+
+/// Sends one request on each connection, then reads the answers.
+fn rounds(connections: &mut [TcpStream], calls: &mut Calls, count: u64) -> io::Result<()> {
+    for _ in 0..count {
+        for stream in &mut *connections {
+            send(stream, "POST /v1/reserve", &calls.next())?;
+        }
+        for stream in &mut *connections {
+            answer(stream, r#""allowed":true"#)?;
+        }
+    }
+    Ok(())
+}
+
+fn send(stream: &mut TcpStream, what: &str, body: &str) -> io::Result<()> {
+    let length = body.len();
+    let headers = format!("host: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}");
+    stream.write_all(format!("{what} HTTP/1.1\r\n{headers}\r\n\r\n{body}").as_bytes())
+}
+
+/// Reads an answer, which must contain `expected`. It is read until its JSON object ends.
+fn answer(stream: &mut TcpStream, expected: &str) -> io::Result<()> {
+    let (mut text, mut buffer) = (String::new(), [0; 4_096]);
+    while !(text.contains("\r\n\r\n") && text.ends_with('}')) {
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::Error::other(format!("the connection ended after {text:?}"))),
+            count => text += &String::from_utf8_lossy(&buffer[..count]),
+        }
+    }
+    if text.contains(expected) { Ok(()) } else { Err(io::Error::other(format!("found {text:?}"))) }
+}
+
+fn report(profile: &std::path::Path, requests: u64) -> Result<(), Failure> {
+    let mut annotate = Command::new("callgrind_annotate");
+    annotate.arg(profile);
+    let text = run::output(&mut annotate).unwrap_or_default();
+    let number = |line: &str| line.split_whitespace().next()?.replace(',', "").parse::<u64>().ok();
+    let total = text.lines().find(|line| line.contains("PROGRAM TOTALS")).and_then(number);
+    let Some(total) = total.filter(|total| *total > 0) else {
+        return Err(Failure::Server(format!("left no profile in {}", profile.display())));
+    };
+    println!("instructions per request  function");
+    for line in text.lines().filter(|line| line.contains(':') && line.contains('%')).take(FUNCTIONS) {
+        if let (Some(count), Some((_, function))) = (number(line), line.split_once(") ")) {
+            println!("{:>24}  {}", count / requests, function.trim());
+        }
+    }
+    println!("\n{requests} reserves of four limits: {} instructions per request", total / requests);
+    println!("the whole profile: callgrind_annotate --inclusive=yes {}", profile.display());
+    Ok(())
+}
