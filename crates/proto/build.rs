@@ -61,10 +61,12 @@ fn methods(described: &FileDescriptorSet) -> Vec<String> {
 }
 
 /// Fields that a JSON response may leave out although protobuf does not mark them as optional.
-const JSON_DEFAULTS: [&str; 6] = [
+const JSON_DEFAULTS: [&str; 8] = [
     "ReserveResponse.limited_by",
     "ReserveResponse.never",
     "ReserveResponse.would_deny",
+    "ExtendResponse.limited_by",
+    "ExtendResponse.never",
     "LimitDefinition.unit",
     "LimitDefinition.description",
     "LimitDefinition.overage",

@@ -469,6 +469,25 @@ pub struct LeaseView {
     /// The job of its first reserve, if it is known. TigerBeetle does not store it: only the process that took the
     /// reserve knows it, for a while.
     pub job: Option<JobId>,
+    /// The number of its last extension; 0 without one.
+    pub extensions: u32,
+    /// The usage that its extensions reported, ordered by key.
+    pub used: Vec<Amount>,
+    /// When the first of its concurrency and credit reservations ends. `None` without any, or if it is not live.
+    pub ends_at: Option<UnixMs>,
+}
+
+impl LeaseView {
+    /// A denied lease, about which nothing more is known.
+    pub const DENIED: LeaseView = LeaseView {
+        reserved_at: None,
+        requirements: Vec::new(),
+        state: LeaseState::Denied,
+        job: None,
+        extensions: 0,
+        used: Vec::new(),
+        ends_at: None,
+    };
 }
 
 /// Gauges of a backend.

@@ -468,7 +468,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
                 |(limit, amount): &(_, u64)| Some(Amount { key: book.key_seen_from(own, *limit)?, amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state, job: info.job })
+            let (reserved_at, state, job) = (info.reserved_at, info.state, info.job);
+            Some(LeaseView { reserved_at, requirements, state, job, ..LeaseView::DENIED })
         };
         Box::pin(async move {
             self.check_placement()?;

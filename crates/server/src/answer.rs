@@ -1,13 +1,14 @@
-//! The answers to reserve and complete, for HTTP and gRPC alike.
+//! The answers to reserve, extend and complete, for HTTP and gRPC alike.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use axum::http::StatusCode;
 use earmark_admission::{
-    BackendError, CompleteAnswer, Refusal, ReserveAnswer, describe_credit_shortage, describe_quota, quota_code,
+    BackendError, CompleteAnswer, ExtendAnswer, Refusal, ReserveAnswer, describe_credit_shortage, describe_quota,
+    quota_code,
 };
-use earmark_core::{CreditShortage, LimitKey, QuotaKind};
+use earmark_core::{CreditShortage, LimitKey, QuotaKind, UnixMs};
 use serde::{Serialize, Serializer};
 
 use crate::budget::NoRoom;
@@ -104,6 +105,54 @@ impl fmt::Display for Code<'_> {
     }
 }
 
+impl Code<'_> {
+    /// The HTTP status of a reserve or an extension.
+    fn status(self) -> StatusCode {
+        match self {
+            Code::None
+            | Code::InvalidRequest
+            | Code::UnknownLimitKey(_)
+            | Code::LimitDecreasing(_)
+            | Code::LimitPaused(_)
+            | Code::InsufficientCredit(_)
+            | Code::AccountNotFound(_)
+            | Code::ExceedsCapacity(_)
+            | Code::QuotaExceeded(_)
+            | Code::LeaseExpired => StatusCode::OK,
+            Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The outcome of a reserve or an extension, for metrics.
+    fn outcome(self, is_allowed: bool) -> Reserved {
+        match self {
+            Code::None if is_allowed => Reserved::Allowed,
+            Code::None | Code::ExceedsCapacity(_) => Reserved::Denied,
+            Code::InvalidRequest => Reserved::InvalidRequest,
+            Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
+            Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
+            Code::LimitPaused(_) => Reserved::LimitPaused,
+            Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
+            Code::AccountNotFound(_) => Reserved::AccountNotFound,
+            Code::LeaseExpired => Reserved::LeaseExpired,
+            Code::QuotaExceeded(_) => Reserved::QuotaExceeded,
+            Code::Overloaded => Reserved::Overloaded,
+            Code::BackendError => Reserved::BackendError,
+        }
+    }
+
+    /// Those of the limits in the way that denied the request, and the reason.
+    fn denied_by(self, limited_by: &[LimitKey]) -> (&[LimitKey], Reason) {
+        match self {
+            Code::InsufficientCredit(_) => (limited_by, Reason::Credit),
+            Code::None | Code::ExceedsCapacity(_) => (limited_by, Reason::Capacity),
+            // Not a denial. An unknown key must not become a metric series either.
+            _ => (&[], Reason::Capacity),
+        }
+    }
+}
+
 impl Serialize for Code<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -157,11 +206,7 @@ impl<'a> ReserveWire<'a> {
                 ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), would_deny, ..NOT_ALLOWED }
             }
             Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never }) => {
-                let error = match limited_by.first() {
-                    Some(key) if *never => Code::ExceedsCapacity(key),
-                    Some(_) | None => Code::None,
-                };
-                ReserveWire { retry_after_ms: *retry_after_ms, error, limited_by, never: *never, ..NOT_ALLOWED }
+                ReserveWire::denied(*retry_after_ms, limited_by, *never)
             }
             Ok(ReserveAnswer::Refused(refusal)) => ReserveWire::refused(refusal),
             Err(error) => ReserveWire {
@@ -171,6 +216,14 @@ impl<'a> ReserveWire<'a> {
                 ..NOT_ALLOWED
             },
         }
+    }
+
+    fn denied(retry_after_ms: u64, limited_by: &'a [LimitKey], never: bool) -> ReserveWire<'a> {
+        let error = match limited_by.first() {
+            Some(key) if never => Code::ExceedsCapacity(key),
+            Some(_) | None => Code::None,
+        };
+        ReserveWire { retry_after_ms, error, limited_by, never, ..NOT_ALLOWED }
     }
 
     fn refused(refusal: &'a Refusal) -> ReserveWire<'a> {
@@ -225,49 +278,83 @@ impl<'a> ReserveWire<'a> {
 
     /// The HTTP status. Denials and refusals are 200.
     pub(crate) fn status(&self) -> StatusCode {
-        match self.error {
-            Code::None
-            | Code::InvalidRequest
-            | Code::UnknownLimitKey(_)
-            | Code::LimitDecreasing(_)
-            | Code::LimitPaused(_)
-            | Code::InsufficientCredit(_)
-            | Code::AccountNotFound(_)
-            | Code::ExceedsCapacity(_)
-            | Code::QuotaExceeded(_)
-            | Code::LeaseExpired => StatusCode::OK,
-            Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
-        }
+        self.error.status()
     }
 
     pub(crate) fn outcome(&self) -> Reserved {
-        match self.error {
-            Code::None if self.allowed => Reserved::Allowed,
-            Code::None | Code::ExceedsCapacity(_) => Reserved::Denied,
-            Code::InvalidRequest => Reserved::InvalidRequest,
-            Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
-            Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
-            Code::LimitPaused(_) => Reserved::LimitPaused,
-            Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
-            Code::AccountNotFound(_) => Reserved::AccountNotFound,
-            Code::LeaseExpired => Reserved::LeaseExpired,
-            Code::QuotaExceeded(_) => Reserved::QuotaExceeded,
-            Code::Overloaded => Reserved::Overloaded,
-            Code::BackendError => Reserved::BackendError,
-        }
+        self.error.outcome(self.allowed)
     }
 
     /// The limits that denied the request, and the reason.
-    pub(crate) fn limited_by(&self) -> (&[LimitKey], Reason) {
-        match self.error {
-            // Not a denial by a defined limit.
-            Code::UnknownLimitKey(_) => (&[], Reason::Capacity),
-            Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
-            Code::None | Code::ExceedsCapacity(_) => (self.limited_by, Reason::Capacity),
-            // Not a denial. An unknown key must not become a metric series either.
-            _ => (&[], Reason::Capacity),
+    pub(crate) fn limited_by(&self) -> (&'a [LimitKey], Reason) {
+        self.error.denied_by(self.limited_by)
+    }
+}
+
+/// The answer to an extension.
+#[derive(Serialize)]
+pub(crate) struct ExtendWire<'a> {
+    pub(crate) allowed: bool,
+    pub(crate) retry_after_ms: u64,
+    pub(crate) error: Code<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "keys")]
+    pub(crate) limited_by: &'a [LimitKey],
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) never: bool,
+    pub(crate) ends_at_unix_ms: u64,
+}
+
+impl<'a> ExtendWire<'a> {
+    pub(crate) fn of(answer: &'a Result<ExtendAnswer, BackendError>) -> ExtendWire<'a> {
+        match answer {
+            Ok(ExtendAnswer::Extended { ends_at, message }) => ExtendWire {
+                allowed: true,
+                message: message.as_deref().map(Cow::Borrowed),
+                ends_at_unix_ms: ends_at.map_or(0, UnixMs::get),
+                ..ExtendWire::like(NOT_ALLOWED)
+            },
+            Ok(ExtendAnswer::Denied { retry_after_ms, limited_by, never }) => {
+                ExtendWire::like(ReserveWire::denied(*retry_after_ms, limited_by, *never))
+            }
+            Ok(ExtendAnswer::Refused(Refusal::LeaseExpired)) => ExtendWire {
+                error: Code::LeaseExpired,
+                message: Some(
+                    "lease_id: the lease was never allowed, or was completed, released or timed out; reserve with a new \
+                     lease id"
+                        .into(),
+                ),
+                ..ExtendWire::like(NOT_ALLOWED)
+            },
+            Ok(ExtendAnswer::Refused(refusal)) => ExtendWire::like(ReserveWire::refused(refusal)),
+            Err(error) => ExtendWire {
+                retry_after_ms: RETRY_SAME_LEASE_MS,
+                error: code(error),
+                message: Some(format!("{error}; retry with the same lease and number").into()),
+                ..ExtendWire::like(NOT_ALLOWED)
+            },
         }
+    }
+
+    /// The same denial or refusal of an extension.
+    fn like(wire: ReserveWire<'a>) -> ExtendWire<'a> {
+        let ReserveWire { retry_after_ms, error, message, limited_by, never, .. } = wire;
+        ExtendWire { allowed: false, retry_after_ms, error, message, limited_by, never, ends_at_unix_ms: 0 }
+    }
+
+    /// The HTTP status. Denials and refusals are 200.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.error.status()
+    }
+
+    pub(crate) fn outcome(&self) -> Reserved {
+        self.error.outcome(self.allowed)
+    }
+
+    /// The limits that denied the request, and the reason.
+    pub(crate) fn limited_by(&self) -> (&'a [LimitKey], Reason) {
+        self.error.denied_by(self.limited_by)
     }
 }
 

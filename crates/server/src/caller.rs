@@ -14,7 +14,7 @@ use crate::budget::BytesUsed;
 pub(crate) enum Access {
     /// No credentials: health checks and API descriptions.
     Public,
-    /// Reserve and complete.
+    /// Reserve, extend and complete.
     Call,
     /// Sequenced writes and changes of limits.
     Write,

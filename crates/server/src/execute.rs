@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use earmark_admission::{
-    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError,
-    PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery,
-    WriteAnswer, WriteRequest, describe_write_error,
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer,
+    ExtendRequest, LimitChange, LimitError, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError,
+    ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, UnixMs, WriteError};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
+use crate::answer::{CompleteWire, ExtendWire, INVALID, ReserveWire, UNAVAILABLE};
 use crate::app::App;
 use crate::auth::{Peer, WaitBounds, WorkPermit};
 use crate::budget::Holders;
@@ -89,7 +89,7 @@ impl RequestContext {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// Logs a reserve or complete before it is executed.
+    /// Logs a request about a lease before it is executed.
     fn log_start(&self, operation: &str, lease: LeaseId, job: Option<&JobId>) {
         let (actor, job_id) = (&self.caller.actor, job.map(tracing::field::display));
         tracing::debug!(request_id = self.id(), %actor, %lease, job_id, "{operation}");
@@ -139,6 +139,31 @@ pub(crate) async fn reserve(
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }
+    }
+    answers
+}
+
+/// Extends leases, and records the outcomes in the metrics.
+pub(crate) async fn extend(
+    app: &App,
+    context: &RequestContext,
+    requests: Vec<ExtendRequest>,
+) -> Vec<Result<ExtendAnswer, BackendError>> {
+    let namespace = |request: &ExtendRequest| {
+        context.log_start("extend", request.lease, None);
+        request.namespace.clone()
+    };
+    let namespaces: Vec<NamespaceName> = requests.iter().map(namespace).collect();
+    let answers = app.backend.extend(context.caller.by.clone(), requests);
+    let answers = one_per_request(app.by(context.deadline, answers).await, namespaces.len());
+    if is_unauthenticated(&answers) {
+        app.auth.forget(&context.caller);
+        return answers;
+    }
+    for (wire, namespace) in answers.iter().map(ExtendWire::of).zip(&namespaces) {
+        app.metrics.extended(wire.outcome());
+        let (keys, reason) = wire.limited_by();
+        app.metrics.denied_by(namespace, keys, reason, |key| app.backend.template_of(namespace, key));
     }
     answers
 }

@@ -3,6 +3,7 @@
 mod audit;
 mod cluster;
 mod complete;
+mod extend;
 mod health;
 mod keys;
 mod leases;

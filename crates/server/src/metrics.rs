@@ -40,7 +40,7 @@ const BATCH_SIZES: [f64; 14] =
 /// The HTTP statuses of responses. Any other counts as the last one.
 const STATUSES: [u16; 13] = [200, 400, 401, 402, 403, 404, 405, 408, 409, 413, 429, 503, 500];
 
-/// The outcome of a reserve.
+/// The outcome of a reserve or an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Allowed,
@@ -107,11 +107,12 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 23] = [
+const DESCRIPTIONS: [(&str, &str); 24] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
     ("earmark_reserves_total", "Reserves by outcome. A malformed batch counts as one invalid_request."),
+    ("earmark_extensions_total", "Extensions by outcome. A malformed batch counts as one invalid_request."),
     ("earmark_completes_total", "Completes by outcome. A malformed batch counts as one invalid_request."),
     (
         "earmark_overage_total",
@@ -150,6 +151,7 @@ const DESCRIPTIONS: [(&str, &str); 23] = [
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     reserved: [Counter; RESERVED.len()],
+    extended: [Counter; RESERVED.len()],
     completed: [Counter; COMPLETED.len()],
     overage_reserved: Counter,
     overage_debt: Counter,
@@ -201,6 +203,7 @@ impl Metrics {
         let labels = ROUTES.iter().map(|route| route.label()).chain(["unmatched"]);
         Metrics {
             reserved: RESERVED.map(|(_, outcome)| counter("earmark_reserves_total", "outcome", outcome)),
+            extended: RESERVED.map(|(_, outcome)| counter("earmark_extensions_total", "outcome", outcome)),
             completed: COMPLETED.map(|(_, outcome)| counter("earmark_completes_total", "outcome", outcome)),
             overage_reserved: counter("earmark_overage_total", "how", "reserved"),
             overage_debt: counter("earmark_overage_total", "how", "debt"),
@@ -247,6 +250,12 @@ impl Metrics {
 
     pub(crate) fn reserved(&self, outcome: Reserved) {
         if let Some(counter) = self.reserved.get(outcome as usize) {
+            counter.increment(1);
+        }
+    }
+
+    pub(crate) fn extended(&self, outcome: Reserved) {
+        if let Some(counter) = self.extended.get(outcome as usize) {
             counter.increment(1);
         }
     }
@@ -465,9 +474,11 @@ mod tests {
         }
         let metrics = Metrics::new();
         metrics.reserved(Reserved::LeaseExpired);
+        metrics.extended(Reserved::Denied);
         metrics.completed(Completed::Unknown);
         let text = metrics.render(&Stats::default(), &[], None);
         assert!(text.contains("earmark_reserves_total{outcome=\"lease_expired\"} 1\n"), "{text}");
+        assert!(text.contains("earmark_extensions_total{outcome=\"denied\"} 1\n"), "{text}");
         assert!(text.contains("earmark_completes_total{outcome=\"unknown\"} 1\n"), "{text}");
         assert!(text.contains("earmark_reserves_total{outcome=\"allowed\"} 0\n"), "{text}");
     }

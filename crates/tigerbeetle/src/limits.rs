@@ -78,7 +78,7 @@ impl Inner {
         // A marked anchor only says that a process completed the lease.
         if was_denied && record.as_ref().is_none_or(|record| record.first.decision == Decision::Marked) {
             let (state, job) = (LeaseState::Denied, self.leases.job(name.id));
-            return Ok(Some(LeaseView { reserved_at: None, requirements: Vec::new(), state, job }));
+            return Ok(Some(LeaseView { state, job, ..LeaseView::DENIED }));
         }
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
@@ -90,7 +90,7 @@ impl Inner {
             })
             .collect();
         let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
-        Ok(Some(LeaseView { reserved_at, requirements, state, job }))
+        Ok(Some(LeaseView { reserved_at, requirements, state, job, ..LeaseView::DENIED }))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Requests of reserve and complete.
+//! Requests of reserve, extend and complete.
 
-use earmark_core::{JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX};
 
 use super::invalid::{Invalid, each};
 use super::{name, namespace, optional_name};
@@ -25,15 +25,10 @@ pub struct Parts {
 /// When a field is invalid.
 pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
     let own = namespace(request.namespace.as_deref())?;
-    let requirement = |part: v1::Requirement| {
-        let key = limit_key(&own, &part.key, part.namespace.as_deref())?;
-        Ok((key, Invalid::unless_within("amount", part.amount, &(1..=u64::MAX))?))
-    };
     Ok(Parts {
         lease: lease_id(&request.lease_id)?,
         job: optional_name("job_id", request.job_id.as_deref())?,
-        amounts: each("requirements", request.requirements, &(1..=REQUIREMENTS_MAX), requirement)
-            .and_then(|amounts| no_key_twice("requirements", amounts))?,
+        amounts: requirements(&own, "requirements", request.requirements, 1)?,
         namespace: own,
     })
 }
@@ -44,14 +39,63 @@ pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
 /// When a field is invalid.
 pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
     let own = namespace(request.namespace.as_deref())?;
-    let actual = |part: v1::Actual| Ok((limit_key(&own, &part.key, part.namespace.as_deref())?, part.actual_amount));
     Ok(Parts {
         lease: lease_id(&request.lease_id)?,
         job: optional_name("job_id", request.job_id.as_deref())?,
-        amounts: each("actuals", request.actuals, &(0..=REQUIREMENTS_MAX), actual)
-            .and_then(|amounts| no_key_twice("actuals", amounts))?,
+        amounts: actuals(&own, "actuals", request.actuals)?,
         namespace: own,
     })
+}
+
+/// A validated extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtendParts {
+    /// Namespace of the lease and its limits.
+    pub namespace: NamespaceName,
+    /// Lease id.
+    pub lease: LeaseId,
+    /// Number of the extension.
+    pub number: u32,
+    /// Amount to take per limit; each key once.
+    pub add: Vec<(LimitKey, u64)>,
+    /// Usage per limit; each key once.
+    pub used: Vec<(LimitKey, u64)>,
+    /// Whether to move the end of the lease.
+    pub renew: bool,
+}
+
+/// Validates an extension.
+///
+/// # Errors
+/// When a field is invalid.
+pub fn extend_parts(request: v1::ExtendRequest) -> Result<ExtendParts, Invalid> {
+    let own = namespace(request.namespace.as_deref())?;
+    Ok(ExtendParts {
+        lease: lease_id(&request.lease_id)?,
+        number: Invalid::unless_within("extension", request.extension, &(1..=EXTENSIONS_MAX))?,
+        add: requirements(&own, "add", request.add, 0)?,
+        used: actuals(&own, "used", request.used)?,
+        renew: request.renew.unwrap_or(true),
+        namespace: own,
+    })
+}
+
+fn requirements(
+    own: &NamespaceName,
+    field: &str,
+    requirements: Vec<v1::Requirement>,
+    min: usize,
+) -> Result<Vec<(LimitKey, u64)>, Invalid> {
+    let requirement = |part: v1::Requirement| {
+        let key = limit_key(own, &part.key, part.namespace.as_deref())?;
+        Ok((key, Invalid::unless_within("amount", part.amount, &(1..=u64::MAX))?))
+    };
+    each(field, requirements, &(min..=REQUIREMENTS_MAX), requirement).and_then(|amounts| no_key_twice(field, amounts))
+}
+
+fn actuals(own: &NamespaceName, field: &str, actuals: Vec<v1::Actual>) -> Result<Vec<(LimitKey, u64)>, Invalid> {
+    let actual = |part: v1::Actual| Ok((limit_key(own, &part.key, part.namespace.as_deref())?, part.actual_amount));
+    each(field, actuals, &(0..=REQUIREMENTS_MAX), actual).and_then(|amounts| no_key_twice(field, amounts))
 }
 
 /// The limit that a requirement or actual of a lease in the namespace `own` names.

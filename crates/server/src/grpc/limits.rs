@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView, LimitQuery,
-    PAGE_MAX, PauseLimitRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
+    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, ExtendAnswer, ExtendRequest,
+    LeaseView, LimitQuery, PAGE_MAX, PauseLimitRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
 };
 use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, PAUSE_MS_MAX, UnixMs};
-use earmark_proto::convert::{self, Invalid, Parts};
+use earmark_proto::convert::{self, ExtendParts, Invalid, Parts};
 use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -16,7 +16,7 @@ use super::leases::LeaseStream;
 use super::ledger::context;
 use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
 use super::{quotas, templates};
-use crate::answer::{CompleteWire, ReserveWire};
+use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::App;
 use crate::caller::AuthError;
 use crate::execute::{self, LEASE_NOT_FOUND, LIMIT_NOT_FOUND, RequestContext};
@@ -29,6 +29,11 @@ pub(super) struct Limits(pub(super) Arc<App>);
 impl Limits {
     fn no_reserve(&self, error: &Invalid) -> Status {
         self.0.metrics.reserved(Reserved::InvalidRequest);
+        invalid(error)
+    }
+
+    fn no_extend(&self, error: &Invalid) -> Status {
+        self.0.metrics.extended(Reserved::InvalidRequest);
         invalid(error)
     }
 
@@ -46,6 +51,15 @@ impl LimitsService for Limits {
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::reserve(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(reserved);
+        response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
+    }
+
+    async fn extend(&self, request: Request<v1::ExtendRequest>) -> Result<Response<v1::ExtendResponse>, Status> {
+        let context = context(&request)?;
+        let asked = extend_request(&context, request.into_inner()).map_err(|error| self.no_extend(&error))?;
+        check_namespaces(&context, [&asked.namespace])?;
+        let answers = execute::extend(&self.0, &context, vec![asked]).await;
+        let response = answers.first().map(extended);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
 
@@ -72,6 +86,22 @@ impl LimitsService for Limits {
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
         Ok(Response::new(v1::ReserveBatchResponse { results }))
+    }
+
+    async fn extend_batch(
+        &self,
+        request: Request<v1::ExtendBatchRequest>,
+    ) -> Result<Response<v1::ExtendBatchResponse>, Status> {
+        let context = context(&request)?;
+        let one = |request| extend_request(&context, request);
+        let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
+            .map_err(|error| self.no_extend(&error))?;
+        check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
+        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let answers = execute::extend(&self.0, &context, asked).await;
+        check_authenticated(&answers)?;
+        let results = answers.iter().map(|answer| extend_response(ExtendWire::of(answer))).collect();
+        Ok(Response::new(v1::ExtendBatchResponse { results }))
     }
 
     async fn complete_batch(
@@ -318,6 +348,12 @@ pub(super) fn reserve_request(
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
+pub(super) fn extend_request(context: &RequestContext, mut request: v1::ExtendRequest) -> Result<ExtendRequest, Invalid> {
+    request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
+    let ExtendParts { namespace, lease, number, add, used, renew } = convert::extend_parts(request)?;
+    Ok(ExtendRequest { namespace, lease, number, add: amounts(add), used: amounts(used), renew })
+}
+
 pub(super) fn complete_request(
     context: &RequestContext,
     mut request: v1::CompleteRequest,
@@ -349,6 +385,27 @@ pub(super) fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
     }
 }
 
+/// The answer to a single extension. A failure fails the call.
+fn extended(answer: &Result<ExtendAnswer, BackendError>) -> Result<v1::ExtendResponse, Status> {
+    let response = extend_response(ExtendWire::of(answer));
+    match answer {
+        Ok(_) => Ok(response),
+        Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
+    }
+}
+
+fn extend_response(wire: ExtendWire<'_>) -> v1::ExtendResponse {
+    v1::ExtendResponse {
+        allowed: wire.allowed,
+        retry_after_ms: wire.retry_after_ms,
+        error: wire.error.to_string(),
+        message: wire.message.map(Into::into),
+        limited_by: wire.limited_by.iter().map(LimitKey::to_string).collect(),
+        never: wire.never,
+        ends_at_unix_ms: wire.ends_at_unix_ms,
+    }
+}
+
 /// The answer to a single complete. A failure fails the call.
 fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
     let response = complete_response(CompleteWire::of(answer));
@@ -371,11 +428,15 @@ pub(super) fn complete_response(wire: CompleteWire<'_>) -> v1::CompleteResponse 
 fn lease_view(lease: LeaseId, view: &LeaseView) -> v1::Lease {
     let requirement =
         |part: &Amount| v1::Requirement { key: part.key.to_string(), amount: part.amount, namespace: None };
+    let used = |part: &Amount| v1::Actual { key: part.key.to_string(), actual_amount: part.amount, namespace: None };
     v1::Lease {
         lease_id: lease.to_string(),
         reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),
         requirements: view.requirements.iter().map(requirement).collect(),
         state: convert::state(view.state).into(),
         job_id: view.job.as_ref().map(ToString::to_string),
+        extensions: view.extensions,
+        used: view.used.iter().map(used).collect(),
+        ends_at_unix_ms: view.ends_at.map_or(0, UnixMs::get),
     }
 }

@@ -79,8 +79,10 @@ const STANDARD: usize = 4;
 /// All methods. A method of our package without a row does not compile.
 pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
+    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Extend"),
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
     batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
+    batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ExtendBatch"),
     batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/CompleteBatch"),
     stream(Which::Leases, leases::ACCESS, "/earmark.v1.LimitsService/Leases", true),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutLimit"),

@@ -34,6 +34,9 @@ struct LeaseWire<'a> {
     requirements: Vec<Requirement<'a>>,
     state: &'static str,
     job_id: Option<&'a str>,
+    extensions: u32,
+    used: Vec<Used<'a>>,
+    ends_at_unix_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -42,9 +45,16 @@ struct Requirement<'a> {
     amount: u64,
 }
 
+#[derive(Serialize)]
+struct Used<'a> {
+    key: &'a str,
+    actual_amount: u64,
+}
+
 impl<'a> LeaseWire<'a> {
     fn of(lease: LeaseId, view: &'a LeaseView) -> LeaseWire<'a> {
         let requirement = |part: &'a Amount| Requirement { key: part.key.as_str(), amount: part.amount };
+        let used = |part: &'a Amount| Used { key: part.key.as_str(), actual_amount: part.amount };
         LeaseWire {
             lease_id: lease.to_string(),
             reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),
@@ -56,6 +66,9 @@ impl<'a> LeaseWire<'a> {
                 LeaseState::Denied => "denied",
             },
             job_id: view.job.as_ref().map(JobId::as_str),
+            extensions: view.extensions,
+            used: view.used.iter().map(used).collect(),
+            ends_at_unix_ms: view.ends_at.map_or(0, UnixMs::get),
         }
     }
 }

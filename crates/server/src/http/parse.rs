@@ -5,8 +5,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use earmark_admission::{Amount, BATCH_MAX, CompleteRequest, ReserveRequest};
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
+use earmark_admission::{Amount, BATCH_MAX, CompleteRequest, ExtendRequest, ReserveRequest};
+use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -22,7 +22,7 @@ body! {
         /// The job behind it, across attempts.
         job_id: Option<Text<JobId>>,
         /// Amounts to reserve: all, or none. No key twice; the order does not matter.
-        requirements: Parts<Requirement>,
+        requirements: Parts<Requirement, 1>,
     }
 }
 
@@ -47,7 +47,7 @@ body! {
         job_id: Option<Text<JobId>>,
         /// Actual usage. No key twice. A rolling limit that is not named stays as reserved; of a credit limit the whole
         /// hold is charged.
-        actuals: Parts<Actual>,
+        actuals: Parts<Actual, 0>,
     }
 }
 
@@ -61,6 +61,53 @@ impl CompleteBody {
             job: self.job_id.map(|job| job.0),
             actuals: seen_from(namespace, self.actuals.amounts, "actuals")?,
         })
+    }
+}
+
+body! {
+    pub(super) struct ExtendBody {
+        /// The lease.
+        lease_id: Text<LeaseId>,
+        /// 1 for the first extension of the lease, then one more than the last. A retry repeats the number and the body.
+        extension: ExtensionNumber,
+        /// Amounts to take: all, or none. No key twice. A lease has at most 32 limits.
+        add: Option<Parts<Requirement, 0>>,
+        /// Usage that is certain, in total. No key twice. The largest report of a key counts. It is charged when the lease
+        /// runs out, and a complete cannot report less.
+        used: Option<Parts<Actual, 0>>,
+        /// Whether to move the end of its concurrency and credit reservations to one timeout from now, at most 24 hours
+        /// after the reserve; by default true.
+        renew: Option<bool>,
+    }
+}
+
+impl ExtendBody {
+    /// # Errors
+    /// The mistake, if a limit is named twice in one list.
+    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<ExtendRequest, String> {
+        Ok(ExtendRequest {
+            namespace: namespace.clone(),
+            lease: self.lease_id.0,
+            number: self.extension.0,
+            add: seen_from(namespace, self.add.map(|add| add.amounts).unwrap_or_default(), "add")?,
+            used: seen_from(namespace, self.used.map(|used| used.amounts).unwrap_or_default(), "used")?,
+            renew: self.renew.unwrap_or(true),
+        })
+    }
+}
+
+/// The number of an extension.
+pub(super) struct ExtensionNumber(u32);
+
+impl Described for ExtensionNumber {
+    const SHAPE: Shape = Shape::Integer { min: 1, max: EXTENSIONS_MAX as u64 };
+}
+
+impl<'de> Deserialize<'de> for ExtensionNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ExtensionNumber, D::Error> {
+        let Count(number) = Count::<1>::deserialize(deserializer)?;
+        let number = u32::try_from(number).ok().filter(|number| *number <= EXTENSIONS_MAX);
+        number.map(ExtensionNumber).ok_or_else(|| D::Error::custom("too large"))
     }
 }
 
@@ -107,22 +154,16 @@ body! {
 
 /// An element of a list of amounts.
 pub(super) trait Part: Described {
-    /// The shortest list.
-    const MIN: usize;
     fn into_amount(self) -> Amount;
 }
 
 impl Part for Requirement {
-    const MIN: usize = 1;
-
     fn into_amount(self) -> Amount {
         Amount { key: named(self.namespace, self.key), amount: self.amount.0 }
     }
 }
 
 impl Part for Actual {
-    const MIN: usize = 0;
-
     fn into_amount(self) -> Amount {
         Amount { key: named(self.namespace, self.key), amount: self.actual_amount.0 }
     }
@@ -151,32 +192,32 @@ fn seen_from(own: &NamespaceName, mut amounts: Vec<Amount>, field: &str) -> Resu
     Ok(amounts)
 }
 
-/// Amounts with different keys.
-pub(super) struct Parts<P> {
+/// At least `MIN` amounts with different keys.
+pub(super) struct Parts<P, const MIN: usize> {
     amounts: Vec<Amount>,
     part: PhantomData<P>,
 }
 
-impl<'de, P: Part + Deserialize<'de>> Deserialize<'de> for Parts<P> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parts<P>, D::Error> {
+impl<'de, P: Part + Deserialize<'de>, const MIN: usize> Deserialize<'de> for Parts<P, MIN> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parts<P, MIN>, D::Error> {
         deserializer.deserialize_seq(PartsVisitor(PhantomData))
     }
 }
 
-impl<P: Part> Described for Parts<P> {
-    const SHAPE: Shape = Shape::List { item: &P::SHAPE, min: P::MIN, max: REQUIREMENTS_MAX };
+impl<P: Part, const MIN: usize> Described for Parts<P, MIN> {
+    const SHAPE: Shape = Shape::List { item: &P::SHAPE, min: MIN, max: REQUIREMENTS_MAX };
 }
 
-struct PartsVisitor<P>(PhantomData<P>);
+struct PartsVisitor<P, const MIN: usize>(PhantomData<P>);
 
-impl<'de, P: Part + Deserialize<'de>> Visitor<'de> for PartsVisitor<P> {
-    type Value = Parts<P>;
+impl<'de, P: Part + Deserialize<'de>, const MIN: usize> Visitor<'de> for PartsVisitor<P, MIN> {
+    type Value = Parts<P, MIN>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {REQUIREMENTS_MAX} amounts", P::MIN)
+        write!(f, "{MIN} to {REQUIREMENTS_MAX} amounts")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Parts<P>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Parts<P, MIN>, A::Error> {
         let mut amounts: Vec<Amount> = Vec::with_capacity(PARTS_INITIAL);
         while let Some(Object(part)) = seq.next_element::<Object<P>>()? {
             let amount = part.into_amount();
@@ -185,7 +226,7 @@ impl<'de, P: Part + Deserialize<'de>> Visitor<'de> for PartsVisitor<P> {
             }
             amounts.push(amount);
         }
-        if amounts.len() < P::MIN {
+        if amounts.len() < MIN {
             return Err(A::Error::custom("too few"));
         }
         Ok(Parts { amounts, part: PhantomData })

@@ -9,12 +9,14 @@ use earmark_admission::{LimitDocument, TemplateDocument};
 use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
 use super::operation::{WriteBatchBody, WriteBody};
-use super::parse::{BatchBody, CompleteBody, ReserveBody};
+use super::parse::{BatchBody, CompleteBody, ExtendBody, ReserveBody};
 use super::quotas::QuotasBody;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
-use super::{audit, cluster, complete, health, keys, leases, limits, quotas, reserve, templates, usage, vaults, write};
+use super::{
+    audit, cluster, complete, extend, health, keys, leases, limits, quotas, reserve, templates, usage, vaults, write,
+};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
@@ -95,6 +97,7 @@ const fn answer(status: u16, schema: &'static [&'static str], about: &'static st
 
 const PROBLEM: &[&str] = &["Problem"];
 const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
+const EXTEND_ANSWER: &[&str] = &["ExtendAnswer"];
 const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
 
 const WRITE_ANSWER: &[&str] = &["WriteRefused"];
@@ -156,7 +159,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 38] = [
+pub(crate) static ROUTES: [Route; 40] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -171,6 +174,31 @@ pub(crate) static ROUTES: [Route; 38] = [
             answer(503, &["ReserveAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same lease."),
         ],
         ..post("/v1/reserve", Access::Call, |app, call| Box::pin(reserve::one(app, call)))
+    },
+    Route {
+        body: Some(&ExtendBody::SHAPE),
+        operation: "extend",
+        about: "Changes a live lease, all or nothing: takes more, moves the end of its concurrency and credit reservations, \
+                and reports usage.",
+        answers: &[
+            answer(
+                200,
+                EXTEND_ANSWER,
+                "Extended, denied, or refused for an ended lease, a number out of order, an unknown limit, or missing \
+                 credit.",
+            ),
+            answer(500, EXTEND_ANSWER, "`backend_error`: the outcome is unknown. Retry with the same number."),
+            answer(503, &["ExtendAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same number."),
+        ],
+        ..post("/v1/extend", Access::Call, |app, call| Box::pin(extend::one(app, call)))
+    },
+    Route {
+        body: Some(&BatchBody::<ExtendBody>::SHAPE),
+        queue_cost: QueueCost::PerItem,
+        operation: "extend_batch",
+        about: "Executes up to 256 independent extensions; the results have the same order.",
+        answers: &[answer(200, &["ExtendResults"], "A result for each, failures included.")],
+        ..post("/v1/extend/batch", Access::Call, |app, call| Box::pin(extend::batch(app, call)))
     },
     Route {
         body: Some(&CompleteBody::SHAPE),

@@ -23,6 +23,8 @@ pub(super) fn schemas() -> Value {
         "Problem": problem(),
         "ReserveAnswer": reserve_answer(),
         "ReserveResults": results("ReserveAnswer"),
+        "ExtendAnswer": extend_answer(),
+        "ExtendResults": results("ExtendAnswer"),
         "CompleteAnswer": complete_answer(),
         "CompleteResults": results("CompleteAnswer"),
         "LimitChanged": exactly(json!({
@@ -169,7 +171,8 @@ fn named_key() -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": NAMED_KEY_PATTERN})
 }
 
-fn reserve_answer() -> Value {
+/// The field `error` of a reserve or an extension.
+fn lease_error() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
     let by_key = [
         UNKNOWN_LIMIT_KEY,
@@ -182,27 +185,42 @@ fn reserve_answer() -> Value {
     ]
     .join("|");
     let error = format!("^(|{alone}|({by_key}):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$");
+    json!({"type": "string", "pattern": error})
+}
+
+fn named_keys(about: &str) -> Value {
+    json!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": REQUIREMENTS_MAX,
+        "items": named_key(),
+        "description": about,
+    })
+}
+
+fn extend_answer() -> Value {
+    let properties = json!({
+        "allowed": {"type": "boolean"},
+        "retry_after_ms": described(count(), "Milliseconds until another attempt may succeed; 0 if allowed, or if a retry cannot succeed."),
+        "error": described(lease_error(), "Empty if allowed or denied for lack of capacity. A denial, `exceeds_capacity` and `insufficient_credit` use the number: the next attempt has the next one. After every other error the number is free."),
+        "message": {"type": "string"},
+        "limited_by": named_keys("The limits that denied it, the one that frees last first."),
+        "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
+        "ends_at_unix_ms": described(count(), "When the first of its concurrency and credit reservations ends; 0 without any, or if not allowed."),
+    });
+    exactly(properties, &["message", "limited_by", "never"])
+}
+
+fn reserve_answer() -> Value {
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),
         "reserved_at_unix_ms": described(count(), "When it was first allowed; 0 if it was denied."),
-        "error": {"type": "string", "pattern": error, "description": "Empty if allowed or denied for lack of capacity."},
+        "error": described(lease_error(), "Empty if allowed or denied for lack of capacity."),
         "message": {"type": "string"},
-        "limited_by": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": REQUIREMENTS_MAX,
-            "items": named_key(),
-            "description": "The limits that denied it, the one that frees last first.",
-        },
+        "limited_by": named_keys("The limits that denied it, the one that frees last first."),
         "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
-        "would_deny": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": REQUIREMENTS_MAX,
-            "items": named_key(),
-            "description": "The limits that are not enforced and would have denied it.",
-        },
+        "would_deny": named_keys("The limits that are not enforced and would have denied it."),
     });
     exactly(properties, &["message", "limited_by", "never", "would_deny"])
 }
@@ -279,6 +297,7 @@ pub(super) fn amounts() -> Map<String, Value> {
 
 fn lease() -> Value {
     let requirement = exactly(json!({"key": named_key(), "amount": count()}), &[]);
+    let used = exactly(json!({"key": named_key(), "actual_amount": count()}), &[]);
     exactly(
         json!({
             "lease_id": Shape::Lease.schema(),
@@ -295,6 +314,14 @@ fn lease() -> Value {
                 "maxLength": JobId::BYTES_MAX,
                 "description": "The job of its first reserve. On TigerBeetle only the server that took it knows it.",
             },
+            "extensions": described(count(), "The number of its last extension; 0 without one."),
+            "used": {
+                "type": "array",
+                "maxItems": REQUIREMENTS_MAX,
+                "items": used,
+                "description": "The usage that its extensions reported.",
+            },
+            "ends_at_unix_ms": described(count(), "When the first of its concurrency and credit reservations ends; 0 without any, or if it is not live."),
         }),
         &[],
     )

@@ -36,6 +36,10 @@ impl<const MIN: u64> Described for Count<MIN> {
     const SHAPE: Shape = Shape::Integer { min: MIN, max: u64::MAX };
 }
 
+impl Described for bool {
+    const SHAPE: Shape = Shape::Boolean;
+}
+
 impl Described for LimitDocument {
     const SHAPE: Shape = Shape::Limit;
 }

@@ -35,8 +35,10 @@ const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 /// compile.
 const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/Reserve", CALL),
+    ("/earmark.v1.LimitsService/Extend", CALL),
     ("/earmark.v1.LimitsService/Complete", CALL),
     ("/earmark.v1.LimitsService/ReserveBatch", CALL),
+    ("/earmark.v1.LimitsService/ExtendBatch", CALL),
     ("/earmark.v1.LimitsService/CompleteBatch", CALL),
     ("/earmark.v1.LimitsService/Leases", CALL),
     ("/earmark.v1.LimitsService/PutLimit", WRITE),
@@ -258,14 +260,18 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     // One item of another namespace rejects the whole batch.
     let reserves = v1::ReserveBatchRequest { requests: vec![own, reserve.clone()] };
+    let extend = v1::ExtendRequest { namespace: named(), ..calls::extend(&keyed.server.lease(), 1) };
+    let extends = v1::ExtendBatchRequest { requests: vec![extend.clone()] };
     let completes = v1::CompleteBatchRequest { requests: vec![complete.clone()] };
     let pattern = calls::rolling("a:{b}", 5).definition;
     let template = v1::PutTemplateRequest { definition: pattern, namespace: named(), expected_revision: None };
     let answers = [
         asked!(limits.reserve(reserve)),
         asked!(limits.complete(complete)),
+        asked!(limits.extend(extend)),
         asked!(limits.reserve_batch(reserves)),
         asked!(limits.complete_batch(completes)),
+        asked!(limits.extend_batch(extends)),
         over_stream(&mut limits, key, streamed).await,
         asked!(limits.put_limit(put)),
         asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
@@ -298,7 +304,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 24] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 26] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

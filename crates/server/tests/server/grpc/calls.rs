@@ -45,6 +45,10 @@ pub(crate) fn reserve(lease: &str, amounts: &[(&str, u64)]) -> v1::ReserveReques
     v1::ReserveRequest { lease_id: lease.into(), requirements, ..Default::default() }
 }
 
+pub(crate) fn extend(lease: &str, extension: u32) -> v1::ExtendRequest {
+    v1::ExtendRequest { lease_id: lease.into(), extension, ..Default::default() }
+}
+
 pub(crate) fn complete(lease: &str, amounts: &[(&str, u64)]) -> v1::CompleteRequest {
     let part = |(key, amount): &(&str, u64)| v1::Actual { key: (*key).into(), actual_amount: *amount, namespace: None };
     let actuals = amounts.iter().map(part).collect();

@@ -62,9 +62,10 @@ async fn compare(asks: &[Ask], http: &TestServer, grpc: &TestServer) {
 }
 
 /// Counters that do not depend on the protocol.
-const COUNTERS: [&str; 6] = [
+const COUNTERS: [&str; 7] = [
     "earmark_reserves_total{",
     "earmark_completes_total{",
+    "earmark_extensions_total{",
     "earmark_denials_total{",
     "earmark_overage_total{",
     "earmark_credit_settled_total{",

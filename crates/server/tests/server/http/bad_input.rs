@@ -71,7 +71,9 @@ async fn what_is_no_json_or_no_object_is_refused() {
     ]
     .map(|(body, message)| (body.to_owned(), message))
     .into();
-    for path in ["/v1/reserve", "/v1/complete", "/v1/reserve/batch", "/v1/complete/batch"] {
+    for path in
+        ["/v1/reserve", "/v1/extend", "/v1/complete", "/v1/reserve/batch", "/v1/extend/batch", "/v1/complete/batch"]
+    {
         let cases = if path.ends_with("batch") { &cases[..cases.len() - 1] } else { &cases[..] };
         refused(&server, path, cases).await;
     }

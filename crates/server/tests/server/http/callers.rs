@@ -1,6 +1,5 @@
 //! Roles, namespaces, and responses to rejected requests.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,68 +10,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, KeyedServer, START_MS, TestServer, Wire, reserve};
 
-const UNAUTHENTICATED: &str = r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
-/// The roles of the keys of a [`Row`], in order.
-const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
-
-/// Allowed for: no key, reader, caller, writer, admin of another namespace, admin of `default`.
-type Row = (&'static str, &'static str, [bool; 6]);
-
-const ALL: [bool; 6] = [true; 6];
-const CALL: [bool; 6] = [false, false, true, false, true, true];
-const WRITE: [bool; 6] = [false, false, false, true, true, true];
-const READ: [bool; 6] = [false, true, false, true, true, true];
-const MANAGE: [bool; 6] = [false, false, false, false, true, true];
-const OPERATE: [bool; 6] = [false, false, false, false, false, true];
-
-const MATRIX: [Row; 38] = [
-    ("post", "/v1/reserve", CALL),
-    ("post", "/v1/complete", CALL),
-    ("post", "/v1/reserve/batch", CALL),
-    ("post", "/v1/complete/batch", CALL),
-    ("put", "/v1/admin/limits", WRITE),
-    ("get", "/v1/admin/limits", READ),
-    ("get", "/v1/admin/limits/{key}", READ),
-    ("delete", "/v1/admin/limits/{key}", WRITE),
-    ("post", "/v1/admin/limits/{key}/pause", WRITE),
-    ("get", "/v1/admin/limits/{key}/usage", READ),
-    ("put", "/v1/admin/templates", WRITE),
-    ("get", "/v1/admin/templates", READ),
-    ("delete", "/v1/admin/templates", WRITE),
-    ("get", "/v1/usage", READ),
-    ("get", "/v1/leases/{lease_id}", READ),
-    ("post", "/v1/write", WRITE),
-    ("post", "/v1/write/batch", WRITE),
-    ("get", "/v1/clients/{client_id}", READ),
-    ("get", "/v1/vaults/{vault}/accounts/{account}/balances", READ),
-    ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),
-    ("get", "/v1/vaults/{vault}/audit", READ),
-    ("get", "/v1/admin/cluster", OPERATE),
-    ("post", "/v1/admin/cluster/members", OPERATE),
-    ("delete", "/v1/admin/cluster/members/{node_id}", OPERATE),
-    ("post", "/v1/admin/cluster/invitations", OPERATE),
-    ("get", "/v1/admin/cluster/invitations", OPERATE),
-    ("delete", "/v1/admin/cluster/invitations/{invitation_id}", OPERATE),
-    ("post", "/v1/admin/cluster/backup", OPERATE),
-    ("post", "/v1/admin/keys", MANAGE),
-    ("get", "/v1/admin/keys", MANAGE),
-    ("delete", "/v1/admin/keys/{key_id}", MANAGE),
-    ("get", "/v1/admin/quotas/{namespace}", OPERATE),
-    ("put", "/v1/admin/quotas/{namespace}", OPERATE),
-    ("get", "/v1/audit", MANAGE),
-    ("get", "/metrics", READ),
-    ("get", "/healthz", ALL),
-    ("get", "/readyz", ALL),
-    ("get", "/openapi.json", ALL),
-];
-
-fn filled(path: &str) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for part in path.split('/') {
-        parts.push(if part.starts_with('{') { "x".into() } else { part.into() });
-    }
-    parts.join("/")
-}
+pub(super) const UNAUTHENTICATED: &str =
+    r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
 
 /// A page of a thousand items and a write of 256 operations counted as one request each.
 #[tokio::test]
@@ -118,51 +57,6 @@ async fn a_change_log_page_of_one_namespace_is_charged_like_a_filter() {
         let statuses = [ask().await.status, ask().await.status];
         assert_eq!(statuses, [200, second]);
     }
-}
-
-#[tokio::test]
-async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
-    let keyed = KeyedServer::open().await;
-    let callers = [
-        None,
-        Some(keyed.key(Role::Reader, "default").await),
-        Some(keyed.key(Role::Caller, "default").await),
-        Some(keyed.key(Role::Writer, "default").await),
-        Some(keyed.key(Role::Admin, "team").await),
-        Some(keyed.root.clone()),
-    ];
-    for (method, path, row) in MATRIX {
-        for (place, is_let_in) in row.into_iter().enumerate() {
-            let key = callers[place].as_deref();
-            let answer = keyed.ask(key, &method.to_uppercase(), &filled(path), "").await;
-            let what = format!("{method} {path} by {place}: {answer:?}");
-            match (is_let_in, place) {
-                (true, _) => assert!(![401, 403].contains(&answer.status), "{what}"),
-                (false, 0) => {
-                    assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{what}");
-                    assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
-                }
-                (false, _) => {
-                    let (message, has) = (answer.problem(403, "forbidden"), ROLES[place]);
-                    let has = format!("; this key has role {has}");
-                    assert!(message.starts_with("needs role ") && message.contains(&has), "{what}: {message}");
-                }
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn every_endpoint_has_a_row() {
-    let server = TestServer::open().await;
-    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
-    let mut served = BTreeSet::new();
-    for (path, operations) in document["paths"].as_object().unwrap() {
-        served.extend(operations.as_object().unwrap().keys().map(|verb| (verb.clone(), path.clone())));
-    }
-    let rows: BTreeSet<(String, String)> =
-        MATRIX.iter().map(|(verb, path, _)| ((*verb).to_owned(), (*path).to_owned())).collect();
-    assert_eq!(rows, served);
 }
 
 /// All bad credentials get the same response, byte for byte.

@@ -90,7 +90,7 @@ const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 14] = [
+const WITH_BODY: [(&str, &str); 16] = [
     ("POST", PAUSE),
     ("PUT", TEMPLATES),
     ("PUT", QUOTAS),
@@ -101,8 +101,10 @@ const WITH_BODY: [(&str, &str); 14] = [
     ("POST", WRITE),
     ("POST", WRITE_BATCH),
     ("POST", "/v1/reserve"),
+    ("POST", "/v1/extend"),
     ("POST", "/v1/complete"),
     ("POST", "/v1/reserve/batch"),
+    ("POST", "/v1/extend/batch"),
     ("POST", "/v1/complete/batch"),
     ("PUT", LIMITS),
 ];
@@ -144,6 +146,7 @@ async fn good(drift: &mut Drift, server: &TestServer) {
         drift.ask(server, "POST", "/v1/reserve", "", &body).await;
         drift.ask(server, "POST", "/v1/reserve/batch", "", &json!({"requests": [body]})).await;
     }
+    extensions(drift, server, &lease).await;
     drift.ask(server, "DELETE", LIMIT, "s", &none).await;
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("s", 1)])).await;
     for (path, name) in
@@ -185,6 +188,23 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
         drift.ask(server, "GET", path, "", &none).await;
     }
+}
+
+/// Extensions of a lease that has reserved one each of `a` and `s`.
+async fn extensions(drift: &mut Drift, server: &TestServer, lease: &str) {
+    let used = json!([{"key": "a", "actual_amount": 2}, {"key": "x", "actual_amount": 1}]);
+    let add = |key: &str, amount: u64| json!([{"key": key, "amount": amount}]);
+    for body in [
+        json!({"lease_id": lease, "extension": 1, "used": used}),
+        json!({"lease_id": lease, "extension": 2, "add": add("s", 9)}),
+        json!({"lease_id": lease, "extension": 3, "add": add("nope", 1)}),
+        json!({"lease_id": lease, "extension": 5}),
+        json!({"lease_id": server.lease(), "extension": 1}),
+    ] {
+        drift.ask(server, "POST", "/v1/extend", "", &body).await;
+        drift.ask(server, "POST", "/v1/extend/batch", "", &json!({"requests": [body]})).await;
+    }
+    drift.ask(server, "GET", LEASE, lease, &Value::Null).await;
 }
 
 async fn templates(drift: &mut Drift, server: &TestServer) {
@@ -323,6 +343,7 @@ async fn failing(drift: &mut Drift) {
         let server = TestServer::on(clock(), Arc::new(Broken(error)), TestServer::options()).await;
         let lease = server.lease();
         drift.ask(&server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
+        drift.ask(&server, "POST", "/v1/extend", "", &json!({"lease_id": lease, "extension": 1})).await;
         drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
         drift.ask(&server, "POST", PAUSE, "a", &json!({"for_ms": 1_000})).await;
@@ -376,7 +397,7 @@ async fn callers(drift: &mut Drift) {
     for (path, method) in routes {
         let filled = path.replace(['{', '}'], "");
         let method = method.to_uppercase();
-        let is_call = path.starts_with("/v1/reserve") || path.starts_with("/v1/complete");
+        let is_call = ["/v1/reserve", "/v1/extend", "/v1/complete"].iter().any(|call| path.starts_with(call));
         // Each key has one request per second, rejected ones included.
         let wrong = keyed.key(if is_call { Role::Reader } else { Role::Caller }, "default").await;
         let nobody = keyed.ask(None, &method, &filled, "").await;

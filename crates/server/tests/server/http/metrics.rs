@@ -16,7 +16,7 @@ async fn what_happens_is_counted() {
     server.complete(&lease, &[("rpm", 5)]).await;
     server.complete(&server.lease(), &[]).await;
     server.ask("GET", "/nope", "").await;
-    for path in ["/v1/reserve", "/v1/reserve/batch", "/v1/complete", "/v1/complete/batch"] {
+    for path in ["/v1/reserve", "/v1/reserve/batch", "/v1/extend", "/v1/complete", "/v1/complete/batch"] {
         server.ask("POST", path, "{}").await.problem(400, "invalid_request");
     }
     for (name, value) in [
@@ -24,6 +24,7 @@ async fn what_happens_is_counted() {
         ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
         ("earmark_reserves_total{outcome=\"unknown_limit_key\"}", 1.0),
         ("earmark_reserves_total{outcome=\"invalid_request\"}", 2.0),
+        ("earmark_extensions_total{outcome=\"invalid_request\"}", 1.0),
         ("earmark_completes_total{outcome=\"invalid_request\"}", 2.0),
         ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
         ("earmark_denials_total{namespace=\"default\",key=\"slots\",reason=\"capacity\"}", 1.0),

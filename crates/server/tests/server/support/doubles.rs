@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
-    DeleteTemplateRequest, EntryPage, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError,
-    LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PutLimitRequest,
-    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery,
-    WriteAnswer, WriteRequest,
+    DeleteTemplateRequest, EntryPage, ExtendAnswer, ExtendRequest, InvitationId, InvitationInfo, KeyError, Keys,
+    LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
+    PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats,
+    UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
@@ -48,6 +48,14 @@ impl Backend for Broken {
         _: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.each(requests.len())
+    }
+
+    fn extend(
+        &self,
+        _: Principal,
+        requests: Vec<ExtendRequest>,
+    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
         self.each(requests.len())
     }
 

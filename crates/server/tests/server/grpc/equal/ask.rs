@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tonic::Response;
 
 use super::message::{
-    batch_write, complete, definition, of_audit, of_balances, of_complete, of_entries, of_info, of_lease, of_reserve,
-    of_status, of_usage, of_usage_list, of_write, reserve, write,
+    batch_write, complete, definition, extend, of_audit, of_balances, of_complete, of_entries, of_extend, of_info,
+    of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;
@@ -18,8 +18,10 @@ pub(super) enum Ask {
     Put(Value),
     Reserve(Value),
     Complete(Value),
+    Extend(Value),
     ReserveBatch(Vec<Value>),
     CompleteBatch(Vec<Value>),
+    ExtendBatch(Vec<Value>),
     Get(&'static str),
     List,
     Usage(&'static str),
@@ -49,8 +51,10 @@ impl Ask {
             Ask::Put(body) => ("PUT", "/v1/admin/limits".into(), body.to_string()),
             Ask::Reserve(body) => post("/v1/reserve", body),
             Ask::Complete(body) => post("/v1/complete", body),
+            Ask::Extend(body) => post("/v1/extend", body),
             Ask::ReserveBatch(requests) => post("/v1/reserve/batch", &json!({"requests": requests})),
             Ask::CompleteBatch(requests) => post("/v1/complete/batch", &json!({"requests": requests})),
+            Ask::ExtendBatch(requests) => post("/v1/extend/batch", &json!({"requests": requests})),
             // A space in a path is percent-encoded.
             Ask::Get(key) => get(format!("/v1/admin/limits/{}", key.replace(' ', "%20"))),
             Ask::List => get("/v1/admin/limits".into()),
@@ -103,6 +107,12 @@ impl Ask {
             }
             Ask::Reserve(body) => of_reserve(client.reserve(reserve(body)).await?.into_inner()),
             Ask::Complete(body) => of_complete(client.complete(complete(body)).await?.into_inner()),
+            Ask::Extend(body) => of_extend(client.extend(extend(body)).await?.into_inner()),
+            Ask::ExtendBatch(requests) => {
+                let requests = requests.iter().map(extend).collect();
+                let answer = client.extend_batch(v1::ExtendBatchRequest { requests }).await?.into_inner();
+                json!({"results": answer.results.into_iter().map(of_extend).collect::<Vec<_>>()})
+            }
             Ask::ReserveBatch(requests) => {
                 let requests = requests.iter().map(reserve).collect();
                 let answer = client.reserve_batch(v1::ReserveBatchRequest { requests }).await?.into_inner();

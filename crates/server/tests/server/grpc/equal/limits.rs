@@ -113,6 +113,57 @@ fn life(lease: &[String]) -> Vec<Ask> {
     ]
 }
 
+/// Extensions of a lease on two limits.
+fn extensions(lease: &[String]) -> Vec<Ask> {
+    let extend = |place: usize, number: u32, more: Value| {
+        let mut body = json!({"lease_id": lease[place], "extension": number});
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        body
+    };
+    let add = |key: &str, amount: u64| json!({"add": [{"key": key, "amount": amount}]});
+    let used = |key: &str, amount: u64| json!({"used": [{"key": key, "actual_amount": amount}]});
+    let many: Vec<Value> = (0..33).map(|number| json!({"key": format!("k{number}"), "amount": 1})).collect();
+    vec![
+        Ask::Put(limit("a", &json!({"capacity": 9}))),
+        Ask::Put(json!({"key": "calls", "kind": "concurrency", "capacity": 2, "timeout_seconds": 30})),
+        Ask::Reserve(crate::support::reserve(&lease[0], &[("a", 4), ("calls", 1)])),
+        Ask::Extend(extend(0, 1, add("a", 1))),
+        Ask::Extend(extend(0, 1, add("a", 1))),
+        Ask::Extend(extend(0, 1, add("a", 2))),
+        Ask::Extend(extend(0, 2, used("a", 6))),
+        Ask::Extend(extend(0, 3, used("z", 6))),
+        Ask::Lease(lease[0].clone()),
+        Ask::Extend(extend(0, 4, add("calls", 2))),
+        Ask::Extend(extend(0, 5, add("calls", 3))),
+        Ask::Extend(extend(0, 6, add("nothing", 1))),
+        Ask::Extend(extend(0, 9, json!({}))),
+        Ask::Extend(extend(0, 0, json!({}))),
+        Ask::Extend(extend(0, 10_001, json!({}))),
+        Ask::Extend(extend(0, 6, json!({"add": many}))),
+        Ask::Extend(extend(0, 6, add("a", 0))),
+        Ask::Extend(extend(0, 6, add("a b", 1))),
+        Ask::Extend(extend(0, 6, json!({"renew": false}))),
+        Ask::Extend(extend(1, 1, json!({}))),
+        Ask::Extend(json!({"lease_id": "x", "extension": 1})),
+        Ask::ExtendBatch(vec![extend(0, 7, json!({})), extend(0, 8, json!({})), extend(1, 1, json!({}))]),
+        Ask::ExtendBatch(vec![]),
+        Ask::ExtendBatch(vec![extend(0, 9, json!({})), extend(0, 10, add("a", 0))]),
+        Ask::ExtendBatch(vec![extend(0, 9, json!({})); 257]),
+        Ask::Complete(crate::support::complete(&lease[0], &[("a", 2)])),
+        Ask::Extend(extend(0, 9, json!({}))),
+        Ask::Lease(lease[0].clone()),
+    ]
+}
+
+#[tokio::test]
+async fn extensions_are_the_same_over_http_and_grpc() {
+    let (http, grpc) = (TestServer::open().await, TestServer::open().await);
+    let leases: Vec<String> = (0..2).map(|_| http.lease()).collect();
+    compare(&extensions(&leases), &http, &grpc).await;
+}
+
 #[tokio::test]
 async fn limits_are_the_same_over_http_and_grpc() {
     let (http, grpc) = (TestServer::open().await, TestServer::open().await);

@@ -15,15 +15,38 @@ fn items<T>(json: &Value, item: impl Fn(&Value) -> T) -> Vec<T> {
     json.as_array().into_iter().flatten().map(item).collect()
 }
 
+fn requirement(part: &Value) -> v1::Requirement {
+    v1::Requirement {
+        key: text(&part["key"]),
+        amount: part["amount"].as_u64().unwrap(),
+        namespace: optional_text(&part["namespace"]),
+    }
+}
+
+fn actual(part: &Value) -> v1::Actual {
+    v1::Actual {
+        key: text(&part["key"]),
+        actual_amount: part["actual_amount"].as_u64().unwrap(),
+        namespace: optional_text(&part["namespace"]),
+    }
+}
+
 pub(super) fn reserve(json: &Value) -> v1::ReserveRequest {
     v1::ReserveRequest {
         lease_id: text(&json["lease_id"]),
         job_id: optional_text(&json["job_id"]),
-        requirements: items(&json["requirements"], |part| v1::Requirement {
-            key: text(&part["key"]),
-            amount: part["amount"].as_u64().unwrap(),
-            namespace: optional_text(&part["namespace"]),
-        }),
+        requirements: items(&json["requirements"], requirement),
+        namespace: None,
+    }
+}
+
+pub(super) fn extend(json: &Value) -> v1::ExtendRequest {
+    v1::ExtendRequest {
+        lease_id: text(&json["lease_id"]),
+        extension: u32::try_from(json["extension"].as_u64().unwrap_or_default()).unwrap(),
+        add: items(&json["add"], requirement),
+        used: items(&json["used"], actual),
+        renew: json["renew"].as_bool(),
         namespace: None,
     }
 }
@@ -32,11 +55,7 @@ pub(super) fn complete(json: &Value) -> v1::CompleteRequest {
     v1::CompleteRequest {
         lease_id: text(&json["lease_id"]),
         job_id: optional_text(&json["job_id"]),
-        actuals: items(&json["actuals"], |part| v1::Actual {
-            key: text(&part["key"]),
-            actual_amount: part["actual_amount"].as_u64().unwrap(),
-            namespace: optional_text(&part["namespace"]),
-        }),
+        actuals: items(&json["actuals"], actual),
         namespace: None,
     }
 }
@@ -161,6 +180,16 @@ pub(super) fn of_reserve(response: v1::ReserveResponse) -> Value {
     json
 }
 
+pub(super) fn of_extend(response: v1::ExtendResponse) -> Value {
+    let v1::ExtendResponse { allowed, retry_after_ms, error, message, limited_by, never, ends_at_unix_ms } = response;
+    let mut json = json!({"allowed": allowed, "retry_after_ms": retry_after_ms, "error": error,
+                          "ends_at_unix_ms": ends_at_unix_ms});
+    unless(&mut json, "message", message, &None);
+    unless(&mut json, "limited_by", limited_by, &vec![]);
+    unless(&mut json, "never", never, &false);
+    json
+}
+
 pub(super) fn of_complete(response: v1::CompleteResponse) -> Value {
     let v1::CompleteResponse { ok, error, message, reconciled } = response;
     let mut json = json!({"ok": ok, "error": error, "reconciled": reconciled});
@@ -219,9 +248,12 @@ pub(super) fn of_info(limit: &v1::LimitInfo) -> Value {
 pub(super) fn of_lease(lease: &v1::Lease) -> Value {
     let part = |it: &v1::Requirement| json!({"key": it.key, "amount": it.amount});
     let requirements: Vec<Value> = lease.requirements.iter().map(part).collect();
+    let used = |it: &v1::Actual| json!({"key": it.key, "actual_amount": it.actual_amount});
+    let used: Vec<Value> = lease.used.iter().map(used).collect();
     let state = format!("{:?}", lease.state()).to_lowercase();
     json!({"lease": {"lease_id": lease.lease_id, "reserved_at_unix_ms": lease.reserved_at_unix_ms,
-                     "requirements": requirements, "state": state, "job_id": lease.job_id}})
+                     "requirements": requirements, "state": state, "job_id": lease.job_id,
+                     "extensions": lease.extensions, "used": used, "ends_at_unix_ms": lease.ends_at_unix_ms}})
 }
 
 pub(super) fn of_write(response: v1::WriteResponse) -> Value {
