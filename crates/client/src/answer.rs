@@ -64,6 +64,23 @@ pub enum ReserveAnswer {
     },
 }
 
+/// The answer to one extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExtendAnswer {
+    Extended(Extended),
+    /// A denial or a refusal, which are those of a reserve.
+    Not(ReserveAnswer),
+}
+
+/// An extension that was applied, now or by an earlier attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extended {
+    /// The server time at which the first of its concurrency and credit reservations ends, if it has any.
+    pub ends_at: Option<UnixMs>,
+    /// A note for people, such as the keys whose usage was ignored.
+    pub message: Option<String>,
+}
+
 /// A denied reserve: not enough is free now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
@@ -126,6 +143,12 @@ pub struct LeaseView {
     pub reserved_at: Option<UnixMs>,
     /// The job of its first reserve, if it had one. On TigerBeetle only the server that took the reserve knows it.
     pub job: Option<JobId>,
+    /// The number of its last extension; 0 without one.
+    pub extensions: u32,
+    /// The usage that its extensions reported, sorted by key.
+    pub used: Vec<(LimitKey, u64)>,
+    /// When the first of its concurrency and credit reservations ends. `None` without any, or if it is not live.
+    pub ends_at: Option<UnixMs>,
 }
 
 /// The receipt of a committed transaction. A repeated write gets the same one.

@@ -1,6 +1,6 @@
 //! The batcher: callers share requests.
 //!
-//! Items wait in a bounded queue, reserves in one and completes in another, so that a batch never mixes them. A batch
+//! Items wait in a bounded queue, one for each kind of request, so that a batch never mixes them. A batch
 //! leaves as soon as a request slot is free: an idle batcher adds no delay, and a busy one fills its batches. The batcher
 //! does not retry: each caller gets the answer to its own item.
 
@@ -24,9 +24,9 @@ const BATCH_BYTES_MAX: usize = 900 << 10;
 /// How callers share requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOptions {
-    /// Concurrent requests, of reserves and of completes each. A higher value means smaller batches and less waiting.
+    /// Concurrent requests, of reserves, extensions and completes each. A higher value means smaller batches and less waiting.
     pub in_flight_max: usize,
-    /// Waiting items, of reserves and of completes each. Beyond it callers back off and retry.
+    /// Waiting items, of reserves, extensions and completes each. Beyond it callers back off and retry.
     pub waiting_max: usize,
 }
 

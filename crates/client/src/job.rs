@@ -72,6 +72,18 @@ impl Job {
         Job { id: Some(id), ..self }
     }
 
+    /// The same job with more amounts, which an extension took.
+    pub(crate) fn grown(&self, add: &[(LimitKey, u64)]) -> Job {
+        let mut requirements = self.requirements.to_vec();
+        for (key, amount) in add {
+            match requirements.iter_mut().find(|(known, _)| known == key) {
+                Some((_, known)) => *known = known.saturating_add(*amount),
+                None => requirements.push((key.clone(), *amount)),
+            }
+        }
+        Job { requirements: requirements.into(), id: self.id.clone() }
+    }
+
     /// The amount of each limit.
     pub fn requirements(&self) -> &[(LimitKey, u64)] {
         &self.requirements

@@ -5,7 +5,8 @@
 //! them in `docs/clients.md`. Here they cannot be broken:
 //!
 //! - [`Limiter`] admits jobs. [`Limiter::acquire`] waits until all limits have room and returns a [`Guard`]. Completing
-//!   the guard consumes it; dropping it frees what it can. Callers share requests.
+//!   the guard consumes it; dropping it frees what it can. [`Guard::keep_alive`] renews the lease of a long call, and
+//!   [`Guard::extend`] takes more for it. Callers share requests.
 //! - [`Scheduler`] runs tasks once they are admitted: a queue for each model, priorities, cancellation, a drain at the
 //!   end.
 //! - [`Writer`] writes transactions exactly once, even when its process is killed in between.
@@ -77,8 +78,8 @@ mod writer;
 
 pub use address::{AddressError, ServerAddress};
 pub use answer::{
-    Completed, Denial, LeaseView, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, UsagePage, UsageQuery,
-    WriteCode, WriteRefusal,
+    Completed, Denial, Extended, LeaseView, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, UsagePage,
+    UsageQuery, WriteCode, WriteRefusal,
 };
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;
@@ -89,7 +90,7 @@ pub use env::{Env, SystemEnv};
 pub use failure::{Certainty, Failure};
 pub use job::{Actuals, Job, JobError};
 pub use key::{ApiKey, ApiKeyError};
-pub use limiter::{AcquireError, Guard, Limiter, LimiterOptions, TryAcquire};
+pub use limiter::{AcquireError, ExtendError, Extension, Guard, KeepAlive, Limiter, LimiterOptions, TryAcquire};
 #[cfg(feature = "local")]
 pub use local::LocalOptions;
 pub use options::{ClientOptions, OptionsError, Protocol};

@@ -1,7 +1,9 @@
 //! Admission: waits until the limits of a job have room, and frees what it did not use.
 
 mod attempt;
+mod extend;
 mod guard;
+mod keep_alive;
 mod settle;
 mod wait_queues;
 
@@ -21,10 +23,12 @@ use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::job::Job;
 use crate::options::OptionsError;
-use crate::request::{CompleteItem, Item, ReserveItem};
+use crate::request::{CompleteItem, ExtendItem, Item, ReserveItem};
 
 pub(crate) use attempt::Attempt;
+pub use extend::{ExtendError, Extension};
 pub use guard::Guard;
+pub use keep_alive::KeepAlive;
 use wait_queues::{ReleaseCount, WaitQueues};
 
 /// The shortest wait after a denial, whatever the hint says.
@@ -69,6 +73,7 @@ pub struct Limiter(Arc<Shared>);
 struct Shared {
     client: Client,
     reserves: Option<Batcher<ReserveItem>>,
+    extends: Option<Batcher<ExtendItem>>,
     completes: Option<Batcher<CompleteItem>>,
     options: LimiterOptions,
     /// The runtime for background completes, also of guards that are dropped outside of it.
@@ -168,10 +173,12 @@ impl Limiter {
         #[cfg(not(feature = "local"))]
         let batching = options.batching;
         let reserves = batching.map(|batching| Batcher::start(client.clone(), batching, &handle));
+        let extends = batching.map(|batching| Batcher::start(client.clone(), batching, &handle));
         let completes = batching.map(|batching| Batcher::start(client.clone(), batching, &handle));
         Ok(Limiter(Arc::new(Shared {
             client: client.clone(),
             reserves,
+            extends,
             completes,
             options,
             handle,

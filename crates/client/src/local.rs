@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, DeleteTemplateRequest, LimitChange, LimitError, LimitQuery, PAGE_MAX, PauseLimitRequest,
-    PutLimitRequest, PutTemplateRequest, Refusal, ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError,
-    WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota, describe_write_error,
+    DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer as ExtendAnswered, ExtendRequest, LimitChange, LimitError,
+    LimitQuery, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, Refusal, ReserveAnswer as Answered,
+    ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota,
+    describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -21,10 +22,11 @@ use futures_util::FutureExt;
 
 use self::host::LocalHost;
 use crate::answer::{
-    Completed, Denial, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, UsagePage, UsageQuery, WriteRefusal,
+    Completed, Denial, ExtendAnswer, Extended, LeaseView, LimitView, Receipt, ReserveAnswer, Scope, UsagePage,
+    UsageQuery, WriteRefusal,
 };
 use crate::failure::Failure;
-use crate::request::{CompleteItem, LimitViews, Pause, ReserveItem, Write};
+use crate::request::{CompleteItem, ExtendItem, LimitViews, Pause, ReserveItem, Write};
 use crate::wire::Reader;
 
 /// The actor of writes on a Book in this process, which authenticates no callers.
@@ -64,6 +66,19 @@ impl Local {
     pub(crate) async fn reserve(&self, items: &[ReserveItem]) -> Vec<Result<ReserveAnswer, Failure>> {
         let requests = items.iter().map(|item| self.reserve_request(item)).collect();
         self.backend.reserve(Principal::System, requests).await.into_iter().map(reserved).collect()
+    }
+
+    pub(crate) async fn extend(&self, items: &[ExtendItem]) -> Vec<Result<ExtendAnswer, Failure>> {
+        let request = |item: &ExtendItem| ExtendRequest {
+            namespace: self.namespace.clone(),
+            lease: item.lease,
+            number: item.number,
+            add: amounts(&item.add),
+            used: amounts(&item.used),
+            renew: item.renew,
+        };
+        let requests = items.iter().map(request).collect();
+        self.backend.extend(Principal::System, requests).await.into_iter().map(extended).collect()
     }
 
     pub(crate) async fn complete(&self, items: &[CompleteItem]) -> Vec<Result<Completed, Failure>> {
@@ -138,7 +153,9 @@ impl Local {
     pub(crate) async fn lease(&self, lease: LeaseId) -> Result<LeaseView, Failure> {
         let found = self.backend.lease(self.namespace.clone(), lease).await.map_err(failed)?;
         let view = found.ok_or_else(|| Failure::NotFound { message: "lease not found, or forgotten since".into() })?;
-        Ok(LeaseView { state: view.state, reserved_at: view.reserved_at, job: view.job })
+        let used = view.used.into_iter().map(|part| (part.key, part.amount)).collect();
+        let earmark_admission::LeaseView { state, reserved_at, job, extensions, ends_at, .. } = view;
+        Ok(LeaseView { state, reserved_at, job, extensions, used, ends_at })
     }
 
     pub(crate) async fn client_state(&self, scope: Scope, client: ClientId) -> Result<u64, Failure> {
@@ -272,6 +289,21 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
             }
         },
     })
+}
+
+fn extended(answer: Result<ExtendAnswered, BackendError>) -> Result<ExtendAnswer, Failure> {
+    let answer = answer.map_err(failed)?;
+    let message = answer.message();
+    let answer = match answer {
+        ExtendAnswered::Extended { ends_at, .. } => {
+            return Ok(ExtendAnswer::Extended(Extended { ends_at, message }));
+        }
+        ExtendAnswered::Denied { retry_after_ms, limited_by, never } => {
+            Answered::Denied { retry_after_ms, limited_by, never }
+        }
+        ExtendAnswered::Refused(refusal) => Answered::Refused(refusal),
+    };
+    reserved(Ok(answer)).map(ExtendAnswer::Not)
 }
 
 fn completed(answer: Result<earmark_admission::CompleteAnswer, BackendError>) -> Result<Completed, Failure> {

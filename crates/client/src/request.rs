@@ -10,7 +10,7 @@ use std::future::Future;
 use serde::de::DeserializeOwned;
 use tonic::{Response, Status};
 
-pub(crate) use lease::{Batch, CompleteItem, GetLease, Item, ReserveItem};
+pub(crate) use lease::{Batch, CompleteItem, ExtendItem, GetLease, Item, ReserveItem};
 #[cfg(feature = "local")]
 pub(crate) use limit::LimitViews;
 pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, Pause, PauseLimit, PutLimit};

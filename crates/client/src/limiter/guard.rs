@@ -3,10 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use earmark_core::{LeaseId, LimitKey, UnixMs};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::Shared;
-use crate::answer::Completed;
+use super::extend::{ExtendError, Extension, Extensions};
+use super::keep_alive::{KeepAlive, Renewed};
+use crate::answer::{Completed, Extended};
+use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::job::{Actuals, Job};
 use crate::request::CompleteItem;
@@ -21,6 +28,10 @@ pub struct Guard {
     lease: LeaseId,
     job: Job,
     admission: Admission,
+    admitted_at: Instant,
+    extensions: Arc<Extensions>,
+    /// Set once the guard has ended, so that it is not kept alive any more.
+    is_over: watch::Sender<bool>,
     is_open: bool,
 }
 
@@ -32,7 +43,16 @@ pub(super) struct Admission {
 
 impl Guard {
     pub(super) fn new(shared: Arc<Shared>, lease: LeaseId, job: Job, admission: Admission) -> Guard {
-        Guard { shared, lease, job, admission, is_open: true }
+        Guard {
+            shared,
+            lease,
+            job,
+            admission,
+            admitted_at: Instant::now(),
+            extensions: Arc::new(Extensions::new(lease)),
+            is_over: watch::Sender::new(false),
+            is_open: true,
+        }
     }
 
     /// The lease id, for logs.
@@ -40,7 +60,7 @@ impl Guard {
         self.lease
     }
 
-    /// The admitted job.
+    /// The admitted job, with the amounts that extensions took.
     pub const fn job(&self) -> &Job {
         &self.job
     }
@@ -55,6 +75,52 @@ impl Guard {
         &self.admission.would_deny
     }
 
+    /// Changes the lease, all or nothing: takes more, moves its end, and reports the usage that [`Guard::used`] recorded.
+    /// A denial changes nothing, and the job keeps what it has.
+    ///
+    /// # Errors
+    /// When the extension is denied or refused, or no answer came before the deadline. Then its outcome is unknown: call
+    /// it again with the same extension, which takes nothing twice.
+    pub async fn extend(&mut self, extension: &Extension, deadline: Deadline) -> Result<Extended, ExtendError> {
+        let extended = self.extensions.extend(&self.shared, extension, deadline).await?;
+        if !extension.added().is_empty() {
+            self.job = self.job.grown(extension.added());
+        }
+        Ok(extended)
+    }
+
+    /// Records the usage of a limit so far, in total. The next extension reports it, also one of [`Guard::keep_alive`]. It
+    /// is charged even if this process dies, and a complete cannot report less.
+    pub fn used(&self, key: LimitKey, amount: u64) {
+        self.extensions.used(key, amount);
+    }
+
+    /// Keeps the lease of a long call alive: renews it whenever a third of `timeout` has passed, the shortest timeout of
+    /// its concurrency and credit limits. It stops with this guard, or when it is dropped.
+    ///
+    /// ```
+    /// # async fn stream(guard: earmark_client::Guard) {
+    /// use std::time::Duration;
+    ///
+    /// let mut keep_alive = guard.keep_alive(Duration::from_secs(60));
+    /// tokio::select! {
+    ///     () = call() => { guard.complete(earmark_client::Actuals::unknown()).await.ok(); }
+    ///     _ = keep_alive.lost() => { /* the lease has ended: stop the call */ }
+    /// }
+    /// # }
+    /// # async fn call() {}
+    /// ```
+    pub fn keep_alive(&self, timeout: Duration) -> KeepAlive {
+        let renewed = Renewed {
+            shared: Arc::clone(&self.shared),
+            extensions: Arc::clone(&self.extensions),
+            admitted: (self.admission.reserved_at, self.admitted_at),
+            timeout,
+            is_over: self.is_over.subscribe(),
+        };
+        renewed.keep_alive()
+    }
+
     /// Reports the actual usage. The complete continues in the background when the future is dropped.
     ///
     /// # Errors
@@ -62,7 +128,8 @@ impl Guard {
     /// lease is left to expire.
     pub async fn complete(mut self, actuals: Actuals) -> Result<Completed, Failure> {
         self.is_open = false;
-        let (actuals, ignored) = of_job(&self.job, actuals);
+        self.is_over.send_replace(true);
+        let (actuals, ignored) = of_job(&self.job, &self.extensions.maybe_added(), actuals);
         let item = CompleteItem { lease: self.lease, job: self.job.clone(), actuals };
         let mut completed = self.settle(item).await?;
         if let Some(ignored) = ignored {
@@ -93,9 +160,10 @@ impl Guard {
     }
 }
 
-/// The actuals of the limits that the job reserved, and a note about the others.
-fn of_job(job: &Job, actuals: Actuals) -> (Actuals, Option<String>) {
-    let is_reserved = |key: &earmark_core::LimitKey| job.requirements().iter().any(|(known, _)| known == key);
+/// The actuals of the limits that the job reserved or may have reserved, and a note about the others.
+fn of_job(job: &Job, maybe: &[LimitKey], actuals: Actuals) -> (Actuals, Option<String>) {
+    let reserved = job.requirements().iter().map(|(key, _)| key).chain(maybe);
+    let is_reserved = |key: &LimitKey| reserved.clone().any(|known| known == key);
     if actuals.amounts().iter().all(|(key, _)| is_reserved(key)) {
         return (actuals, None);
     }
@@ -107,6 +175,7 @@ fn of_job(job: &Job, actuals: Actuals) -> (Actuals, Option<String>) {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        self.is_over.send_replace(true);
         if self.is_open {
             let (lease, job) = (self.lease, self.job.clone());
             self.shared.settle_in_background(CompleteItem { lease, job, actuals: Actuals::unknown() });

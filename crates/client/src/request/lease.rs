@@ -1,4 +1,4 @@
-//! Batches of reserves and of completes.
+//! Batches of reserves, of extensions and of completes.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tonic::{Response, Status};
 
 use super::Request;
-use crate::answer::{Completed, LeaseView, ReserveAnswer};
+use crate::answer::{Completed, ExtendAnswer, LeaseView, ReserveAnswer};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::http::{HttpRequest, Method};
@@ -40,10 +40,17 @@ impl Request for GetLease {
 
     fn read(&self, reader: Reader<'_>, message: v1::GetLeaseResponse) -> Result<LeaseView, Failure> {
         let lease = message.lease.unwrap_or_default();
+        let used = |part: v1::Actual| {
+            let key = LimitKey::parse_qualified(&part.key).map_err(|error| reader.unexpected(error))?;
+            Ok((key, part.actual_amount))
+        };
         Ok(LeaseView {
             state: reader.converted(convert::state_in(lease.state))?,
             reserved_at: Some(UnixMs::new(lease.reserved_at_unix_ms)).filter(|at| at.get() > 0),
             job: reader.converted(convert::job_in(lease.job_id.as_deref()))?,
+            extensions: lease.extensions,
+            used: lease.used.into_iter().map(used).collect::<Result<_, Failure>>()?,
+            ends_at: Some(UnixMs::new(lease.ends_at_unix_ms)).filter(|at| at.get() > 0),
         })
     }
 
@@ -58,6 +65,16 @@ impl Request for GetLease {
 pub(crate) struct ReserveItem {
     pub(crate) lease: LeaseId,
     pub(crate) job: Job,
+}
+
+/// One extension of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExtendItem {
+    pub(crate) lease: LeaseId,
+    pub(crate) number: u32,
+    pub(crate) add: Vec<(LimitKey, u64)>,
+    pub(crate) used: Vec<(LimitKey, u64)>,
+    pub(crate) renew: bool,
 }
 
 /// The completion of one lease.
@@ -78,7 +95,8 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
     /// The HTTP path for one item. A batch has `/batch` behind it.
     const PATH: &'static str;
 
-    fn amounts(&self) -> &[(LimitKey, u64)];
+    /// An upper bound for the size of the item in a request body.
+    fn bytes(&self) -> usize;
 
     fn message(&self, namespace: Option<&str>) -> Self::Message;
 
@@ -92,12 +110,22 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
 
     #[cfg(feature = "local")]
     fn local(local: &Local, items: &[Self]) -> impl Future<Output = Vec<Result<Self::Answer, Failure>>> + Send;
+}
 
-    /// An upper bound for the size of the item in a request body.
-    fn bytes(&self) -> usize {
-        let amounts = self.amounts().iter().map(|(key, _)| key.as_str().len() + AMOUNT_BYTES);
-        ITEM_BYTES + amounts.sum::<usize>()
-    }
+/// An upper bound for the size of an item with these amounts.
+fn bytes(amounts: &[(LimitKey, u64)]) -> usize {
+    let amounts = amounts.iter().map(|(key, _)| key.as_str().len() + AMOUNT_BYTES);
+    ITEM_BYTES + amounts.sum::<usize>()
+}
+
+fn requirement((key, amount): &(LimitKey, u64)) -> v1::Requirement {
+    let (namespace, key) = named(key);
+    v1::Requirement { key, amount: *amount, namespace }
+}
+
+fn actual((key, amount): &(LimitKey, u64)) -> v1::Actual {
+    let (namespace, key) = named(key);
+    v1::Actual { key, actual_amount: *amount, namespace }
 }
 
 /// The namespace of a shared limit, and the key.
@@ -114,19 +142,15 @@ impl Item for ReserveItem {
     type Reply = v1::ReserveResponse;
     const PATH: &'static str = "/v1/reserve";
 
-    fn amounts(&self) -> &[(LimitKey, u64)] {
-        self.job.requirements()
+    fn bytes(&self) -> usize {
+        bytes(self.job.requirements())
     }
 
     fn message(&self, namespace: Option<&str>) -> v1::ReserveRequest {
-        let requirement = |(key, amount): &(LimitKey, u64)| {
-            let (namespace, key) = named(key);
-            v1::Requirement { key, amount: *amount, namespace }
-        };
         v1::ReserveRequest {
             lease_id: self.lease.to_string(),
             job_id: self.job.id().map(ToString::to_string),
-            requirements: self.amounts().iter().map(requirement).collect(),
+            requirements: self.job.requirements().iter().map(requirement).collect(),
             namespace: namespace.map(str::to_owned),
         }
     }
@@ -150,25 +174,61 @@ impl Item for ReserveItem {
     }
 }
 
+impl Item for ExtendItem {
+    type Answer = ExtendAnswer;
+    type Message = v1::ExtendRequest;
+    type Reply = v1::ExtendResponse;
+    const PATH: &'static str = "/v1/extend";
+
+    fn bytes(&self) -> usize {
+        bytes(&self.add) + bytes(&self.used)
+    }
+
+    fn message(&self, namespace: Option<&str>) -> v1::ExtendRequest {
+        v1::ExtendRequest {
+            lease_id: self.lease.to_string(),
+            extension: self.number,
+            add: self.add.iter().map(requirement).collect(),
+            used: self.used.iter().map(actual).collect(),
+            renew: Some(self.renew),
+            namespace: namespace.map(str::to_owned),
+        }
+    }
+
+    async fn grpc(
+        grpc: &Grpc,
+        requests: Vec<v1::ExtendRequest>,
+        by: Deadline,
+    ) -> Result<Response<Vec<v1::ExtendResponse>>, Status> {
+        let request = grpc.request(v1::ExtendBatchRequest { requests }, by);
+        Ok(grpc.limits().extend_batch(request).await?.map(|batch| batch.results))
+    }
+
+    fn read(reader: Reader<'_>, reply: v1::ExtendResponse) -> Result<ExtendAnswer, Failure> {
+        reader.extended(reply)
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(local: &Local, items: &[ExtendItem]) -> Vec<Result<ExtendAnswer, Failure>> {
+        local.extend(items).await
+    }
+}
+
 impl Item for CompleteItem {
     type Answer = Completed;
     type Message = v1::CompleteRequest;
     type Reply = v1::CompleteResponse;
     const PATH: &'static str = "/v1/complete";
 
-    fn amounts(&self) -> &[(LimitKey, u64)] {
-        self.actuals.amounts()
+    fn bytes(&self) -> usize {
+        bytes(self.actuals.amounts())
     }
 
     fn message(&self, namespace: Option<&str>) -> v1::CompleteRequest {
-        let actual = |(key, amount): &(LimitKey, u64)| {
-            let (namespace, key) = named(key);
-            v1::Actual { key, actual_amount: *amount, namespace }
-        };
         v1::CompleteRequest {
             lease_id: self.lease.to_string(),
             job_id: self.job.id().map(ToString::to_string),
-            actuals: self.amounts().iter().map(actual).collect(),
+            actuals: self.actuals.amounts().iter().map(actual).collect(),
             namespace: namespace.map(str::to_owned),
         }
     }

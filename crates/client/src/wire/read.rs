@@ -6,7 +6,10 @@ use earmark_core::{LimitKey, UnixMs};
 use earmark_proto::convert::{self, Invalid};
 use earmark_proto::v1;
 
-use crate::answer::{Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer, WriteCode, WriteRefusal};
+use crate::answer::{
+    Completed, Denial, ExtendAnswer, Extended, LimitView, OperationOutcome, Receipt, ReserveAnswer, WriteCode,
+    WriteRefusal,
+};
 use crate::failure::Failure;
 
 /// Converts the messages of the server with this name.
@@ -64,6 +67,18 @@ impl Reader<'_> {
             "overloaded" | "backend_error" => Err(self.unavailable(message.message.unwrap_or_default())),
             other => Err(self.unexpected(format!("error: found {other:?}"))),
         }
+    }
+
+    pub(crate) fn extended(self, message: v1::ExtendResponse) -> Result<ExtendAnswer, Failure> {
+        let v1::ExtendResponse { allowed, retry_after_ms, error, message, limited_by, never, ends_at_unix_ms } =
+            message;
+        if allowed {
+            let ends_at = Some(UnixMs::new(ends_at_unix_ms)).filter(|at| at.get() > 0);
+            return Ok(ExtendAnswer::Extended(Extended { ends_at, message }));
+        }
+        let like =
+            v1::ReserveResponse { retry_after_ms, error, message, limited_by, never, ..v1::ReserveResponse::default() };
+        self.reserved(like).map(ExtendAnswer::Not)
     }
 
     pub(crate) fn completed(self, message: v1::CompleteResponse) -> Result<Completed, Failure> {
