@@ -38,6 +38,15 @@ struct Lease {
     requirements: Vec<Requirement>,
     state: String,
     job_id: Option<String>,
+    extensions: u32,
+    used: Vec<Used>,
+    ends_at_unix_ms: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Used {
+    key: String,
+    actual_amount: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -59,10 +68,23 @@ impl Lease {
             0 => String::new(),
             at => format!(", reserved at {}", output::date(at)),
         };
+        let mut end = match self.ends_at_unix_ms {
+            0 => String::new(),
+            at => format!(", runs out at {}", output::date(at)),
+        };
+        match self.extensions {
+            0 => {}
+            1 => end += ", extended once",
+            count => end += &format!(", extended {} times", output::thousands(count.into())),
+        }
         let mut text =
-            format!("{} is {}{reserved}{job}\n", output::visible(&self.lease_id), output::visible(&self.state));
+            format!("{} is {}{reserved}{end}{job}\n", output::visible(&self.lease_id), output::visible(&self.state));
         for Requirement { key, amount } in &self.requirements {
             text.push_str(&format!("  {} of {}\n", output::thousands((*amount).into()), output::visible(key)));
+        }
+        for Used { key, actual_amount } in &self.used {
+            let amount = output::thousands((*actual_amount).into());
+            text.push_str(&format!("  {amount} of {} used so far\n", output::visible(key)));
         }
         text
     }
@@ -81,10 +103,19 @@ mod tests {
             requirements: vec![requirement],
             state: "live".into(),
             job_id: Some("nightly".into()),
+            extensions: 0,
+            used: Vec::new(),
+            ends_at_unix_ms: 0,
         };
         assert_eq!(lease.text(), "01ARZ3NDEKTSV4RRFFQ69G5FAV is live, job nightly\n  1,500 of tpm\n");
         lease.job_id = None;
         lease.reserved_at_unix_ms = 1_700_000_000_000;
         assert!(lease.text().contains("is live, reserved at 2023-11-14"), "{}", lease.text());
+        (lease.extensions, lease.ends_at_unix_ms) = (2, 1_700_000_060_000);
+        lease.used = vec![Used { key: "tpm".into(), actual_amount: 1_200 }];
+        let text = lease.text();
+        assert!(text.contains(", runs out at 2023-11-14"), "{text}");
+        assert!(text.contains(", extended 2 times\n"), "{text}");
+        assert!(text.ends_with("  1,500 of tpm\n  1,200 of tpm used so far\n"), "{text}");
     }
 }

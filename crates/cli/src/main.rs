@@ -12,6 +12,7 @@ mod code;
 mod complete;
 mod credentials;
 mod credit;
+mod extend;
 mod failure;
 mod key;
 mod lease;
@@ -50,7 +51,7 @@ Exit codes:
   0  success; for reserve: allowed
   1  failure, such as no answer from the server
   2  wrong command line, or a file that it names cannot be used; diff: there is a difference
-  3  reserve: denied
+  3  reserve, extend: denied
   4  complete: the server does not know the lease, so nothing was settled
 
 Examples:
@@ -96,6 +97,9 @@ enum Command {
     /// Reserve the most that a call may need, from all named limits or from none
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
+    /// Take more for a live lease, move its end, and report its usage so far
+    #[command(after_help = extend::HELP)]
+    Extend(extend::ExtendArgs),
     /// Report what a call used and release the rest of its reservation
     #[command(after_help = complete::HELP)]
     Complete(complete::CompleteArgs),
@@ -139,6 +143,7 @@ impl Command {
             Command::Export(args) => code::export(args),
             Command::Usage(args) => usage::run(args),
             Command::Reserve(args) => reserve::run(args),
+            Command::Extend(args) => extend::run(args),
             Command::Complete(args) => complete::run(args),
             Command::Lease(args) => lease::run(args),
             Command::Write(args) => write::run(args),
@@ -163,6 +168,7 @@ impl Command {
             Command::Export(args) => args.client.json,
             Command::Usage(args) => args.client.json,
             Command::Reserve(args) => args.client.json,
+            Command::Extend(args) => args.client.json,
             Command::Complete(args) => args.client.json,
             Command::Lease(args) => args.client.json,
             Command::Write(args) => args.connection.json,
@@ -270,6 +276,7 @@ mod tests {
             "diff a.yaml",
             "export",
             "reserve --key a=1",
+            "extend --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --number 1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "write --client a --sequence 1",

@@ -76,6 +76,20 @@ pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
     Ok(done)
 }
 
+/// An explanation of an error code, for a server that gives none.
+pub(crate) fn explain(error: &str) -> &'static str {
+    match error.split(':').next().unwrap_or_default() {
+        "unknown_limit_key" => "no limit has this key; list them with: earmark limits list",
+        "limit_decreasing" => "the capacity of this limit is being decreased, and open reservations still exceed it",
+        "limit_paused" => "this limit is paused",
+        "insufficient_credit" => "the account has too little credit",
+        "account_not_found" => "the account or its vault does not exist; open it with: earmark write",
+        "exceeds_capacity" => "the amount exceeds the capacity of the limit",
+        "lease_expired" => "this lease was completed or has expired; use a new one",
+        _ => "no reason given",
+    }
+}
+
 impl Answer {
     fn done(&self) -> Done {
         let word = self.error.split(':').next().unwrap_or_default();
@@ -90,21 +104,7 @@ impl Answer {
 
     /// The server's message, or an explanation of the error code.
     fn explanation(&self) -> &str {
-        if let Some(message) = &self.message {
-            return message;
-        }
-        match self.error.split(':').next().unwrap_or_default() {
-            "unknown_limit_key" => "no limit has this key; list them with: earmark limits list",
-            "limit_decreasing" => {
-                "the capacity of this limit is being decreased, and open reservations still exceed it"
-            }
-            "limit_paused" => "this limit is paused",
-            "insufficient_credit" => "the account has too little credit",
-            "account_not_found" => "the account or its vault does not exist; open it with: earmark write",
-            "exceeds_capacity" => "the amount exceeds the capacity of the limit",
-            "lease_expired" => "this lease was completed or has expired; use a new one",
-            _ => "no reason given",
-        }
+        self.message.as_deref().unwrap_or(explain(&self.error))
     }
 
     fn text(&self, lease: LeaseId, keys: &[KeyAmount]) -> String {
