@@ -129,7 +129,9 @@ fn extended(
 
 fn describe_invalid(invalid: InvalidExtend) -> String {
     match invalid {
-        InvalidExtend::Number { found } => format!("extension: found {found}, allowed 1 to {EXTENSIONS_MAX}"),
+        InvalidExtend::Number { found } => {
+            format!("extension: found {found}, allowed are integers from 1 to {EXTENSIONS_MAX}")
+        }
         InvalidExtend::Add(parts) => describe(parts, "add"),
         InvalidExtend::Used(parts) => describe(parts, "used"),
     }
@@ -144,6 +146,9 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
         let resolve =
             |inner: &Inner<H>, (request, step): (ExtendRequest, ExtendStep)| BookExtend::new(inner, request, step);
-        Box::pin(self.decide(by, requests, Direction::Takes, |(request, _)| &request.namespace, resolve))
+        // A renewal gets the extra room of a complete: without it a running call loses its slots.
+        let takes = requests.iter().any(|(request, _)| !request.add.is_empty());
+        let direction = if takes { Direction::Takes } else { Direction::GivesBack };
+        Box::pin(self.decide(by, requests, direction, |(request, _)| &request.namespace, resolve))
     }
 }

@@ -309,9 +309,9 @@ pub(crate) struct ExtendWire<'a> {
 impl<'a> ExtendWire<'a> {
     pub(crate) fn of(answer: &'a Result<ExtendAnswer, BackendError>) -> ExtendWire<'a> {
         match answer {
-            Ok(ExtendAnswer::Extended { ends_at, message }) => ExtendWire {
+            Ok(extended @ ExtendAnswer::Extended { ends_at, .. }) => ExtendWire {
                 allowed: true,
-                message: message.as_deref().map(Cow::Borrowed),
+                message: extended.message().map(Cow::Owned),
                 ends_at_unix_ms: ends_at.map_or(0, UnixMs::get),
                 ..ExtendWire::like(NOT_ALLOWED)
             },

@@ -348,7 +348,10 @@ pub(super) fn reserve_request(
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
-pub(super) fn extend_request(context: &RequestContext, mut request: v1::ExtendRequest) -> Result<ExtendRequest, Invalid> {
+pub(super) fn extend_request(
+    context: &RequestContext,
+    mut request: v1::ExtendRequest,
+) -> Result<ExtendRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let ExtendParts { namespace, lease, number, add, used, renew } = convert::extend_parts(request)?;
     Ok(ExtendRequest { namespace, lease, number, add: amounts(add), used: amounts(used), renew })
