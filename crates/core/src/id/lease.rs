@@ -123,7 +123,7 @@ const fn values() -> [u8; 256] {
         let letter = ALPHABET[value];
         values[letter as usize] = value as u8;
         values[letter.to_ascii_lowercase() as usize] = value as u8;
-        value += 1;
+        value = value.saturating_add(1);
     }
     values
 }
