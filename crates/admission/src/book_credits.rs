@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LeaseState, NamespaceName, Principal, Usage,
-    VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, ExtendStep, LeaseId, LeaseState, NamespaceName,
+    Principal, Usage, VaultName,
 };
 
 use crate::backend::{
@@ -15,7 +15,11 @@ use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
 use crate::book_request::by_key;
 use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, ChangeQuery, CreditCursor, Keys};
-use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, Writer};
+use crate::credits::{
+    Credits, GrowAnswer, GrowRequest, HoldAnswer, HoldPart, HoldRequest, HoldState, RenewAnswer, RenewRequest,
+    SettleAnswer, SettleRequest, ShrinkRequest, Writer,
+};
+use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// The credit of a Book that does not enforce limits; see [`BookBackend::record_placement`]. In this Book a lease covers credit
@@ -87,6 +91,83 @@ impl<H: BookHost> BookCredits<H> {
     }
 }
 
+impl<H: BookHost> BookCredits<H> {
+    /// The state of the holds of a lease, apart from refusals.
+    async fn hold_state(&self, namespace: &NamespaceName, lease: LeaseId) -> Result<HoldState, BackendError> {
+        Credits::holds(self, namespace.clone(), lease, Vec::new()).await
+    }
+
+    async fn grow_one(&self, actor: Option<Actor>, request: GrowRequest) -> Result<GrowAnswer, BackendError> {
+        let GrowRequest { namespace, lease, number, holds } = request;
+        if !holds.is_empty() {
+            let request = step_request(namespace.clone(), lease, number, &holds);
+            let answer = self.0.extend_step(right_of(actor), vec![(request, ExtendStep::Grow)]).await;
+            match answer.into_iter().next().ok_or_else(unanswered)?? {
+                ExtendAnswer::Refused(Refusal::LeaseExpired) => {}
+                answer => return grown(answer),
+            }
+        }
+        Ok(match self.hold_state(&namespace, lease).await? {
+            HoldState::Held => GrowAnswer::Held,
+            HoldState::Unknown if holds.is_empty() => GrowAnswer::Held,
+            HoldState::Unknown => GrowAnswer::NoLease,
+            HoldState::Refused { .. } | HoldState::Ended => GrowAnswer::Ended,
+        })
+    }
+
+    async fn renew_one(&self, actor: Option<Actor>, request: RenewRequest) -> Result<RenewAnswer, BackendError> {
+        let RenewRequest { namespace, lease, number, holds, used, renew, .. } = request;
+        let grow = step_request(namespace.clone(), lease, number, &holds);
+        let last = ExtendRequest { used: used.clone(), renew, ..grow.clone() };
+        let mut steps = vec![(last, ExtendStep::Renew)];
+        if !holds.is_empty() {
+            // A copy of the request may have returned the growth.
+            steps.insert(0, (grow, ExtendStep::Grow));
+        }
+        let mut answers = self.0.extend_step(right_of(actor), steps).await;
+        let renewed = answers.pop().ok_or_else(unanswered)??;
+        if let Some(Ok(ExtendAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }))) = answers.pop() {
+            return Ok(RenewAnswer::Refused { key, why });
+        }
+        match renewed {
+            ExtendAnswer::Extended { ends_at, ignored, above } => Ok(RenewAnswer::Alive { ends_at, ignored, above }),
+            ExtendAnswer::Refused(Refusal::LeaseExpired) => match self.hold_state(&namespace, lease).await? {
+                HoldState::Unknown => {
+                    let ignored = used.into_iter().map(|used| used.key).collect();
+                    Ok(RenewAnswer::Alive { ends_at: None, ignored, above: Vec::new() })
+                }
+                HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => Ok(RenewAnswer::Ended),
+            },
+            other => Err(BackendError::Failed(format!("the Book refused the last step of an extension: {other:?}"))),
+        }
+    }
+}
+
+fn step_request(namespace: NamespaceName, lease: LeaseId, number: u32, holds: &[HoldPart]) -> ExtendRequest {
+    let amount = |part: &HoldPart| Amount { key: part.limit.key.clone(), amount: part.amount };
+    let add = holds.iter().map(amount).collect();
+    ExtendRequest { namespace, lease, number, add, used: Vec::new(), renew: false }
+}
+
+fn grown(answer: ExtendAnswer) -> Result<GrowAnswer, BackendError> {
+    match answer {
+        ExtendAnswer::Extended { .. } => Ok(GrowAnswer::Held),
+        ExtendAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }) => Ok(GrowAnswer::Refused { key, why }),
+        ExtendAnswer::Refused(Refusal::AccountNotFound { key, .. }) => {
+            Ok(GrowAnswer::Refused { key, why: CreditShortage::UnknownAccount })
+        }
+        ExtendAnswer::Refused(Refusal::InvalidRequest { .. }) => Ok(GrowAnswer::Differs),
+        ExtendAnswer::Refused(Refusal::QuotaExceeded { .. }) => {
+            Err(BackendError::Overloaded("the namespace has used up its quota of journal bytes"))
+        }
+        other => Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}"))),
+    }
+}
+
+fn unanswered() -> BackendError {
+    BackendError::Failed("the Book did not answer a step of an extension".into())
+}
+
 /// The caller was authorized before the first step. Only the actor's name is left to record.
 fn right_of(actor: Option<Actor>) -> Principal {
     actor.map_or(Principal::System, Principal::Actor)
@@ -119,6 +200,43 @@ impl<H: BookHost> Credits for BookCredits<H> {
             let answers = self.0.reserve(right_of(actor), requests.collect()).await;
             let answers = leases.into_iter().zip(answers);
             answers.map(|(lease, answer)| self.held(lease, answer?)).collect()
+        })
+    }
+
+    fn grow(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<GrowRequest>,
+    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in requests {
+                answers.push(self.grow_one(actor.clone(), request).await);
+            }
+            answers
+        })
+    }
+
+    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
+        let ShrinkRequest { namespace, lease, number, holds } = request;
+        let request = step_request(namespace, lease, number, &holds);
+        Box::pin(async move {
+            let answers = self.0.extend_step(right_of(actor), vec![(request, ExtendStep::ReturnFree)]).await;
+            answers.into_iter().try_for_each(|answer| answer.map(drop))
+        })
+    }
+
+    fn renew(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<RenewRequest>,
+    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in requests {
+                answers.push(self.renew_one(actor.clone(), request).await);
+            }
+            answers
         })
     }
 

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use earmark_core::{LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
+use earmark_core::{
+    CreditShortage, ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
+};
 
 use crate::backend::{
-    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest, Stats,
+    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, Refusal, ReserveAnswer,
+    ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
-use crate::limits::{EnforcedStatus, Limits, LimitsComplete, LimitsReserve};
+use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::limits::{CreditStep, EnforcedStatus, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve};
 use crate::submitter::Direction;
 
 /// The limits of a Book that does not keep credit; see [`BookBackend::record_placement`].
@@ -30,6 +34,34 @@ fn enforced_status(limit: Option<LimitInfo>) -> EnforcedStatus {
     }
 }
 
+/// The step of the Book after the credit store has answered. The first amount of a denial for want of credit is that of
+/// the account with too little.
+fn extend_step(credit: &CreditStep, add: &mut [Amount]) -> ExtendStep {
+    match credit {
+        CreditStep::Held => ExtendStep::Whole,
+        CreditStep::Blocked(_) => ExtendStep::Judge,
+        CreditStep::Short { key, why } => {
+            if let Some(place) = add.iter().position(|part| part.key == *key) {
+                add.swap(0, place);
+            }
+            match why {
+                CreditShortage::Frozen => ExtendStep::DenyFrozen,
+                CreditShortage::Closed => ExtendStep::DenyClosed,
+                CreditShortage::NotEnough | CreditShortage::UnknownAccount => ExtendStep::Deny,
+            }
+        }
+    }
+}
+
+/// The answer of the Book, which does not tell whether a lease has credit elsewhere. `blocked` is the refusal of an
+/// extension that nothing else is in the way of.
+fn limits_extended(answer: ExtendAnswer, blocked: Option<Refusal>) -> LimitsExtended {
+    match (answer, blocked) {
+        (ExtendAnswer::Extended { .. }, Some(refusal)) => ExtendAnswer::Refused(refusal).into(),
+        (answer, _) => LimitsExtended { answer, may_have_credit: true },
+    }
+}
+
 impl<H: BookHost> Limits for BookLimits<H> {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
@@ -37,6 +69,20 @@ impl<H: BookHost> Limits for BookLimits<H> {
             ReserveRequest { namespace, lease, job, requirements }
         });
         self.0.reserve(Principal::System, requests.collect())
+    }
+
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+        Box::pin(async move {
+            let blocked: Vec<Option<Refusal>> = requests.iter().map(|request| request.credit.refusal()).collect();
+            let requests = requests.into_iter().map(|request| {
+                let LimitsExtend { namespace, lease, number, mut add, used, renew, credit } = request;
+                let step = extend_step(&credit, &mut add);
+                (ExtendRequest { namespace, lease, number, add, used, renew }, step)
+            });
+            let answers = self.0.extend_step(Principal::System, requests.collect()).await;
+            let answers = answers.into_iter().zip(blocked);
+            answers.map(|(answer, blocked)| Ok(limits_extended(answer?, blocked))).collect()
+        })
     }
 
     fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {

@@ -7,6 +7,7 @@
 mod change_log;
 mod complete;
 mod creditless;
+mod extend;
 mod known_accounts;
 mod limits;
 mod reserve;
@@ -33,6 +34,7 @@ use crate::backend::{
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
+use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::limits::Limits;
 use crate::pauses::PauseLimitRequest;
 use crate::quotas::QuotaError;
@@ -232,6 +234,23 @@ impl<H: BookHost> Backend for Composed<H> {
             })
             .await;
             reserved.unwrap_or_else(|error| vec![Err(error); count])
+        })
+    }
+
+    fn extend(
+        &self,
+        by: Principal,
+        requests: Vec<ExtendRequest>,
+    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+        let count = requests.len();
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move {
+            let actor = match parts.authorize(by).await {
+                Ok(actor) => actor,
+                Err(error) => return vec![Err(error); count],
+            };
+            let extended = Composed::<H>::finish(async move { parts.extend(actor, requests).await }).await;
+            extended.unwrap_or_else(|error| vec![Err(error); count])
         })
     }
 

@@ -9,6 +9,7 @@ mod complete;
 mod credit;
 mod credit_driver;
 mod driver;
+mod extend;
 mod history;
 mod keys;
 mod pauses;
@@ -21,6 +22,7 @@ mod write;
 pub use capacity::*;
 pub use complete::*;
 pub use credit::*;
+pub use extend::*;
 pub use history::*;
 pub use keys::*;
 pub use pauses::*;
@@ -119,6 +121,17 @@ macro_rules! conformance_of_limits {
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
             a_shared_limit_is_reserved_from_other_namespaces,
+            an_extension_takes_more_and_its_copy_gets_the_same_answer,
+            extensions_are_numbered_without_gaps,
+            a_denied_extension_stays_denied_even_when_it_would_fit,
+            a_renewed_slot_is_held_until_its_last_timeout,
+            only_the_newest_part_of_an_extended_limit_shrinks,
+            reported_usage_is_a_floor_at_complete,
+            only_a_live_lease_is_extended,
+            a_refusal_by_name_leaves_the_number_of_an_extension_free,
+            a_lease_is_not_extended_beyond_its_limits,
+            an_extended_lease_can_be_read,
+            concurrent_copies_of_an_extension_take_once,
         );
     };
 }

@@ -215,6 +215,8 @@ pub enum GrowAnswer {
     Ended,
     /// This number was grown with other holds.
     Differs,
+    /// The lease has no holds, and this store cannot give it its first ones by an extension.
+    NoLease,
 }
 
 /// Returns the growth of one extension.

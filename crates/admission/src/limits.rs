@@ -19,9 +19,7 @@ pub trait Limits: Send + Sync + 'static {
     /// Extends each lease, all or nothing, and decides about its number. Credit amounts are registered but not held.
     /// Answers are in request order; their end is that of concurrency reservations. A refusal for want of credit is
     /// remembered with its number and repeated.
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
-        Box::pin(std::future::ready(requests.iter().map(|_| Ok(ExtendAnswer::unsupported())).collect()))
-    }
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>>;
 
     /// Reports the actual usage of each lease, without credit. Keys that the lease did not reserve are ignored and
     /// named in the answer. Answers are in request order.
@@ -140,6 +138,22 @@ pub struct LimitsExtend {
     pub credit: CreditStep,
 }
 
+/// The answer to [`LimitsExtend`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitsExtended {
+    /// The answer.
+    pub answer: ExtendAnswer,
+    /// Whether the lease may have credit limits, those of this extension included.
+    pub may_have_credit: bool,
+}
+
+impl From<ExtendAnswer> for LimitsExtended {
+    /// The answer to an extension that was not made.
+    fn from(answer: ExtendAnswer) -> LimitsExtended {
+        LimitsExtended { answer, may_have_credit: false }
+    }
+}
+
 /// What the credit store said about an extension, before the limits decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreditStep {
@@ -154,6 +168,14 @@ pub enum CreditStep {
         /// The state of the account.
         why: CreditShortage,
     },
+}
+
+impl CreditStep {
+    /// The refusal of an extension that is blocked.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        if let CreditStep::Blocked(refusal) = self { Some(refusal.clone()) } else { None }
+    }
 }
 
 /// Reports the actual usage of a lease.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, BackendError, CREDIT_RETRY_MS, CreditStep, Direction, ExtendAnswer, LimitsExtend, Refusal,
+    Amount, BackendError, CREDIT_RETRY_MS, CreditStep, Direction, ExtendAnswer, LimitsExtend, LimitsExtended, Refusal,
 };
 use earmark_core::{EXTENSIONS_MAX, Kind, LimitKey, NEVER_RETRY_MS, REQUIREMENTS_MAX};
 use sha2::{Digest, Sha256};
@@ -22,7 +22,7 @@ use crate::schema::{Anchor, Decision, Holding, LeaseName, LimitAccounts, LimitNa
 const LOOKS_MAX: usize = 8;
 const MS_NS: u64 = 1_000_000;
 
-type Answered = Result<ExtendAnswer, BackendError>;
+type Answered = Result<LimitsExtended, BackendError>;
 
 /// A validated extension. Its amounts are sorted by limit.
 struct CheckedExtend {
@@ -101,7 +101,7 @@ impl Inner {
     pub(crate) async fn extend_all(self: Arc<Inner>, requests: Vec<LimitsExtend>) -> Vec<Answered> {
         let pending = requests.into_iter().map(|request| match CheckedExtend::new(request) {
             Ok(checked) => PendingAnswer::Task(earmark_admission::spawn(Arc::clone(&self).extend_checked(checked))),
-            Err(answer) => PendingAnswer::Ready(Ok(answer)),
+            Err(answer) => PendingAnswer::Ready(Ok(answer.into())),
         });
         PendingAnswer::wait(pending.collect()).await
     }
@@ -122,7 +122,7 @@ impl Inner {
                 Some(record) => Some(record),
                 None => self.read_lease(&checked.name).await?.map(Arc::new),
             };
-            let Some(record) = record else { return Ok(ExtendAnswer::expired()) };
+            let Some(record) = record else { return Ok(ExtendAnswer::expired().into()) };
             let record = match self.retake(&checked.name, &record).await? {
                 // Usage of a limit without room counts in the period that it was sent for.
                 Retaken::Not | Retaken::Denied(_) => record,
@@ -145,26 +145,30 @@ impl Inner {
     }
 
     /// The answer that follows from the state of the lease and from the number; `None` if the number is the next one.
-    fn settled(&self, checked: &CheckedExtend, record: &LeaseRecord) -> Option<ExtendAnswer> {
+    fn settled(&self, checked: &CheckedExtend, record: &LeaseRecord) -> Option<LimitsExtended> {
         let Anchor { number, fingerprint, .. } = record.newest;
         if !record.is_alive(self.shared.clock.now_ns()) {
-            return Some(ExtendAnswer::expired());
+            return Some(ExtendAnswer::expired().into());
         }
         if checked.number == number {
             let is_same = checked.fingerprint == fingerprint;
-            return Some(if is_same { self.repeated(checked, record) } else { ExtendAnswer::number_reused(number) });
+            return Some(if is_same {
+                self.repeated(checked, record)
+            } else {
+                ExtendAnswer::number_reused(number).into()
+            });
         }
         let expected = number.saturating_add(1);
-        (checked.number != expected).then(|| ExtendAnswer::number_differs(checked.number, expected))
+        (checked.number != expected).then(|| ExtendAnswer::number_differs(checked.number, expected).into())
     }
 
     /// The first answer of the last extension.
-    fn repeated(&self, checked: &CheckedExtend, record: &LeaseRecord) -> ExtendAnswer {
+    fn repeated(&self, checked: &CheckedExtend, record: &LeaseRecord) -> LimitsExtended {
         let Anchor { decision, wait_ms, made_at_ns, .. } = record.newest;
         let retry_at_ns = made_at_ns.saturating_add(wait_ms.saturating_mul(MS_NS));
         let left_ms = retry_at_ns.saturating_sub(self.shared.clock.now_ns()).div_ceil(MS_NS);
-        match decision {
-            Decision::Reserved | Decision::Marked | Decision::Extended => self.extended(checked, record),
+        let denied = match decision {
+            Decision::Reserved | Decision::Marked | Decision::Extended => return self.extended(checked, record),
             Decision::Denied { rank, never } => ExtendAnswer::Denied {
                 retry_after_ms: if never { NEVER_RETRY_MS } else { left_ms },
                 limited_by: checked.key_at(rank).into_iter().collect(),
@@ -174,11 +178,12 @@ impl Inner {
                 Some(key) => ExtendAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms: left_ms, why }),
                 None => ExtendAnswer::expired(),
             },
-        }
+        };
+        denied.into()
     }
 
     /// The answer to an extension that was made, now or before.
-    fn extended(&self, checked: &CheckedExtend, record: &LeaseRecord) -> ExtendAnswer {
+    fn extended(&self, checked: &CheckedExtend, record: &LeaseRecord) -> LimitsExtended {
         let held_of = |used: &Amount| {
             let account = LimitAccounts::of(&LimitName::of(&checked.name.namespace, used)).limit;
             record.held.iter().find(|held| held.account == account)
@@ -191,7 +196,8 @@ impl Inner {
         let ignored = limits().filter(|used| held_of(used).is_none()).map(|used| used.key.clone()).collect();
         let is_above = |used: &&Amount| held_of(used).is_some_and(|held| used.amount > held.total());
         let above = limits().filter(is_above).map(|used| used.key.clone()).collect();
-        ExtendAnswer::Extended { ends_at: record.ends_at(), ignored, above }
+        let answer = ExtendAnswer::Extended { ends_at: record.ends_at(), ignored, above };
+        LimitsExtended { answer, may_have_credit: record.newest.has_credit }
     }
 
     /// Makes the next extension of a lease that is alive; `None` if the lease changed meanwhile.
@@ -199,17 +205,17 @@ impl Inner {
         &self,
         checked: &CheckedExtend,
         record: &LeaseRecord,
-    ) -> Result<Option<ExtendAnswer>, BackendError> {
+    ) -> Result<Option<LimitsExtended>, BackendError> {
         if let Some(refusal) = self.refusal_by_name(&checked.name, &checked.add).await? {
-            return Ok(Some(ExtendAnswer::Refused(refusal)));
+            return Ok(Some(ExtendAnswer::Refused(refusal).into()));
         }
         if let CreditStep::Blocked(refusal) = &checked.credit {
-            return Ok(Some(ExtendAnswer::Refused(refusal.clone())));
+            return Ok(Some(ExtendAnswer::Refused(refusal.clone()).into()));
         }
         let is_new = |part: &&Requirement| held(record, &part.limit).is_none();
         let limits = record.held.len().saturating_add(checked.add.iter().filter(is_new).count());
         if limits > REQUIREMENTS_MAX {
-            return Ok(Some(ExtendAnswer::too_many_limits(limits)));
+            return Ok(Some(ExtendAnswer::too_many_limits(limits).into()));
         }
         if let CreditStep::Short { key, why } = &checked.credit {
             let decision = Decision::Short { rank: checked.rank(key), why: *why };
@@ -224,7 +230,7 @@ impl Inner {
         match extending.read(&self.common, &results, record) {
             ExtendResult::Done(record) => self.finish_extension(checked, record).await,
             ExtendResult::Changed => Ok(None),
-            ExtendResult::Expired => Ok(Some(ExtendAnswer::expired())),
+            ExtendResult::Expired => Ok(Some(ExtendAnswer::expired().into())),
             ExtendResult::Denied { index } => self.deny_for_room(checked, record, &asked, index).await,
             ExtendResult::Failed(message) => {
                 for (_, limit) in asked.iter().flatten() {
@@ -240,7 +246,7 @@ impl Inner {
         &self,
         checked: &CheckedExtend,
         record: LeaseRecord,
-    ) -> Result<Option<ExtendAnswer>, BackendError> {
+    ) -> Result<Option<LimitsExtended>, BackendError> {
         let record = match self.retake(&checked.name, &record).await? {
             Retaken::Not | Retaken::Denied(_) => record,
             Retaken::Now(record) => record,
@@ -323,7 +329,7 @@ impl Inner {
         record: &LeaseRecord,
         asked: &[Option<(Taken, Limit)>],
         index: usize,
-    ) -> Result<Option<ExtendAnswer>, BackendError> {
+    ) -> Result<Option<LimitsExtended>, BackendError> {
         let added: Vec<(&Taken, &Limit)> = asked.iter().flatten().map(|(taken, limit)| (taken, limit)).collect();
         let before = asked.iter().take(index).flatten().count();
         let place = asked.get(index).and_then(Option::as_ref).map(|_| before).ok_or_else(missing_result)?;
@@ -343,13 +349,13 @@ impl Inner {
         record: &LeaseRecord,
         anchor: Anchor,
         answer: ExtendAnswer,
-    ) -> Result<Option<ExtendAnswer>, BackendError> {
+    ) -> Result<Option<LimitsExtended>, BackendError> {
         let denied = Extending { name: checked.name.clone(), anchor, parts: Vec::new(), used: Vec::new() };
         let results = self.create_one(denied.chain(&self.common), Direction::Takes).await?;
         match denied.read(&self.common, &results, record) {
             ExtendResult::Done(record) => {
                 self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
-                Ok(Some(answer))
+                Ok(Some(answer.into()))
             }
             ExtendResult::Changed | ExtendResult::Expired | ExtendResult::Denied { .. } => Ok(None),
             ExtendResult::Failed(message) => Err(BackendError::Failed(message)),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, ExtendAnswer, LeaseView, Limits, LimitsComplete,
-    LimitsExtend, LimitsReserve, ReserveAnswer, Stats,
+    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, LeaseView, Limits, LimitsComplete, LimitsExtend,
+    LimitsExtended, LimitsReserve, ReserveAnswer, Stats,
 };
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
@@ -146,7 +146,7 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
     }
 
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).extend_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })

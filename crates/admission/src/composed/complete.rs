@@ -1,6 +1,6 @@
 //! Completing. Limits and credit run concurrently, so that an outage of one does not delay the other.
 
-use earmark_core::{Actor, LimitKey};
+use earmark_core::{Actor, LimitKey, NamespaceName};
 
 use super::Parts;
 use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
@@ -31,33 +31,36 @@ impl<H: BookHost> Parts<H> {
                 settles.len().saturating_sub(1)
             }));
         }
-        let credit = async { if settles.is_empty() { Vec::new() } else { self.credits.settle(actor, settles).await } };
+        let by = actor.clone();
+        let credit = async { if settles.is_empty() { Vec::new() } else { self.credits.settle(by, settles).await } };
         let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
-        (requests.iter().zip(completed).zip(places))
-            .map(|((request, completed), place)| {
-                let settled = match place {
-                    Some(place) => settled.get(place).cloned().unwrap_or_else(unanswered),
-                    // The lease has no credit, so actuals for credit are ignored.
-                    None => Ok(SettleAnswer::default()),
-                };
-                // Both parts were tried. A retry finds what was done.
-                let (completed, settled) = (completed?, settled?);
-                Ok(self.merge(request, completed, settled))
-            })
-            .collect()
+        let mut answers = Vec::with_capacity(requests.len());
+        for ((request, completed), place) in requests.iter().zip(completed).zip(places) {
+            let settled = match (place, &completed) {
+                (Some(place), _) => settled.get(place).cloned().unwrap_or_else(unanswered),
+                (None, Ok(completed)) => self.settle_extended(actor.clone(), request, completed).await,
+                (None, Err(_)) => Ok(SettleAnswer::default()),
+            };
+            // Both parts were tried. A retry finds what was done.
+            answers.push(match (completed, settled) {
+                (Ok(completed), Ok(settled)) => Ok(self.merge(request, completed, settled)),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            });
+        }
+        answers
     }
 
-    fn is_limit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {
-        let limit = self.known(&request.namespace, key);
+    pub(super) fn is_limit(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
+        let limit = self.known(namespace, key);
         key.foreign().is_some() || limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
     }
 
-    fn is_credit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {
-        let limit = self.known(&request.namespace, key);
+    pub(super) fn is_credit(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
+        let limit = self.known(namespace, key);
         limit.is_some_and(|limit| limit.definition.kind.terms().is_some())
     }
 
-    /// Splits the actuals. A credit limit, or the template of a limit, may have been deleted since, so a key that is not
+    /// Splits the actuals. The settlement of a lease whose reserve took no credit is left out. A credit limit, or the template of a limit, may have been deleted since, so a key that is not
     /// known goes to both.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
@@ -65,23 +68,43 @@ impl<H: BookHost> Parts<H> {
             // The limits reject a duplicate key. Credit must not settle such a request.
             return (LimitsComplete { namespace, lease, actuals: request.actuals.clone() }, None);
         }
-        let limits = request.actuals.iter().filter(|actual| !self.is_credit(request, &actual.key)).cloned().collect();
-        let others = request.actuals.iter().filter(|actual| !self.is_limit(request, &actual.key)).cloned().collect();
-        let settle = (!self.creditless.has(&namespace, lease)).then(|| SettleRequest {
-            namespace: namespace.clone(),
-            lease,
-            actuals: others,
-            is_release: false,
-        });
+        let limits =
+            request.actuals.iter().filter(|actual| !self.is_credit(&request.namespace, &actual.key)).cloned().collect();
+        let settle = (!self.creditless.has(&namespace, lease)).then(|| self.settlement(request));
         (LimitsComplete { namespace, lease, actuals: limits }, settle)
+    }
+
+    fn settlement(&self, request: &CompleteRequest) -> SettleRequest {
+        let others = request.actuals.iter().filter(|actual| !self.is_limit(&request.namespace, &actual.key));
+        SettleRequest {
+            namespace: request.namespace.clone(),
+            lease: request.lease,
+            actuals: others.cloned().collect(),
+            is_release: false,
+        }
+    }
+
+    /// Settles a lease whose reserve took no credit, if an extension may have.
+    async fn settle_extended(
+        &self,
+        actor: Option<Actor>,
+        request: &CompleteRequest,
+        completed: &CompleteAnswer,
+    ) -> Result<SettleAnswer, BackendError> {
+        if !completed.is_extended {
+            return Ok(SettleAnswer::default());
+        }
+        let settled = self.credits.settle(actor, vec![self.settlement(request)]).await;
+        settled.into_iter().next().unwrap_or_else(unanswered)
     }
 
     /// Merges the answers of limits and credit.
     fn merge(&self, request: &CompleteRequest, completed: CompleteAnswer, settled: SettleAnswer) -> CompleteAnswer {
         let reconciled = completed.reconciled || settled.is_known;
         let is_ignored = |key: &&LimitKey| {
-            let by_limits = self.is_credit(request, key) || completed.ignored.contains(key);
-            let by_credit = self.is_limit(request, key) || !settled.is_known || settled.ignored.contains(key);
+            let by_limits = self.is_credit(&request.namespace, key) || completed.ignored.contains(key);
+            let by_credit =
+                self.is_limit(&request.namespace, key) || !settled.is_known || settled.ignored.contains(key);
             by_limits && by_credit
         };
         let keys = request.actuals.iter().map(|actual| &actual.key);
@@ -101,7 +124,7 @@ impl<H: BookHost> Parts<H> {
     }
 }
 
-fn is_any_twice(actuals: &[Amount]) -> bool {
+pub(super) fn is_any_twice(actuals: &[Amount]) -> bool {
     let before = |place: usize| actuals.iter().take(place);
     actuals.iter().enumerate().any(|(place, actual)| before(place).any(|other| other.key == actual.key))
 }

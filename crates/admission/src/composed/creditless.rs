@@ -10,8 +10,8 @@ const GENERATION_MAX: usize = 1 << 17;
 
 type Leases = HashSet<(NamespaceName, LeaseId)>;
 
-/// The requirements of a lease never change, so a cached lease stays valid. A lease that was evicted only costs a
-/// lookup.
+/// The reserve of a cached lease took no credit. An extension may have, which the limits tell when the lease is
+/// completed. A lease that was evicted only costs a lookup.
 #[derive(Default)]
 pub(super) struct Creditless(Mutex<Generations>);
 

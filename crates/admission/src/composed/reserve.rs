@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Actor, CreditShortage, LimitKey};
+use earmark_core::{Actor, CreditShortage, LimitKey, NamespaceName};
 
 use super::{Parts, all};
-use crate::backend::{AccountPath, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
+use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
 use crate::book_host::BookHost;
 use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
 use crate::limits::{EnforcedStatus, LimitsReserve};
@@ -15,7 +15,7 @@ use crate::writes::CreditReadError;
 pub const CREDIT_RETRY_MS: u64 = 10_000;
 
 /// The credit part of a request.
-enum CreditNeed {
+pub(super) enum CreditNeed {
     None,
     /// Credit to hold, ordered by key.
     Credit(Vec<HoldPart>),
@@ -35,14 +35,14 @@ enum NextStep {
 impl<H: BookHost> Parts<H> {
     /// Whether a request needs limits only, as this process knows.
     pub(super) fn has_only_limits(&self, request: &ReserveRequest) -> bool {
-        matches!(self.credit_need(request), CreditNeed::None)
+        matches!(self.credit_need(&request.namespace, &request.requirements), CreditNeed::None)
     }
 
-    fn credit_need(&self, request: &ReserveRequest) -> CreditNeed {
+    pub(super) fn credit_need(&self, namespace: &NamespaceName, amounts: &[Amount]) -> CreditNeed {
         let mut parts = Vec::new();
         // A limit of another namespace never was credit.
-        for requirement in request.requirements.iter().filter(|part| part.key.foreign().is_none()) {
-            let Some(limit) = self.known(&request.namespace, &requirement.key) else {
+        for requirement in amounts.iter().filter(|part| part.key.foreign().is_none()) {
+            let Some(limit) = self.known(namespace, &requirement.key) else {
                 return CreditNeed::Unknown(requirement.key.clone());
             };
             if limit.definition.kind.terms().is_some() {
@@ -70,7 +70,7 @@ impl<H: BookHost> Parts<H> {
         let mut answers = self.reserve_payable(actor, payable.map(|(request, _)| request).collect()).await.into_iter();
         let unanswered = || Err(BackendError::Failed("a reserve has no answer".into()));
         let answer = |missing: Option<LimitKey>| match missing {
-            Some(key) => Ok(account_not_found(key)),
+            Some(key) => Ok(ReserveAnswer::Refused(account_not_found(key))),
             None => answers.next().unwrap_or_else(unanswered),
         };
         missing.into_iter().map(answer).collect()
@@ -79,24 +79,32 @@ impl<H: BookHost> Parts<H> {
     /// The first credit limit, by key, whose vault or account does not exist. It is looked up before the limits reserve
     /// anything, so that the same lease can try again. If the credit store does not answer, the hold decides.
     async fn missing_account(&self, request: &ReserveRequest) -> Option<LimitKey> {
-        let CreditNeed::Credit(parts) = self.credit_need(request) else { return None };
+        let need = self.credit_need(&request.namespace, &request.requirements);
+        let CreditNeed::Credit(parts) = need else { return None };
         for part in parts {
-            let Some(terms) = part.limit.kind.terms() else { continue };
-            for account in [&terms.account, &terms.revenue] {
-                let (namespace, vault) = (request.namespace.clone(), terms.vault.clone());
-                let path = AccountPath { namespace, vault, account: account.clone() };
-                if self.accounts.has(&path) {
-                    continue;
-                }
-                match self.credits.balances(path.clone()).await {
-                    Ok(_) => self.accounts.add(path),
-                    Err(CreditReadError::Backend(_)) => {}
-                    Err(_) if self.limits_refuse(request).await => return None,
-                    Err(_) => return Some(part.limit.key.clone()),
-                }
+            if self.lacks_account(&request.namespace, &part).await {
+                return (!self.limits_refuse(request).await).then(|| part.limit.key.clone());
             }
         }
         None
+    }
+
+    /// Whether the vault or an account of a hold does not exist.
+    pub(super) async fn lacks_account(&self, namespace: &NamespaceName, part: &HoldPart) -> bool {
+        let Some(terms) = part.limit.kind.terms() else { return false };
+        for account in [&terms.account, &terms.revenue] {
+            let (namespace, vault) = (namespace.clone(), terms.vault.clone());
+            let path = AccountPath { namespace, vault, account: account.clone() };
+            if self.accounts.has(&path) {
+                continue;
+            }
+            match self.credits.balances(path.clone()).await {
+                Ok(_) => self.accounts.add(path),
+                Err(CreditReadError::Backend(_)) => {}
+                Err(_) => return true,
+            }
+        }
+        false
     }
 
     /// Whether the limits refuse a request without a trace for a reason that comes before a missing account: its lease is
@@ -172,7 +180,7 @@ impl<H: BookHost> Parts<H> {
                 | Refusal::InsufficientCredit { .. },
             ) => return NextStep::Answer,
         };
-        match self.credit_need(request) {
+        match self.credit_need(&request.namespace, &request.requirements) {
             CreditNeed::None if has_ended => NextStep::Answer,
             CreditNeed::None => {
                 self.creditless.add(&request.namespace, request.lease);
@@ -213,7 +221,7 @@ impl<H: BookHost> Parts<H> {
         why: CreditShortage,
     ) -> Result<ReserveAnswer, BackendError> {
         self.limits.release(request.namespace.clone(), request.lease).await?;
-        Ok(short(key, why))
+        Ok(ReserveAnswer::Refused(shortage(key, why)))
     }
 
     async fn after_lookup(
@@ -226,7 +234,7 @@ impl<H: BookHost> Parts<H> {
         let (namespace, requirements) = (request.namespace.clone(), request.requirements.clone());
         let state = self.credits.holds(namespace, request.lease, requirements).await?;
         match (state, gone) {
-            (HoldState::Refused { key, why }, None) => Ok(short(key, why)),
+            (HoldState::Refused { key, why }, None) => Ok(ReserveAnswer::Refused(shortage(key, why))),
             (HoldState::Refused { key, why }, Some(_)) => self.refuse(request, key, why).await,
             (_, None) | (HoldState::Held, Some(_)) => Ok(taken),
             (HoldState::Ended, Some(_)) => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
@@ -247,13 +255,13 @@ impl<H: BookHost> Parts<H> {
     }
 }
 
-fn short(key: LimitKey, why: CreditShortage) -> ReserveAnswer {
+pub(super) fn shortage(key: LimitKey, why: CreditShortage) -> Refusal {
     if why == CreditShortage::UnknownAccount {
         return account_not_found(key);
     }
-    ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms: CREDIT_RETRY_MS, why })
+    Refusal::InsufficientCredit { key, retry_after_ms: CREDIT_RETRY_MS, why }
 }
 
-fn account_not_found(key: LimitKey) -> ReserveAnswer {
-    ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms: CREDIT_RETRY_MS })
+pub(super) fn account_not_found(key: LimitKey) -> Refusal {
+    Refusal::AccountNotFound { key, retry_after_ms: CREDIT_RETRY_MS }
 }

@@ -28,7 +28,7 @@ pub(super) fn key(name: &str) -> LimitKey {
     LimitKey::new(name).expect("a case uses valid keys")
 }
 
-fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+pub(super) fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
     parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
 }
 

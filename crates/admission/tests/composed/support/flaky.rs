@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, Credits,
-    EnforcedStatus, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsReserve,
-    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    EnforcedStatus, EntryPage, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits,
+    LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, RenewAnswer, RenewRequest, ReserveAnswer,
+    SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -24,6 +25,10 @@ pub(crate) enum Step {
     Settle,
     Holds,
     Standing,
+    Grow,
+    Extend,
+    Shrink,
+    Renew,
 }
 
 /// Whether the fault comes before or after the effect of the step.
@@ -131,6 +136,11 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Reserve, self.0.reserve(requests), fail))
     }
 
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Extend, self.0.extend(requests), fail))
+    }
+
     fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Complete, self.0.complete(requests), fail))
@@ -187,6 +197,28 @@ impl Credits for FlakyCredits {
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Hold, self.0.hold(actor, requests), fail))
+    }
+
+    fn grow(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<GrowRequest>,
+    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Grow, self.0.grow(actor, requests), fail))
+    }
+
+    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(self.1.around(Step::Shrink, self.0.shrink(actor, request), Err))
+    }
+
+    fn renew(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<RenewRequest>,
+    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Renew, self.0.renew(actor, requests), fail))
     }
 
     fn settle(

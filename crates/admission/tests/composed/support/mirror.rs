@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, ChangeQuery,
-    CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, HoldAnswer, HoldRequest,
-    HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest,
-    Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, GrowAnswer, GrowRequest,
+    HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsExtend, LimitsExtended,
+    LimitsReserve, Local, LocalBook, PutLimitRequest, Registry, RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer,
+    SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
@@ -31,6 +32,10 @@ impl MirroredLimits {
 impl Limits for MirroredLimits {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         self.limits.reserve(requests)
+    }
+
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+        self.limits.extend(requests)
     }
 
     fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
@@ -154,6 +159,33 @@ impl Credits for MirroredCredits {
             }
             self.credits.hold(actor, requests).await
         })
+    }
+
+    fn grow(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<GrowRequest>,
+    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+        Box::pin(async move {
+            for request in &requests {
+                for part in &request.holds {
+                    self.has_limit(&request.namespace, &part.limit).await;
+                }
+            }
+            self.credits.grow(actor, requests).await
+        })
+    }
+
+    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
+        self.credits.shrink(actor, request)
+    }
+
+    fn renew(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<RenewRequest>,
+    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+        self.credits.renew(actor, requests)
     }
 
     fn settle(
