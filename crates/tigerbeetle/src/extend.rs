@@ -166,7 +166,8 @@ impl Inner {
     fn repeated(&self, checked: &CheckedExtend, record: &LeaseRecord) -> LimitsExtended {
         let Anchor { decision, wait_ms, made_at_ns, .. } = record.newest;
         let retry_at_ns = made_at_ns.saturating_add(wait_ms.saturating_mul(MS_NS));
-        let left_ms = retry_at_ns.saturating_sub(self.shared.clock.now_ns()).div_ceil(MS_NS);
+        // This process may not have seen the time of that denial yet.
+        let left_ms = retry_at_ns.saturating_sub(self.shared.clock.now_ns()).div_ceil(MS_NS).min(wait_ms);
         let denied = match decision {
             Decision::Reserved | Decision::Marked | Decision::Extended => return self.extended(checked, record),
             Decision::Denied { rank, never } => ExtendAnswer::Denied {

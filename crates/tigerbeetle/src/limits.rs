@@ -11,6 +11,7 @@ use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, 
 use crate::backend::{Inner, TigerBeetleLimits};
 use crate::capacity::{Step, as_if_done, enforced_status, step};
 use crate::lease_cache::CachedLease;
+use crate::lease_record::Held;
 use crate::limit_table::{LimitTotals, TrackedLimit, UNBOUNDED, target};
 use crate::schema::{Decision, Ending, LeaseName, LimitName};
 
@@ -83,14 +84,19 @@ impl Inner {
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
         let is_allowed = record.first.decision == Decision::Reserved && record.ending != Some(Ending::Released);
-        let held = record.held.iter().filter(|_| record.ending.is_none());
-        let requirements = held
-            .filter_map(|held| {
-                Some(Amount { key: held.name.as_ref()?.seen_from(&name.namespace), amount: held.total() })
-            })
-            .collect();
-        let (reserved_at, job) = (is_allowed.then(|| record.reserved_at()), self.leases.job(name.id));
-        Ok(Some(LeaseView { reserved_at, requirements, state, job, ..LeaseView::DENIED }))
+        let held = || record.held.iter().filter(|_| record.ending.is_none());
+        let amount = |held: &Held, amount| {
+            Some(Amount { key: held.name.as_ref()?.seen_from(&name.namespace), amount }).filter(|each| each.amount > 0)
+        };
+        Ok(Some(LeaseView {
+            reserved_at: is_allowed.then(|| record.reserved_at()),
+            requirements: held().filter_map(|held| amount(held, held.total())).collect(),
+            state,
+            job: self.leases.job(name.id),
+            extensions: record.newest.number,
+            used: held().filter_map(|held| amount(held, held.used)).collect(),
+            ends_at: record.ends_at().filter(|_| state == LeaseState::Live),
+        }))
     }
 }
 

@@ -271,6 +271,8 @@ pub async fn an_extended_lease_can_be_read(harness: &impl Harness) {
     let view = harness.backend().lease(namespace(), lease).await.expect("a backend that answers");
     let view = view.expect("a lease that is known");
     assert_eq!((view.state, view.requirements), (LeaseState::Live, amounts(&[("slots", 2), ("tpm", 155)])));
+    assert_eq!((view.extensions, view.used), (2, amounts(&[("tpm", 120)])));
+    assert!(view.ends_at > view.reserved_at, "{:?} {:?}", view.ends_at, view.reserved_at);
 }
 
 /// Many extensions of one lease from many callers: every number takes once.
