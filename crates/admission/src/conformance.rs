@@ -121,6 +121,15 @@ macro_rules! conformance_of_limits {
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
             a_shared_limit_is_reserved_from_other_namespaces,
+        );
+    };
+}
+
+/// Generates a test for every case about extensions.
+#[macro_export]
+macro_rules! conformance_of_extensions {
+    ($harness:path) => {
+        $crate::conformance!($harness:
             an_extension_takes_more_and_its_copy_gets_the_same_answer,
             extensions_are_numbered_without_gaps,
             a_denied_extension_stays_denied_even_when_it_would_fit,

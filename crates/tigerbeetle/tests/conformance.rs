@@ -49,6 +49,7 @@ impl Harness for OnServer {
 }
 
 earmark_admission::conformance_of_limits!(on_a_server);
+earmark_admission::conformance_of_extensions!(on_a_server);
 earmark_admission::conformance_of_templates!(on_a_server);
 
 // Of the credit cases, only those that involve limits.

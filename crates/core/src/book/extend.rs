@@ -44,22 +44,12 @@ pub enum ExtendStep {
     ReturnFree = 4,
     /// Only moves the ends and reports `used`.
     Renew = 5,
-    /// Changes nothing. Answers what comes before room, else that it was extended.
-    Judge = 6,
-    /// Another system has too little credit for the first amount of `add`: the number is denied, and nothing is taken.
-    Deny = 7,
-    /// Like `Deny`: that account is frozen.
-    DenyFrozen = 8,
-    /// Like `Deny`: that account is closed.
-    DenyClosed = 9,
 }
 
 impl ExtendStep {
     pub(crate) fn from_code(code: u8) -> Option<ExtendStep> {
-        use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
-        [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed]
-            .into_iter()
-            .find(|step| *step as u8 == code)
+        use ExtendStep::{Grow, Renew, Return, ReturnFree, Whole};
+        [Whole, Grow, Return, ReturnFree, Renew].into_iter().find(|step| *step as u8 == code)
     }
 }
 
