@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{
-    CreditShortage, ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
-};
+use earmark_core::{ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use crate::backend::{
     Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, Refusal, ReserveAnswer, ReserveRequest,
