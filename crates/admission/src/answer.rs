@@ -9,6 +9,7 @@ use earmark_core::{
 
 use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
+    describe_raised,
 };
 use crate::callers::KeyError;
 use crate::clock::{utc, utc_from};
@@ -134,9 +135,11 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
     };
     let ignored = settlement.ignored.iter().filter_map(|place| actuals.get(*place));
     let ignored: Vec<LimitKey> = ignored.map(|actual| actual.key.clone()).collect();
+    let raised = settlement.raised.iter().filter_map(|place| actuals.get(*place));
+    let raised: Vec<LimitKey> = raised.map(|actual| actual.key.clone()).collect();
     CompleteAnswer {
         reconciled: true,
-        message: describe_ignored(&ignored),
+        message: joined(describe_ignored(&ignored), describe_raised(&raised)),
         ignored,
         is_invalid: false,
         is_extended: false,
@@ -147,6 +150,14 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         credit_paid: charged(|charge| charge.paid.saturating_sub(charge.debt)),
         credit_debt: charged(|charge| charge.debt),
         credit_uncollected: charged(|charge| charge.uncollected),
+    }
+}
+
+/// Both messages, or the one that is there.
+fn joined(first: Option<String>, second: Option<String>) -> Option<String> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(format!("{first}; {second}")),
+        (first, second) => first.or(second),
     }
 }
 

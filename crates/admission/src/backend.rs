@@ -385,6 +385,13 @@ pub fn describe_ignored(ignored: &[LimitKey]) -> Option<String> {
     (!keys.is_empty()).then(|| format!("ignored, since the lease had not reserved them: {}", keys.join(", ")))
 }
 
+/// Names the actuals below the usage that extensions reported. `None` without any.
+#[must_use]
+pub fn describe_raised(raised: &[LimitKey]) -> Option<String> {
+    let keys: Vec<&str> = raised.iter().map(LimitKey::as_str).collect();
+    (!keys.is_empty()).then(|| format!("counted as the usage that was reported, which is higher: {}", keys.join(", ")))
+}
+
 /// The result of a change to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitChange {
@@ -493,7 +500,7 @@ impl LeaseView {
 /// Gauges of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Leases that hold something, or timed out without a complete. `None` where no process knows all leases.
+    /// Leases that neither ended nor timed out, to the second. `None` where no process knows all leases.
     pub live_leases: Option<usize>,
     /// Leases in the lease table, ended ones included.
     pub remembered_leases: usize,
@@ -515,7 +522,7 @@ impl Stats {
     pub fn of(book: &Book, now: UnixMs, queue_depth: usize) -> Stats {
         let totals = book.totals(now);
         Stats {
-            live_leases: Some(book.live_leases()),
+            live_leases: Some(book.live_leases(now)),
             remembered_leases: book.leases(),
             limits: totals.limits,
             decreasing_limits: totals.decreasing,

@@ -468,8 +468,17 @@ impl<H: BookHost> Backend for BookBackend<H> {
                 |(limit, amount): &(_, u64)| Some(Amount { key: book.key_seen_from(own, *limit)?, amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            let (reserved_at, state, job) = (info.reserved_at, info.state, info.job);
-            Some(LeaseView { reserved_at, requirements, state, job, ..LeaseView::DENIED })
+            let mut used: Vec<Amount> = info.used.iter().filter_map(named).collect();
+            used.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            Some(LeaseView {
+                reserved_at: info.reserved_at,
+                requirements,
+                state: info.state,
+                job: info.job,
+                extensions: info.extensions,
+                used,
+                ends_at: info.ends_at.filter(|end| *end > now),
+            })
         };
         Box::pin(async move {
             self.check_placement()?;

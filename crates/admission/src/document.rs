@@ -4,7 +4,7 @@ use std::fmt;
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LOOKS_LIKE_API_KEY, LimitKey, NameError,
-    Overage, Period, Template, UTC_OFFSET_MINUTES, VaultName, contains_api_key,
+    OnTimeout, Overage, Period, Template, UTC_OFFSET_MINUTES, VaultName, contains_api_key,
 };
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
@@ -132,6 +132,8 @@ struct Fields {
     #[serde(default)]
     revenue: Value,
     #[serde(default)]
+    on_timeout: Value,
+    #[serde(default)]
     unit: Value,
     #[serde(default)]
     description: Value,
@@ -182,8 +184,13 @@ impl Fields {
 
     /// The kind with its fields. Fields of other kinds must be absent.
     fn kind(&self, account: fn(&str) -> Result<AccountName, NameError>) -> Result<Kind, String> {
-        let of_credit =
-            [("vault", &self.vault), ("account", &self.account), ("asset", &self.asset), ("revenue", &self.revenue)];
+        let of_credit = [
+            ("vault", &self.vault),
+            ("account", &self.account),
+            ("asset", &self.asset),
+            ("revenue", &self.revenue),
+            ("on_timeout", &self.on_timeout),
+        ];
         let window = ("window_seconds", &self.window_seconds);
         let timeout = ("timeout_seconds", &self.timeout_seconds);
         let of_calendar = [("period", &self.period), ("utc_offset_minutes", &self.utc_offset_minutes)];
@@ -235,7 +242,12 @@ impl Fields {
             Some(revenue) => revenue,
             None => AccountName::new(AccountName::REVENUE).map_err(|error| error.to_string())?,
         };
-        Ok(CreditTerms { timeout_seconds, vault, account, asset, revenue })
+        let on_timeout = match text("on_timeout", &self.on_timeout)? {
+            None => OnTimeout::Release,
+            Some(found) => OnTimeout::from_name(found)
+                .ok_or_else(|| format!("on_timeout: found {found:?}, allowed are release and charge"))?,
+        };
+        Ok(CreditTerms { timeout_seconds, vault, account, asset, revenue, on_timeout })
     }
 }
 
@@ -312,6 +324,8 @@ struct Written<'a> {
     asset: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revenue: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_timeout: Option<&'static str>,
     unit: &'a str,
     description: &'a str,
     overage: &'static str,
@@ -347,6 +361,7 @@ impl Serialize for LimitDocument {
             account: terms.map(|terms| terms.account.as_str()),
             asset: terms.map(|terms| terms.asset.as_str()),
             revenue: terms.map(|terms| terms.revenue.as_str()),
+            on_timeout: terms.map(|terms| terms.on_timeout).filter(|on| *on != OnTimeout::Release).map(OnTimeout::name),
             unit,
             description,
             overage: match overage {
@@ -375,6 +390,7 @@ mod tests {
             r#"{"key":"a","kind":"concurrency","capacity":5,"timeout_seconds":60,"unit":"","description":"","overage":"debt"}"#,
             r#"{"key":"a:tpd","kind":"calendar","capacity":5,"period":"month","utc_offset_minutes":-300,"unit":"","description":"","overage":"debt","shared":true,"enforce":false}"#,
             r#"{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main","account":"acme","asset":"usd","revenue":"shop","unit":"","description":"","overage":"debt"}"#,
+            r#"{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main","account":"acme","asset":"usd","revenue":"shop","on_timeout":"charge","unit":"","description":"","overage":"debt"}"#,
         ] {
             assert_eq!(serde_json::to_string(&read(json).unwrap()).unwrap(), json);
         }
@@ -444,6 +460,14 @@ mod tests {
             (credit(r#","asset":"usd","capacity":1"#), "capacity: found 1, but a credit limit has none"),
             (credit(r#","asset":"usd","window_seconds":1"#), "window_seconds: found 1, but a credit limit"),
             (credit(r#","asset":"usd","revenue":"a b""#), "revenue: found ' ' at byte 1"),
+            (
+                credit(r#","asset":"usd","on_timeout":"keep""#),
+                "on_timeout: found \"keep\", allowed are release and charge",
+            ),
+            (
+                rolling(r#""capacity":1,"window_seconds":1,"on_timeout":"charge""#),
+                "on_timeout: found \"charge\", but a rolling limit has none",
+            ),
             (credit("").replace("\"main\"", "null"), "vault is required for a credit limit"),
             (rolling(r#""capacity":1,"window_seconds":1,"overage":"free""#), "overage: found \"free\""),
             (rolling(r#""capacity":1,"window_seconds":1,"burst":1"#), "unknown field `burst`"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey, MEMO_BYTES_MAX,
-    NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, UnixMs, VaultName, WriteError,
+    NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleReason, UnixMs, VaultName, WriteError,
 };
 
 use crate::backend::BackendError;
@@ -146,6 +146,8 @@ pub enum EntryKind {
         debt: u64,
         /// The part of the cost that was not collected.
         uncollected: u64,
+        /// Why it was settled.
+        reason: SettleReason,
     },
     /// The hold was released in full, by timeout or because the lease cost nothing.
     Release(HoldView),

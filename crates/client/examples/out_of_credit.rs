@@ -68,6 +68,7 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
         account: acme.clone(),
         asset: "usd".parse()?,
         revenue: "revenue".parse()?,
+        on_timeout: Default::default(),
     };
     let limit = Definition {
         key: "acme:usd".parse()?,

@@ -106,6 +106,7 @@ impl CreditWorkload {
                 account: self.names[number as usize].clone(),
                 asset: asset(),
                 revenue: AccountName::new("revenue").expect("a valid name"),
+                on_timeout: Default::default(),
             };
             let key = format!("tenant:{number}:credit");
             self.limits.push(put(&mut self.book, self.now, &key, Kind::Credit(terms), 0));

@@ -22,7 +22,7 @@ pub use command::{
 pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend};
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
-    QuotaChange, QuotaEntry, Replaced, SettleEntry, Transaction,
+    QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -344,10 +344,10 @@ impl Book {
         self.limits.state.remembered()
     }
 
-    /// The number of leases that are not resolved, expired ones included.
+    /// The number of leases that can be extended at `now`, to the second: they are not resolved and have not run out.
     #[must_use]
-    pub fn live_leases(&self) -> usize {
-        self.limits.state.leases.len() as usize
+    pub fn live_leases(&self, now: UnixMs) -> usize {
+        self.limits.state.leases.live_at(self.limits.at(now))
     }
 
     /// Totals over the limits of all namespaces.

@@ -13,6 +13,7 @@ mod credit;
 mod definition;
 mod derive;
 mod extend;
+mod extended;
 mod fingerprint;
 mod free_slots;
 mod hint;
@@ -21,6 +22,7 @@ mod jobs;
 mod keys;
 mod lease;
 mod limit;
+mod live_count;
 mod pause;
 mod read;
 mod reserve;
@@ -39,7 +41,7 @@ use std::sync::Arc;
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
     CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind, KindTag,
-    NameField, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
+    NameField, OnTimeout, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
 pub(crate) use pause::Pauses;
 pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, Pause};
@@ -48,11 +50,12 @@ pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
 
 pub(crate) use derive::decided_at;
+pub(crate) use extended::{Extended, ExtendedPart, ExtensionAnswer};
 pub(crate) use fingerprint::{fingerprint, key_hash};
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
 pub(crate) use jobs::Jobs;
-pub(crate) use lease::{Lease, Leases, PartKind, Reservation, end_second, ends};
+pub(crate) use lease::{Lease, Leases, Life, PartKind, Reservation, end_second};
 pub(crate) use limit::{Flags, Limit, LimitView, PackedKind, Payers, Phase};
 pub(crate) use table::LimitSlot;
 pub(crate) use templates::{Branch, Revised, TemplateId, Templates};
@@ -155,8 +158,10 @@ pub(crate) struct Limits {
     /// See [`Book::limits_version`](crate::Book::limits_version).
     pub(crate) version: u64,
     resolved: Vec<ResolvedPart>,
+    resolved_used: Vec<ResolvedPart>,
     planned: Vec<Planned>,
     parts: Vec<Reservation>,
+    extended_parts: Vec<ExtendedPart>,
 }
 
 impl State {
@@ -249,8 +254,10 @@ impl Limits {
             idle: LimitSlot::default(),
             version: 0,
             resolved: Vec::new(),
+            resolved_used: Vec::new(),
             planned: Vec::new(),
             parts: Vec::new(),
+            extended_parts: Vec::new(),
         }
     }
 
@@ -503,13 +510,28 @@ impl Limits {
         namespace: NamespaceId,
         lease: LeaseId,
         hash: Hash,
-        (reserved_at, ends_at): (UnixMs, UnixMs),
+        times: (UnixMs, UnixMs, UnixMs),
         parts: &[Reservation],
     ) -> u32 {
-        let slot = self.state.leases.insert(namespace, lease, (reserved_at, ends_at), parts);
+        let slot = self.state.leases.insert(namespace, lease, times, parts);
         self.state.quotas.add_lease(namespace);
         self.index.insert(hash, Reference::record(slot));
         slot
+    }
+
+    /// Restores a lease of a snapshot. An extended one has parts parallel to its reservations.
+    pub(crate) fn restore_lease(
+        &mut self,
+        (namespace, lease): (NamespaceId, LeaseId),
+        hash: Hash,
+        reserved_at: UnixMs,
+        (parts, extended, more): (&[Reservation], Option<Extended>, &[ExtendedPart]),
+    ) {
+        let life = Life::of(reserved_at, parts, &[]);
+        let slot = self.add_lease(namespace, lease, hash, (reserved_at, life.last, life.until), parts);
+        if let Some(extended) = extended {
+            self.state.leases.extend(slot, life, extended, (parts, more));
+        }
     }
 
     /// Keeps the job of a lease. Returns whether it has one.

@@ -9,6 +9,7 @@ mod clients;
 mod credit;
 mod decode;
 mod encode;
+mod extended;
 mod keys;
 mod quotas;
 mod records;

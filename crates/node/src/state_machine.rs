@@ -391,6 +391,7 @@ mod tests {
             account: AccountId(1),
             asset: AssetId(0),
             amount: 1,
+            extension: 0,
             actor: None,
         })
     }

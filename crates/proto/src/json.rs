@@ -32,6 +32,7 @@ enums! {
     LimitKind, "LIMIT_KIND_";
     LimitStatus, "LIMIT_STATUS_";
     LeaseState, "LEASE_STATE_";
+    OnTimeout, "ON_TIMEOUT_";
     Overage, "OVERAGE_";
     Period, "PERIOD_";
     Overdraft, "OVERDRAFT_";
@@ -41,22 +42,30 @@ enums! {
 
 /// The same for enums that may be absent.
 pub(crate) mod optional {
-    #[allow(non_snake_case, reason = "the build script names it after the enum")]
-    pub(crate) mod Period {
-        use serde::{Deserializer, Serializer};
+    macro_rules! enums {
+        ($($name:ident)*) => {$(
+            #[allow(non_snake_case, reason = "the build script names it after the enum")]
+            pub(crate) mod $name {
+                use serde::{Deserializer, Serializer};
 
-        #[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
-        pub(crate) fn serialize<S: Serializer>(value: &Option<i32>, serializer: S) -> Result<S::Ok, S::Error> {
-            match value {
-                Some(value) => crate::json::Period::serialize(value, serializer),
-                None => serializer.serialize_none(),
+                #[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
+                pub(crate) fn serialize<S: Serializer>(value: &Option<i32>, serializer: S) -> Result<S::Ok, S::Error> {
+                    match value {
+                        Some(value) => crate::json::$name::serialize(value, serializer),
+                        None => serializer.serialize_none(),
+                    }
+                }
+
+                pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+                    deserializer: D,
+                ) -> Result<Option<i32>, D::Error> {
+                    crate::json::$name::deserialize(deserializer).map(Some)
+                }
             }
-        }
-
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::Error> {
-            crate::json::Period::deserialize(deserializer).map(Some)
-        }
+        )*};
     }
+
+    enums! { OnTimeout Period }
 }
 
 /// A text of the message that is a number in JSON.

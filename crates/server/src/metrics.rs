@@ -136,7 +136,7 @@ const DESCRIPTIONS: [(&str, &str); 24] = [
     ("earmark_connections_evicted_total", "Connections without valid credentials that were closed to make room."),
     ("earmark_log_lines_dropped_total", "Log lines about failed requests that were counted instead, by kind."),
     ("earmark_queue_depth", "Requests queued for the backend."),
-    ("earmark_live_leases", "Leases that hold capacity, or timed out without a complete."),
+    ("earmark_live_leases", "Leases that neither completed nor timed out."),
     ("earmark_remembered_leases", "Leases in memory, completed ones included."),
     (
         "earmark_debt",

@@ -274,6 +274,7 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
         account: "acme".parse().unwrap(),
         asset: "usd".parse().unwrap(),
         revenue: "revenue".parse().unwrap(),
+        on_timeout: Default::default(),
     };
     let registry = TestRegistry::default();
     registry.put(&namespace(), definition("usd", Kind::Credit(terms), 0));

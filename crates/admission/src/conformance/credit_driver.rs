@@ -63,6 +63,7 @@ pub(super) fn credit(name: &str, scope: &str, payer: &str, timeout_seconds: u32)
         account: account(payer),
         asset: usd(),
         revenue: account(AccountName::REVENUE),
+        on_timeout: Default::default(),
     };
     definition(name, Kind::Credit(terms), 0)
 }

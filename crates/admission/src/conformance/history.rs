@@ -156,7 +156,7 @@ pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Ha
     let revenue = entries(harness, AccountName::REVENUE).await;
     assert_eq!(revenue.len(), 1);
     match &revenue[0].what {
-        EntryKind::Settle { hold, paid: got, debt, uncollected } => {
+        EntryKind::Settle { hold, paid: got, debt, uncollected, .. } => {
             assert_eq!((hold.lease, hold.limit.as_str(), hold.amount), (paid, "usd", 40));
             assert_eq!((*got, *debt, *uncollected), (25, 0, 0));
         }

@@ -149,6 +149,7 @@ pub async fn a_credit_template_pays_from_the_account_of_its_key(harness: &impl H
         account: AccountName::pattern("{tenant}").expect("a valid pattern"),
         asset: usd(),
         revenue: account(AccountName::REVENUE),
+        on_timeout: Default::default(),
     };
     driver.put_template("{tenant}:usd", Kind::Credit(terms), 0).await;
     driver.put_template("{tenant}:slots", SLOTS, 5).await;

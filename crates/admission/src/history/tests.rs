@@ -70,6 +70,7 @@ impl Shop {
             account: account("acme"),
             asset: AssetName::new("usd").unwrap(),
             revenue: account(payee),
+            on_timeout: Default::default(),
         };
         let definition = Definition::new(LimitKey::new("usd").unwrap(), Kind::Credit(terms), 0);
         let namespace = NamespaceId::DEFAULT;
@@ -215,7 +216,7 @@ fn holds_settlements_and_releases_are_entries_of_their_accounts() {
         ]
     );
     match &page.entries[6].what {
-        EntryKind::Settle { hold, paid, debt, uncollected } => {
+        EntryKind::Settle { hold, paid, debt, uncollected, .. } => {
             assert_eq!((hold.lease, hold.limit.as_str(), hold.amount), (third, "usd", 10));
             assert_eq!((*paid, *debt, *uncollected), (90, 15, 0));
         }

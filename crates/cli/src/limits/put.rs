@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use earmark_admission::{LimitDocument, TemplateDocument};
 use earmark_core::{
-    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage, Period,
-    Template, UTC_OFFSET_MINUTES, VaultName,
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, OnTimeout, Overage,
+    Period, Template, UTC_OFFSET_MINUTES, VaultName,
 };
 use serde::de::DeserializeOwned;
 
@@ -66,6 +66,10 @@ pub(crate) struct PutArgs {
     /// Account that receives the payments of a credit limit [default: revenue]
     #[arg(long, value_name = "ACCOUNT")]
     revenue: Option<AccountName>,
+    /// What becomes of a credit hold whose lease times out. release: charge the reported usage, return the rest; charge:
+    /// charge all of it [default: release]
+    #[arg(long, value_enum)]
+    on_timeout: Option<OnTimeoutArg>,
     /// Display name of the counted unit, such as requests or tokens
     #[arg(long, value_name = "TEXT")]
     unit: Option<String>,
@@ -85,7 +89,7 @@ pub(crate) struct PutArgs {
     /// JSON file with one definition, instead of the flags; - reads standard input
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["key", "kind", "capacity", "window", "timeout", "vault", "account", "asset"])]
-    #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage", "period", "utc_offset_minutes", "shared", "enforce"])]
+    #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage", "on_timeout", "period", "utc_offset_minutes", "shared", "enforce"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
@@ -105,6 +109,12 @@ enum PeriodArg {
     Day,
     Week,
     Month,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnTimeoutArg {
+    Release,
+    Charge,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -147,6 +157,7 @@ impl PutArgs {
             ("--account", self.account.is_some()),
             ("--asset", self.asset.is_some()),
             ("--revenue", self.revenue.is_some()),
+            ("--on-timeout", self.on_timeout.is_some()),
         ];
         let window = ("--window", self.window.is_some());
         let timeout = ("--timeout", self.timeout.is_some());
@@ -183,6 +194,10 @@ impl PutArgs {
                     account: needed("credit", "--account acme", self.account.clone())?,
                     asset: needed("credit", "--asset usd", self.asset.clone())?,
                     revenue,
+                    on_timeout: match self.on_timeout {
+                        Some(OnTimeoutArg::Release) | None => OnTimeout::Release,
+                        Some(OnTimeoutArg::Charge) => OnTimeout::Charge,
+                    },
                 }))
             }
         }

@@ -164,8 +164,12 @@ pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
         rows.push(("credit:", limit.payer()));
     }
     rows.extend(
-        [("paid to:", limit.text("revenue")), ("about:", limit.text("description"))]
-            .map(|(name, text)| (name, text.to_owned())),
+        [
+            ("paid to:", limit.text("revenue")),
+            ("on timeout:", limit.text("on_timeout")),
+            ("about:", limit.text("description")),
+        ]
+        .map(|(name, text)| (name, text.to_owned())),
     );
     rows.retain(|(_, text)| !text.is_empty());
     table(&rows.into_iter().map(|(name, text)| [name.to_owned(), text]).collect::<Vec<_>>())

@@ -68,6 +68,7 @@ async fn an_error_that_waiting_cannot_cure_is_returned_at_once_every_way() {
             account: "nobody".parse().unwrap(),
             asset: "usd".parse().unwrap(),
             revenue: "revenue".parse().unwrap(),
+            on_timeout: Default::default(),
         });
         for definition in [concurrency("slots", 2), limit("credit", credit, 0)] {
             client.put_limit(&definition, soon()).await.unwrap();

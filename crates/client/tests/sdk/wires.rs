@@ -18,6 +18,7 @@ async fn limits_are_put_read_and_deleted_every_way() {
             account: "acme".parse().unwrap(),
             asset: "usd".parse().unwrap(),
             revenue: "revenue".parse().unwrap(),
+            on_timeout: Default::default(),
         });
         let definitions = [concurrency("a", 3), rolling("b", 100, 60), limit("c", credit, 0)];
         for definition in &definitions {

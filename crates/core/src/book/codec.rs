@@ -23,7 +23,7 @@ use super::command::{
 use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
-use crate::limits::{CreditTerms, Definition, Kind, Overage, Period, Setting, SettingChange, Template};
+use crate::limits::{CreditTerms, Definition, Kind, OnTimeout, Overage, Period, Setting, SettingChange, Template};
 use crate::quota::SetQuotas;
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
@@ -428,6 +428,7 @@ pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
         out.put_text(terms.account.as_str());
         out.put_text(terms.asset.as_str());
         out.put_text(terms.revenue.as_str());
+        out.put_u8(terms.on_timeout as u8);
     }
     out.put_u64(definition.capacity);
     out.put_text(&definition.unit);
@@ -458,6 +459,7 @@ fn definition_named(
             account: account(input.text()?)?,
             asset: AssetName::new(input.text()?)?,
             revenue: AccountName::new(input.text()?)?,
+            on_timeout: on_timeout(input)?,
         }),
         _ => return Err(CodecError::Malformed("its kind of limit is unknown")),
     };
@@ -471,6 +473,12 @@ fn definition_named(
     };
     let (shared, enforce) = (input.bool()?, input.bool()?);
     Ok(Definition { key, kind, capacity, unit, description, overage, shared, enforce })
+}
+
+fn on_timeout(input: &mut Bytes<'_>) -> Result<OnTimeout, CodecError> {
+    let code = input.u8()?;
+    let found = OnTimeout::ALL.into_iter().find(|value| *value as u8 == code);
+    found.ok_or(CodecError::Malformed("what its timeout does is unknown"))
 }
 
 fn period(input: &mut Bytes<'_>) -> Result<Period, CodecError> {

@@ -196,7 +196,9 @@ pub struct HoldEntry {
     pub asset: AssetId,
     /// The amount.
     pub amount: u64,
-    /// The actor of the command; `None` for a release by expiry.
+    /// The number of the extension that held it; 0 for the reserve, and for a release or settlement.
+    pub extension: u32,
+    /// The actor of the command; `None` for a release or settlement by expiry.
     pub actor: Option<Actor>,
 }
 
@@ -216,6 +218,35 @@ pub struct SettleEntry {
     pub debt: u64,
     /// The part of the cost that nobody paid.
     pub uncollected: u64,
+    /// Why it was settled.
+    pub reason: SettleReason,
+}
+
+/// Why a hold was settled. The codes are part of the journal format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SettleReason {
+    /// Its lease completed while it was held.
+    Complete = 1,
+    /// It ran out: the reported usage was charged, or all of it by `on_timeout`.
+    Timeout = 2,
+    /// Its lease completed after it had run out. Only what exceeds the payment at the timeout is charged.
+    Late = 3,
+}
+
+impl SettleReason {
+    /// All reasons.
+    pub const ALL: [SettleReason; 3] = [SettleReason::Complete, SettleReason::Timeout, SettleReason::Late];
+
+    /// The name in entries.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            SettleReason::Complete => "complete",
+            SettleReason::Timeout => "timeout",
+            SettleReason::Late => "late",
+        }
+    }
 }
 
 /// The change of a key.

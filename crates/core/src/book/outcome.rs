@@ -403,6 +403,8 @@ impl CompleteOutcome {
 pub struct Settlement {
     /// The indexes of actuals whose limit the lease had not reserved.
     pub ignored: Vec<usize>,
+    /// The indexes of actuals below what extensions reported as used, which counts instead.
+    pub raised: Vec<usize>,
     /// Usage beyond the reservations, ordered by slot.
     pub overages: Vec<OverageTaken>,
     /// The charges of its credit holds, ordered by slot.
@@ -414,7 +416,7 @@ pub struct Settlement {
 pub struct Charge {
     /// The limit.
     pub limit: LimitId,
-    /// The reported cost, or the whole hold if none was reported.
+    /// The reported cost, or the whole hold if none was reported. After its timeout only what exceeds the payment then.
     pub cost: u64,
     /// The amount that the revenue account got.
     pub paid: u64,

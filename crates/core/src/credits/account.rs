@@ -71,6 +71,8 @@ pub(crate) struct Balance {
     pub(crate) amount: i128,
     /// The amounts held for leases, by expiry.
     pub(crate) held: Timeline,
+    /// The amounts that holds will be charged even if they run out. They are held until that is recorded.
+    pub(crate) due: u64,
     pub(crate) asset: AssetId,
     /// The next balance of the same account.
     pub(crate) next: u32,
@@ -78,7 +80,7 @@ pub(crate) struct Balance {
 
 impl Default for Balance {
     fn default() -> Balance {
-        Balance { amount: 0, held: Timeline::default(), asset: AssetId::default(), next: NONE }
+        Balance { amount: 0, held: Timeline::default(), due: 0, asset: AssetId::default(), next: NONE }
     }
 }
 

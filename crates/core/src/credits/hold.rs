@@ -3,11 +3,14 @@
 //! A held amount stays part of its account's balance, and a timeline says how much of the balance is held until when.
 //! An expired hold is therefore spendable at once, however many expire together. Its release is recorded in the
 //! journal later, a bounded number per command.
+//!
+//! The part that its timeout charges is the exception: usage that was reported, or all of it by `on_timeout`. It is
+//! held without an end, so that nobody spends it before the charge is recorded.
 
 use super::account::{AccountId, AccountStatus, AssetId, Balance};
 use super::plan::Overdraft;
 use super::{Credits, State};
-use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry};
+use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry, SettleReason};
 use crate::id::{AccountName, Actor, LeaseId};
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
@@ -36,9 +39,34 @@ pub(crate) struct Hold {
     pub(crate) next: u32,
     pub(crate) namespace: NamespaceId,
     pub(crate) asset: AssetId,
+    /// The reported usage. Once it is released: what it paid at its timeout.
+    pub(crate) used: u64,
     pub(crate) keeps_debt: bool,
-    /// It expired, and its release is in the journal.
+    /// Whether a timeout charges all of it.
+    pub(crate) charges_timeout: bool,
+    /// It expired, and its release or settlement is in the journal.
     pub(crate) is_released: bool,
+}
+
+impl Hold {
+    /// The part that its timeout charges. The rest is spendable when it ends.
+    pub(crate) fn due(&self) -> u64 {
+        match (self.is_released, self.charges_timeout) {
+            (true, _) => 0,
+            (false, true) => self.amount,
+            (false, false) => self.used.min(self.amount),
+        }
+    }
+
+    /// The part that is spendable when it ends.
+    fn ending(&self) -> u64 {
+        self.amount.saturating_sub(self.due())
+    }
+
+    /// The cost of its timeout.
+    fn timeout_cost(&self) -> u64 {
+        if self.charges_timeout { self.used.max(self.amount) } else { self.used }
+    }
 }
 
 impl Record for Hold {
@@ -57,7 +85,22 @@ impl Balance {
     }
 
     pub(crate) fn held_at(&self, nodes: &Nodes, now: UnixMs) -> u64 {
-        self.held.sums().minus(self.held.due(nodes, now)).total()
+        self.held.sums().minus(self.held.due(nodes, now)).total().saturating_add(self.due)
+    }
+
+    /// Counts a hold: what is spendable at its end until then, the rest without an end.
+    fn add_hold(&mut self, nodes: &mut Nodes, hold: &Hold) {
+        // Expired amounts still in the sum may make it wrap. It is correct again once they are removed.
+        self.held.add(nodes, hold.ends_at, Sums::unsettled(hold.ending()));
+        self.due = self.due.wrapping_add(hold.due());
+    }
+
+    /// Takes off a hold that has not ended.
+    fn remove_hold(&mut self, nodes: &mut Nodes, hold: &Hold) {
+        if hold.ending() > 0 {
+            self.held.change(nodes, hold.ends_at, Sums::unsettled(hold.ending()), Sums::ZERO);
+        }
+        self.due = self.due.wrapping_sub(hold.due());
     }
 }
 
@@ -126,33 +169,38 @@ impl Credits {
     }
 
     /// Adds a hold to the release queue, and to the held sum of its balance until it expires.
-    pub(crate) fn insert_hold(&mut self, now: UnixMs, mut hold: Hold) -> u32 {
+    pub(crate) fn insert_hold(&mut self, now: UnixMs, hold: Hold) -> u32 {
         let state = &mut self.state;
+        let balance = state.balances.get_mut(hold.balance);
         if hold.ends_at > now {
-            let balance = state.balances.get_mut(hold.balance);
-            // Expired amounts still in the sum may make it wrap. It is correct again once they are removed.
-            balance.held.add(&mut state.nodes, hold.ends_at, Sums::unsettled(hold.amount));
+            balance.add_hold(&mut state.nodes, &hold);
+        } else {
+            balance.due = balance.due.wrapping_add(hold.due());
         }
-        (hold.prev, hold.next) = (NONE, NONE);
+        let slot = state.holds.insert(Hold { prev: NONE, next: NONE, ..hold });
         if hold.is_released {
             state.released = state.released.saturating_add(1);
-            return state.holds.insert(hold);
+        } else {
+            self.link(slot, hold.ends_at);
         }
-        let second = second(hold.ends_at);
+        slot
+    }
+
+    /// Appends a hold to the release queue.
+    fn link(&mut self, slot: u32, ends_at: UnixMs) {
+        let state = &mut self.state;
+        let second = second(ends_at);
+        let mut prev = NONE;
         match state.queue.get_mut(second) {
             Some(bucket) => {
-                hold.prev = bucket.last;
-                let slot = state.holds.insert(hold);
-                state.holds.get_mut(bucket.last).next = slot;
+                prev = bucket.last;
+                state.holds.get_mut(prev).next = slot;
                 bucket.last = slot;
-                slot
             }
-            None => {
-                let slot = state.holds.insert(hold);
-                state.queue.insert(second, Bucket { first: slot, last: slot });
-                slot
-            }
+            None => state.queue.insert(second, Bucket { first: slot, last: slot }),
         }
+        let hold = state.holds.get_mut(slot);
+        (hold.prev, hold.next) = (prev, NONE);
     }
 
     fn unlink(&mut self, slot: u32) {
@@ -200,19 +248,127 @@ impl Credits {
         }
     }
 
-    /// Records the release of an expired hold.
+    /// Records the release of an expired hold, or charges what its timeout costs.
     fn release(&mut self, now: UnixMs, limits: &limits::State, slot: u32) {
         self.unlink(slot);
-        let hold = self.state.holds.get_mut(slot);
-        hold.is_released = true;
-        let hold = *hold;
+        let hold = *self.state.holds.get(slot);
         self.state.released = self.state.released.saturating_add(1);
         let State { balances, nodes, .. } = &mut self.state;
         nodes.count(1);
-        balances.get_mut(hold.balance).held.expire(nodes, now);
+        let balance = balances.get_mut(hold.balance);
+        balance.held.expire(nodes, now);
+        balance.due = balance.due.wrapping_sub(hold.due());
         // Expiry has no actor, whichever command triggers the record.
-        let entry = hold.entry(self.moment(now), limits, None);
+        let actor = self.actor.take();
+        let paid = if hold.timeout_cost() > 0 {
+            self.charge_timeout(now, limits, &hold)
+        } else {
+            let entry = hold.entry(self.moment(now), limits, None).filter(|entry| entry.amount > 0);
+            self.journal.extend(entry.map(JournalRecord::Release));
+            0
+        };
+        self.actor = actor;
+        let hold = self.state.holds.get_mut(slot);
+        (hold.is_released, hold.used) = (true, paid);
+    }
+
+    /// Charges the cost of a timeout: from the hold, and what exceeds it by the rule of its limit. Returns what was
+    /// paid.
+    fn charge_timeout(&mut self, now: UnixMs, limits: &limits::State, hold: &Hold) -> u64 {
+        let limit = limits.limits.id(hold.limit);
+        let mut charge = Charge { limit, cost: hold.timeout_cost(), paid: 0, debt: 0, uncollected: 0 };
+        let balance = self.state.balances.get_mut(hold.balance);
+        if let Some(amount) = balance.amount.checked_sub(hold.due().into()) {
+            balance.amount = amount;
+            charge.paid = hold.due();
+        }
+        self.charge_owner(now, hold, &mut charge);
+        self.pay(now, limits, (hold, hold.amount, SettleReason::Timeout), &mut charge);
+        charge.paid
+    }
+
+    /// The hold of a limit among those of a lease.
+    pub(crate) fn hold_of(&self, first: u32, limit: LimitSlot) -> Option<u32> {
+        self.state.hold_slots(first).find(|slot| self.state.holds.get(*slot).limit == limit)
+    }
+
+    /// The accounts and the balance of a hold.
+    pub(crate) fn payers_of(&self, slot: u32) -> (Payers, u32) {
+        let hold = self.state.holds.get(slot);
+        (Payers { account: hold.account, revenue: hold.revenue, asset: hold.asset }, hold.balance)
+    }
+
+    /// Changes a hold that has not ended. Its end may move.
+    fn change_hold(&mut self, slot: u32, change: impl FnOnce(&mut Hold)) {
+        let before = *self.state.holds.get(slot);
+        let mut after = before;
+        change(&mut after);
+        let State { balances, nodes, .. } = &mut self.state;
+        let balance = balances.get_mut(before.balance);
+        balance.remove_hold(nodes, &before);
+        balance.add_hold(nodes, &after);
+        let is_moved = second(before.ends_at) != second(after.ends_at);
+        if is_moved {
+            self.unlink(slot);
+        }
+        let Hold { amount, ends_at, used, .. } = after;
+        let hold = self.state.holds.get_mut(slot);
+        (hold.amount, hold.ends_at, hold.used) = (amount, ends_at, used);
+        if is_moved {
+            self.link(slot, ends_at);
+        }
+    }
+
+    /// Holds more for a lease that has a hold of the limit. The amount comes with the number of the extension.
+    pub(crate) fn grow(&mut self, now: UnixMs, slot: u32, (amount, extension): (u64, u32), limits: &limits::State) {
+        let grown = Hold { amount, ..*self.state.holds.get(slot) };
+        let entry = grown.entry(self.moment(now), limits, self.actor.clone());
+        self.journal.extend(entry.map(|entry| JournalRecord::Hold(HoldEntry { extension, ..entry })));
+        self.change_hold(slot, |hold| hold.amount = hold.amount.saturating_add(amount));
+    }
+
+    /// Adds a hold to the lease whose first hold is `first`. Returns the first hold then.
+    pub(crate) fn hold_more(
+        &mut self,
+        now: UnixMs,
+        hold: Hold,
+        limits: &limits::State,
+        (first, extension): (u32, u32),
+    ) -> u32 {
+        let entry = hold.entry(self.moment(now), limits, self.actor.clone());
+        self.journal.extend(entry.map(|entry| JournalRecord::Hold(HoldEntry { extension, ..entry })));
+        let state = &self.state;
+        let before = state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < hold.limit).last();
+        let sibling = before.map_or(first, |before| state.holds.get(before).sibling);
+        let slot = self.insert_hold(now, Hold { sibling, ..hold });
+        match before {
+            Some(before) => self.state.holds.get_mut(before).sibling = slot,
+            None => return slot,
+        }
+        first
+    }
+
+    /// Returns a part of the hold of a limit.
+    pub(crate) fn shrink(&mut self, now: UnixMs, (first, limit): (u32, LimitSlot), less: u64, limits: &limits::State) {
+        let Some(slot) = self.hold_of(first, limit) else { return };
+        let returned = Hold { amount: less, ..*self.state.holds.get(slot) };
+        let entry = returned.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(JournalRecord::Release));
+        self.change_hold(slot, |hold| hold.amount = hold.amount.saturating_sub(less));
+    }
+
+    /// Moves the end of the hold of a limit.
+    pub(crate) fn move_end(&mut self, first: u32, limit: LimitSlot, ends_at: UnixMs) {
+        if let Some(slot) = self.hold_of(first, limit) {
+            self.change_hold(slot, |hold| hold.ends_at = ends_at);
+        }
+    }
+
+    /// Sets the reported usage of the hold of a limit. From now on that is charged even if the hold runs out.
+    pub(crate) fn report_used(&mut self, first: u32, limit: LimitSlot, used: u64) {
+        if let Some(slot) = self.hold_of(first, limit) {
+            self.change_hold(slot, |hold| hold.used = used);
+        }
     }
 
     /// Removes the expired holds of a lease whose record is deleted.
@@ -238,7 +394,8 @@ impl Credits {
     }
 
     /// Charges the cost of a lease, by limit; without an actual the whole hold. First every hold pays what it can and
-    /// returns the rest, then the owners pay what is missing.
+    /// returns the rest, then the owners pay what is missing. A hold that ran out was settled then: only what exceeds
+    /// that payment is charged.
     pub(crate) fn settle(
         &mut self,
         now: UnixMs,
@@ -257,9 +414,10 @@ impl Credits {
         slot = first;
         for charge in &mut charges {
             let hold = *self.state.holds.get(slot);
-            let held = if hold.ends_at > now { hold.amount } else { 0 };
+            let is_live = hold.ends_at > now;
+            let (held, reason) = if is_live { (hold.amount, SettleReason::Complete) } else { (0, SettleReason::Late) };
             self.charge_owner(now, &hold, charge);
-            self.pay(now, limits, (&hold, held), charge);
+            self.pay(now, limits, (&hold, held, reason), charge);
             self.remove(slot);
             slot = hold.sibling;
         }
@@ -269,19 +427,22 @@ impl Credits {
     /// Pays as much of `cost` from the hold as it covers, and returns the rest.
     fn settle_hold(&mut self, now: UnixMs, limits: &limits::State, slot: u32, cost: u64) -> Charge {
         let hold = *self.state.holds.get(slot);
-        let mut paid = 0;
+        let mut charge = Charge { limit: limits.limits.id(hold.limit), cost, paid: 0, debt: 0, uncollected: 0 };
         if hold.ends_at > now {
             let State { balances, nodes, .. } = &mut self.state;
             let balance = balances.get_mut(hold.balance);
-            balance.held.change(nodes, hold.ends_at, Sums::unsettled(hold.amount), Sums::ZERO);
+            balance.remove_hold(nodes, &hold);
             if let Some(amount) = balance.amount.checked_sub(cost.min(hold.amount).into()) {
                 balance.amount = amount;
-                paid = cost.min(hold.amount);
+                charge.paid = cost.min(hold.amount);
             }
-        } else if !hold.is_released {
+            return charge;
+        }
+        if !hold.is_released {
             self.release(now, limits, slot);
         }
-        Charge { limit: limits.limits.id(hold.limit), cost, paid, debt: 0, uncollected: 0 }
+        charge.cost = cost.saturating_sub(self.state.holds.get(slot).used);
+        charge
     }
 
     /// Takes the part that the hold did not cover from its owner: all of it if debt is allowed, else what the owner
@@ -317,7 +478,13 @@ impl Credits {
     }
 
     /// Pays the revenue account and records the settlement.
-    fn pay(&mut self, now: UnixMs, limits: &limits::State, (hold, held): (&Hold, u64), charge: &mut Charge) {
+    fn pay(
+        &mut self,
+        now: UnixMs,
+        limits: &limits::State,
+        (hold, held, reason): (&Hold, u64, SettleReason),
+        charge: &mut Charge,
+    ) {
         let revenue = self.payee(hold);
         let paid = i128::from(charge.paid);
         let income = self.balance_mut(revenue, hold.asset);
@@ -340,6 +507,7 @@ impl Credits {
                 paid: charge.paid,
                 debt: charge.debt,
                 uncollected: charge.uncollected,
+                reason,
             }));
         }
     }
@@ -366,6 +534,7 @@ impl Hold {
             account: AccountId(self.account),
             asset: self.asset,
             amount: self.amount,
+            extension: 0,
             actor,
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::derive::DERIVED_REFUSED;
-use super::{Definition, Flags, Limit, LimitSlot, Limits, Overage, PackedKind, Phase, TemplateId, Text};
+use super::{Definition, Flags, Limit, LimitSlot, Limits, OnTimeout, Overage, PackedKind, Phase, TemplateId, Text};
 use crate::book::{DeleteLimit, DropLimit, LimitOutcome, LimitStatus, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::quota::QuotaKind;
@@ -199,6 +199,8 @@ impl Limit {
         self.flags.set(Flags::SHARED, definition.shared);
         self.flags.set(Flags::SHADOW, !definition.enforce);
         self.flags.set(Flags::KEEPS_DEBT, definition.overage == Overage::Debt);
+        let on_timeout = definition.kind.terms().map_or(OnTimeout::Release, |terms| terms.on_timeout);
+        self.flags.set(Flags::CHARGES_TIMEOUT, on_timeout == OnTimeout::Charge);
         // The amount that a shadow limit let in above its capacity was in force.
         let in_force = self.capacity.max(self.reserved());
         if self.is_shadow() || definition.capacity >= in_force || definition.capacity >= self.reserved() {

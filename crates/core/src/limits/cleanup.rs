@@ -1,6 +1,6 @@
 //! Incremental cleanup: every command deletes a bounded number of due records.
 
-use super::lease::ends;
+use super::lease::Life;
 use super::{LimitSlot, Limits, Reference, TIME_MAX, Tombstone};
 use crate::book::NamespaceId;
 use crate::credits::Credits;
@@ -56,11 +56,12 @@ impl Limits {
             let lease = *self.state.leases.get(slot);
             let mut parts = std::mem::take(&mut self.parts);
             self.state.leases.parts(&lease, &mut parts);
-            let (_, ends_at) = ends(lease.reserved_at, &parts);
+            self.state.leases.extended_parts(&lease, &mut self.extended_parts);
+            let life = Life::of(lease.reserved_at, &parts, &self.extended_parts);
             credits.forget_holds(now, lease.holds, &self.state);
             self.unlink_parts(now, &parts);
             self.parts = parts;
-            self.state.leases.remove(slot, ends_at);
+            self.state.leases.remove(slot, life);
             self.forget(lease.namespace, lease.id, Reference::record(slot));
             if lease.has_job {
                 self.state.jobs.remove(lease.namespace, lease.id);

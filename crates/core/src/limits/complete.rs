@@ -1,9 +1,10 @@
 //! Complete: settle the actual usage of a lease.
 
-use super::lease::ends;
+use super::lease::Life;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::{
-    Ending, Flags, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums, Tombstone,
+    Ending, ExtendedPart, Flags, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums,
+    Tombstone,
 };
 use crate::book::{Complete, CompleteOutcome, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
 use crate::credits::Credits;
@@ -50,30 +51,9 @@ impl Limits {
         let hash = self.index.hash(namespace, lease);
         match self.find(hash, namespace, lease) {
             Some((position, Found::Record(slot))) => {
-                let record = self.state.leases.get(slot);
-                let &Lease { reserved_at, holds, has_job, .. } = record;
-                let mut parts = std::mem::take(&mut self.parts);
-                self.state.leases.parts(record, &mut parts);
-                let nothing: Vec<ResolvedPart> = match actuals {
-                    Some(_) => Vec::new(),
-                    None => (parts.iter().map(|part| ResolvedPart {
-                        limit: part.limit,
-                        amount: 0,
-                        position: 0,
-                        is_blocked: false,
-                    }))
-                    .collect(),
-                };
+                let settlement = self.end_record(now, slot, actuals, credits);
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
-                let actuals = actuals.unwrap_or(&nothing);
-                let mut settlement = self.state.settle(now, reserved_at, &parts, actuals);
-                if holds != NONE {
-                    let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
-                    settlement.charges = credits.settle(now, holds, &self.state, actual);
-                }
-                let (_, ends_at) = ends(reserved_at, &parts);
-                self.state.leases.remove(slot, ends_at);
-                let fingerprint = self.unlink_parts(now, &parts);
+                let Ended { settlement, fingerprint, reserved_at, has_job } = settlement;
                 let number = self.state.tombstones.push(Tombstone {
                     fingerprint,
                     at: reserved_at,
@@ -81,7 +61,6 @@ impl Limits {
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
                 self.index.replace(position, Reference::tombstone(number));
-                self.parts = parts;
                 CompleteOutcome::Completed(settlement)
             }
             Some((_, Found::Tombstone(number))) => match self.state.tombstones.get(number).ending {
@@ -105,27 +84,101 @@ impl Limits {
     }
 }
 
+/// A lease that was settled and removed.
+struct Ended {
+    settlement: Settlement,
+    /// The fingerprint of its reserve.
+    fingerprint: u64,
+    reserved_at: UnixMs,
+    has_job: bool,
+}
+
+impl Limits {
+    /// Settles a lease record and removes it.
+    fn end_record(&mut self, now: UnixMs, slot: u32, actuals: Option<&[ResolvedPart]>, credits: &mut Credits) -> Ended {
+        let record = *self.state.leases.get(slot);
+        let Lease { reserved_at, holds, has_job, .. } = record;
+        let mut parts = std::mem::take(&mut self.parts);
+        let mut more = std::mem::take(&mut self.extended_parts);
+        self.state.leases.parts(&record, &mut parts);
+        self.state.leases.extended_parts(&record, &mut more);
+        let original = self.state.leases.extended(&record).map(|extended| extended.original);
+        let mut raised = Vec::new();
+        let counted: Vec<ResolvedPart> = match actuals {
+            Some(_) if more.is_empty() => Vec::new(),
+            _ => counted_actuals(&parts, &more, actuals, &mut raised),
+        };
+        let actuals = actuals.filter(|_| more.is_empty()).unwrap_or(&counted);
+        let mut settlement = self.state.settle(now, reserved_at, (&parts, &more), actuals);
+        settlement.raised = raised;
+        if holds != NONE {
+            let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
+            settlement.charges = credits.settle(now, holds, &self.state, actual);
+        }
+        self.state.leases.remove(slot, Life::of(reserved_at, &parts, &more));
+        let fingerprint = self.unlink_parts(now, &parts);
+        (self.parts, self.extended_parts) = (parts, more);
+        Ended { settlement, fingerprint: original.unwrap_or(fingerprint), reserved_at, has_job }
+    }
+}
+
+/// The actuals of a released or extended lease, and those that no limit of the lease has, ordered by limit. Nothing is
+/// used of a released one. What was reported as used is a floor; `raised` gets the indexes of lower actuals.
+fn counted_actuals(
+    parts: &[Reservation],
+    more: &[ExtendedPart],
+    actuals: Option<&[ResolvedPart]>,
+    raised: &mut Vec<usize>,
+) -> Vec<ResolvedPart> {
+    let mut counted: Vec<ResolvedPart> = actuals.unwrap_or_default().to_vec();
+    for (place, part) in parts.iter().enumerate() {
+        let more = more.get(place);
+        let used = more.map_or(0, |more| more.used);
+        match counted.iter_mut().find(|actual| actual.limit == part.limit) {
+            Some(actual) if actual.amount < used => {
+                raised.push(actual.position);
+                actual.amount = used;
+            }
+            Some(_) => {}
+            None => {
+                let reserved = more.map_or(part.amount, |more| more.total(part));
+                let amount = if actuals.is_some() { reserved.max(used) } else { used };
+                counted.push(ResolvedPart { limit: part.limit, amount, position: usize::MAX, is_blocked: false });
+            }
+        }
+    }
+    raised.sort_unstable();
+    counted.sort_unstable_by_key(|actual| actual.limit);
+    counted
+}
+
 impl State {
-    /// Settles every reservation of a lease. Both slices are ordered by limit.
+    /// Settles every reservation of a lease. The slices are ordered by limit.
     fn settle(
         &mut self,
         now: UnixMs,
         reserved_at: UnixMs,
-        parts: &[Reservation],
+        (parts, more): (&[Reservation], &[ExtendedPart]),
         actuals: &[ResolvedPart],
     ) -> Settlement {
         let mut settlement = Settlement::default();
         let mut actuals = actuals.iter().peekable();
-        for part in parts {
+        for (place, part) in parts.iter().enumerate() {
             while let Some(other) = actuals.next_if(|actual| actual.limit < part.limit) {
                 settlement.ignored.push(other.position);
             }
             let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
+            let (ends_at, earlier) = match more.get(place) {
+                Some(more) => (more.ends_at, more.earlier),
+                None => (part.ends_at(reserved_at), 0),
+            };
             match part.kind() {
                 PartKind::Credit | PartKind::CreditExternal => {}
-                PartKind::Concurrency => self.free(now, reserved_at, part),
+                PartKind::Concurrency => self.free(now, ends_at, part),
                 PartKind::Rolling | PartKind::Calendar => {
-                    settlement.overages.extend(self.settle_usage(now, reserved_at, part, actual));
+                    // Earlier parts are settled already, so only the newest can shrink.
+                    let actual = actual.map(|actual| actual.saturating_sub(earlier));
+                    settlement.overages.extend(self.settle_usage(now, ends_at, part, actual));
                 }
             }
         }
@@ -134,8 +187,7 @@ impl State {
         settlement
     }
 
-    fn free(&mut self, now: UnixMs, reserved_at: UnixMs, part: &Reservation) {
-        let ends_at = part.ends_at(reserved_at);
+    fn free(&mut self, now: UnixMs, ends_at: UnixMs, part: &Reservation) {
         if ends_at > now {
             let limit = &mut self.limits[part.limit];
             limit.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
@@ -146,11 +198,10 @@ impl State {
     fn settle_usage(
         &mut self,
         now: UnixMs,
-        reserved_at: UnixMs,
+        ends_at: UnixMs,
         part: &Reservation,
         actual: Option<u64>,
     ) -> Option<OverageTaken> {
-        let ends_at = part.ends_at(reserved_at);
         let has_ended = ends_at <= now;
         let actual = actual.unwrap_or(part.amount);
         let excess = actual.saturating_sub(part.amount);
@@ -159,26 +210,31 @@ impl State {
         }
         let how = (excess > 0).then(|| self.account_overage(now, part.limit, excess));
         let fitted = if how == Some(OverageHow::Reserved) { excess } else { 0 };
-        let limit = &mut self.limits[part.limit];
         if has_ended {
+            let limit = &mut self.limits[part.limit];
             let ends_at = limit.calendar().map_or(now.plus_ms(LATE_OVERAGE_MS), |calendar| calendar.end(now));
             limit.add(&mut self.nodes, ends_at, Sums::settled(fitted));
         } else {
-            let settled = Sums::settled(actual.min(part.amount).saturating_add(fitted));
-            let less = Sums::unsettled(part.amount);
-            let settles_at = match part.kind() {
-                // All reservations of a period end together already.
-                PartKind::Calendar => ends_at,
-                _ => settled_end(ends_at, part.hold_ms(), self.config.retention_ms),
-            };
-            if settles_at == ends_at {
-                limit.change(&mut self.nodes, ends_at, less, settled);
-            } else {
-                limit.change(&mut self.nodes, ends_at, less, Sums::ZERO);
-                limit.add(&mut self.nodes, settles_at, settled);
-            }
+            self.settle_part(part, ends_at, actual.min(part.amount).saturating_add(fitted));
         }
         how.map(|how| OverageTaken { limit: self.limits.id(part.limit), amount: excess, how })
+    }
+
+    /// Settles the newest part of a reservation that has not ended, with this amount.
+    pub(super) fn settle_part(&mut self, part: &Reservation, ends_at: UnixMs, settled: u64) {
+        let settles_at = match part.kind() {
+            // All reservations of a period end together already.
+            PartKind::Calendar => ends_at,
+            _ => settled_end(ends_at, part.hold_ms(), self.config.retention_ms),
+        };
+        let limit = &mut self.limits[part.limit];
+        let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(settled));
+        if settles_at == ends_at {
+            limit.change(&mut self.nodes, ends_at, less, settled);
+        } else {
+            limit.change(&mut self.nodes, ends_at, less, Sums::ZERO);
+            limit.add(&mut self.nodes, settles_at, settled);
+        }
     }
 
     /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.

@@ -13,18 +13,20 @@ use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
 
 /// Retry hint after insufficient credit: 10 seconds, since nobody knows when a deposit arrives.
-const CREDIT_RETRY_MS: u64 = 10_000;
+pub(super) const CREDIT_RETRY_MS: u64 = 10_000;
 
 /// A credit requirement and the balance that pays it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     limit: LimitSlot,
-    amount: u64,
+    pub(super) amount: u64,
     /// The index of the requirement.
     position: usize,
     payers: Payers,
     /// `None` if the account never had the asset.
     balance: Option<u32>,
+    /// The hold that grows; none if the lease has no hold of the limit yet.
+    pub(super) hold: u32,
 }
 
 /// The accounts that a limit names, and the asset, which the vault may not know yet.
@@ -55,14 +57,16 @@ impl Limits {
         Some(ReserveOutcome::AccountNotFound { requirement, retry_after_ms: CREDIT_RETRY_MS })
     }
 
-    /// Checks that every account has the amounts required of it. If not, records the denial. The accounts exist.
+    /// Checks that every account has the amounts required of it; if not, names the first requirement that lacks credit.
+    /// The accounts exist. A hold among `holds` of the same limit grows, and pays from its own accounts.
     pub(super) fn plan_credit(
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
         resolved: &[ResolvedPart],
+        holds: u32,
         credits: &mut Credits,
-    ) -> Result<(), ReserveOutcome> {
+    ) -> Result<(), (usize, CreditShortage)> {
         let mut new_assets: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
@@ -71,11 +75,16 @@ impl Limits {
             if !self.state.limits[part.limit].is_credit() {
                 continue;
             }
+            let &ResolvedPart { limit, amount, position, .. } = part;
+            if let Some(hold) = credits.hold_of(holds, limit) {
+                let (payers, balance) = credits.payers_of(hold);
+                planned.push(Planned { limit, amount, position, payers, balance: Some(balance), hold });
+                continue;
+            }
             match self.payers(command.namespace, part.limit, credits, &mut new_assets) {
                 Some(payers) => {
                     let balance = credits.state.balance(payers.account, payers.asset);
-                    let &ResolvedPart { limit, amount, position, .. } = part;
-                    planned.push(Planned { limit, amount, position, payers, balance });
+                    planned.push(Planned { limit, amount, position, payers, balance, hold: NONE });
                 }
                 // The vault has the maximum number of assets, so no account can have this one.
                 None => {
@@ -94,9 +103,8 @@ impl Limits {
         }
         self.planned = planned;
         let Some(short) = shortest else { return Ok(()) };
-        let refusal = ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short));
         new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
-        Err(refusal)
+        Err(short)
     }
 
     /// The accounts of a limit, if they exist.
@@ -173,7 +181,8 @@ impl Limits {
         self.state.text(slot)?.credit.as_ref().map(Cow::Borrowed)
     }
 
-    fn deny_credit(
+    /// Records that a lease was denied credit.
+    pub(super) fn deny_credit(
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
@@ -263,27 +272,38 @@ impl Limits {
     pub(super) fn take_credit(&mut self, now: UnixMs, command: &Reserve<'_>, slot: u32, credits: &mut Credits) {
         let (mut first, mut last) = (NONE, None);
         for part in &self.planned {
-            let limit = &self.state.limits[part.limit];
-            let Payers { account, revenue, asset } = part.payers;
-            let balance = part.balance.unwrap_or_else(|| credits.balance_slot(account, asset));
-            let hold = Hold {
-                lease: command.lease,
-                amount: part.amount,
-                ends_at: now.plus_ms(limit.hold_ms()),
-                limit: part.limit,
-                account,
-                balance,
-                revenue,
-                namespace: command.namespace,
-                asset,
-                keeps_debt: limit.flags.has(Flags::KEEPS_DEBT),
-                ..Hold::default()
-            };
+            let hold = self.new_hold(now, (command.namespace, command.lease), part, credits);
             let hold = credits.hold(now, hold, &self.state, last);
             first = if last.is_none() { hold } else { first };
             last = Some(hold);
         }
         self.state.leases.set_holds(slot, first);
+    }
+
+    /// The hold of a planned amount.
+    pub(super) fn new_hold(
+        &self,
+        now: UnixMs,
+        (namespace, lease): (NamespaceId, LeaseId),
+        part: &Planned,
+        credits: &mut Credits,
+    ) -> Hold {
+        let limit = &self.state.limits[part.limit];
+        let Payers { account, revenue, asset } = part.payers;
+        Hold {
+            lease,
+            amount: part.amount,
+            ends_at: now.plus_ms(limit.hold_ms()),
+            limit: part.limit,
+            account,
+            balance: part.balance.unwrap_or_else(|| credits.balance_slot(account, asset)),
+            revenue,
+            namespace,
+            asset,
+            keeps_debt: limit.flags.has(Flags::KEEPS_DEBT),
+            charges_timeout: limit.flags.has(Flags::CHARGES_TIMEOUT),
+            ..Hold::default()
+        }
     }
 }
 

@@ -127,17 +127,51 @@ pub struct CreditTerms {
     pub asset: AssetName,
     /// The account that receives the payment.
     pub revenue: AccountName,
+    /// What becomes of a hold that times out.
+    pub on_timeout: OnTimeout,
+}
+
+/// What becomes of a hold whose lease neither completes nor is renewed in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OnTimeout {
+    /// The usage that extensions reported is charged, and the rest returns to its owner.
+    #[default]
+    Release = 1,
+    /// All of it is charged.
+    Charge = 2,
+}
+
+impl OnTimeout {
+    /// All values.
+    pub const ALL: [OnTimeout; 2] = [OnTimeout::Release, OnTimeout::Charge];
+
+    /// The name in definitions.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            OnTimeout::Release => "release",
+            OnTimeout::Charge => "charge",
+        }
+    }
+
+    /// The value with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<OnTimeout> {
+        OnTimeout::ALL.into_iter().find(|value| value.name() == name)
+    }
 }
 
 impl CreditTerms {
     /// Stands for terms that only the template of a limit has.
-    pub(crate) fn of_template(timeout_seconds: u32) -> Option<CreditTerms> {
+    pub(crate) fn of_template(timeout_seconds: u32, on_timeout: OnTimeout) -> Option<CreditTerms> {
         Some(CreditTerms {
             timeout_seconds,
             vault: VaultName::new(VaultName::MAIN).ok()?,
             account: AccountName::new(AccountName::REVENUE).ok()?,
             asset: AssetName::new("template").ok()?,
             revenue: AccountName::new(AccountName::REVENUE).ok()?,
+            on_timeout,
         })
     }
 }

@@ -1,52 +1,523 @@
 //! Extend: take more for a live lease, move its end, and report its usage.
 
-use super::lease::alive_until;
-use super::reserve::RefusedParts;
-use super::{Found, Limits};
-use crate::book::{EXTENSIONS_MAX, Extend, ExtendOutcome, InvalidExtend, InvalidParts, Part};
+use super::derive::{DERIVED_REFUSED, decided_at};
+use super::extended::{Extended, ExtendedPart, ExtensionAnswer, extension_fingerprint};
+use super::hint::NEVER_RETRY_MS;
+use super::lease::Life;
+use super::reserve::{RefusedParts, ResolvedPart};
+use super::slab::NONE;
+use super::{Found, Lease, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, fingerprint};
+use crate::book::{
+    CreditDenial, CreditShortage, Denial, EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend,
+    InvalidParts, Part, REQUIREMENTS_MAX, RequirementSet, Reserve, ReserveOutcome,
+};
 use crate::credits::Credits;
+use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::UnixMs;
 
+/// How long after its reserve a lease can be renewed: 24 hours, so that a forgotten stream ends at some time.
+const RENEW_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+
+/// A live lease while it is extended.
+struct Extending {
+    slot: u32,
+    lease: Lease,
+    life: Life,
+    extended: Extended,
+    /// Ordered by limit.
+    parts: Vec<Reservation>,
+    /// Parallel to `parts`.
+    more: Vec<ExtendedPart>,
+}
+
+impl Extending {
+    fn place(&self, limit: LimitSlot) -> Result<usize, usize> {
+        self.parts.binary_search_by_key(&limit, |part| part.limit)
+    }
+
+    fn bound_end(&self) -> Option<UnixMs> {
+        let bound = Life::of(self.lease.reserved_at, &self.parts, &self.more).bound;
+        (bound != UnixMs::MAX).then_some(bound)
+    }
+}
+
 impl Limits {
-    pub(crate) fn extend(&mut self, now: UnixMs, command: &Extend<'_>, _credits: &mut Credits) -> ExtendOutcome {
+    pub(crate) fn extend(&mut self, now: UnixMs, command: &Extend<'_>, credits: &mut Credits) -> ExtendOutcome {
         if let Err(outcome) = self.check_extend(command) {
             return outcome;
         }
-        let hash = self.index.hash(command.namespace, command.lease);
-        let found = self.find(hash, command.namespace, command.lease);
-        let Some((_, Found::Record(slot))) = found else { return ExtendOutcome::LeaseExpired };
-        let lease = *self.state.leases.get(slot);
-        let mut parts = std::mem::take(&mut self.parts);
-        self.state.leases.parts(&lease, &mut parts);
-        let is_alive = alive_until(lease.reserved_at, &parts) > now;
-        self.parts = parts;
-        if !is_alive {
-            return ExtendOutcome::LeaseExpired;
-        }
-        ExtendOutcome::LimitsExternal
+        let Some(mut extending) = self.extending(now, command) else { return ExtendOutcome::LeaseExpired };
+        let outcome = match self.known_number(now, command, &extending) {
+            Some(outcome) => outcome,
+            None => match command.step {
+                ExtendStep::Whole | ExtendStep::Grow => self.extend_live(now, command, &mut extending, credits),
+                ExtendStep::Return | ExtendStep::ReturnFree => self.give_back(now, command, &mut extending, credits),
+                ExtendStep::Renew => self.stretch(now, command, &mut extending, credits),
+            },
+        };
+        (self.parts, self.extended_parts) = (extending.parts, extending.more);
+        outcome
     }
 
     fn check_extend(&mut self, command: &Extend<'_>) -> Result<(), ExtendOutcome> {
         if command.number == 0 || command.number > EXTENSIONS_MAX {
             return Err(ExtendOutcome::Invalid(InvalidExtend::Number { found: command.number }));
         }
-        self.check_parts(command, command.add, 1, InvalidExtend::Add)?;
-        self.check_parts(command, command.used, 0, InvalidExtend::Used)
+        let mut resolved = std::mem::take(&mut self.resolved_used);
+        let checked = self.resolve_extend(command, command.used, 0, InvalidExtend::Used, &mut resolved);
+        self.resolved_used = resolved;
+        let mut resolved = std::mem::take(&mut self.resolved);
+        let added = self.resolve_extend(command, command.add, 1, InvalidExtend::Add, &mut resolved);
+        self.resolved = resolved;
+        added.and(checked)
     }
 
-    fn check_parts(
-        &mut self,
+    fn resolve_extend(
+        &self,
         command: &Extend<'_>,
         parts: &[Part],
         amount_min: u64,
         invalid: impl Fn(InvalidParts) -> InvalidExtend,
+        resolved: &mut Vec<ResolvedPart>,
     ) -> Result<(), ExtendOutcome> {
-        let mut resolved = std::mem::take(&mut self.resolved);
-        let checked = self.sort_parts(command.namespace, parts, amount_min, &mut resolved);
-        self.resolved = resolved;
+        let checked = self.sort_parts(command.namespace, parts, amount_min, resolved);
         checked.map_err(|refused| match refused {
             RefusedParts::Invalid(why) => ExtendOutcome::Invalid(invalid(why)),
             RefusedParts::Stale { .. } => ExtendOutcome::StaleLimit,
         })
+    }
+
+    /// The lease with its reservations, if it is alive.
+    fn extending(&mut self, now: UnixMs, command: &Extend<'_>) -> Option<Extending> {
+        let hash = self.index.hash(command.namespace, command.lease);
+        let (_, Found::Record(slot)) = self.find(hash, command.namespace, command.lease)? else { return None };
+        let lease = *self.state.leases.get(slot);
+        let mut parts = std::mem::take(&mut self.parts);
+        let mut more = std::mem::take(&mut self.extended_parts);
+        self.state.leases.parts(&lease, &mut parts);
+        self.state.leases.extended_parts(&lease, &mut more);
+        let life = Life::of(lease.reserved_at, &parts, &more);
+        let extended = self.state.leases.extended(&lease).copied();
+        if more.is_empty() {
+            more.extend(parts.iter().map(|part| ExtendedPart::of(part, lease.reserved_at)));
+        }
+        if life.until <= now {
+            (self.parts, self.extended_parts) = (parts, more);
+            return None;
+        }
+        let extended = extended.unwrap_or_else(|| {
+            let hash_of = |part: &Reservation| (self.state.limits[part.limit].key_hash, part.amount);
+            Extended { original: fingerprint(parts.iter().map(hash_of)), ..Extended::default() }
+        });
+        Some(Extending { slot, lease, life, extended, parts, more })
+    }
+
+    /// The fingerprint of the body of an extension. The steps of one have fewer fields.
+    fn body_of(&self, command: &Extend<'_>) -> u64 {
+        let is_whole = command.step == ExtendStep::Whole;
+        let used = if is_whole { command.used } else { &[] };
+        let hashed = |part: &Part| (self.hash_of(command.namespace, part), part.amount);
+        extension_fingerprint(command.add.iter().map(hashed), used.iter().map(hashed), is_whole && command.renew)
+    }
+
+    /// The outcome of a number that was used, is too old or leaves a gap. `None` if the command is to be executed.
+    fn known_number(&self, now: UnixMs, command: &Extend<'_>, extending: &Extending) -> Option<ExtendOutcome> {
+        let Extended { number: last, answer, body, .. } = extending.extended;
+        let expected = last.saturating_add(1);
+        if command.number < last || command.step == ExtendStep::Whole && command.number > expected {
+            return Some(ExtendOutcome::NumberDiffers { expected });
+        }
+        let is_repeated = command.number == last;
+        match command.step {
+            ExtendStep::Whole | ExtendStep::Grow => {
+                if !is_repeated {
+                    return None;
+                }
+                let is_same = self.body_of(command) == body;
+                let repeated = || self.repeated(now, command, extending);
+                Some(if is_same { repeated() } else { ExtendOutcome::NumberReused })
+            }
+            ExtendStep::Return | ExtendStep::ReturnFree => {
+                let is_grown = is_repeated && answer == ExtensionAnswer::Grown;
+                (!is_grown).then(|| ExtendOutcome::Extended(Extension::default()))
+            }
+            ExtendStep::Renew => {
+                let is_over = is_repeated && answer != ExtensionAnswer::Grown;
+                is_over.then(|| self.repeated(now, command, extending))
+            }
+        }
+    }
+
+    /// The answer to the last number, again.
+    fn repeated(&self, now: UnixMs, command: &Extend<'_>, extending: &Extending) -> ExtendOutcome {
+        let Extended { at, ignored, above, limited_by, answer, .. } = extending.extended;
+        let part = self.state.position_of_rank(&wanted(command), limited_by);
+        let denied = |retry_after_ms, never| Denial { retry_after_ms, limited_by: vec![part], never };
+        let short = |why| CreditDenial { requirement: part, retry_after_ms: at.ms_since(now), why };
+        match answer {
+            ExtensionAnswer::Extended => {
+                let ends_at = (at != UnixMs::default()).then_some(at);
+                ExtendOutcome::Extended(Extension { ends_at, ignored, above })
+            }
+            ExtensionAnswer::Grown | ExtensionAnswer::Returned => {
+                ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
+            }
+            ExtensionAnswer::Denied => ExtendOutcome::Denied(denied(at.ms_since(now), false)),
+            ExtensionAnswer::DeniedNever => ExtendOutcome::Denied(denied(NEVER_RETRY_MS, true)),
+            ExtensionAnswer::NoCredit => ExtendOutcome::InsufficientCredit(short(CreditShortage::NotEnough)),
+            ExtensionAnswer::AccountFrozen => ExtendOutcome::InsufficientCredit(short(CreditShortage::Frozen)),
+            ExtensionAnswer::AccountClosed => ExtendOutcome::InsufficientCredit(short(CreditShortage::Closed)),
+        }
+    }
+
+    fn extend_live(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        credits: &mut Credits,
+    ) -> ExtendOutcome {
+        let mut resolved = std::mem::take(&mut self.resolved);
+        self.follow_templates(now, &wanted(command), &mut resolved);
+        for part in &mut resolved {
+            part.is_blocked |= self.is_of_other_kind(extending, part.limit);
+        }
+        let outcome = match self.judge(now, command, extending, &resolved, credits) {
+            Err(refused) => refused,
+            Ok(has_credit) => {
+                extending.more.iter_mut().for_each(|more| more.grown = 0);
+                self.add_parts(now, &resolved, extending);
+                if has_credit {
+                    self.grow_credit(now, command, extending, credits);
+                }
+                extending.extended.body = self.body_of(command);
+                self.stretch(now, command, extending, credits)
+            }
+        };
+        self.resolved = resolved;
+        let is_allowed = matches!(outcome, ExtendOutcome::Extended(_));
+        self.end_derivation(is_allowed, |position| is_decision(&outcome, position));
+        outcome
+    }
+
+    /// Whether the lease has a reservation of this limit from the time when the limit was of another kind.
+    fn is_of_other_kind(&self, extending: &Extending, limit: LimitSlot) -> bool {
+        let (Ok(place), Some(found)) = (extending.place(limit), self.state.limits.get(limit)) else { return false };
+        let kind = match found.part_kind() {
+            PartKind::Credit if self.state.external.parts.credit => PartKind::CreditExternal,
+            kind => kind,
+        };
+        extending.parts[place].kind() != kind
+    }
+
+    /// Decides about what is added. Returns whether credit of this Book is.
+    fn judge(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        resolved: &[ResolvedPart],
+        credits: &mut Credits,
+    ) -> Result<bool, ExtendOutcome> {
+        let wanted = wanted(command);
+        let found = self.refusal(now, &wanted, resolved, credits).map_err(refused)?;
+        let new = resolved.iter().filter(|part| extending.place(part.limit).is_err()).count();
+        let found_limits = extending.parts.len().saturating_add(new);
+        if found_limits > REQUIREMENTS_MAX {
+            return Err(ExtendOutcome::TooManyLimits { found: found_limits });
+        }
+        if let Some(kind) = self.full_quota_of_extension(now, command, found.has_credit) {
+            return Err(ExtendOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS });
+        }
+        if !found.fits {
+            let denial = self.state.denial(now, &wanted, resolved);
+            let answer = if denial.never { ExtensionAnswer::DeniedNever } else { ExtensionAnswer::Denied };
+            let first = denial.limited_by.first().copied().unwrap_or_default();
+            self.deny_extension(now, command, extending, resolved, (answer, first, denial.retry_after_ms));
+            return Err(ExtendOutcome::Denied(denial));
+        }
+        if !found.has_credit {
+            return Ok(false);
+        }
+        match self.plan_credit(now, &wanted, resolved, extending.lease.holds, credits) {
+            Ok(()) => Ok(true),
+            Err((part, why)) => {
+                let denial = CreditDenial { requirement: part, retry_after_ms: super::credit::CREDIT_RETRY_MS, why };
+                let answer = match why {
+                    CreditShortage::Frozen => ExtensionAnswer::AccountFrozen,
+                    CreditShortage::Closed => ExtensionAnswer::AccountClosed,
+                    CreditShortage::UnknownAccount | CreditShortage::NotEnough => ExtensionAnswer::NoCredit,
+                };
+                self.deny_extension(now, command, extending, resolved, (answer, part, denial.retry_after_ms));
+                Err(ExtendOutcome::InsufficientCredit(denial))
+            }
+        }
+    }
+
+    /// The quota that leaves no room for an extension. The growth of a hold is recorded in the journal.
+    fn full_quota_of_extension(&mut self, now: UnixMs, command: &Extend<'_>, has_credit: bool) -> Option<QuotaKind> {
+        if has_credit && !self.state.quotas.has_room_in_journal(command.namespace, now) {
+            return Some(QuotaKind::JournalBytesPerDay);
+        }
+        if self.has_room_for_derived() {
+            return None;
+        }
+        self.derived_now = DERIVED_REFUSED;
+        Some(QuotaKind::DerivedLimits)
+    }
+
+    /// Records a denial: the number stays denied even when it would fit later.
+    fn deny_extension(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        resolved: &[ResolvedPart],
+        (answer, part, retry_after_ms): (ExtensionAnswer, usize, u64),
+    ) {
+        self.note_decision(now, resolved);
+        extending.more.iter_mut().for_each(|more| more.grown = 0);
+        extending.extended = Extended {
+            body: self.body_of(command),
+            at: now.plus_ms(retry_after_ms),
+            number: command.number,
+            ignored: RequirementSet::default(),
+            above: RequirementSet::default(),
+            limited_by: self.state.rank(&wanted(command), part),
+            answer,
+            ..extending.extended
+        };
+        self.store_extended(extending);
+    }
+
+    fn store_extended(&mut self, extending: &Extending) {
+        let parts = (&extending.parts[..], &extending.more[..]);
+        self.state.leases.extend(extending.slot, extending.life, extending.extended, parts);
+    }
+
+    /// Takes what is added of each limit. Credit is only noted here.
+    fn add_parts(&mut self, now: UnixMs, resolved: &[ResolvedPart], extending: &mut Extending) {
+        for part in resolved {
+            let limit = &mut self.state.limits[part.limit];
+            limit.denials = 0;
+            limit.decided = decided_at(now);
+            let place = match extending.place(part.limit) {
+                Ok(place) => {
+                    let (reservation, more) = (&mut extending.parts[place], &mut extending.more[place]);
+                    self.state.add_to_part(now, part.amount, reservation, more);
+                    place
+                }
+                Err(place) => {
+                    let (reservation, more) = self.state.add_part(now, part);
+                    extending.parts.insert(place, reservation);
+                    extending.more.insert(place, more);
+                    place
+                }
+            };
+            extending.more[place].grown = part.amount;
+        }
+    }
+
+    /// Moves the ends, reports the usage and records the extension.
+    fn stretch(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        credits: &mut Credits,
+    ) -> ExtendOutcome {
+        let is_grown = command.step == ExtendStep::Grow;
+        if command.renew && !is_grown {
+            self.renew(now, extending, credits);
+        }
+        let (ignored, above) = if is_grown { Default::default() } else { self.report(command, extending, credits) };
+        let ends_at = extending.bound_end();
+        extending.extended = Extended {
+            at: ends_at.unwrap_or_default(),
+            number: command.number,
+            ignored,
+            above,
+            limited_by: 0,
+            answer: if is_grown { ExtensionAnswer::Grown } else { ExtensionAnswer::Extended },
+            ..extending.extended
+        };
+        self.store_extended(extending);
+        ExtendOutcome::Extended(Extension { ends_at, ignored, above })
+    }
+
+    /// Moves the end of each concurrency and credit reservation to one timeout from now, at most to
+    /// [`RENEW_MS_MAX`] after the reserve, and never back.
+    fn renew(&mut self, now: UnixMs, extending: &mut Extending, credits: &mut Credits) {
+        let Extending { lease, parts, more, .. } = extending;
+        let latest = lease.reserved_at.plus_ms(RENEW_MS_MAX);
+        for (part, more) in parts.iter().zip(more).filter(|(part, _)| part.is_bound()) {
+            let limit = &mut self.state.limits[part.limit];
+            // A limit that was deleted, and perhaps made again as another kind, has no timeout for this reservation.
+            let is_same = limit.phase != Phase::Deleted && limit.is_credit() == part.is_credit();
+            let is_same = is_same && !matches!(limit.part_kind(), PartKind::Rolling | PartKind::Calendar);
+            let timeout_ms = if is_same { limit.hold_ms() } else { part.hold_ms() };
+            let ends_at = more.ends_at.max(now.plus_ms(timeout_ms).min(latest));
+            if ends_at == more.ends_at {
+                continue;
+            }
+            match part.kind() {
+                PartKind::Credit => credits.move_end(lease.holds, part.limit, ends_at),
+                PartKind::Concurrency => {
+                    limit.change(&mut self.state.nodes, more.ends_at, Sums::unsettled(part.amount), Sums::ZERO);
+                    limit.add(&mut self.state.nodes, ends_at, Sums::unsettled(part.amount));
+                }
+                PartKind::CreditExternal | PartKind::Rolling | PartKind::Calendar => {}
+            }
+            more.ends_at = ends_at;
+        }
+    }
+
+    /// Reports the usage. Returns the reports of limits that the lease has not reserved, and those above what it has.
+    fn report(
+        &mut self,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        credits: &mut Credits,
+    ) -> (RequirementSet, RequirementSet) {
+        let (mut ignored, mut above) = (RequirementSet::default(), RequirementSet::default());
+        if command.used.is_empty() {
+            return (ignored, above);
+        }
+        let mut used = std::mem::take(&mut self.resolved_used);
+        // Again, because the extension may have derived limits. It was checked before, so it cannot fail.
+        _ = self.sort_parts(command.namespace, command.used, 0, &mut used);
+        for report in &used {
+            let Ok(place) = extending.place(report.limit) else {
+                ignored.insert(report.position);
+                continue;
+            };
+            let (part, more) = (&extending.parts[place], &mut extending.more[place]);
+            more.used = more.used.max(report.amount);
+            // A concurrency limit has no usage beyond its slots.
+            if part.kind() != PartKind::Concurrency && report.amount > more.total(part) {
+                above.insert(report.position);
+            }
+            if part.kind() == PartKind::Credit {
+                credits.report_used(extending.lease.holds, part.limit, more.used);
+            }
+        }
+        self.resolved_used = used;
+        (ignored, above)
+    }
+
+    /// Returns what the last extension added of credit.
+    fn give_back(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        credits: &mut Credits,
+    ) -> ExtendOutcome {
+        for (part, more) in extending.parts.iter_mut().zip(&mut extending.more) {
+            let grown = std::mem::take(&mut more.grown);
+            if grown == 0 || part.kind() != PartKind::Credit {
+                continue;
+            }
+            *part = part.with(part.amount.saturating_sub(grown), part.hold_seconds());
+            credits.shrink(now, (extending.lease.holds, part.limit), grown, &self.state);
+        }
+        let is_free = command.step == ExtendStep::ReturnFree;
+        let Extended { number, .. } = extending.extended;
+        extending.extended.answer = ExtensionAnswer::Returned;
+        extending.extended.number = if is_free { number.saturating_sub(1) } else { number };
+        if is_free {
+            extending.extended.body = 0;
+        }
+        self.store_extended(extending);
+        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
+    }
+
+    /// Holds the planned credit: existing holds grow, and others are added to the lease.
+    fn grow_credit(&mut self, now: UnixMs, command: &Extend<'_>, extending: &mut Extending, credits: &mut Credits) {
+        for part in &self.planned {
+            if part.hold != NONE {
+                credits.grow(now, part.hold, (part.amount, command.number), &self.state);
+                continue;
+            }
+            let hold = self.new_hold(now, (command.namespace, command.lease), part, credits);
+            let first = credits.hold_more(now, hold, &self.state, (extending.lease.holds, command.number));
+            extending.lease.holds = first;
+        }
+        self.state.leases.set_holds(extending.slot, extending.lease.holds);
+    }
+}
+
+impl State {
+    /// Adds to a reservation of a live lease. Earlier usage of a window or period is settled as it is; slots and credit
+    /// end with the lease, so their reservation grows.
+    fn add_to_part(&mut self, now: UnixMs, amount: u64, part: &mut Reservation, more: &mut ExtendedPart) {
+        match part.kind() {
+            PartKind::Credit | PartKind::CreditExternal => {
+                *part = part.with(part.amount.saturating_add(amount), part.hold_seconds());
+            }
+            PartKind::Concurrency => {
+                let limit = &mut self.limits[part.limit];
+                let sum = part.amount.saturating_add(amount);
+                limit.change(&mut self.nodes, more.ends_at, Sums::unsettled(part.amount), Sums::unsettled(sum));
+                *part = part.with(sum, part.hold_seconds());
+            }
+            PartKind::Rolling | PartKind::Calendar => {
+                if more.ends_at > now {
+                    self.settle_part(part, more.ends_at, part.amount);
+                }
+                more.earlier = more.total(part);
+                more.earlier_ends_at = more.earlier_ends_at.max(more.ends_at);
+                let limit = &mut self.limits[part.limit];
+                let (hold_seconds, ends_at) = limit.hold(now);
+                limit.add(&mut self.nodes, ends_at, Sums::unsettled(amount));
+                more.ends_at = ends_at;
+                *part = part.with(amount, hold_seconds);
+            }
+        }
+    }
+
+    /// Takes a limit that the lease has not reserved yet, as a reserve does.
+    fn add_part(&mut self, now: UnixMs, part: &ResolvedPart) -> (Reservation, ExtendedPart) {
+        let limit = &mut self.limits[part.limit];
+        limit.leases = limit.leases.saturating_add(1);
+        let (hold_seconds, ends_at) = limit.hold(now);
+        let kind = match limit.part_kind() {
+            PartKind::Credit if self.external.parts.credit => PartKind::CreditExternal,
+            kind => kind,
+        };
+        limit.add(&mut self.nodes, ends_at, Sums::unsettled(part.amount));
+        let reservation = Reservation::new(part.limit, kind, hold_seconds, part.amount);
+        (reservation, ExtendedPart { ends_at, ..ExtendedPart::default() })
+    }
+}
+
+/// What an extension adds, as the requirements of a reserve, which the same rules decide about.
+fn wanted<'a>(command: &Extend<'a>) -> Reserve<'a> {
+    Reserve { namespace: command.namespace, lease: command.lease, job: None, requirements: command.add }
+}
+
+/// Whether an extension with this outcome decided about the limit of `add` at `position`.
+fn is_decision(outcome: &ExtendOutcome, position: usize) -> bool {
+    match outcome {
+        ExtendOutcome::Extended(_) | ExtendOutcome::Denied(_) | ExtendOutcome::InsufficientCredit(_) => true,
+        ExtendOutcome::LimitDecreasing { part, .. } => *part == position,
+        _ => false,
+    }
+}
+
+/// A refusal by name of the same requirements.
+fn refused(refusal: ReserveOutcome) -> ExtendOutcome {
+    match refusal {
+        ReserveOutcome::UnknownLimit { requirement: part } => ExtendOutcome::UnknownLimit { part },
+        ReserveOutcome::LimitDecreasing { requirement: part, retry_after_ms } => {
+            ExtendOutcome::LimitDecreasing { part, retry_after_ms }
+        }
+        ReserveOutcome::LimitPaused { requirement: part, retry_after_ms } => {
+            ExtendOutcome::LimitPaused { part, retry_after_ms }
+        }
+        ReserveOutcome::AccountNotFound { requirement: part, retry_after_ms } => {
+            ExtendOutcome::AccountNotFound { part, retry_after_ms }
+        }
+        _ => ExtendOutcome::LimitsExternal,
     }
 }

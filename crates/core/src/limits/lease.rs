@@ -1,6 +1,8 @@
 //! Records of leases that are not resolved: reservations and the time of deletion.
 
 use super::buckets::{Bucket, Buckets};
+use super::extended::{Extended, ExtendedLeases, ExtendedPart};
+use super::live_count::LiveCount;
 use super::slab::{NONE, Record, Slab};
 use super::table::LimitSlot;
 use crate::book::NamespaceId;
@@ -93,6 +95,11 @@ impl Reservation {
         self.hold & SECONDS
     }
 
+    /// The same with another amount and hold.
+    pub(crate) fn with(self, amount: u64, hold_seconds: u32) -> Reservation {
+        Reservation { hold: self.hold & !SECONDS | hold_seconds & SECONDS, amount, ..self }
+    }
+
     pub(crate) fn hold_ms(&self) -> u64 {
         seconds_to_ms(self.hold_seconds())
     }
@@ -117,6 +124,8 @@ pub(crate) struct Lease {
     more: u32,
     /// The slot of its first credit hold.
     pub(crate) holds: u32,
+    /// The slot of its record among the extended leases.
+    pub(crate) extended: u32,
     pub(crate) namespace: NamespaceId,
     count: u8,
     /// Whether it has an entry in the table of jobs.
@@ -154,8 +163,10 @@ impl Record for More {
 pub(crate) struct Leases {
     leases: Slab<Lease>,
     more: Slab<More>,
+    extended: ExtendedLeases,
     buckets: Buckets,
     len: u32,
+    live: LiveCount,
 }
 
 /// The second after the end of an uncompleted lease. Its record is deleted one retention later. The retention is not
@@ -177,12 +188,13 @@ impl Leases {
         self.leases.get(slot)
     }
 
-    /// Adds a lease, the last of whose reservations expires at `ends_at`. `parts` are ordered by limit.
+    /// Adds a lease with its times: when it was reserved, when the last reservation ends, and when it runs out; see
+    /// [`Life`]. `parts` are ordered by limit.
     pub(crate) fn insert(
         &mut self,
         namespace: NamespaceId,
         lease: LeaseId,
-        (reserved_at, ends_at): (UnixMs, UnixMs),
+        (reserved_at, last, until): (UnixMs, UnixMs, UnixMs),
         parts: &[Reservation],
     ) -> u32 {
         let mut record = Lease {
@@ -192,6 +204,7 @@ impl Leases {
             next: NONE,
             more: NONE,
             holds: NONE,
+            extended: NONE,
             namespace,
             count: parts.len() as u8,
             has_job: false,
@@ -204,31 +217,31 @@ impl Leases {
             more.parts[..chunk.len()].copy_from_slice(chunk);
             record.more = self.more.insert(more);
         }
-        let second = end_second(lease, ends_at);
         self.len = self.len.saturating_add(1);
-        self.link(second, record)
+        self.live.add(reserved_at, until);
+        let slot = self.leases.insert(record);
+        self.link(end_second(lease, last), slot);
+        slot
     }
 
-    fn link(&mut self, second: u64, mut record: Lease) -> u32 {
+    /// Appends a lease to the bucket of a second.
+    fn link(&mut self, second: u64, slot: u32) {
+        let mut prev = NONE;
         match self.buckets.get_mut(second) {
             Some(bucket) => {
-                record.prev = bucket.last;
-                let slot = self.leases.insert(record);
-                self.leases.get_mut(bucket.last).next = slot;
+                prev = bucket.last;
+                self.leases.get_mut(prev).next = slot;
                 bucket.last = slot;
-                slot
             }
-            None => {
-                let slot = self.leases.insert(record);
-                self.buckets.insert(second, Bucket { first: slot, last: slot });
-                slot
-            }
+            None => self.buckets.insert(second, Bucket { first: slot, last: slot }),
         }
+        let record = self.leases.get_mut(slot);
+        (record.prev, record.next) = (prev, NONE);
     }
 
-    /// Removes a lease. `ends_at` is when the last of its reservations expires.
-    pub(crate) fn remove(&mut self, slot: u32, ends_at: UnixMs) {
-        let &Lease { id, prev, next, mut more, .. } = self.leases.get(slot);
+    /// Takes a lease out of its bucket.
+    fn unlink(&mut self, slot: u32, second: u64) {
+        let &Lease { prev, next, .. } = self.leases.get(slot);
         if prev != NONE {
             self.leases.get_mut(prev).next = next;
         }
@@ -236,7 +249,79 @@ impl Leases {
             self.leases.get_mut(next).prev = prev;
         }
         if prev == NONE || next == NONE {
-            self.move_ends(end_second(id, ends_at), prev, next);
+            self.move_ends(second, prev, next);
+        }
+    }
+
+    /// Replaces the reservations of a lease by extended ones, ordered by limit. `before` are its ends until now.
+    pub(crate) fn extend(
+        &mut self,
+        slot: u32,
+        before: Life,
+        extended: Extended,
+        (parts, more): (&[Reservation], &[ExtendedPart]),
+    ) {
+        let &Lease { id, reserved_at, extended: old, .. } = self.leases.get(slot);
+        let after = Life::of(reserved_at, parts, more);
+        self.store_parts(slot, parts);
+        self.leases.get_mut(slot).extended = self.extended.store(old, extended, more);
+        self.live.remove(reserved_at, before.until);
+        self.live.add(reserved_at, after.until);
+        let (from, to) = (end_second(id, before.last), end_second(id, after.last));
+        if from != to {
+            self.unlink(slot, from);
+            self.link(to, slot);
+        }
+    }
+
+    /// Writes the reservations of a lease, which has at most as many now.
+    fn store_parts(&mut self, slot: u32, parts: &[Reservation]) {
+        let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
+        let lease = self.leases.get_mut(slot);
+        lease.count = parts.len() as u8;
+        lease.parts[..inline.len()].copy_from_slice(inline);
+        let (mut more, mut last) = (lease.more, NONE);
+        for chunk in rest.chunks(PARTS_MORE) {
+            if more == NONE {
+                more = self.more.insert(More { next: NONE, ..More::default() });
+                match last {
+                    NONE => self.leases.get_mut(slot).more = more,
+                    last => self.more.get_mut(last).next = more,
+                }
+            }
+            let record = self.more.get_mut(more);
+            record.parts[..chunk.len()].copy_from_slice(chunk);
+            last = more;
+            more = record.next;
+        }
+    }
+
+    /// The record of an extended lease.
+    pub(crate) fn extended(&self, lease: &Lease) -> Option<&Extended> {
+        (lease.extended != NONE).then(|| self.extended.get(lease.extended))
+    }
+
+    /// Reads the extended parts of a lease into `parts`, parallel to its reservations; none if it was never extended.
+    #[inline]
+    pub(crate) fn extended_parts(&self, lease: &Lease, parts: &mut Vec<ExtendedPart>) {
+        parts.clear();
+        if lease.extended != NONE {
+            self.extended.parts(lease.extended, usize::from(lease.count), parts);
+        }
+    }
+
+    /// The number of leases that have not run out at `now`, to the second.
+    pub(crate) fn live_at(&self, now: UnixMs) -> usize {
+        self.live.at(now)
+    }
+
+    /// Removes a lease with these ends.
+    pub(crate) fn remove(&mut self, slot: u32, life: Life) {
+        let &Lease { id, reserved_at, extended, mut more, .. } = self.leases.get(slot);
+        self.unlink(slot, end_second(id, life.last));
+        self.live.remove(reserved_at, life.until);
+        if extended != NONE {
+            self.extended.remove(extended);
         }
         while more != NONE {
             let next = self.more.get(more).next;
@@ -290,7 +375,14 @@ impl Leases {
 
     /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Leases {
-        Leases { leases: self.leases.share(), more: self.more.share(), buckets: self.buckets.clone(), len: self.len }
+        Leases {
+            leases: self.leases.share(),
+            more: self.more.share(),
+            extended: self.extended.share(),
+            buckets: self.buckets.clone(),
+            len: self.len,
+            live: LiveCount::default(),
+        }
     }
 
     /// All leases, in the order of deletion.
@@ -306,16 +398,41 @@ impl Leases {
     }
 }
 
-/// When the first and the last of `parts` expire.
-pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
-    let ends = parts.iter().map(|part| part.ends_at(reserved_at));
-    ends.fold((UnixMs::MAX, reserved_at), |(first, last), end| (end.min(first), end.max(last)))
+/// The ends of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// The first end of a reservation.
+    pub(crate) first: UnixMs,
+    /// The last end of a reservation.
+    pub(crate) last: UnixMs,
+    /// The first end of a concurrency or credit reservation; `UnixMs::MAX` without any.
+    pub(crate) bound: UnixMs,
+    /// When the lease runs out: with `bound`, or without any with `last`.
+    pub(crate) until: UnixMs,
 }
 
-/// When a lease runs out: with the first of its concurrency and credit reservations, without any with the last of all.
-pub(crate) fn alive_until(reserved_at: UnixMs, parts: &[Reservation]) -> UnixMs {
-    let bound = parts.iter().filter(|part| part.is_bound()).map(|part| part.ends_at(reserved_at)).min();
-    bound.unwrap_or_else(|| ends(reserved_at, parts).1)
+impl Life {
+    /// The ends of `parts`. `more` is parallel to them, or empty if the lease was never extended.
+    #[inline]
+    pub(crate) fn of(reserved_at: UnixMs, parts: &[Reservation], more: &[ExtendedPart]) -> Life {
+        let mut life = Life { first: UnixMs::MAX, last: reserved_at, bound: UnixMs::MAX, until: UnixMs::MAX };
+        for (place, part) in parts.iter().enumerate() {
+            let (end, last) = match more.get(place) {
+                Some(more) => (more.ends_at, more.ends_at.max(more.earlier_ends_at)),
+                None => {
+                    let end = part.ends_at(reserved_at);
+                    (end, end)
+                }
+            };
+            life.first = life.first.min(end);
+            life.last = life.last.max(last);
+            if part.is_bound() {
+                life.bound = life.bound.min(end);
+            }
+        }
+        life.until = if life.bound == UnixMs::MAX { life.last } else { life.bound };
+        life
+    }
 }
 
 /// Whether the record of an uncompleted lease is due for deletion.

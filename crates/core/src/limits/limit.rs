@@ -1,7 +1,7 @@
 //! The part of a limit that decisions read, in two cache lines.
 
 use super::calendar::Calendar;
-use super::definition::{CreditTerms, Kind, Overage, Period};
+use super::definition::{CreditTerms, Kind, OnTimeout, Overage, Period};
 use super::lease::PartKind;
 use super::templates::TemplateId;
 use super::timeline::{Nodes, Sums, Timeline};
@@ -137,6 +137,8 @@ impl Flags {
     pub(crate) const SHADOW: Flags = Flags(1 << 2);
     /// It has an entry in the table of debts.
     pub(crate) const IN_DEBT: Flags = Flags(1 << 3);
+    /// A hold that times out is charged in full.
+    pub(crate) const CHARGES_TIMEOUT: Flags = Flags(1 << 4);
 
     pub(crate) fn has(self, flag: Flags) -> bool {
         self.0 & flag.0 != 0
@@ -264,6 +266,10 @@ impl Limit {
         self.kind.is(PartKind::Credit)
     }
 
+    pub(crate) fn is_concurrency(&self) -> bool {
+        self.kind.is(PartKind::Concurrency)
+    }
+
     /// Whether other namespaces may reserve it.
     pub(crate) fn is_shared(&self) -> bool {
         self.flags.has(Flags::SHARED)
@@ -306,6 +312,10 @@ impl Limit {
 
     pub(crate) fn overage(&self) -> Overage {
         if self.flags.has(Flags::KEEPS_DEBT) { Overage::Debt } else { Overage::Deny }
+    }
+
+    pub(crate) fn on_timeout(&self) -> OnTimeout {
+        if self.flags.has(Flags::CHARGES_TIMEOUT) { OnTimeout::Charge } else { OnTimeout::Release }
     }
 
     /// Whether the sweep frees it at some time.

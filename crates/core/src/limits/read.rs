@@ -2,9 +2,10 @@
 
 use std::ops::Bound;
 
-use super::lease::{PartKind, ends, is_forgotten};
+use super::lease::{Life, PartKind, is_forgotten};
 use super::{
-    CreditTerms, Definition, Ending, Found, KindTag, LimitSlot, LimitView, Limits, Pause, Phase, State, TIME_MAX,
+    CreditTerms, Definition, Ending, ExtendedPart, Found, KindTag, LimitSlot, LimitView, Limits, Pause, Phase, State,
+    TIME_MAX,
 };
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
@@ -111,18 +112,24 @@ pub struct LimitInfo {
 pub struct LeaseInfo {
     /// When it was allowed; `None` if it was not.
     pub reserved_at: Option<UnixMs>,
-    /// The reservations, ordered by slot. Empty once the lease is denied or completed.
+    /// The reservations with those of its extensions, ordered by slot. Empty once the lease is denied or completed.
     pub requirements: Vec<(LimitId, u64)>,
     /// The state of the lease.
     pub state: LeaseState,
     /// The job of its first reserve.
     pub job: Option<JobId>,
+    /// The number of its last extension; 0 before the first, and once it is completed.
+    pub extensions: u32,
+    /// The usage that extensions reported, ordered by slot; only amounts above 0.
+    pub used: Vec<(LimitId, u64)>,
+    /// When the first of its concurrency and credit reservations ends, if it has any.
+    pub ends_at: Option<UnixMs>,
 }
 
 /// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// All reservations are held.
+    /// All reservations are held. An extended lease is live as long as it can be extended.
     Live,
     /// At least one reservation expired before the lease completed.
     Expired,
@@ -158,7 +165,8 @@ impl State {
         if limit.template().is_none() {
             return self.definition(slot);
         }
-        let terms = if limit.is_credit() { Some(CreditTerms::of_template(limit.hold_seconds())?) } else { None };
+        let terms = || CreditTerms::of_template(limit.hold_seconds(), limit.on_timeout());
+        let terms = if limit.is_credit() { Some(terms()?) } else { None };
         let definition = Definition::new(self.key(slot)?, limit.kind(terms.as_ref()), capacity);
         let (shared, enforce) = (limit.is_shared(), !limit.is_shadow());
         Some(Definition { overage: limit.overage(), shared, enforce, ..definition })
@@ -272,16 +280,30 @@ impl Limits {
         match found {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);
-                let mut parts = Vec::new();
+                let (mut parts, mut more) = (Vec::new(), Vec::new());
                 self.state.leases.parts(record, &mut parts);
-                let (first_end, last_end) = ends(record.reserved_at, &parts);
-                if is_forgotten(lease, last_end, retention_ms, now) {
+                self.state.leases.extended_parts(record, &mut more);
+                let life = Life::of(record.reserved_at, &parts, &more);
+                if is_forgotten(lease, life.last, retention_ms, now) {
                     return None;
                 }
-                let state = if first_end <= now { LeaseState::Expired } else { LeaseState::Live };
+                let extended = self.state.leases.extended(record);
+                let until = if extended.is_some() { life.until } else { life.first };
                 let id_of = |slot| self.state.limits.id(slot);
-                let requirements = parts.iter().map(|part| (id_of(part.limit), part.amount)).collect();
-                Some(LeaseInfo { reserved_at: Some(record.reserved_at), requirements, state, job })
+                let total = |place: usize, amount: u64| {
+                    amount.saturating_add(more.get(place).map_or(0, |more: &ExtendedPart| more.earlier))
+                };
+                let requirements = parts.iter().enumerate();
+                let used = parts.iter().zip(&more).filter(|(_, more)| more.used > 0);
+                Some(LeaseInfo {
+                    reserved_at: Some(record.reserved_at),
+                    requirements: requirements.map(|(at, part)| (id_of(part.limit), total(at, part.amount))).collect(),
+                    state: if until <= now { LeaseState::Expired } else { LeaseState::Live },
+                    job,
+                    extensions: extended.map_or(0, |extended| extended.number),
+                    used: used.map(|(part, more)| (id_of(part.limit), more.used)).collect(),
+                    ends_at: (life.bound != UnixMs::MAX).then_some(life.bound),
+                })
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
@@ -298,7 +320,15 @@ impl Limits {
                     | Ending::AccountClosed
                     | Ending::Released => (None, LeaseState::Denied),
                 };
-                Some(LeaseInfo { reserved_at, requirements: Vec::new(), state, job })
+                Some(LeaseInfo {
+                    reserved_at,
+                    requirements: Vec::new(),
+                    state,
+                    job,
+                    extensions: 0,
+                    used: Vec::new(),
+                    ends_at: None,
+                })
             }
         }
     }

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use super::derive::{DERIVED_REFUSED, decided_at};
 use super::hint::NEVER_RETRY_MS;
-use super::lease::ends;
+use super::lease::Life;
+use super::slab::NONE;
 use super::{
-    Ending, Found, Hash, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone, fingerprint, key_hash,
+    Ending, Extended, Found, Hash, Lease, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone,
+    fingerprint, key_hash,
 };
 use crate::book::{
     Denial, ForeignLimit, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, RequirementSet, Reserve,
@@ -25,6 +27,13 @@ pub(crate) struct ResolvedPart {
     pub(crate) position: usize,
     /// The limit still has reservations of another kind than its template.
     pub(crate) is_blocked: bool,
+}
+
+/// Whether requirements that nothing refuses by name fit.
+pub(super) struct Fit {
+    pub(super) fits: bool,
+    /// Whether credit that this Book holds is among them.
+    pub(super) has_credit: bool,
 }
 
 /// Stands for every key that names no limit. No limit has this slot.
@@ -182,6 +191,42 @@ impl Limits {
         resolved: &[ResolvedPart],
         credits: &mut Credits,
     ) -> ReserveOutcome {
+        let Fit { fits, has_credit } = match self.refusal(now, command, resolved, credits) {
+            Ok(fit) => fit,
+            Err(refusal) => return refusal,
+        };
+        let namespace = command.namespace;
+        if self.state.remembered() >= self.state.config.leases_max as usize {
+            return ReserveOutcome::Overloaded;
+        }
+        if let Some(kind) = self.full_quota(now, namespace, has_credit) {
+            if kind == QuotaKind::DerivedLimits {
+                self.derived_now = DERIVED_REFUSED;
+            }
+            return ReserveOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS };
+        }
+        if !fits {
+            return ReserveOutcome::Denied(self.deny(now, command, resolved));
+        }
+        if has_credit && let Err(short) = self.plan_credit(now, command, resolved, NONE, credits) {
+            return ReserveOutcome::InsufficientCredit(self.deny_credit(now, command, resolved, short));
+        }
+        let (slot, would_deny) = self.take(now, command, hash, resolved);
+        if has_credit {
+            self.take_credit(now, command, slot, credits);
+        }
+        ReserveOutcome::Created { reserved_at: now, would_deny }
+    }
+
+    /// Refuses what is refused by name, without a record. Else tells whether the amounts fit.
+    #[inline]
+    pub(super) fn refusal(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        resolved: &[ResolvedPart],
+        credits: &Credits,
+    ) -> Result<Fit, ReserveOutcome> {
         let namespace = command.namespace;
         let is_here = !self.state.external.parts.credit;
         let mut is_refused = false;
@@ -204,35 +249,16 @@ impl Limits {
         is_refused |=
             !self.state.pauses.is_empty() && resolved.iter().any(|part| self.state.is_paused(part.limit, now));
         if is_refused {
-            return self.refuse_by_name(now, command, resolved);
+            return Err(self.refuse_by_name(now, command, resolved));
         }
         if has_credit && let Some(refusal) = self.missing_account(command, resolved, credits) {
-            return refusal;
+            return Err(refusal);
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
         if self.state.external.parts.limits && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit()) {
-            return ReserveOutcome::LimitsExternal;
+            return Err(ReserveOutcome::LimitsExternal);
         }
-        if self.state.remembered() >= self.state.config.leases_max as usize {
-            return ReserveOutcome::Overloaded;
-        }
-        if let Some(kind) = self.full_quota(now, namespace, has_credit) {
-            if kind == QuotaKind::DerivedLimits {
-                self.derived_now = DERIVED_REFUSED;
-            }
-            return ReserveOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS };
-        }
-        if !fits {
-            return ReserveOutcome::Denied(self.deny(now, command, resolved));
-        }
-        if has_credit && let Err(refusal) = self.plan_credit(now, command, resolved, credits) {
-            return refusal;
-        }
-        let (slot, would_deny) = self.take(now, command, hash, resolved);
-        if has_credit {
-            self.take_credit(now, command, slot, credits);
-        }
-        ReserveOutcome::Created { reserved_at: now, would_deny }
+        Ok(Fit { fits, has_credit })
     }
 
     /// The quota that leaves no room for another lease. A hold of credit is recorded in the journal.
@@ -257,13 +283,15 @@ impl Limits {
     ) -> ReserveOutcome {
         match found {
             Found::Record(slot) => {
-                let lease = self.state.leases.get(slot);
+                let lease = *self.state.leases.get(slot);
                 let mut parts = std::mem::take(&mut self.parts);
-                self.state.leases.parts(lease, &mut parts);
+                self.state.leases.parts(&lease, &mut parts);
                 let reserved_at = lease.reserved_at;
-                let outcome = if !is_same(&parts, resolved) {
+                let outcome = if let Some(extended) = self.state.leases.extended(&lease).copied() {
+                    self.reserve_extended(now, &lease, &extended, command, &parts, resolved)
+                } else if !is_same(&parts, resolved) {
                     ReserveOutcome::ExistsWithOtherRequirements
-                } else if ends(reserved_at, &parts).0 <= now {
+                } else if Life::of(reserved_at, &parts, &[]).first <= now {
                     ReserveOutcome::LeaseExpired
                 } else {
                     ReserveOutcome::Exists { reserved_at, would_deny: would_deny(&parts, resolved) }
@@ -294,6 +322,29 @@ impl Limits {
                     }),
                 }
             }
+        }
+    }
+
+    /// The answer for an extended lease, by the requirements of its first reserve.
+    fn reserve_extended(
+        &mut self,
+        now: UnixMs,
+        lease: &Lease,
+        extended: &Extended,
+        command: &Reserve<'_>,
+        parts: &[Reservation],
+        resolved: &[ResolvedPart],
+    ) -> ReserveOutcome {
+        let mut more = std::mem::take(&mut self.extended_parts);
+        self.state.leases.extended_parts(lease, &mut more);
+        let life = Life::of(lease.reserved_at, parts, &more);
+        self.extended_parts = more;
+        if extended.original != self.fingerprint_of(command) {
+            ReserveOutcome::ExistsWithOtherRequirements
+        } else if life.until <= now {
+            ReserveOutcome::LeaseExpired
+        } else {
+            ReserveOutcome::Exists { reserved_at: lease.reserved_at, would_deny: would_deny(parts, resolved) }
         }
     }
 
@@ -337,7 +388,7 @@ impl Limits {
     ) -> (u32, RequirementSet) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
-        let (mut would_deny, mut last_end) = (RequirementSet::default(), now);
+        let (mut would_deny, mut last_end, mut bound) = (RequirementSet::default(), now, UnixMs::MAX);
         let decided = decided_at(now);
         let State { limits, nodes, external, .. } = &mut self.state;
         let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
@@ -348,7 +399,8 @@ impl Limits {
             limit.leases = limit.leases.saturating_add(1);
             if limit.is_credit() {
                 parts.push(Reservation::new(part.limit, credit, limit.hold_seconds(), part.amount));
-                last_end = last_end.max(now.plus_ms(limit.hold_ms()));
+                let ends_at = now.plus_ms(limit.hold_ms());
+                (last_end, bound) = (last_end.max(ends_at), bound.min(ends_at));
                 continue;
             }
             let is_above = limit.is_shadow() && part.amount > limit.available();
@@ -357,10 +409,14 @@ impl Limits {
             }
             let (hold, ends_at) = limit.hold(now);
             last_end = last_end.max(ends_at);
+            if limit.is_concurrency() {
+                bound = bound.min(ends_at);
+            }
             limit.add(nodes, ends_at, Sums::unsettled(part.amount));
             parts.push(Reservation::held(part.limit, hold, part.amount).with_would_deny(is_above));
         }
-        let slot = self.add_lease(command.namespace, command.lease, hash, (now, last_end), &parts);
+        let until = if bound == UnixMs::MAX { last_end } else { bound };
+        let slot = self.add_lease(command.namespace, command.lease, hash, (now, last_end, until), &parts);
         if self.keep_job(command) {
             self.state.leases.set_has_job(slot);
         }
@@ -482,11 +538,14 @@ fn is_same(parts: &[Reservation], resolved: &[ResolvedPart]) -> bool {
         && parts.iter().zip(resolved).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
 }
 
-/// The requirements of a lease that a shadow limit would have denied. Both are ordered by limit.
+/// The requirements of a lease that a shadow limit would have denied.
 fn would_deny(parts: &[Reservation], resolved: &[ResolvedPart]) -> RequirementSet {
     let mut set = RequirementSet::default();
-    for (_, want) in parts.iter().zip(resolved).filter(|(part, _)| part.would_deny()) {
-        set.insert(want.position);
+    for part in parts.iter().filter(|part| part.would_deny()) {
+        // An extended lease has more limits than its reserve.
+        if let Some(want) = resolved.iter().find(|want| want.limit == part.limit) {
+            set.insert(want.position);
+        }
     }
     set
 }

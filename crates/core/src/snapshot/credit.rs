@@ -6,7 +6,7 @@ use crate::credits::{ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, O
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
-use crate::limits::{LimitSlot, PartKind, Reservation};
+use crate::limits::{ExtendedPart, LimitSlot, PartKind, Reservation};
 use crate::wire::{Bytes, Malformed, Put};
 
 pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
@@ -102,7 +102,9 @@ pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
     out.put_u32(hold.account);
     out.put_u16(hold.asset.0);
     out.put_u32(hold.revenue);
+    out.put_u64(hold.used);
     out.put_u8(hold.keeps_debt.into());
+    out.put_u8(hold.charges_timeout.into());
     out.put_u8(hold.is_released.into());
 }
 
@@ -114,6 +116,7 @@ pub(super) struct HoldsRead {
     last_second: u64,
     last_released: Option<(u32, LimitSlot)>,
     parts: Vec<Reservation>,
+    more: Vec<ExtendedPart>,
 }
 
 impl HoldsRead {
@@ -126,9 +129,12 @@ impl HoldsRead {
         };
         let record = *book.limits.state.leases.get(slot);
         book.limits.state.leases.parts(&record, &mut self.parts);
-        let is_meant = |part: &&Reservation| part.limit == limit && part.kind() == PartKind::Credit;
-        let part = self.parts.iter().find(is_meant);
-        let part = part.ok_or(Malformed("a hold is of nothing that its lease took"))?;
+        book.limits.state.leases.extended_parts(&record, &mut self.more);
+        let is_meant = |part: &Reservation| part.limit == limit && part.kind() == PartKind::Credit;
+        let place = self.parts.iter().position(is_meant);
+        let place = place.ok_or(Malformed("a hold is of nothing that its lease took"))?;
+        let (part, more) = (&self.parts[place], self.more.get(place).copied());
+        let more = more.unwrap_or_else(|| ExtendedPart::of(part, record.reserved_at));
         let (account, asset, revenue) = (input.u32()?, AssetId(input.u16()?), input.u32()?);
         let state = &book.credits.state;
         if account >= state.accounts.used() || revenue >= state.accounts.used() {
@@ -140,14 +146,16 @@ impl HoldsRead {
         let hold = Hold {
             lease,
             amount: part.amount,
-            ends_at: part.ends_at(record.reserved_at),
+            ends_at: more.ends_at,
             limit,
             account,
             balance: balance.ok_or(Malformed("a hold is of no balance"))?,
             revenue,
             namespace,
             asset,
+            used: input.u64()?,
             keeps_debt: input.bool()?,
+            charges_timeout: input.bool()?,
             is_released: input.bool()?,
             sibling: NONE,
             ..Hold::default()
@@ -155,9 +163,14 @@ impl HoldsRead {
         if payer != payee || vault != Some(namespace) {
             return Err(Malformed("a hold is in two vaults, or in another namespace"));
         }
-        let room = u64::MAX.saturating_sub(state.balances.get(hold.balance).held.sums().total());
-        // An expired hold is kept for its lease and holds nothing.
-        if hold.ends_at > book.limits.state.now() && hold.amount > room {
+        if !hold.is_released && hold.used != more.used {
+            return Err(Malformed("a hold has other usage than its lease"));
+        }
+        let balance = state.balances.get(hold.balance);
+        let room = u64::MAX.saturating_sub(balance.held.sums().total()).saturating_sub(balance.due);
+        // An expired hold is kept for its lease and holds only what its timeout will charge.
+        let held = if hold.ends_at > book.limits.state.now() { hold.amount } else { hold.due() };
+        if held > room {
             return Err(Malformed("more is held than can be counted"));
         }
         self.check_order(book, slot, &hold)?;

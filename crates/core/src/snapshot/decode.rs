@@ -3,6 +3,7 @@
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
 use super::clients::{read_recent, read_retired, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
+use super::extended::read_extended;
 use super::keys::read_key;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
@@ -14,8 +15,8 @@ use crate::book::{Book, REQUIREMENTS_MAX};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
-    Ending, LIMITS_MAX, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Text, Tombstone,
-    decided_at, end_second, ends,
+    Ending, ExtendedPart, LIMITS_MAX, Life, Limit, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Text,
+    Tombstone, decided_at, end_second,
 };
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
@@ -39,6 +40,7 @@ pub struct Restore {
     last_quota: Option<QuotaRecord>,
     last_template: Option<TemplatePlace>,
     parts: Vec<Reservation>,
+    more: Vec<ExtendedPart>,
 }
 
 impl Restore {
@@ -62,6 +64,7 @@ impl Restore {
             last_quota: None,
             last_template: None,
             parts: Vec::new(),
+            more: Vec::new(),
         }
     }
 
@@ -224,19 +227,23 @@ impl Restore {
     }
 
     fn lease(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-        let LeaseRecord { namespace, lease, reserved_at } = LeaseRecord::read(input, &mut self.parts)?;
+        let (record, is_extended) = LeaseRecord::read(input, &mut self.parts)?;
+        let LeaseRecord { namespace, lease, reserved_at } = record;
+        self.more.clear();
+        let extended =
+            if is_extended { Some(read_extended(input, reserved_at, &self.parts, &mut self.more)?) } else { None };
         let now = limits.state.now();
         if self.parts.is_empty() || self.parts.len() > REQUIREMENTS_MAX || reserved_at > now {
             return Err(Malformed("a lease holds nothing, too much, or comes from the future"));
         }
-        let (_, ends_at) = ends(reserved_at, &self.parts);
-        let second = end_second(lease, ends_at);
+        let life = Life::of(reserved_at, &self.parts, &self.more);
+        let second = end_second(lease, life.last);
         if second < self.last_second || limits.is_remembered(namespace, lease) {
             return Err(Malformed("leases are doubled or out of order"));
         }
         self.last_second = second;
-        for part in &self.parts {
-            let ends_at = part.ends_at(reserved_at);
+        for (place, part) in self.parts.iter().enumerate() {
+            let ends_at = self.more.get(place).map_or_else(|| part.ends_at(reserved_at), |more| more.ends_at);
             let limit = limits.state.limits.get(part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
             // A limit may have been shared when the lease took it. Credit never is.
@@ -257,7 +264,7 @@ impl Restore {
         room(limits)?;
         limits.link_parts(&self.parts);
         let hash = limits.hash(namespace, lease);
-        limits.add_lease(namespace, lease, hash, (reserved_at, ends_at), &self.parts);
+        limits.restore_lease((namespace, lease), hash, reserved_at, (&self.parts, extended, &self.more));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
+use super::extended::put_extended;
 use super::keys::put_key;
 use super::quotas::QuotaRecord;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_pause, put_tombstone};
@@ -13,7 +14,7 @@ use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{Lease, LimitSlot, Pause, Reservation, State, Tombstone};
+use crate::limits::{ExtendedPart, Lease, LimitSlot, Pause, Reservation, State, Tombstone};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -70,6 +71,7 @@ impl Frozen {
             templates: Box::new(all_templates(&self.state)),
             pauses: Box::new(self.state.pauses.iter()),
             parts: Vec::new(),
+            more: Vec::new(),
         }
     }
 }
@@ -95,6 +97,7 @@ pub struct Encoded<'a> {
     templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
     pauses: Box<dyn Iterator<Item = (LimitSlot, &'a Pause)> + Send + 'a>,
     parts: Vec<Reservation>,
+    more: Vec<ExtendedPart>,
 }
 
 impl Iterator for Encoded<'_> {
@@ -290,7 +293,12 @@ impl Encoded<'_> {
             let Some(lease) = self.leases.next() else { return };
             self.state.leases.parts(lease, &mut self.parts);
             let record = LeaseRecord { namespace: lease.namespace, lease: lease.id, reserved_at: lease.reserved_at };
-            record.put(block, &self.parts);
+            let extended = self.state.leases.extended(lease);
+            record.put(block, &self.parts, extended.is_some());
+            if let Some(extended) = extended {
+                self.state.leases.extended_parts(lease, &mut self.more);
+                put_extended(block, extended, &self.more);
+            }
         }
     }
 }

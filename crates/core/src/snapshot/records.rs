@@ -153,9 +153,8 @@ fn read_limit(input: &mut Bytes<'_>, is_derived: bool) -> Result<SlotRecord, Mal
     definition.validate().map_err(|_| Malformed("a definition is out of bounds"))?;
     let is_bare = definition.unit.is_empty() && definition.description.is_empty();
     let terms = definition.kind.terms();
-    if is_derived
-        && !(is_bare && terms == terms.and_then(|terms| CreditTerms::of_template(terms.timeout_seconds)).as_ref())
-    {
+    let stored = terms.and_then(|terms| CreditTerms::of_template(terms.timeout_seconds, terms.on_timeout));
+    if is_derived && !(is_bare && terms == stored.as_ref()) {
         return Err(Malformed("a derived limit has what only its template has"));
     }
     let phase = match input.u8()? {
@@ -218,6 +217,15 @@ const WOULD_DENY: u8 = 1 << 7;
 /// The size of one reservation in a lease record.
 const PART_BYTES: usize = 17;
 
+/// The flag in the number of reservations of an extended lease.
+const EXTENDED: u8 = 1 << 7;
+
+/// The size of the last extension in a lease record.
+const EXTENDED_BYTES: usize = 38;
+
+/// The size of an extended part in a lease record.
+const EXTENDED_PART_BYTES: usize = 40;
+
 /// A lease without its reservations.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseRecord {
@@ -227,11 +235,11 @@ pub(super) struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    pub(super) fn put(&self, out: &mut Vec<u8>, parts: &[Reservation]) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, parts: &[Reservation], is_extended: bool) {
         out.put_u16(self.namespace.0);
         out.put_u128(self.lease.to_u128());
         out.put_u64(self.reserved_at.get());
-        out.put_u8(parts.len() as u8);
+        out.put_u8(parts.len() as u8 | if is_extended { EXTENDED } else { 0 });
         for part in parts {
             out.put_u32(part.limit.0);
             let would_deny = if part.would_deny() { WOULD_DENY } else { 0 };
@@ -248,18 +256,27 @@ impl LeaseRecord {
             let mut input = Bytes(rest);
             let lease = (NamespaceId(input.u16().ok()?), LeaseId::from_u128(input.u128().ok()?));
             let _reserved_at = input.u64().ok()?;
-            let parts = usize::from(input.u8().ok()?);
-            rest = input.0.get(parts.saturating_mul(PART_BYTES)..)?;
+            let count = input.u8().ok()?;
+            let parts = usize::from(count & !EXTENDED);
+            let mut len = parts.saturating_mul(PART_BYTES);
+            if count & EXTENDED != 0 {
+                let more = parts.saturating_mul(EXTENDED_PART_BYTES).saturating_add(EXTENDED_BYTES);
+                len = len.saturating_add(more);
+            }
+            rest = input.0.get(len..)?;
             Some(lease)
         })
     }
 
-    pub(super) fn read(input: &mut Bytes<'_>, parts: &mut Vec<Reservation>) -> Result<LeaseRecord, Malformed> {
+    /// Reads a lease with its reservations, and whether an extension follows.
+    pub(super) fn read(input: &mut Bytes<'_>, parts: &mut Vec<Reservation>) -> Result<(LeaseRecord, bool), Malformed> {
         let namespace = NamespaceId(input.u16()?);
         let lease = LeaseId::from_u128(input.u128()?);
         let record = LeaseRecord { namespace, lease, reserved_at: time(input)? };
         parts.clear();
-        for _ in 0..input.u8()? {
+        let count = input.u8()?;
+        let is_extended = count & EXTENDED != 0;
+        for _ in 0..count & !EXTENDED {
             let limit = LimitSlot(input.u32()?);
             let code = input.u8()?;
             let would_deny = code & WOULD_DENY != 0;
@@ -270,7 +287,9 @@ impl LeaseRecord {
                 return Err(Malformed("a reservation is held for too short or too long"));
             }
             let amount = input.u64()?;
-            if amount == 0 || parts.last().is_some_and(|last| last.limit >= limit) {
+            // The credit that an extension took may have been returned.
+            let is_empty = amount == 0 && !(is_extended && kind == PartKind::Credit);
+            if is_empty || parts.last().is_some_and(|last| last.limit >= limit) {
                 return Err(Malformed("the reservations of a lease are empty or out of order"));
             }
             let part = Reservation::new(limit, kind, hold_seconds, amount).with_would_deny(would_deny);
@@ -279,7 +298,7 @@ impl LeaseRecord {
             }
             parts.push(part);
         }
-        Ok(record)
+        Ok((record, is_extended))
     }
 }
 

@@ -58,6 +58,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
         account: "acme".parse().unwrap(),
         asset: "usd".parse().unwrap(),
         revenue: "revenue".parse().unwrap(),
+        on_timeout: Default::default(),
     };
     let namespace = NamespaceId::DEFAULT;
     let definition =
@@ -83,7 +84,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (798, 2_055_656_307));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (799, 2_609_365_819));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
     // The number of the ledger is told where limits are, and nowhere else.
     book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));
@@ -202,7 +203,7 @@ mod forged {
             out.put_len(0);
         });
         add(Block::Limits, &|out| put_limit(out, &forgery.limit, &definition(), 0));
-        add(Block::Leases, &|out| lease.put(out, &[forgery.reservation]));
+        add(Block::Leases, &|out| lease.put(out, &[forgery.reservation], false));
         add(Block::Tombstones, &|out| put_tombstone(out, &forgery.tombstone));
         add(Block::End, &|out| {
             [1, 1, 0, 1, 1, 0].into_iter().for_each(|count| out.put_u64(count));

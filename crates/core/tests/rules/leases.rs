@@ -37,6 +37,9 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         requirements: vec![(rpm, 1), (tpm, 2)],
         state: LeaseState::Live,
         job: None,
+        extensions: 0,
+        used: Vec::new(),
+        ends_at: None,
     };
     assert_eq!(test.info(lease), Some(expected));
 }

@@ -175,6 +175,7 @@ fn credit_cannot_be_shared() {
         account: "acme".parse().unwrap(),
         asset: "usd".parse().unwrap(),
         revenue: "revenue".parse().unwrap(),
+        on_timeout: Default::default(),
     };
     let definition = Definition::new(key("usd"), Kind::Credit(terms), 0);
     let LimitOutcome::Invalid(error) = test.put(shared(definition)) else { panic!("credit was shared") };

@@ -27,6 +27,7 @@ fn credit_template() -> Template {
         account: AccountName::pattern("{tenant}").unwrap(),
         asset: asset("usd"),
         revenue: AccountName::new("revenue").unwrap(),
+        on_timeout: Default::default(),
     };
     Template::new(Definition::new(pattern("{tenant}:usd"), Kind::Credit(terms), 0)).unwrap()
 }

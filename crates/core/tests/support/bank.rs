@@ -113,6 +113,7 @@ pub fn credit(name: &str, payer: &str, timeout_seconds: u32, overage: Overage) -
         account: account(payer),
         asset: asset("usd"),
         revenue: account("revenue"),
+        on_timeout: Default::default(),
     };
     Definition { kind: Kind::Credit(terms), capacity: 0, overage, ..rolling(name, 1, 1) }
 }

@@ -25,7 +25,7 @@ use earmark_core::{
 };
 
 pub use credit::{Account, Hold, Vault};
-use lease::{Fate, Lease, closed, is_live};
+use lease::{Fate, Lease, bound_end, closed, is_live};
 use limit::{Limit, LimitPhase};
 use slots::Slots;
 use template::ModelTemplate;
@@ -237,6 +237,9 @@ impl Model {
                 reserved_at: Some(reserved_at),
                 requirements: parts.iter().map(|part| (part.limit, part.amount)).collect(),
                 job,
+                extensions: 0,
+                used: Vec::new(),
+                ends_at: bound_end(parts),
                 state: if is_live(now, parts) { LeaseState::Live } else { LeaseState::Expired },
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, job),

@@ -1,24 +1,71 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, ExternalSetup, JobId, LeaseId, LimitId,
-    LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutTemplate, Release, Reserve,
-    SetQuotas, SettingChange, Template, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, Extend, ExtendStep, ExternalSetup, JobId,
+    LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutTemplate,
+    Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     OpenNamespace(NamespaceName),
-    Put { namespace: NamespaceId, definition: Definition, expected_revision: Option<u64> },
-    Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
-    PutTemplate { namespace: NamespaceId, template: Box<Template>, expected_revision: Option<u64> },
-    DeleteTemplate { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
-    Pause { namespace: NamespaceId, key: LimitKey, for_ms: u64, reason: String, only_lengthen: bool },
-    Reserve { namespace: NamespaceId, lease: LeaseId, job: Option<JobId>, requirements: Vec<Part> },
-    Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
-    Release { namespace: NamespaceId, lease: LeaseId },
-    Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
+    Put {
+        namespace: NamespaceId,
+        definition: Definition,
+        expected_revision: Option<u64>,
+    },
+    Delete {
+        namespace: NamespaceId,
+        key: LimitKey,
+        expected_revision: Option<u64>,
+    },
+    PutTemplate {
+        namespace: NamespaceId,
+        template: Box<Template>,
+        expected_revision: Option<u64>,
+    },
+    DeleteTemplate {
+        namespace: NamespaceId,
+        key: LimitKey,
+        expected_revision: Option<u64>,
+    },
+    Pause {
+        namespace: NamespaceId,
+        key: LimitKey,
+        for_ms: u64,
+        reason: String,
+        only_lengthen: bool,
+    },
+    Reserve {
+        namespace: NamespaceId,
+        lease: LeaseId,
+        job: Option<JobId>,
+        requirements: Vec<Part>,
+    },
+    Complete {
+        namespace: NamespaceId,
+        lease: LeaseId,
+        actuals: Vec<Part>,
+    },
+    Extend {
+        namespace: NamespaceId,
+        lease: LeaseId,
+        number: u32,
+        add: Vec<Part>,
+        used: Vec<Part>,
+        renew: bool,
+        step: ExtendStep,
+    },
+    Release {
+        namespace: NamespaceId,
+        lease: LeaseId,
+    },
+    Drop {
+        namespace: NamespaceId,
+        key: LimitKey,
+        revision: u64,
+    },
     SetExternal(ExternalSetup),
     Configure(Vec<SettingChange>),
     Write(Box<Write>),
@@ -52,6 +99,9 @@ impl Step {
             Step::Complete { namespace, lease, ref actuals } => {
                 Command::Complete(Complete { namespace, lease, actuals })
             }
+            Step::Extend { namespace, lease, number, ref add, ref used, renew, step } => {
+                Command::Extend(Extend { namespace, lease, number, add, used, renew, step })
+            }
             Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
             Step::Drop { namespace, ref key, revision } => Command::DropLimit(DropLimit { namespace, key, revision }),
             Step::SetExternal(setup) => Command::SetExternal(setup),
@@ -68,6 +118,7 @@ impl Step {
         match *self {
             Step::Reserve { namespace, lease, .. }
             | Step::Complete { namespace, lease, .. }
+            | Step::Extend { namespace, lease, .. }
             | Step::Release { namespace, lease, .. } => Some((namespace, lease)),
             Step::OpenNamespace(_)
             | Step::Put { .. }

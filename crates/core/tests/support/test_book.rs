@@ -1,9 +1,9 @@
 //! A Book with a clock, for tests of single rules.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, JobId, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part,
-    PauseOutcome, Period, RequirementSet, ReserveOutcome, Settlement, UnixMs, Usage,
+    Book, CompleteOutcome, Config, Definition, Denial, ExtendOutcome, ExtendStep, ExternalSetup, JobId, Kind, LeaseId,
+    LeaseInfo, LeaseState, LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome,
+    Outcome, Part, PauseOutcome, Period, RequirementSet, ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
 use super::step::{Step, by_key, key};
@@ -20,6 +20,30 @@ pub struct TestBook {
     pub job: Option<JobId>,
     /// Milliseconds by which the wall clock is ahead of log time.
     pub wall_ahead_ms: u64,
+}
+
+/// What an extension asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    pub add: &'a [(&'a str, u64)],
+    pub used: &'a [(&'a str, u64)],
+    pub renew: bool,
+    pub step: ExtendStep,
+}
+
+/// More of some limits.
+pub fn add<'a>(add: &'a [(&'a str, u64)]) -> Asked<'a> {
+    Asked { add, ..Asked::default() }
+}
+
+/// Usage that is certain.
+pub fn used<'a>(used: &'a [(&'a str, u64)]) -> Asked<'a> {
+    Asked { used, ..Asked::default() }
+}
+
+/// Later ends.
+pub fn renew<'a>() -> Asked<'a> {
+    Asked { renew: true, ..Asked::default() }
 }
 
 pub fn rolling(name: &str, capacity: u64, window_seconds: u32) -> Definition {
@@ -197,6 +221,23 @@ impl TestBook {
         match self.apply(&step) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a complete: {other:?}"),
+        }
+    }
+
+    pub fn extend(&mut self, lease: LeaseId, number: u32, asked: Asked<'_>) -> ExtendOutcome {
+        let Asked { add, used, renew, step } = asked;
+        let (namespace, add, used) = (self.namespace, parts(add), parts(used));
+        match self.apply(&Step::Extend { namespace, lease, number, add, used, renew, step }) {
+            Outcome::Extend(outcome) => outcome,
+            other => panic!("no answer to an extension: {other:?}"),
+        }
+    }
+
+    /// Extends a lease, which must be allowed. Returns its end in milliseconds from now; 0 without any.
+    pub fn extended(&mut self, lease: LeaseId, number: u32, asked: Asked<'_>) -> u64 {
+        match self.extend(lease, number, asked) {
+            ExtendOutcome::Extended(extension) => extension.ends_at.map_or(0, |end| end.ms_since(self.now)),
+            other => panic!("{asked:?} was not extended: {other:?}"),
         }
     }
 

@@ -8,7 +8,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
-    Operation, Usage,
+    Operation, SettleReason, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -211,6 +211,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             paid: settlement.paid,
             debt: settlement.debt,
             uncollected: settlement.uncollected,
+            reason: if settlement.held > 0 { SettleReason::Complete } else { SettleReason::Late },
         },
         EntryBody::Release { terms, actor } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,

@@ -49,6 +49,7 @@ pub(crate) fn credit_limit(key: &str, account: AccountName) -> Arc<Definition> {
         account,
         asset: usd(),
         revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
+        on_timeout: Default::default(),
     };
     Arc::new(Definition::new(LimitKey::new(key).expect("a valid key"), Kind::Credit(terms), 0))
 }

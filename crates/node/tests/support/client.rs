@@ -78,6 +78,7 @@ pub fn credit(name: &str, payer: &str, timeout_seconds: u32) -> Definition {
         account: account(payer),
         asset: usd(),
         revenue: account(AccountName::REVENUE),
+        on_timeout: Default::default(),
     };
     definition(name, Kind::Credit(terms), 0)
 }

@@ -2,7 +2,8 @@
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, KindTag, LimitInfo, LimitKey, LimitStatus,
-    LimitUsage, NameError, Overage, Period, Template, UTC_OFFSET_MINUTES, UnixMs, Usage, UsageSort, VaultName,
+    LimitUsage, NameError, OnTimeout, Overage, Period, Template, UTC_OFFSET_MINUTES, UnixMs, Usage, UsageSort,
+    VaultName,
 };
 
 use super::invalid::Invalid;
@@ -66,6 +67,7 @@ struct Given {
     account: Option<AccountName>,
     asset: Option<AssetName>,
     revenue: Option<AccountName>,
+    on_timeout: Option<OnTimeout>,
 }
 
 impl Given {
@@ -88,6 +90,7 @@ impl Given {
             account: account.map_err(|error| Invalid::name("account", &error))?,
             asset: optional_name("asset", message.asset.as_deref())?,
             revenue: optional_name("revenue", message.revenue.as_deref())?,
+            on_timeout: message.on_timeout.map(on_timeout).transpose()?,
         })
     }
 
@@ -134,6 +137,7 @@ impl Given {
             account: needs("credit", "account", self.account)?,
             asset: needs("credit", "asset", self.asset)?,
             revenue: self.revenue.map_or_else(|| name("revenue", AccountName::REVENUE), Ok)?,
+            on_timeout: self.on_timeout.unwrap_or_default(),
         })
     }
 
@@ -146,14 +150,23 @@ impl Given {
     }
 
     /// The credit-only fields.
-    fn terms(&self) -> [(&'static str, Option<String>); 4] {
+    fn terms(&self) -> [(&'static str, Option<String>); 5] {
         let quoted = |text: Option<&str>| text.map(|text| format!("{text:?}"));
         [
             ("vault", quoted(self.vault.as_ref().map(VaultName::as_str))),
             ("account", quoted(self.account.as_ref().map(AccountName::as_str))),
             ("asset", quoted(self.asset.as_ref().map(AssetName::as_str))),
             ("revenue", quoted(self.revenue.as_ref().map(AccountName::as_str))),
+            ("on_timeout", quoted(self.on_timeout.map(OnTimeout::name))),
         ]
+    }
+}
+
+fn on_timeout(found: i32) -> Result<OnTimeout, Invalid> {
+    match v1::OnTimeout::try_from(found) {
+        Ok(v1::OnTimeout::Unspecified | v1::OnTimeout::Release) => Ok(OnTimeout::Release),
+        Ok(v1::OnTimeout::Charge) => Ok(OnTimeout::Charge),
+        Err(_) => Err(not_among("on_timeout", found, "release and charge")),
     }
 }
 
@@ -225,7 +238,7 @@ pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
             });
             message.utc_offset_minutes = Some((*utc_offset_minutes).into());
         }
-        Kind::Credit(CreditTerms { timeout_seconds, vault, account, asset, revenue }) => {
+        Kind::Credit(CreditTerms { timeout_seconds, vault, account, asset, revenue, on_timeout }) => {
             message.set_kind(v1::LimitKind::Credit);
             message.capacity = None;
             message.timeout_seconds = Some(*timeout_seconds);
@@ -233,6 +246,9 @@ pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
             message.account = Some(account.to_string());
             message.asset = Some(asset.to_string());
             message.revenue = Some(revenue.to_string());
+            if *on_timeout == OnTimeout::Charge {
+                message.set_on_timeout(v1::OnTimeout::Charge);
+            }
         }
     }
     message

@@ -102,6 +102,9 @@ fn every_kind_of_definition_is_read_and_written_back() {
         if let Kind::Credit(terms) = &read.kind {
             assert_eq!(terms.revenue.as_str(), "revenue");
             message.revenue = Some("revenue".into());
+            let mut charging = message.clone();
+            charging.set_on_timeout(v1::OnTimeout::Charge);
+            assert_eq!(definition_of(&definition(charging.clone()).unwrap()), charging);
         }
         assert_eq!(definition_of(&read), message);
     }
@@ -145,6 +148,8 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
         (with(Credit, |it| it.utc_offset_minutes = Some(0)), "utc_offset_minutes: found 0, but a credit limit has"),
         (with(Credit, |it| it.shared = Some(true)), "shared: found true, allowed is false"),
         (with(Credit, |it| it.enforce = Some(false)), "enforce: found false, allowed is true"),
+        (with(Rolling, |it| it.on_timeout = Some(2)), "on_timeout: found \"charge\", but a rolling limit has none"),
+        (with(Credit, |it| it.on_timeout = Some(3)), "on_timeout: found 3, allowed are release and charge"),
         (with(Rolling, |it| it.overage = 3), "overage: found 3, allowed are debt and deny"),
         (with(Rolling, |it| it.unit = "u".repeat(65)), "unit: found 65 bytes, allowed are up to 64"),
     ] {

@@ -172,7 +172,7 @@ fn entry(entry: &EntryView) -> v1::Entry {
             memos: memos.clone(),
         }),
         EntryKind::Hold(view) => Kind::Hold(hold(view)),
-        EntryKind::Settle { hold, paid, debt, uncollected } => Kind::Settle(v1::SettleEntry {
+        EntryKind::Settle { hold, paid, debt, uncollected, reason } => Kind::Settle(v1::SettleEntry {
             lease_id: hold.lease.to_string(),
             limit: hold.limit.to_string(),
             hold: hold.amount.to_string(),
@@ -180,6 +180,7 @@ fn entry(entry: &EntryView) -> v1::Entry {
             debt: debt.to_string(),
             uncollected: uncollected.to_string(),
             actor: hold.actor.as_ref().map(ToString::to_string),
+            reason: reason.name().to_owned(),
         }),
         EntryKind::Release(view) => Kind::Release(hold(view)),
     };

@@ -108,12 +108,16 @@ pub(super) fn defined() -> Value {
             if let Some(revenue) = fields.get_mut("revenue") {
                 revenue["type"] = json!("string");
             }
+            if let Some(on_timeout) = fields.get_mut("on_timeout") {
+                *on_timeout = json!({"const": "charge", "description": "Absent if `release`."});
+            }
             if let Some(offset) = fields.get_mut("utc_offset_minutes") {
                 offset["type"] = json!("integer");
             }
             fields.insert("shared".into(), json!({"const": true, "description": "Absent if false."}));
             fields.insert("enforce".into(), json!({"const": false, "description": "Absent if true."}));
-            required = fields.keys().filter(|name| !matches!(name.as_str(), "shared" | "enforce")).cloned().collect();
+            let is_required = |name: &&String| !matches!(name.as_str(), "shared" | "enforce" | "on_timeout");
+            required = fields.keys().filter(is_required).cloned().collect();
         }
         schema["required"] = json!(required);
         schema

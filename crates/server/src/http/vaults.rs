@@ -139,6 +139,7 @@ enum WhatWire<'a> {
         paid: String,
         debt: String,
         uncollected: String,
+        reason: &'static str,
     },
     Release(HoldWire<'a>),
 }
@@ -186,11 +187,12 @@ impl<'a> WhatWire<'a> {
                 memos,
             },
             EntryKind::Hold(hold) => WhatWire::Hold(HoldWire::of(hold)),
-            EntryKind::Settle { hold, paid, debt, uncollected } => WhatWire::Settle {
+            EntryKind::Settle { hold, paid, debt, uncollected, reason } => WhatWire::Settle {
                 hold: HoldWire::of(hold),
                 paid: paid.to_string(),
                 debt: debt.to_string(),
                 uncollected: uncollected.to_string(),
+                reason: reason.name(),
             },
             EntryKind::Release(hold) => WhatWire::Release(HoldWire::of(hold)),
         }

@@ -80,6 +80,7 @@ impl Pair {
             account: account("acme"),
             asset: usd(),
             revenue: account(AccountName::REVENUE),
+            on_timeout: Default::default(),
         };
         self.put("usd", Kind::Credit(terms), 0).await;
     }

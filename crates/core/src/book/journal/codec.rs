@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, QuotaChange, QuotaEntry,
-    Replaced, SettleEntry, Transaction,
+    Replaced, SettleEntry, SettleReason, Transaction,
 };
 use crate::book::codec::{
     CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
@@ -58,6 +58,7 @@ impl JournalRecord {
                 out.put_u64(settle.paid);
                 out.put_u64(settle.debt);
                 out.put_u64(settle.uncollected);
+                out.put_u8(settle.reason as u8);
             }
             JournalRecord::Release(hold) => {
                 out.put_u8(RELEASE);
@@ -105,6 +106,7 @@ impl JournalRecord {
                 paid: input.u64()?,
                 debt: input.u64()?,
                 uncollected: input.u64()?,
+                reason: reason(&mut input)?,
             }),
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
@@ -207,6 +209,12 @@ fn changes(input: &mut Bytes<'_>) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
+fn reason(input: &mut Bytes<'_>) -> Result<SettleReason> {
+    let code = input.u8()?;
+    let found = SettleReason::ALL.into_iter().find(|reason| *reason as u8 == code);
+    found.ok_or(CodecError::Malformed("the reason of its settlement is unknown"))
+}
+
 fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
     put_moment(out, hold.at);
     out.put_u16(hold.namespace.0);
@@ -215,6 +223,7 @@ fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
     out.put_u32(hold.account.0);
     out.put_u16(hold.asset.0);
     out.put_u64(hold.amount);
+    out.put_u32(hold.extension);
     out.put_u8(hold.actor.is_some().into());
     if let Some(actor) = &hold.actor {
         out.put_text(actor.as_str());
@@ -230,6 +239,7 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         account: AccountId(input.u32()?),
         asset: AssetId(input.u16()?),
         amount: input.u64()?,
+        extension: input.u32()?,
         actor: if input.bool()? { Some(Actor::new(input.text()?)?) } else { None },
     })
 }

@@ -24,6 +24,7 @@ fn terms() -> CreditTerms {
         account: AccountName::new("acme").unwrap(),
         asset: AssetName::new("usd").unwrap(),
         revenue: AccountName::new("revenue").unwrap(),
+        on_timeout: Default::default(),
     }
 }
 
@@ -101,12 +102,21 @@ fn hold() -> HoldEntry {
         account: AccountId(5),
         asset: AssetId(6),
         amount: 7,
+        extension: 8,
         actor: None,
     }
 }
 
 fn settle() -> SettleEntry {
-    SettleEntry { hold: hold(), held: 8, revenue: AccountId(9), paid: 10, debt: 11, uncollected: 12 }
+    SettleEntry {
+        hold: hold(),
+        held: 8,
+        revenue: AccountId(9),
+        paid: 10,
+        debt: 11,
+        uncollected: 12,
+        reason: SettleReason::Timeout,
+    }
 }
 
 fn bytes(record: &JournalRecord) -> Vec<u8> {
@@ -121,7 +131,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn any_hold() -> impl Strategy<Value = HoldEntry> {
     let time = 0..=UnixMs::MAX.get();
-    let numbers = any::<(u16, u128, u32, u32, u16, u64)>();
+    let numbers = any::<(u16, u128, u32, u32, u16, u64, u32)>();
     let actor = proptest::option::of("user:[a-z]{1,9}");
     (time, numbers, actor).prop_map(|(at, rest, actor)| HoldEntry {
         at: moment(at),
@@ -131,6 +141,7 @@ fn any_hold() -> impl Strategy<Value = HoldEntry> {
         account: AccountId(rest.3),
         asset: AssetId(rest.4),
         amount: rest.5,
+        extension: rest.6,
         actor: actor.map(|actor| actor.parse().unwrap()),
     })
 }
@@ -197,13 +208,14 @@ fn any_limit() -> impl Strategy<Value = LimitEntry> {
 }
 
 fn any_record() -> impl Strategy<Value = JournalRecord> {
-    let settle = (any_hold(), any::<(u64, u32, u64, u64, u64)>()).prop_map(|(hold, rest)| SettleEntry {
+    let settle = (any_hold(), any::<(u64, u32, u64, u64, u64, u8)>()).prop_map(|(hold, rest)| SettleEntry {
         hold,
         held: rest.0,
         revenue: AccountId(rest.1),
         paid: rest.2,
         debt: rest.3,
         uncollected: rest.4,
+        reason: SettleReason::ALL[usize::from(rest.5) % 3],
     });
     prop_oneof![
         any_transaction().prop_map(JournalRecord::Transaction),
@@ -261,12 +273,13 @@ fn the_bytes_of_a_record_never_change() {
         "03000000757364",
         "05000000",
         "0600",
-        "0700000000000000"
+        "0700000000000000",
+        "08000000"
     );
     assert_eq!(hex(&bytes(&JournalRecord::Hold(hold()))), format!("0102{hold_bytes}00"));
     assert_eq!(hex(&bytes(&JournalRecord::Release(hold()))), format!("0104{hold_bytes}00"));
     let settle_bytes =
-        "080000000000000009000000".to_owned() + "0a00000000000000" + "0b00000000000000" + "0c00000000000000";
+        "080000000000000009000000".to_owned() + "0a00000000000000" + "0b00000000000000" + "0c00000000000000" + "02";
     assert_eq!(hex(&bytes(&JournalRecord::Settle(settle()))), format!("0103{hold_bytes}00{settle_bytes}"));
     let by = HoldEntry { actor: Some("user:7".parse().unwrap()), ..hold() };
     let by_bytes = format!("{hold_bytes}0106000000757365723a37");

@@ -13,6 +13,7 @@ fn credit(key: &str, account: &str) -> Result<Template, TemplateError> {
         account: AccountName::pattern(account).unwrap(),
         asset: AssetName::new("usd").unwrap(),
         revenue: AccountName::new("revenue").unwrap(),
+        on_timeout: Default::default(),
     };
     Template::new(Definition::new(LimitKey::pattern(key).unwrap(), Kind::Credit(terms), 0))
 }

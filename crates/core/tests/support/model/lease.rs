@@ -144,9 +144,15 @@ pub fn is_live(now: UnixMs, parts: &[Held]) -> bool {
 }
 
 pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, job: Option<JobId>) -> LeaseInfo {
-    LeaseInfo { reserved_at, requirements: Vec::new(), state, job }
+    LeaseInfo { reserved_at, requirements: Vec::new(), state, job, extensions: 0, used: Vec::new(), ends_at: None }
 }
 
 pub fn hold_ms(kind: &Kind) -> u64 {
     u64::from(kind.hold_seconds()) * 1_000
+}
+
+/// The first end of a concurrency or credit reservation.
+pub fn bound_end(parts: &[Held]) -> Option<UnixMs> {
+    let is_bound = |part: &&Held| matches!(part.kind, Kind::Concurrency { .. } | Kind::Credit(_));
+    parts.iter().filter(is_bound).map(|part| part.end).min()
 }

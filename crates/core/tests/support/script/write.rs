@@ -36,6 +36,7 @@ impl Script {
             account: account(payer),
             asset: asset(what),
             revenue: account(paid),
+            on_timeout: Default::default(),
         }
     }
 

@@ -113,6 +113,7 @@ impl HoldSpec {
             account: account(self.payer),
             asset: usd(),
             revenue: account(AccountName::REVENUE),
+            on_timeout: Default::default(),
         };
         let limit = Definition { overage: self.overage, ..Definition::new(limit(self.name), Kind::Credit(terms), 0) };
         HoldPart { limit: Arc::new(limit), amount: self.amount }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, Definition, HoldEntry, JournalRecord, Kind,
-    LeaseId, LimitEdit, LimitEntry, NamespaceId, Operation, Overage, Receipt, SettleEntry, Transaction, TxId, UnixMs,
-    VaultId,
+    LeaseId, LimitEdit, LimitEntry, NamespaceId, Operation, Overage, Receipt, SettleEntry, SettleReason, Transaction,
+    TxId, UnixMs, VaultId,
 };
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -23,6 +23,7 @@ pub fn record(random: &mut StdRng) -> JournalRecord {
             paid: random.r#gen(),
             debt: random.r#gen(),
             uncollected: random.r#gen(),
+            reason: SettleReason::ALL[random.gen_range(0..3)],
         }),
         3 => limit_put(),
         _ => JournalRecord::Hold(hold(random)),
@@ -63,6 +64,7 @@ pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
         account: AccountId(account),
         asset: AssetId(0),
         amount,
+        extension: 0,
         actor: None,
     })
 }
@@ -76,6 +78,7 @@ fn hold(random: &mut StdRng) -> HoldEntry {
         account: AccountId(random.gen_range(0..ACCOUNTS)),
         asset: AssetId(random.gen_range(0..2)),
         amount: random.r#gen(),
+        extension: random.r#gen(),
         actor: random.r#gen::<bool>().then(|| Actor::new("client:billing").unwrap()),
     }
 }

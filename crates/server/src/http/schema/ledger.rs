@@ -1,7 +1,7 @@
 //! The JSON schemas of responses about writes and credit.
 
 use earmark_admission::PAGE_MAX;
-use earmark_core::OPERATIONS_MAX;
+use earmark_core::{OPERATIONS_MAX, SettleReason};
 use serde_json::{Value, json};
 
 use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
@@ -109,6 +109,10 @@ fn entries() -> Value {
     settled["paid"] = described(signed(), "Amount paid to the revenue account.");
     settled["debt"] = described(signed(), "Part of it that the account owes.");
     settled["uncollected"] = described(signed(), "Cost that was not paid.");
+    settled["reason"] = json!({
+        "enum": SettleReason::ALL.map(SettleReason::name),
+        "description": "`complete`; `timeout` if the hold ran out; `late` for a complete after that.",
+    });
     let entry = json!({
         "oneOf": [transaction, entry("hold", held.clone()), entry("settle", settled), entry("release", held)],
     });

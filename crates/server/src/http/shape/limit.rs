@@ -23,7 +23,7 @@ pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &fields(&LIMIT_KEY, &AC
 /// The fields of all kinds of templates.
 pub(in crate::http) static TEMPLATE_FIELDS: &[Field] = &fields(&TEMPLATE_KEY, &TEMPLATE_ACCOUNT);
 
-const fn fields(key: &'static Name, account: &'static Name) -> [Field; 16] {
+const fn fields(key: &'static Name, account: &'static Name) -> [Field; 17] {
     [
         needed("key", Shape::Name(key), "The key of the limit."),
         needed(
@@ -52,6 +52,12 @@ const fn fields(key: &'static Name, account: &'static Name) -> [Field; 16] {
         optional("account", Shape::Name(account), "Credit: the account that pays."),
         optional("asset", Shape::Name(&ASSET), "Credit: the asset."),
         optional("revenue", Shape::Name(&ACCOUNT), "Credit: the account that is paid; by default `revenue`."),
+        optional(
+            "on_timeout",
+            Shape::Choice(&["release", "charge"]),
+            "Credit: what becomes of a hold that times out. The usage that extensions reported is charged and the rest \
+             released (default), or all of it is charged.",
+        ),
         optional("unit", Shape::Text { bytes_max: UNIT_BYTES_MAX }, "The unit, for people."),
         optional("description", Shape::Text { bytes_max: DESCRIPTION_BYTES_MAX }, "The purpose, for people."),
         optional(
@@ -86,17 +92,35 @@ pub(in crate::http) static LIMIT_KINDS: [LimitKind; 4] = [
     LimitKind {
         name: "rolling",
         needs: &["capacity", "window_seconds"],
-        lacks: &["timeout_seconds", "period", "utc_offset_minutes", "vault", "account", "asset", "revenue"],
+        lacks: &[
+            "timeout_seconds",
+            "period",
+            "utc_offset_minutes",
+            "vault",
+            "account",
+            "asset",
+            "revenue",
+            "on_timeout",
+        ],
     },
     LimitKind {
         name: "concurrency",
         needs: &["capacity", "timeout_seconds"],
-        lacks: &["window_seconds", "period", "utc_offset_minutes", "vault", "account", "asset", "revenue"],
+        lacks: &[
+            "window_seconds",
+            "period",
+            "utc_offset_minutes",
+            "vault",
+            "account",
+            "asset",
+            "revenue",
+            "on_timeout",
+        ],
     },
     LimitKind {
         name: "calendar",
         needs: &["capacity", "period"],
-        lacks: &["window_seconds", "timeout_seconds", "vault", "account", "asset", "revenue"],
+        lacks: &["window_seconds", "timeout_seconds", "vault", "account", "asset", "revenue", "on_timeout"],
     },
     LimitKind {
         name: "credit",

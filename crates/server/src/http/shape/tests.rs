@@ -256,7 +256,7 @@ fn a_definition_is_explained_field_by_field() {
         (r#"{"unit":5}"#, "unit: found 5, allowed is a text"),
         (
             r#"{"actor":"me"}"#,
-            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, period, utc_offset_minutes, vault, account, asset, revenue, unit, description, overage, shared, enforce",
+            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, period, utc_offset_minutes, vault, account, asset, revenue, on_timeout, unit, description, overage, shared, enforce",
         ),
     ] {
         assert_eq!(LimitDocument::SHAPE.explain(body.as_bytes()).as_deref(), Some(message), "{body}");

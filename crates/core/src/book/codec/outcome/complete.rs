@@ -55,14 +55,16 @@ pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
 }
 
 fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
-    let Settlement { ignored, overages, charges } = settlement;
+    let Settlement { ignored, raised, overages, charges } = settlement;
     put_list(out, ignored, |out, position| put_size(out, *position));
+    put_list(out, raised, |out, position| put_size(out, *position));
     put_list(out, overages, put_overage);
     put_list(out, charges, put_charge);
 }
 
 fn settlement(input: &mut Bytes<'_>) -> Result<Settlement> {
-    Ok(Settlement { ignored: list(input, size)?, overages: list(input, overage)?, charges: list(input, charge)? })
+    let (ignored, raised) = (list(input, size)?, list(input, size)?);
+    Ok(Settlement { ignored, raised, overages: list(input, overage)?, charges: list(input, charge)? })
 }
 
 fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {

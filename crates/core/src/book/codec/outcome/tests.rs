@@ -333,10 +333,11 @@ fn settlements(n: &mut Numbers) -> Vec<Settlement> {
     of_each(hows, |how| {
         n.restart();
         let ignored = n.list(Numbers::size);
+        let raised = n.list(Numbers::size);
         let overages = vec![OverageTaken { limit: n.limit(), amount: n.u64(), how }];
         let charges =
             n.list(|n| Charge { limit: n.limit(), cost: n.u64(), paid: n.u64(), debt: n.u64(), uncollected: n.u64() });
-        Settlement { ignored, overages, charges }
+        Settlement { ignored, raised, overages, charges }
     })
 }
 

@@ -56,6 +56,8 @@ fn setup() -> Vec<Ask> {
         write(MAIN, 2, &standings),
         Ask::Put(credit("usd", "acme", &json!({"unit": "cents", "description": "prepaid"}))),
         Ask::Put(credit("strict", "acme", &json!({"overage": "deny", "revenue": "bob"}))),
+        Ask::Put(credit("paying", "acme", &json!({"on_timeout": "charge"}))),
+        Ask::Put(credit("paying", "acme", &json!({"on_timeout": "release"}))),
         Ask::Put(credit("cold", "cold", &none)),
         Ask::Put(credit("gone", "gone", &none)),
         Ask::Put(credit("nobody", "nobody", &none)),

@@ -94,6 +94,12 @@ pub(super) fn definition(json: &Value) -> v1::LimitDefinition {
         Some("deny") => v1::Overage::Deny,
         _ => v1::Overage::Unspecified,
     });
+    match json["on_timeout"].as_str() {
+        Some("release") => definition.set_on_timeout(v1::OnTimeout::Release),
+        Some("charge") => definition.set_on_timeout(v1::OnTimeout::Charge),
+        Some(_) => definition.on_timeout = Some(9),
+        None => {}
+    }
     definition
 }
 
@@ -241,6 +247,7 @@ pub(super) fn of_info(limit: &v1::LimitInfo) -> Value {
     unless(&mut json, "account", definition.account.clone(), &None);
     unless(&mut json, "asset", definition.asset.clone(), &None);
     unless(&mut json, "revenue", definition.revenue.clone(), &None);
+    unless(&mut json, "on_timeout", definition.on_timeout.map(|_| "charge"), &None);
     json!({"definition": json, "status": of_status(limit.status()),
            "pending_decrease_to": limit.pending_decrease_to, "revision": limit.revision})
 }
@@ -321,7 +328,7 @@ fn of_entry(entry: v1::Entry) -> Value {
         Kind::Hold(it) => hold("hold", it),
         Kind::Settle(it) => json!({
             "kind": "settle", "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "paid": it.paid,
-            "debt": it.debt, "uncollected": it.uncollected, "actor": it.actor,
+            "debt": it.debt, "uncollected": it.uncollected, "reason": it.reason, "actor": it.actor,
         }),
         Kind::Release(it) => hold("release", it),
     };

@@ -1,0 +1,126 @@
+//! The steps of an extension whose limits another system enforces.
+
+use earmark_core::{ExtendOutcome, ExtendStep, ExternalParts, JournalRecord, Overage};
+
+use crate::support::bank::{Bank, credit, issue, open};
+use crate::support::snapshot::{restored, snapshot};
+use crate::support::test_book::{Asked, add, concurrency};
+
+fn bank() -> Bank {
+    let mut bank = Bank::new();
+    bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
+    bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
+    bank.test.put_active(credit("more", "acme", 60, Overage::Debt));
+    bank.test.set_external(ExternalParts { limits: true, credit: false });
+    bank
+}
+
+fn step<'a>(step: ExtendStep, asked: Asked<'a>) -> Asked<'a> {
+    Asked { step, ..asked }
+}
+
+fn held(bank: &mut Bank) -> i128 {
+    let bytes = snapshot(&mut bank.test.book);
+    let mut copy = restored(&mut bank.test.book);
+    assert_eq!(snapshot(&mut copy), bytes);
+    bank.assert_balanced();
+    bank.balance("acme", "usd").unwrap().held
+}
+
+#[test]
+fn credit_grows_first_and_is_renewed_last() {
+    let mut bank = bank();
+    let lease = bank.test.take(&[("usd", 40)]);
+    bank.test.advance(30_000);
+    let grow = step(ExtendStep::Grow, add(&[("usd", 10), ("more", 5)]));
+    for _ in 0..2 {
+        assert_eq!(bank.test.extended(lease, 1, grow), 30_000);
+        assert_eq!(held(&mut bank), 55);
+    }
+    assert_eq!(bank.test.extend(lease, 1, step(ExtendStep::Grow, add(&[]))), ExtendOutcome::NumberReused);
+    let renew = Asked { renew: true, used: &[("usd", 45)], step: ExtendStep::Renew, ..Asked::default() };
+    assert_eq!(bank.test.extended(lease, 1, renew), 60_000);
+    bank.test.advance(10_000);
+    // A repeated step changes nothing.
+    assert_eq!(bank.test.extended(lease, 1, renew), 50_000);
+    assert_eq!(bank.test.extended(lease, 1, step(ExtendStep::Return, add(&[]))), 0);
+    assert_eq!(held(&mut bank), 55);
+    assert_eq!(bank.test.extended(lease, 1, grow), 50_000);
+    // The system that enforces the limits decides about numbers, so there may be a gap here.
+    assert_eq!(bank.test.extended(lease, 5, renew), 60_000);
+    assert_eq!(bank.test.extend(lease, 4, grow), ExtendOutcome::NumberDiffers { expected: 6 });
+    bank.test.advance(60_000);
+    for asked in [grow, renew, step(ExtendStep::Return, add(&[]))] {
+        assert_eq!(bank.test.extend(lease, 6, asked), ExtendOutcome::LeaseExpired);
+    }
+    bank.test.tick();
+    assert_eq!((held(&mut bank), bank.available("revenue", "usd")), (0, 45));
+}
+
+#[test]
+fn growth_that_the_limits_denied_is_returned() {
+    for (how, is_free) in [(ExtendStep::Return, false), (ExtendStep::ReturnFree, true)] {
+        let mut bank = bank();
+        let lease = bank.test.take(&[("usd", 40)]);
+        let grow = step(ExtendStep::Grow, add(&[("usd", 10), ("more", 5)]));
+        bank.test.extended(lease, 1, grow);
+        for _ in 0..2 {
+            bank.test.extended(lease, 1, step(how, add(&[])));
+            assert_eq!(held(&mut bank), 40);
+        }
+        // A free number grows again, with any body; another answers and holds nothing.
+        bank.test.extended(lease, 1, grow);
+        assert_eq!(held(&mut bank), if is_free { 55 } else { 40 });
+        bank.test.settle(lease, &[("usd", 7), ("more", 0)]);
+        assert_eq!((held(&mut bank), bank.available("acme", "usd")), (0, 93));
+    }
+}
+
+#[test]
+fn what_is_returned_is_in_the_journal_as_it_was_held() {
+    let mut bank = bank();
+    let lease = bank.test.take(&[("usd", 40)]);
+    _ = bank.test.book.drain_journal();
+    bank.test.extended(lease, 1, step(ExtendStep::Grow, add(&[("usd", 10)])));
+    bank.test.extended(lease, 1, step(ExtendStep::ReturnFree, add(&[])));
+    let records = bank.test.book.drain_journal();
+    let [JournalRecord::Hold(grown), JournalRecord::Release(returned)] = records.as_slice() else {
+        panic!("{records:?}")
+    };
+    assert_eq!((grown.amount, grown.extension, returned.amount), (10, 1, 10));
+}
+
+#[test]
+fn a_shortage_of_credit_is_remembered_with_its_number() {
+    let mut bank = bank();
+    let lease = bank.test.take(&[("usd", 40)]);
+    let grow = step(ExtendStep::Grow, add(&[("usd", 61)]));
+    assert!(matches!(bank.test.extend(lease, 1, grow), ExtendOutcome::InsufficientCredit(_)));
+    bank.commit(vec![issue("acme", "usd", 100)]);
+    assert!(matches!(bank.test.extend(lease, 1, grow), ExtendOutcome::InsufficientCredit(_)));
+    bank.test.extended(lease, 2, grow);
+}
+
+#[test]
+fn limits_that_another_system_enforces_are_not_extended_here() {
+    let mut bank = bank();
+    bank.test.put_active(concurrency("calls", 1, 10));
+    let lease = bank.test.take(&[("usd", 40)]);
+    assert_eq!(bank.test.extend(lease, 1, add(&[("calls", 1)])), ExtendOutcome::LimitsExternal);
+    bank.test.extended(lease, 1, add(&[("usd", 1)]));
+}
+
+#[test]
+fn credit_that_another_store_holds_is_registered_and_not_held() {
+    let mut bank = bank();
+    bank.test.set_external(ExternalParts { limits: false, credit: true });
+    bank.test.put_active(concurrency("calls", 2, 10));
+    let lease = bank.test.take(&[("usd", 40), ("calls", 1)]);
+    bank.test.advance(5_000);
+    let asked = Asked { renew: true, used: &[("usd", 60)], ..add(&[("usd", 10), ("more", 900)]) };
+    assert_eq!(bank.test.extended(lease, 1, asked), 10_000);
+    assert_eq!(held(&mut bank), 0);
+    let info = bank.test.info(lease).unwrap();
+    let amounts: Vec<u64> = info.requirements.iter().map(|(_, amount)| *amount).collect();
+    assert_eq!((amounts, info.used), (vec![50, 900, 1], vec![(bank.test.id("usd"), 60)]));
+}
