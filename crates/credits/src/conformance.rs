@@ -11,6 +11,7 @@ mod driver;
 mod gate;
 mod postings;
 mod reads;
+mod renewals;
 mod saga;
 mod sample;
 pub mod server;
@@ -25,6 +26,7 @@ pub use concurrent::*;
 pub use gate::*;
 pub use postings::*;
 pub use reads::*;
+pub use renewals::*;
 pub use saga::*;
 pub use strict::*;
 pub use transactions::*;
@@ -127,6 +129,10 @@ macro_rules! conformance {
             funds_are_sums_by_what_becomes_of_the_postings,
             holds_that_ended_are_due_in_order,
             the_holds_of_a_lease_are_found,
+            holds_are_renewed_together_or_not_at_all,
+            a_renewed_hold_is_consumed_only_as_it_was_read,
+            what_a_timeout_will_charge_stays_held,
+            of_many_renewals_at_once_one_happens,
             the_history_of_an_account_comes_in_pages,
             the_assets_that_an_account_has_had_are_listed,
             transactions_of_all_vaults_come_latest_commit_first,

@@ -1,4 +1,5 @@
-//! Maintenance of a store: heartbeats, recovery of abandoned sagas, release of orphans and of holds that timed out.
+//! Maintenance of a store: heartbeats, recovery of abandoned sagas, release of orphans, settlement of holds that timed
+//! out.
 //!
 //! An *owner* is a process that drives sagas on the store. It counts as dead when its heartbeat is too old. An *orphan*
 //! is a reservation in the store without a saga record.
@@ -15,7 +16,7 @@ use crate::saga::{Engine, TaskError};
 use crate::store::{
     CHANGES_MAX, Change, DueCursor, DueQuery, Filter, RecordCursor, RecordPage, StaleOwners, StoreError,
 };
-use crate::task::ReleaseTask;
+use crate::task::{TimeoutTask, is_covered};
 
 /// Records or holds per read.
 const BATCH: usize = 64;
@@ -154,9 +155,9 @@ impl Engine {
         Ok(records.next)
     }
 
-    /// Releases holds that timed out, and returns the first error that needs an operator.
+    /// Settles holds that timed out, and returns the first error that needs an operator.
     ///
-    /// A busy account or a hold that cannot be released does not block the others. The cursor moves past it, and wraps
+    /// A busy account or a hold that cannot be settled does not block the others. The cursor moves past it, and wraps
     /// around to the first hold after the last page, so a later round tries it again.
     pub(crate) async fn sweep(&self) -> Result<(), TaskError> {
         let (mut after, mut busy, mut first_error) = (self.swept.get(), HashSet::new(), None);
@@ -164,7 +165,7 @@ impl Engine {
             let found = self.due(None, after).await?;
             for some in found.chunks(CONCURRENT) {
                 let some: Vec<&Posting> = some.iter().filter(|each| !busy.contains(&each.account)).collect();
-                let results = join_all(some.iter().map(|posting| self.release((*posting).clone()))).await;
+                let results = join_all(some.iter().map(|posting| self.time_out((*posting).clone()))).await;
                 for (posting, result) in some.into_iter().zip(results) {
                     match result {
                         Ok(()) => {}
@@ -184,13 +185,24 @@ impl Engine {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Releases timed-out holds of one account, at most one page, for a request that needs their credit now.
+    /// Settles timed-out holds of one account that return credit, at most one page, for a request that needs it now.
+    ///
+    /// A hold that does not cover the reported usage returns nothing. Its timeout may itself need what others return, so
+    /// it is left to the sweep.
     pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
-            let found = self.due(Some(account), DueCursor::default()).await?;
-            for some in found.chunks(CONCURRENT) {
-                for result in join_all(some.iter().map(|posting| self.release(posting.clone()))).await {
-                    result?;
+            let mut after = DueCursor::default();
+            for _ in 0..BATCHES_MAX {
+                let found = self.due(Some(account.clone()), after).await?;
+                let covered: Vec<&Posting> = found.iter().filter(|posting| is_covered(posting)).collect();
+                for some in covered.chunks(CONCURRENT) {
+                    for result in join_all(some.iter().map(|posting| self.time_out((*posting).clone()))).await {
+                        result?;
+                    }
+                }
+                match found.last().filter(|_| covered.is_empty() && found.len() == BATCH).and_then(cursor_of) {
+                    Some(last) => after = last,
+                    None => break,
                 }
             }
             Ok(())
@@ -203,10 +215,10 @@ impl Engine {
         Ok(self.call(self.store.due(due, BATCH)).await?)
     }
 
-    /// Releases the hold on a posting. A posting without a hold is left as it is.
-    pub(crate) fn release(&self, posting: Posting) -> Answer<'_, Result<(), TaskError>> {
+    /// Settles the hold on a posting at its timeout. A posting without a hold is left as it is.
+    pub(crate) fn time_out(&self, posting: Posting) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
-            if let Some(task) = ReleaseTask::new(posting) {
+            if let Some(task) = TimeoutTask::new(posting) {
                 self.execute(&task).await?;
             }
             Ok(())

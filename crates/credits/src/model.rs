@@ -119,7 +119,7 @@ pub struct Need {
     pub spends: bool,
 }
 
-/// A signed amount of one asset. Only its state ever changes.
+/// A signed amount of one asset. Only its state ever changes, and the end and usage of its hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posting {
     /// Its id.
@@ -151,6 +151,44 @@ pub struct PostingHold {
     /// When the hold times out.
     #[serde(rename = "ends_at_unix_ms", with = "unix_ms")]
     pub ends_at: UnixMs,
+    /// The usage that the lease has reported. It may exceed the amount.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub used: u64,
+    /// The part of the amount that is charged at the timeout, and so never becomes spendable.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kept: u64,
+    /// The last extension of the lease that moved the end or reported usage. A plan consumes a posting only if this is
+    /// as it was read.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub extension: u32,
+}
+
+impl PostingHold {
+    /// A new hold. With `charges` its timeout costs all of `amount`.
+    #[must_use]
+    pub fn new(lease: LeaseId, limit: LimitKey, ends_at: UnixMs, (amount, charges): (u64, bool)) -> PostingHold {
+        let kept = if charges { amount } else { 0 };
+        PostingHold { lease, limit, ends_at, used: 0, kept, extension: 0 }
+    }
+
+    /// The hold of another amount, or with more usage.
+    #[must_use]
+    pub fn with(&self, amount: u64, charges: bool, used: u64) -> PostingHold {
+        let used = used.max(self.used);
+        PostingHold { used, kept: if charges { amount } else { used.min(amount) }, ..self.clone() }
+    }
+}
+
+impl Posting {
+    /// The last extension of its hold; 0 without one.
+    #[must_use]
+    pub fn extension(&self) -> u32 {
+        self.hold.as_ref().map_or(0, |hold| hold.extension)
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The state of a posting.
@@ -225,11 +263,14 @@ pub enum EntryBody {
     },
     /// A lease reported its cost.
     Settle(Settlement),
-    /// The whole hold was returned: it timed out or cost nothing.
+    /// Held credit was returned: the hold timed out, cost nothing, or its growth was refused by the limits.
     Release {
-        /// The terms of the hold.
+        /// The terms of the hold. The amount is what was returned.
         #[serde(flatten)]
         terms: HoldTerms,
+        /// Why.
+        #[serde(default, skip_serializing_if = "is_default")]
+        reason: SettleReason,
         /// The caller, or Earmark itself after a timeout.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
         actor: Option<Actor>,
@@ -308,9 +349,30 @@ pub struct HoldTerms {
     pub revenue: AccountName,
     /// Whether the payer goes into debt for a cost beyond the hold.
     pub keeps_debt: bool,
-    /// When the hold times out.
+    /// When the hold times out, unless an extension moves its end.
     #[serde(rename = "ends_at_unix_ms", with = "unix_ms")]
     pub ends_at: UnixMs,
+    /// Whether a timeout costs the whole hold, and not only the reported usage.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub charges: bool,
+    /// The extension that added the amount; 0 for the reserve.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub extension: u32,
+}
+
+/// Why a hold was settled or returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettleReason {
+    /// The lease completed, or was given up.
+    #[default]
+    Complete,
+    /// The hold timed out.
+    Timeout,
+    /// The lease completed after the timeout of this hold.
+    Late,
+    /// The limits refused the extension that had grown the hold. The lease goes on.
+    Returned,
 }
 
 /// The settlement of a hold.
@@ -318,6 +380,9 @@ pub struct HoldTerms {
 pub struct Settlement {
     /// The hold.
     pub hold: HoldTerms,
+    /// Why it was settled.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reason: SettleReason,
     /// The amount that was still held; 0 after a timeout.
     pub held: u64,
     /// The account that was paid.

@@ -294,7 +294,11 @@ impl Database for PostgresDatabase {
             where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
             union all
             select asset, case when ends_at_ms <= $4 then 'due' else 'held' end, amount from postings
-            where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive') parts
+            where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive'
+            union all
+            select asset, 'kept', kept from postings
+            where namespace = $1 and vault = $2 and account = $3 and ends_at_ms <= $4
+            and lease is not null and state <> 'inactive') parts
         group by asset, part";
 
     const SPENDABLE: &'static str = "
@@ -308,6 +312,10 @@ impl Database for PostgresDatabase {
             and namespace = $1 and vault = $2 and account = $3 and asset = $5
             union all
             select 'due', amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
+            and lease is not null and state <> 'inactive'
+            union all
+            select 'kept', kept from postings
             where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
             and lease is not null and state <> 'inactive') parts
         group by part";

@@ -93,6 +93,8 @@ pub(crate) enum Proposal<A> {
     Answer(A),
     /// This plan is to be committed.
     Commit(Box<Draft>),
+    /// This change is to be made. The answer holds if it changes a row.
+    Change(Change, A),
     /// Calls of this process hold the postings it needs, and there are enough. Waiting does not count as an attempt.
     Busy(Arc<AccountSlots>),
     /// Another call or process holds the rows it needs.
@@ -261,6 +263,13 @@ impl Engine {
                     return Ok(None);
                 }
                 Proposal::Wait(None) => {
+                    self.back_off(attempt).await;
+                    return Ok(None);
+                }
+                Proposal::Change(change, answer) => {
+                    if self.write(vec![change]).await?.iter().any(|count| *count > 0) {
+                        return Ok(Some(answer));
+                    }
                     self.back_off(attempt).await;
                     return Ok(None);
                 }

@@ -1,6 +1,7 @@
 //! [`SagaCredits`]: the `Credits` interface on a store.
 
 mod change_log;
+mod extend;
 mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock, CreditReadError, Credits, EntryPage,
-    HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest, Writer,
+    GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, RenewAnswer, RenewRequest, SettleAnswer,
+    SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage, VaultName,
@@ -22,7 +24,7 @@ use crate::id::OwnerId;
 use crate::model::{LeaseKey, VaultKey};
 use crate::saga::{Engine, Options, Task, TaskError};
 use crate::store::{Change, Store, StoreError};
-use crate::task::{HoldTask, LeaseStatus, SettleTask, TransactionTask};
+use crate::task::{GrowTask, HoldTask, LeaseStatus, SettleTask, ShrinkTask, TransactionTask};
 use crate::time::SharedTime;
 
 /// New clients admitted before the clients are counted again.
@@ -215,14 +217,7 @@ impl SagaCredits {
         for request in &requests {
             running.push(self.spawn(task(request)));
         }
-        let mut answers = Vec::with_capacity(running.len());
-        for work in running {
-            answers.push(match work {
-                Ok(work) => work.await.unwrap_or_else(|_| Err(stopped())),
-                Err(error) => Err(error),
-            });
-        }
-        answers
+        answers(running).await
     }
 
     /// Waits for a read slot, then reads.
@@ -239,21 +234,49 @@ impl SagaCredits {
         T: Task + 'static,
         T::Answer: 'static,
     {
+        let Some(task) = task else { return Err(not_credit()) };
+        self.spawn_work(|engine| async move { engine.execute(&task).await.map_err(backend_error) })
+    }
+
+    /// Starts some work on the store, which goes on even if the caller stops waiting.
+    fn spawn_work<A: Send + 'static, F>(
+        &self,
+        work: impl FnOnce(Arc<Engine>) -> F,
+    ) -> Result<JoinHandle<Result<A, BackendError>>, BackendError>
+    where
+        F: Future<Output = Result<A, BackendError>> + Send + 'static,
+    {
         if self.shared.is_closed.load(Ordering::SeqCst) {
             return Err(stopped());
         }
         let engine = Arc::clone(self.engine()?);
-        let Some(task) = task else {
-            return Err(BackendError::Failed("cannot hold credit: the limit is not of kind credit".into()));
-        };
         let full = |_| BackendError::Overloaded("too many credit requests are waiting");
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(full)?;
+        let work = work(engine);
         Ok(earmark_admission::spawn(async move {
-            let answer = engine.execute(&task).await.map_err(backend_error);
+            let answer = work.await;
             drop(permit);
             answer
         }))
     }
+}
+
+fn not_credit() -> BackendError {
+    BackendError::Failed("cannot hold credit: the limit is not of kind credit".into())
+}
+
+/// The answers of running work, in order.
+async fn answers<A>(
+    running: Vec<Result<JoinHandle<Result<A, BackendError>>, BackendError>>,
+) -> Vec<Result<A, BackendError>> {
+    let mut answers = Vec::with_capacity(running.len());
+    for work in running {
+        answers.push(match work {
+            Ok(work) => work.await.unwrap_or_else(|_| Err(stopped())),
+            Err(error) => Err(error),
+        });
+    }
+    answers
 }
 
 fn stopped() -> BackendError {
@@ -377,6 +400,29 @@ impl Credits for SagaCredits {
         Box::pin(self.execute_all(requests, move |request| HoldTask::new(request, actor.clone())))
     }
 
+    fn grow(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<GrowRequest>,
+    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+        Box::pin(self.execute_all(requests, move |request| GrowTask::new(request, actor.clone())))
+    }
+
+    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            let work = self.spawn(Some(ShrinkTask::new(&request, actor)))?;
+            work.await.unwrap_or_else(|_| Err(stopped()))
+        })
+    }
+
+    fn renew(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<RenewRequest>,
+    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+        Box::pin(self.renew_all(actor, requests))
+    }
+
     fn settle(
         &self,
         actor: Option<Actor>,
@@ -395,11 +441,11 @@ impl Credits for SagaCredits {
             let engine = self.engine()?;
             let status = engine.lease_status(&LeaseKey { namespace, lease }).await.map_err(backend_error)?;
             Ok(match status {
-                LeaseStatus::Unknown => HoldState::Unknown,
+                LeaseStatus::Unknown { .. } => HoldState::Unknown,
                 LeaseStatus::Refused { limit, why } => HoldState::Refused { key: limit, why },
                 LeaseStatus::Marked | LeaseStatus::Settled => HoldState::Ended,
-                LeaseStatus::Holds(_) if status.is_live(engine.time.now()) => HoldState::Held,
-                LeaseStatus::Holds(_) => HoldState::Ended,
+                LeaseStatus::Holds(..) if status.is_live(engine.time.now()) => HoldState::Held,
+                LeaseStatus::Holds(..) => HoldState::Ended,
             })
         })
     }

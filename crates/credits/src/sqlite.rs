@@ -205,7 +205,11 @@ impl Database for SqliteDatabase {
         where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
         union all
         select asset, iif(ends_at_ms <= $4, 'due', 'held'), amount from postings
-        where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive'";
+        where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive'
+        union all
+        select asset, 'kept', kept from postings
+        where namespace = $1 and vault = $2 and account = $3 and ends_at_ms <= $4
+        and lease is not null and state <> 'inactive'";
 
     const SPENDABLE: &'static str = "
         select 'active' as part, amount from postings
@@ -215,6 +219,10 @@ impl Database for SqliteDatabase {
         where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3 and asset = $5
         union all
         select 'due', amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
+        and lease is not null and state <> 'inactive'
+        union all
+        select 'kept', kept from postings
         where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
         and lease is not null and state <> 'inactive'";
 

@@ -7,8 +7,8 @@ use earmark_core::{AccountName, Actor, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, Client, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState,
-    Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
+    Account, AccountKey, AssetKey, Client, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingHold,
+    PostingState, Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
 };
 
 /// Changes per [`Store::write`] call.
@@ -95,6 +95,9 @@ pub enum Change {
     /// Removes the claims of this reservation id under the same condition, and deletes accounts that were being opened.
     /// Rows: the accounts unclaimed.
     Unclaim(ReservationId),
+    /// Moves the ends of holds and records their usage, if every posting is active and has the extension that was read.
+    /// Rows: the postings changed; all or 0.
+    Renew(Vec<Renewal>),
     /// Deletes the record if it is in phase `releasing`, or in phase `finalizing` with its entry written. Rows: 1 or 0.
     End(SagaToken),
     /// Gives the record to another owner if the heartbeat of its owner is older than a time, or missing. Rows: 1 or 0.
@@ -112,6 +115,17 @@ pub enum Change {
     Leave(OwnerId),
 }
 
+/// The new end and usage of the hold on a posting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The posting.
+    pub id: PostingId,
+    /// The extension of its hold when it was read.
+    pub read: u32,
+    /// Its hold after the change. The lease and the limit are those of the posting.
+    pub hold: PostingHold,
+}
+
 impl Change {
     /// The phase that a step requires of its record, if there is only one.
     pub(crate) fn required_phase(&self) -> Option<(&SagaToken, Phase)> {
@@ -121,7 +135,8 @@ impl Change {
             Change::Finalize(token, _) | Change::Create(token, _) => Some((token, Phase::Finalizing)),
             Change::Apply(token, _) | Change::Record(token, _) => Some((token, Phase::Finalizing)),
             Change::Begin(_) | Change::End(_) | Change::TakeOver { .. } | Change::OpenVault(_) => None,
-            Change::Release(_) | Change::Unclaim(_) | Change::Heartbeat(..) | Change::Leave(_) => None,
+            Change::Release(_) | Change::Unclaim(_) | Change::Renew(_) => None,
+            Change::Heartbeat(..) | Change::Leave(_) => None,
         }
     }
 
@@ -433,9 +448,9 @@ pub struct Funds {
     pub active: i128,
     /// Pending postings that no lease holds.
     pub pending: i128,
-    /// Postings in holds that have not timed out.
+    /// Postings in holds that have not timed out, and the part of timed-out holds that will be charged.
     pub held: i128,
-    /// Postings in holds that have timed out.
+    /// The part of timed-out holds that will be returned.
     pub due: i128,
 }
 
@@ -446,7 +461,7 @@ pub struct Spendable {
     pub active: i128,
     /// Pending postings that no lease holds.
     pub pending: i128,
-    /// Postings in holds that have timed out.
+    /// The part of timed-out holds that will be returned.
     pub due: i128,
 }
 

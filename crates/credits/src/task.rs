@@ -1,21 +1,28 @@
-//! The tasks: transactions, holds, settlements and releases.
+//! The tasks: transactions, holds, extensions, settlements and timeouts.
 
+mod charge;
+mod grow;
 mod hold;
 mod lease;
-mod release;
+mod renew;
 mod settle;
+mod shrink;
+mod timeout;
 mod transaction;
 
+pub(crate) use grow::GrowTask;
 pub(crate) use hold::HoldTask;
 pub(crate) use lease::{LeaseStatus, Part};
-pub(crate) use release::ReleaseTask;
+pub(crate) use renew::{RenewTask, Renewed};
 pub(crate) use settle::SettleTask;
+pub(crate) use shrink::ShrinkTask;
+pub(crate) use timeout::{TimeoutTask, is_covered};
 pub(crate) use transaction::{TransactionTask, receipt};
 
-use earmark_core::{Actor, EntryPurpose, Label, NamespaceName};
+use earmark_core::{Actor, EntryPurpose, Label, NamespaceName, VaultName};
 
 use crate::id::GateId;
-use crate::model::{Account, AccountKey, ClaimKind, HoldTerms, LeaseKey, VaultKey};
+use crate::model::{Account, AccountKey, ClaimKind, LeaseKey, VaultKey};
 use crate::saga::{Engine, TaskError};
 use crate::store::{Change, Survey, Surveyed};
 
@@ -24,9 +31,22 @@ pub(crate) fn lease_gate(lease: &LeaseKey) -> GateId {
     Label::Lease(&lease.namespace, lease.lease).id().into()
 }
 
+/// The gate of the first hold, or of the end, of a lease that holds nothing. After all that it held was returned, the
+/// next one counts.
+fn first_gate(lease: &LeaseKey, returned: u32) -> GateId {
+    match (returned, VaultName::new(VaultName::MAIN)) {
+        (0, _) | (_, Err(_)) => lease_gate(lease),
+        (_, Ok(vault)) => {
+            Label::Entry(&lease.namespace, &vault, EntryPurpose::First(lease.lease, returned)).id().into()
+        }
+    }
+}
+
 /// The gate of a settlement: that of the lease's first hold, ordered by limit.
-fn settle_gate(home: &VaultKey, hold: &HoldTerms) -> GateId {
-    entry_gate(home, EntryPurpose::Settle(hold.lease, &hold.limit))
+fn settle_gate(first: &Part) -> GateId {
+    let (lease, limit) = (first.terms.lease, &first.terms.limit);
+    let is_late = first.paid_at_timeout.is_some();
+    entry_gate(&first.home, if is_late { EntryPurpose::Late(lease, limit) } else { EntryPurpose::Settle(lease, limit) })
 }
 
 fn entry_gate(home: &VaultKey, what: EntryPurpose<'_>) -> GateId {

@@ -57,16 +57,22 @@ create table postings (
     lease text collate "C",
     limit_key text collate "C",
     ends_at_ms bigint,
+    used numeric(20) not null default 0,
+    kept numeric(20) not null default 0,
+    extension bigint not null default 0,
     state text collate "C" not null default 'active' check (state in ('active', 'pending', 'inactive')),
     reservation_id text collate "C",
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
     check ((state = 'active') = (reservation_id is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
-comment on table postings is 'Signed amounts of accounts. Only state and reservation_id change; no row is deleted.';
+comment on table postings is 'Signed amounts of accounts. Only the state, and the end and usage of a hold change; no row is deleted.';
 comment on column postings.amount is 'Negative if owed.';
 comment on column postings.lease is 'The lease that holds it, if any.';
 comment on column postings.limit_key is 'The credit limit of the hold.';
-comment on column postings.ends_at_ms is 'When the hold times out.';
+comment on column postings.ends_at_ms is 'When the hold times out. Extensions of the lease move it.';
+comment on column postings.used is 'The usage that the lease has reported. It may exceed the amount.';
+comment on column postings.kept is 'The part of the amount that is charged when the hold times out.';
+comment on column postings.extension is 'The last extension that moved the end or reported usage.';
 comment on column postings.state is 'active: can be spent. pending: reserved by a saga. inactive: consumed.';
 comment on column postings.reservation_id is 'The saga attempt that reserved or consumed it.';
 
@@ -179,6 +185,7 @@ create function write_changes(changes jsonb, texts text[], vaults_of jsonb, is_d
 language plpgsql as $$
 declare
     c jsonb;
+    h jsonb;
     counts bigint[] := '{}';
     n bigint;
     m bigint;
@@ -252,6 +259,7 @@ begin
                 select array_agg(free.id) into ids from (
                     select p.id from postings p
                     where p.id = any (array(select jsonb_array_elements_text(c->'ids'))) and p.state = 'active'
+                        and p.extension = coalesce((c->'renewed'->>p.id)::int, 0)
                         and p.id <> all (coalesce(t_locked, '{}'))
                     order by p.id for update skip locked) free;
                 n := coalesce(cardinality(ids), 0);
@@ -319,9 +327,10 @@ begin
             end if;
         when 'create' then
             if t_gate <> '' and t_phase = 'finalizing' then
-                insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms)
+                insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms,
+                    used, kept, extension)
                 select k->>0, k->>1, k->>2, k->>3, k->>4, (k->>5)::numeric, k->>6, k->>7,
-                    (k->>8)::bigint
+                    (k->>8)::bigint, (k->>9)::numeric, (k->>10)::numeric, (k->>11)::int
                 from jsonb_array_elements(c->'outputs') k
                 on conflict (id) do nothing;
                 get diagnostics n = row_count;
@@ -368,6 +377,20 @@ begin
                 update postings p set state = 'active', reservation_id = null
                 where p.state = 'pending' and p.reservation_id = c->>'of';
                 get diagnostics n = row_count;
+            end if;
+        when 'renew' then
+            -- A locked posting is about to be consumed.
+            select count(*) into m from jsonb_array_elements(c->'holds') k
+            cross join lateral (select from postings p
+                where p.id = k->>0 and p.state = 'active' and p.extension = (k->>1)::int
+                for no key update skip locked) p;
+            if m = jsonb_array_length(c->'holds') then
+                for h in select k from jsonb_array_elements(c->'holds') k loop
+                    update postings p set ends_at_ms = (h->>2)::bigint, used = (h->>3)::numeric,
+                        kept = (h->>4)::numeric, extension = (h->>5)::int
+                    where p.id = h->>0;
+                end loop;
+                n := m;
             end if;
         when 'unclaim' then
             if not exists (select from sagas s where s.reservation_id = c->>'of' and s.phase <> 'releasing') then
@@ -478,10 +501,10 @@ create function commit_plans(
     v_namespace text[], v_vault text[],
     p_gate text[], p_rid text[], p_inputs int[], p_needs int[], p_home int[], p_client text[], p_sequence bigint[],
     p_owner text[],
-    i_plan int[], i_id text[],
+    i_plan int[], i_id text[], i_extension int[],
     n_plan int[], n_home int[], n_account text[], n_spends boolean[],
     o_plan int[], o_id text[], o_home int[], o_account text[], o_asset text[], o_amount text[], o_lease text[], o_limit text[],
-    o_ends bigint[],
+    o_ends bigint[], o_used text[], o_kept text[], o_extension int[],
     e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[],
     e_actor text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
@@ -507,7 +530,8 @@ begin
     -- accounts waits for a call that closes or freezes one, and keeps others from it until the commit.
     with free as materialized (
         select i_plan[width_bucket(p.id, i_id)] as plan from postings p
-        where p.id = any (i_id) and p.state = 'active' order by p.id for no key update skip locked
+        where p.id = any (i_id) and p.state = 'active' and p.extension = i_extension[width_bucket(p.id, i_id)]
+        order by p.id for no key update skip locked
     ), fit as materialized (
         select n.plan from unnest(n_plan, n_home, n_account, n_spends) n (plan, home, account, spends)
         cross join lateral (select from accounts a
@@ -537,11 +561,11 @@ begin
         from unnest(e_plan, e_home) with ordinality e (plan, home, entry)) n;
     update postings p set state = 'inactive', reservation_id = p_rid[i_plan[width_bucket(p.id, i_id)]]
     where p.id = any (i_id) and is_done[i_plan[width_bucket(p.id, i_id)]];
-    insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms)
+    insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension)
     select o.id, v_namespace[o.home], v_vault[o.home], o.account, o.asset, o.amount::numeric, o.lease, o.limit_key,
-        o.ends_at_ms
-    from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends)
-        o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms)
+        o.ends_at_ms, o.used::numeric, o.kept::numeric, o.extension
+    from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends, o_used, o_kept, o_extension)
+        o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension)
     where is_done[o.plan];
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, actor, body)
     select v_namespace[e.home], v_vault[e.home], numbers[e.entry], p_gate[e.plan], e.place,
@@ -596,7 +620,8 @@ group by namespace, vault, account, asset;
 comment on view balances is 'Balances by account and asset.';
 
 create view live_holds as
-select namespace, lease, vault, account, asset, amount, limit_key, to_timestamp(ends_at_ms / 1000.0) as ends_at, state
+select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension,
+    to_timestamp(ends_at_ms / 1000.0) as ends_at, state
 from postings
 where lease is not null and state <> 'inactive';
 comment on view live_holds is 'Live holds and their timeouts.';

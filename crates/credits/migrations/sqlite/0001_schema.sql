@@ -51,6 +51,9 @@ create table postings (
     lease text,
     limit_key text,
     ends_at_ms integer,
+    used text not null default '0',
+    kept text not null default '0',
+    extension integer not null default 0,
     state text not null check (state in ('active', 'pending', 'inactive')),
     reservation_id text,
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
@@ -150,7 +153,7 @@ where state <> 'inactive'
 group by namespace, vault, account, asset;
 
 create view live_holds as
-select namespace, lease, vault, account, asset, amount, limit_key,
+select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension,
     strftime('%Y-%m-%dT%H:%M:%fZ', ends_at_ms / 1000.0, 'unixepoch') as ends_at, state
 from postings
 where lease is not null and state <> 'inactive';

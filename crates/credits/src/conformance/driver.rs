@@ -95,7 +95,8 @@ pub(super) fn posting(token: SagaToken, place: u16, owner: &str, amount: i128) -
 }
 
 pub(super) fn held(posting: Posting, lease: &LeaseKey, ends_at: UnixMs) -> Posting {
-    let hold = PostingHold { lease: lease.lease, limit: limit("usd"), ends_at };
+    let amount = u64::try_from(posting.amount).expect("a held amount");
+    let hold = PostingHold::new(lease.lease, limit("usd"), ends_at, (amount, false));
     Posting { hold: Some(hold), ..posting }
 }
 

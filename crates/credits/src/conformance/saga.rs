@@ -4,6 +4,7 @@
 
 mod behavior;
 mod crash;
+mod extend;
 mod faulty;
 mod many;
 mod process;
@@ -12,6 +13,7 @@ mod storm;
 
 pub use behavior::*;
 pub use crash::*;
+pub use extend::*;
 pub use faulty::{Faulty, Mode, When};
 pub use many::*;
 pub use storm::*;
@@ -29,6 +31,17 @@ macro_rules! saga_conformance {
             a_hold_that_ran_out_against_its_settlement,
             a_lease_that_was_settled_first_holds_nothing,
             a_lease_that_is_looked_at_while_it_is_held_has_not_ended,
+            a_hold_grows_once_with_each_number,
+            a_growth_is_all_or_nothing,
+            a_growth_that_is_returned_can_be_held_again,
+            an_end_moves_with_each_number_and_not_beyond_a_day,
+            reported_usage_is_the_least_that_a_complete_costs,
+            a_hold_that_times_out_pays_what_was_used,
+            usage_above_the_hold_follows_the_rule_of_the_limit,
+            many_timeouts_against_a_transfer_leave_no_debt,
+            a_sweep_does_not_end_a_hold_that_was_renewed,
+            an_extension_against_a_complete_leaves_nothing_held,
+            an_account_with_usage_to_settle_does_not_close,
             a_deposit_is_split_and_change_is_one_posting,
             small_postings_do_not_pile_up,
             small_postings_do_not_pile_up_where_many_come_at_once,

@@ -6,8 +6,8 @@ use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
 };
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement, TotalsChange,
-    Transaction,
+    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, SettleReason, Settlement,
+    TotalsChange, Transaction,
 };
 
 fn name(text: &str) -> AccountName {
@@ -28,6 +28,8 @@ fn terms(lease: LeaseId) -> HoldTerms {
         revenue: name("revenue"),
         keeps_debt: true,
         ends_at: NOW.plus_ms(1),
+        charges: true,
+        extension: 7,
     }
 }
 
@@ -50,7 +52,8 @@ fn operations() -> Vec<Operation> {
 /// Every kind of entry.
 pub(super) fn bodies() -> Vec<EntryBody> {
     let settlement = |debt| Settlement {
-        hold: HoldTerms { keeps_debt: false, ..terms(lease().lease) },
+        hold: HoldTerms { keeps_debt: false, charges: false, extension: 0, ..terms(lease().lease) },
+        reason: if debt > 0 { SettleReason::Timeout } else { SettleReason::Complete },
         held: 3,
         revenue: name("elsewhere"),
         paid: u64::MAX,
@@ -58,6 +61,7 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         uncollected: 5,
         actor: (debt > 0).then(|| actor("client:gateway")),
     };
+    let release = |reason, actor| EntryBody::Release { terms: terms(lease().lease), reason, actor };
     let mut bodies = vec![
         EntryBody::Transaction(Transaction {
             tx_id: TxId(u128::MAX),
@@ -70,8 +74,10 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         EntryBody::Hold { terms: terms(lease().lease), actor: None },
         EntryBody::Settle(settlement(0)),
         EntryBody::Settle(settlement(9)),
-        EntryBody::Release { terms: terms(lease().lease), actor: Some(actor(Actor::ITSELF)) },
-        EntryBody::Release { terms: terms(lease().lease), actor: None },
+        release(SettleReason::Timeout, Some(actor(Actor::ITSELF))),
+        release(SettleReason::Returned, Some(actor("user:789"))),
+        release(SettleReason::Late, None),
+        release(SettleReason::Complete, None),
         EntryBody::Ended { lease: lease().lease },
     ];
     for why in
@@ -87,7 +93,10 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
     let overdrawn = Claim { overdraft: Overdraft::Allow, ..opening("new") };
     let freeze = moving("bob", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
     let close = moving("carl", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);
-    let hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
+    let mut hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
+    if let Some(hold) = &mut hold.hold {
+        (hold.used, hold.kept, hold.extension) = (u64::MAX, 1, 9);
+    }
     let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
     let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });
     Plan {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use earmark_core::{AccountName, AccountStatus, Overdraft};
 
 use super::rows::Rows;
-use crate::id::ReservationId;
+use crate::id::{PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, PostingState, Record, SagaToken,
-    StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, Posting, PostingState, Record,
+    SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
-use crate::store::Change;
+use crate::store::{Change, Renewal};
 
 impl Rows {
     /// Makes a change and returns the number of rows it changed.
@@ -34,6 +34,7 @@ impl Rows {
             Change::Abort(token) => usize::from(self.advance(token, Phase::Reserving, Phase::Releasing)),
             Change::Release(rid) => self.release(*rid),
             Change::Unclaim(rid) => self.unclaim(*rid),
+            Change::Renew(renewals) => self.renew(renewals),
             Change::End(token) => usize::from(self.end(token)),
             Change::TakeOver { token, to, expired_since } => {
                 let is_free = self.is_expired(token.owner, *expired_since);
@@ -139,16 +140,31 @@ impl Rows {
     }
 
     fn reserve(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        self.move_postings(plan, PostingState::Active, PostingState::Pending(token.rid))
+        let is_as_read = |posting: &&Posting| self.extension(posting.id) == posting.extension();
+        let inputs: Vec<PostingId> = plan.inputs.iter().filter(is_as_read).map(|posting| posting.id).collect();
+        self.move_postings(inputs, PostingState::Active, PostingState::Pending(token.rid))
+    }
+
+    fn renew(&mut self, renewals: &[Renewal]) -> usize {
+        let is_as_read = |renewal: &Renewal| {
+            self.posting_state(renewal.id) == Some(PostingState::Active) && self.extension(renewal.id) == renewal.read
+        };
+        if !renewals.iter().all(is_as_read) {
+            return 0;
+        }
+        for renewal in renewals {
+            self.set_hold(renewal.id, &renewal.hold);
+        }
+        renewals.len()
     }
 
     fn finalize(&mut self, token: &SagaToken, plan: &Plan) -> usize {
         let (pending, inactive) = (PostingState::Pending(token.rid), PostingState::Inactive(token.rid));
-        self.move_postings(plan, pending, inactive)
+        let inputs = plan.inputs.iter().map(|posting| posting.id).collect();
+        self.move_postings(inputs, pending, inactive)
     }
 
-    fn move_postings(&mut self, plan: &Plan, from: PostingState, to: PostingState) -> usize {
-        let inputs = plan.inputs.iter().map(|posting| posting.id);
+    fn move_postings(&mut self, inputs: Vec<PostingId>, from: PostingState, to: PostingState) -> usize {
         let mut moved = 0_usize;
         for id in inputs {
             if self.posting_state(id) == Some(from) {

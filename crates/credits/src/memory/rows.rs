@@ -9,8 +9,8 @@ use earmark_core::{AssetName, UnixMs};
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState,
-    StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, AssetKey, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingHold,
+    PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction, PostingQuery,
@@ -93,6 +93,22 @@ impl Rows {
                 }
             }
         }
+        self.postings.insert(id, (posting, state));
+    }
+
+    /// The last extension of the hold on a posting; 0 without one.
+    pub(super) fn extension(&self, id: PostingId) -> u32 {
+        self.postings.get(&id).map_or(0, |(posting, _)| posting.extension())
+    }
+
+    /// Changes the end and usage of the hold on a posting.
+    pub(super) fn set_hold(&mut self, id: PostingId, new: &PostingHold) {
+        let Some((mut posting, state)) = self.postings.get(&id).cloned() else { return };
+        self.index(&posting, state, false);
+        if let Some(hold) = &mut posting.hold {
+            (hold.ends_at, hold.used, hold.kept, hold.extension) = (new.ends_at, new.used, new.kept, new.extension);
+        }
+        self.index(&posting, state, true);
         self.postings.insert(id, (posting, state));
     }
 
@@ -245,7 +261,7 @@ impl Rows {
         Spendable {
             active: live.free.iter().fold(0, |sum, (amount, _)| sum.saturating_add(*amount)),
             pending: self.sum(live.pending.iter()),
-            due: self.sum(due.map(|(_, id)| id)),
+            due: self.sum(due.clone().map(|(_, id)| id)).saturating_sub(self.kept(due.map(|(_, id)| id))),
         }
     }
 
@@ -254,10 +270,17 @@ impl Rows {
         postings.fold(0, |sum, (posting, _)| sum.saturating_add(posting.amount))
     }
 
+    /// The part of held postings that will be charged.
+    fn kept<'a>(&self, ids: impl Iterator<Item = &'a PostingId>) -> i128 {
+        let holds = ids.filter_map(|id| self.postings.get(id)).filter_map(|(posting, _)| posting.hold.as_ref());
+        holds.fold(0, |sum, hold| sum.saturating_add(hold.kept.into()))
+    }
+
     fn fund(&self, asset: &AssetName, live: &Live, now: UnixMs) -> Funds {
         let Spendable { active, pending, due } = self.spendable_of(live, now);
+        let due_ids = live.held.range(..=(now, PostingId(u128::MAX))).map(|(_, id)| id);
         let held = live.held.iter().filter(|(ends_at, _)| *ends_at > now);
-        let held = self.sum(held.map(|(_, id)| id));
+        let held = self.sum(held.map(|(_, id)| id)).saturating_add(self.kept(due_ids));
         Funds { asset: asset.clone(), active, pending, held, due }
     }
 

@@ -11,7 +11,7 @@ use sqlx::query::Query;
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::{claim_word, overdraft_word, signed, standing_word};
-use crate::store::Change;
+use crate::store::{Change, Renewal};
 
 const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
 
@@ -62,7 +62,9 @@ impl ChangeList {
             }
             Change::Begin(record) => self.begin(record),
             Change::Claim(token, plan) => step("claim", token, [("claims", claims(plan))]),
-            Change::Reserve(token, plan) => step("reserve", token, [("ids", ids(&plan.inputs))]),
+            Change::Reserve(token, plan) => {
+                step("reserve", token, [("ids", ids(&plan.inputs)), ("renewed", renewed(&plan.inputs))])
+            }
             Change::Decide(token, plan) => decide(token, plan),
             Change::Finalize(token, plan) => step("finalize", token, [("ids", ids(&plan.inputs))]),
             Change::Create(token, plan) => {
@@ -74,6 +76,10 @@ impl ChangeList {
             Change::Abort(token) => step("abort", token, []),
             Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
             Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
+            Change::Renew(renewals) => {
+                self.is_durable = true;
+                json!({"do": "renew", "holds": renewals.iter().map(renewal).collect::<Vec<_>>()})
+            }
             Change::End(token) => step("end", token, []),
             Change::TakeOver { token, to, expired_since } => {
                 step("take_over", token, [("to", to.to_string().into()), ("expired_since", expired_since.get().into())])
@@ -179,7 +185,21 @@ fn output(posting: &Posting) -> Json {
         hold.map(|hold| hold.lease.to_string()),
         hold.map(|hold| hold.limit.as_str()),
         hold.map(|hold| hold.ends_at.get()),
+        hold.map_or(0, |hold| hold.used).to_string(),
+        hold.map_or(0, |hold| hold.kept).to_string(),
+        posting.extension(),
     ])
+}
+
+/// The last extension of each posting that has one.
+fn renewed(postings: &[Posting]) -> Json {
+    let renewed = postings.iter().filter(|posting| posting.extension() > 0);
+    Json::Object(renewed.map(|posting| (posting.id.to_string(), posting.extension().into())).collect())
+}
+
+fn renewal(Renewal { id, read, hold }: &Renewal) -> Json {
+    let (ends_at, used, kept) = (hold.ends_at.get(), hold.used.to_string(), hold.kept.to_string());
+    json!([id.to_string(), read, ends_at, used, kept, hold.extension])
 }
 
 fn claims(plan: &Plan) -> Json {

@@ -14,7 +14,7 @@ use crate::sql::signed;
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43,
-    $44)";
+    $44, $45, $46, $47, $48)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -35,6 +35,7 @@ pub(super) struct Columns<'a> {
     p_owner: Vec<Option<String>>,
     i_plan: Vec<i32>,
     i_id: Vec<String>,
+    i_extension: Vec<i32>,
     n_plan: Vec<i32>,
     n_home: Vec<i32>,
     n_account: Vec<&'a str>,
@@ -48,6 +49,9 @@ pub(super) struct Columns<'a> {
     o_lease: Vec<Option<String>>,
     o_limit: Vec<Option<&'a str>>,
     o_ends: Vec<Option<i64>>,
+    o_used: Vec<String>,
+    o_kept: Vec<String>,
+    o_extension: Vec<i32>,
     e_plan: Vec<i32>,
     e_home: Vec<i32>,
     e_place: Vec<i32>,
@@ -80,13 +84,17 @@ impl<'a> Columns<'a> {
         let (mut inputs, mut needs) = (Vec::new(), Vec::new());
         for (record, plan) in records.iter().zip(1..) {
             columns.add(&homes, plan, record);
-            inputs.extend(record.plan.inputs.iter().map(|posting| (posting.id.to_string(), plan)));
+            inputs.extend(record.plan.inputs.iter().map(|posting| (posting.id.to_string(), plan, extension(posting))));
             needs.extend(record.plan.needs.iter().map(|need| (need, plan)));
         }
         // All calls lock postings and accounts in this order.
         inputs.sort_unstable();
         needs.sort_unstable_by_key(|(need, _)| &need.account);
-        (columns.i_id, columns.i_plan) = inputs.into_iter().unzip();
+        for (id, plan, extension) in inputs {
+            columns.i_id.push(id);
+            columns.i_plan.push(plan);
+            columns.i_extension.push(extension);
+        }
         for (need, plan) in needs {
             columns.n_plan.push(plan);
             columns.n_home.push(place(&homes, &need.account.home));
@@ -133,6 +141,9 @@ impl<'a> Columns<'a> {
         self.o_lease.push(hold.map(|hold| hold.lease.to_string()));
         self.o_limit.push(hold.map(|hold| hold.limit.as_str()));
         self.o_ends.push(hold.map(|hold| signed(hold.ends_at.get())));
+        self.o_used.push(hold.map_or(0, |hold| hold.used).to_string());
+        self.o_kept.push(hold.map_or(0, |hold| hold.kept).to_string());
+        self.o_extension.push(extension(posting));
     }
 
     fn add_entry(&mut self, plan: i32, home: i32, place: i32, entry: &'a Entry) {
@@ -159,11 +170,12 @@ impl<'a> Columns<'a> {
         let query = sqlx::query(COMMIT).bind(&self.v_namespace).bind(&self.v_vault);
         let query = query.bind(&self.p_gate).bind(&self.p_rid).bind(&self.p_inputs).bind(&self.p_needs);
         let query = query.bind(&self.p_home).bind(&self.p_client).bind(&self.p_sequence).bind(&self.p_owner);
-        let query = query.bind(&self.i_plan).bind(&self.i_id);
+        let query = query.bind(&self.i_plan).bind(&self.i_id).bind(&self.i_extension);
         let query = query.bind(&self.n_plan).bind(&self.n_home).bind(&self.n_account).bind(&self.n_spends);
         let query = query.bind(&self.o_plan).bind(&self.o_id).bind(&self.o_home).bind(&self.o_account);
         let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
         let query = query.bind(&self.o_limit).bind(&self.o_ends);
+        let query = query.bind(&self.o_used).bind(&self.o_kept).bind(&self.o_extension);
         let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at).bind(&self.e_wall);
         let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_actor).bind(&self.e_body);
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
@@ -190,6 +202,11 @@ fn homes<'a>(records: &'a [Arc<Record>]) -> Homes<'a> {
 /// The index of a vault, which `homes` always contains.
 fn place(homes: &Homes<'_>, home: &VaultKey) -> i32 {
     homes.get(home).copied().unwrap_or_default()
+}
+
+/// The last extension of the hold on a posting, which has at most 10,000.
+fn extension(posting: &Posting) -> i32 {
+    i32::try_from(posting.extension()).unwrap_or(i32::MAX)
 }
 
 /// A number of rows. A call has a few thousand.

@@ -213,7 +213,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             uncollected: settlement.uncollected,
             reason: if settlement.held > 0 { SettleReason::Complete } else { SettleReason::Late },
         },
-        EntryBody::Release { terms, actor } => EntryKind::Release(hold(terms, actor)),
+        EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
     let of_account = entry.changes.iter().filter(|change| change.account == *account);

@@ -54,6 +54,9 @@ pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreEr
             lease: parse("lease", &lease)?,
             limit: parse("limit_key", &limit)?,
             ends_at: time("ends_at_ms", ends_at_ms)?,
+            used: row.parse("used")?,
+            kept: row.parse("kept")?,
+            extension: u32::try_from(row.count("extension")?).map_err(|_| corrupt("extension", "too large"))?,
         }),
         _ => return Err(corrupt("lease", "half a hold")),
     };

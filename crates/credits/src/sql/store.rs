@@ -40,7 +40,7 @@ macro_rules! posting_sql {
     ($rest:literal) => {
         concat!(
             "select id, namespace, vault, account, asset, cast(amount as text) as amount, lease, limit_key, ends_at_ms,
-                state, reservation_id from postings ",
+                cast(used as text) as used, cast(kept as text) as kept, extension, state, reservation_id from postings ",
             $rest
         )
     };
@@ -264,13 +264,18 @@ impl<D: Database> Store for SqlStore<D> {
                 let asset: AssetName = row.parse("asset")?;
                 let none = || Funds { asset: asset.clone(), active: 0, pending: 0, held: 0, due: 0 };
                 let funds = sums.entry(asset.clone()).or_insert_with(none);
+                let amount = rows::saturated(&row.text("amount")?);
                 let sum = match row.text("part")?.as_str() {
                     "active" => &mut funds.active,
                     "pending" => &mut funds.pending,
                     "held" => &mut funds.held,
-                    _ => &mut funds.due,
+                    "due" => &mut funds.due,
+                    _ => {
+                        funds.due = funds.due.saturating_sub(amount);
+                        &mut funds.held
+                    }
                 };
-                *sum = sum.saturating_add(rows::saturated(&row.text("amount")?));
+                *sum = sum.saturating_add(amount);
             }
             Ok(sums.into_values().collect())
         })
@@ -288,12 +293,13 @@ impl<D: Database> Store for SqlStore<D> {
             let values = values![namespace, vault, account.account.as_str(), now, asset.as_str()];
             let mut spendable = Spendable::default();
             for row in self.database.read(D::SPENDABLE, values).await? {
-                let sum = match row.text("part")?.as_str() {
-                    "active" => &mut spendable.active,
-                    "pending" => &mut spendable.pending,
-                    _ => &mut spendable.due,
-                };
-                *sum = sum.saturating_add(rows::saturated(&row.text("amount")?));
+                let amount = rows::saturated(&row.text("amount")?);
+                match row.text("part")?.as_str() {
+                    "active" => spendable.active = spendable.active.saturating_add(amount),
+                    "pending" => spendable.pending = spendable.pending.saturating_add(amount),
+                    "due" => spendable.due = spendable.due.saturating_add(amount),
+                    _ => spendable.due = spendable.due.saturating_sub(amount),
+                }
             }
             Ok(spendable)
         })

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::commit::{created, record_entries};
+use super::commit::{created, input, record_entries};
 use super::error::refused;
 use super::script::Script;
 use crate::document;
@@ -14,7 +14,7 @@ use crate::id::ReservationId;
 use crate::model::{ClaimKind, Phase, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::{Value, values};
 use crate::sql::{claim_word, overdraft_word, signed, standing_word};
-use crate::store::{Change, StoreError};
+use crate::store::{Change, Renewal, StoreError};
 
 /// Returns the index of a change and the number of rows that the statement before changed.
 const COUNT: &str = "select ?, changes()";
@@ -90,6 +90,7 @@ impl Script {
             ),
             Change::Release(rid) => self.release(place, *rid),
             Change::Unclaim(rid) => self.unclaim(place, *rid),
+            Change::Renew(renewals) => self.renew(place, renewals),
             Change::End(token) => self.counted(
                 place,
                 "delete from sagas where gate = ? and reservation_id = ? and owner = ?
@@ -192,9 +193,26 @@ impl Script {
     fn reserve(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         self.counted(
             place,
-            "update postings set state = 'pending', reservation_id = ?
-             where id in (select value from json_each(?)) and state = 'active'",
-            values![token.rid.to_string(), ids(&plan.inputs)],
+            "update postings set state = 'pending', reservation_id = ? from json_each(?) i
+             where postings.id = i.value->>0 and state = 'active' and extension = i.value->>1",
+            values![token.rid.to_string(), Json::from(plan.inputs.iter().map(input).collect::<Vec<_>>()).to_string()],
+        );
+    }
+
+    fn renew(&mut self, place: usize, renewals: &[Renewal]) {
+        let holds = renewals.iter().map(|Renewal { id, read, hold }| {
+            let (ends_at, used, kept) = (hold.ends_at.get(), hold.used.to_string(), hold.kept.to_string());
+            json!([id.to_string(), read, ends_at, used, kept, hold.extension])
+        });
+        let holds = Json::from(holds.collect::<Vec<_>>()).to_string();
+        self.counted(
+            place,
+            "update postings set ends_at_ms = r.value->>2, used = r.value->>3, kept = r.value->>4,
+                 extension = r.value->>5 from json_each(?) r
+             where postings.id = r.value->>0 and ? = (
+                 select count(*) from json_each(?) h cross join postings p
+                 where p.id = h.value->>0 and p.state = 'active' and p.extension = h.value->>1)",
+            values![holds.clone(), signed(renewals.len() as u64), holds],
         );
     }
 
@@ -257,9 +275,9 @@ impl Script {
         self.counted(
             place,
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, state)
+                 ends_at_ms, used, kept, extension, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
              from json_each(?) where true on conflict do nothing",
             values![Json::from(outputs).to_string()],
         );

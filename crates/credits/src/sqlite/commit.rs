@@ -22,7 +22,7 @@ const FIT: &str = "select 0, s.key, null, null from json_each(?) s
     where not exists (select 1 from entries where gate = s.value->>'gate')
     and not exists (select 1 from sagas where gate = s.value->>'gate')
     and (select count(distinct p.id) from json_each(s.value, '$.inputs') i cross join postings p
-        where p.id = i.value and p.state = 'active') = json_array_length(s.value, '$.inputs')
+        where p.id = i.value->>0 and p.state = 'active' and p.extension = i.value->>1) = json_array_length(s.value, '$.inputs')
     and not exists (
         select 1 from json_each(s.value, '$.needs') n left join accounts a
         on a.namespace = n.value->>0 and a.vault = n.value->>1 and a.account = n.value->>2
@@ -167,7 +167,7 @@ fn conditions(record: &Record) -> Json {
         let (home, account) = (&need.account.home, need.account.account.as_str());
         json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
     });
-    let inputs: Vec<Json> = plan.inputs.iter().map(|posting| posting.id.to_string().into()).collect();
+    let inputs: Vec<Json> = plan.inputs.iter().map(input).collect();
     let sequence_claim = plan.sequence_claim.as_ref();
     // A sequence above 63 bits is never next.
     let before = sequence_claim.map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
@@ -253,9 +253,9 @@ impl<'a> Rows<'a> {
         );
         push(
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, state)
+                 ends_at_ms, used, kept, extension, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
              from json_each(?)",
             self.created,
         );
@@ -304,6 +304,11 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// A posting to consume, as it was read.
+pub(super) fn input(posting: &Posting) -> Json {
+    json!([posting.id.to_string(), posting.extension()])
+}
+
 /// A posting as a row.
 pub(super) fn created(posting: &Posting) -> Json {
     let (key, hold) = (&posting.account, posting.hold.as_ref());
@@ -318,6 +323,9 @@ pub(super) fn created(posting: &Posting) -> Json {
         hold.map(|hold| hold.lease.to_string()),
         hold.map(|hold| hold.limit.as_str()),
         hold.map(|hold| hold.ends_at.get()),
+        hold.map_or(0, |hold| hold.used).to_string(),
+        hold.map_or(0, |hold| hold.kept).to_string(),
+        posting.extension(),
     ])
 }
 

@@ -5,7 +5,7 @@ use crate::conformance::{a_list_that_is_made_again_changes_nothing_more, sample_
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AssetKey, ClientKey, Plan, SagaToken};
 use crate::sql::store;
-use crate::store::{PostingQuery, Store};
+use crate::store::{PostingQuery, Renewal, Store};
 use script::Script;
 
 /// The views are for operators, so Earmark itself would not notice a broken one.
@@ -44,6 +44,11 @@ fn survey_of(plan: &crate::model::Plan) -> Survey {
     Survey { accounts: vec![account], posting_sets: vec![posting_set], client: Some(client), assets }
 }
 
+fn renewal(plan: &Plan) -> Renewal {
+    let (posting, hold) = plan.inputs.iter().find_map(|input| Some((input, input.hold.clone()?))).expect("a hold");
+    Renewal { id: posting.id, read: 0, hold }
+}
+
 /// No query of a saga scans a table that keeps growing.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_a_saga_asks_reads_a_whole_table() {
@@ -65,6 +70,7 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
         Change::Apply(token, of()),
         Change::Abort(token),
         Change::Release(rid),
+        Change::Renew(vec![renewal(&plan)]),
         Change::Unclaim(rid),
         Change::End(token),
         Change::TakeOver { token, to: owner, expired_since: UnixMs::new(1) },

@@ -1,14 +1,15 @@
 //! Holds credit for a lease: everything it asks for, or nothing. The answer is final.
 
-use earmark_admission::{HoldAnswer, HoldRequest};
-use earmark_core::{AccountStatus, Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft};
+use earmark_admission::{HoldAnswer, HoldPart, HoldRequest};
+use earmark_core::{
+    AccountName, AccountStatus, Actor, AssetName, CreditShortage, CreditTerms, LimitKey, Overage, Overdraft,
+};
 
-use super::{AccountView, LeaseStatus, Part, account_view, lease_gate, lease_key, or_itself};
+use super::{AccountView, LeaseStatus, Part, account_view, first_gate, lease_gate, lease_key, or_itself};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold, PostingState,
-    VaultKey,
+    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold, VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{Survey, Surveyed};
@@ -17,30 +18,47 @@ use crate::store::{Survey, Surveyed};
 const LARGE: i128 = 1 << 62;
 
 /// Holds credit for a lease.
+#[derive(Clone)]
 pub(crate) struct HoldTask {
-    lease: LeaseKey,
-    wanted: Vec<Wanted>,
+    pub(super) lease: LeaseKey,
+    pub(super) wanted: Vec<Wanted>,
     actor: Option<Actor>,
+    /// The number of the extension; 0 for the reserve.
+    extension: u32,
 }
 
 /// One hold that a lease requests.
-struct Wanted {
-    limit: LimitKey,
+#[derive(Clone)]
+pub(super) struct Wanted {
+    pub(super) limit: LimitKey,
     payer: AccountKey,
     revenue: AccountKey,
     asset: AssetName,
-    amount: u64,
+    pub(super) amount: u64,
     timeout_ms: u64,
     keeps_debt: bool,
+    charges: bool,
+}
+
+/// What a plan of holds builds on.
+pub(super) struct Base<'a> {
+    pub(super) gate: GateId,
+    /// The holds that the lease has, all of them active.
+    pub(super) parts: &'a [Part],
 }
 
 impl HoldTask {
     /// `None` if a limit is not of kind `credit`.
     pub(crate) fn new(request: &HoldRequest, actor: Option<Actor>) -> Option<HoldTask> {
-        let wanted = request.holds.iter().map(|part| {
+        HoldTask::of(lease_key(&request.namespace, request.lease), &request.holds, 0, actor)
+    }
+
+    /// `None` if a limit is not of kind `credit`.
+    pub(super) fn of(lease: LeaseKey, holds: &[HoldPart], extension: u32, actor: Option<Actor>) -> Option<HoldTask> {
+        let wanted = holds.iter().map(|part| {
             let terms = part.limit.kind.terms()?;
-            let home = VaultKey { namespace: request.namespace.clone(), vault: terms.vault.clone() };
-            let account = |name: &earmark_core::AccountName| AccountKey { home: home.clone(), account: name.clone() };
+            let home = VaultKey { namespace: lease.namespace.clone(), vault: terms.vault.clone() };
+            let account = |name: &AccountName| AccountKey { home: home.clone(), account: name.clone() };
             Some(Wanted {
                 limit: part.limit.key.clone(),
                 payer: account(&terms.account),
@@ -49,11 +67,25 @@ impl HoldTask {
                 amount: part.amount,
                 timeout_ms: u64::from(terms.timeout_seconds).saturating_mul(1_000),
                 keeps_debt: part.limit.overage == Overage::Debt,
+                charges: charges(terms),
             })
         });
         let mut wanted = wanted.collect::<Option<Vec<Wanted>>>()?;
         wanted.sort_by(|a, b| a.limit.cmp(&b.limit));
-        Some(HoldTask { lease: lease_key(&request.namespace, request.lease), wanted, actor: or_itself(actor) })
+        Some(HoldTask { lease, wanted, actor: or_itself(actor), extension })
+    }
+
+    /// The same request by the terms of the holds that it adds to: their limits may have changed since.
+    pub(super) fn on_terms_of(&self, parts: &[Part]) -> HoldTask {
+        let mut task = self.clone();
+        for part in &mut task.wanted {
+            let Some(held) = parts.iter().find(|held| held.terms.limit == part.limit) else { continue };
+            let account = |name: &AccountName| AccountKey { home: held.home.clone(), account: name.clone() };
+            (part.payer, part.revenue) = (account(&held.terms.account), account(&held.terms.revenue));
+            (part.asset, part.keeps_debt) = (held.terms.asset.clone(), held.terms.keeps_debt);
+            part.charges = held.terms.charges;
+        }
+        task
     }
 
     /// The sum of all holds per account and asset.
@@ -98,19 +130,16 @@ impl HoldTask {
         Ok(None)
     }
 
-    fn refuse(&self, engine: &Engine, place: usize, why: CreditShortage) -> Proposal<HoldAnswer> {
+    /// Records the refusal with the lease.
+    fn refuse(&self, engine: &Engine, gate: GateId, place: usize, why: CreditShortage) -> Proposal<HoldAnswer> {
         let Some(part) = self.wanted.get(place) else { return Proposal::Wait(None) };
         let body = EntryBody::Refused { lease: self.lease.lease, limit: part.limit.clone(), why };
         let entry = Entry { home: part.payer.home.clone(), at: engine.time.moment(), body, changes: Vec::new() };
-        self.draft(engine, Plan { entries: vec![entry], ..Plan::default() })
-    }
-
-    fn draft(&self, engine: &Engine, plan: Plan) -> Proposal<HoldAnswer> {
         Proposal::Commit(Box::new(Draft {
-            gate: lease_gate(&self.lease),
+            gate,
             rid: engine.new_rid(),
             lease: Some(self.lease.clone()),
-            plan,
+            plan: Plan { entries: vec![entry], ..Plan::default() },
             taken: Vec::new(),
             permits: Vec::new(),
         }))
@@ -137,30 +166,43 @@ impl HoldTask {
         Ok(None)
     }
 
-    /// Adds the held postings and the entries to a plan.
-    fn fill(&self, engine: &Engine, ids: &mut PostingIds, plan: &mut Plan) {
+    /// Adds the held postings and the entries to a plan. A hold that grows is replaced by a larger one.
+    fn fill(&self, engine: &Engine, ids: &mut PostingIds, plan: &mut Plan, parts: &[Part]) {
         let now = engine.time.moment();
+        let mut is_fenced = parts.is_empty();
         for part in &self.wanted {
-            let (lease, limit) = (self.lease.lease, part.limit.clone());
-            let ends_at = now.log.plus_ms(part.timeout_ms);
-            let amount = i128::from(part.amount);
-            let hold = PostingHold { lease, limit: limit.clone(), ends_at };
-            plan.outputs.push(ids.posting((&part.payer, &part.asset), amount, Some(hold)));
+            let before = parts.iter().find(|held| held.terms.limit == part.limit).and_then(Part::held);
+            let held = before.map_or(0, |(posting, _)| u64::try_from(posting.amount).unwrap_or(0));
+            let total = held.saturating_add(part.amount);
+            let hold = match before {
+                Some((posting, hold)) => {
+                    plan.inputs.push(posting.clone());
+                    is_fenced = true;
+                    hold.with(total, part.charges, 0)
+                }
+                None => {
+                    let ends_at = now.log.plus_ms(part.timeout_ms);
+                    PostingHold::new(self.lease.lease, part.limit.clone(), ends_at, (total, part.charges))
+                }
+            };
             let terms = HoldTerms {
-                lease,
-                limit,
+                lease: self.lease.lease,
+                limit: part.limit.clone(),
                 account: part.payer.account.clone(),
                 asset: part.asset.clone(),
                 amount: part.amount,
                 revenue: part.revenue.account.clone(),
                 keeps_debt: part.keeps_debt,
-                ends_at,
+                ends_at: hold.ends_at,
+                charges: part.charges,
+                extension: self.extension,
             };
+            plan.outputs.push(ids.posting((&part.payer, &part.asset), i128::from(total), Some(hold)));
             let change = AccountChange {
                 account: part.payer.account.clone(),
                 asset: part.asset.clone(),
-                amount: amount.saturating_neg(),
-                held: amount,
+                amount: i128::from(part.amount).saturating_neg(),
+                held: i128::from(part.amount),
             };
             let home = part.payer.home.clone();
             let body = EntryBody::Hold { terms, actor: self.actor.clone() };
@@ -168,18 +210,82 @@ impl HoldTask {
             need(plan, &part.payer, true);
             need(plan, &part.revenue, false);
         }
+        // A settlement at the same time must not miss the new holds, so both consume a hold that the lease had before.
+        if let (false, Some((posting, hold))) = (is_fenced, parts.first().and_then(Part::held)) {
+            plan.inputs.push(posting.clone());
+            let owner = (&posting.account, &posting.asset);
+            plan.outputs.push(ids.posting(owner, posting.amount, Some(hold.clone())));
+        }
     }
 
-    async fn known(&self, engine: &Engine) -> Result<Option<HoldAnswer>, TaskError> {
+    /// The first hold that would exceed 64 bits together with what the lease holds of its limit.
+    fn overflowing(&self, parts: &[Part]) -> Option<usize> {
+        let held = |limit: &LimitKey| parts.iter().find(|held| held.terms.limit == *limit).map_or(0, Part::amount);
+        self.wanted.iter().position(|part| held(&part.limit).checked_add(part.amount).is_none())
+    }
+
+    /// The plan that holds everything. `refuse` gets the index of the hold that cannot be paid.
+    pub(super) async fn draft<A>(
+        &self,
+        engine: &Engine,
+        attempt: u32,
+        base: Base<'_>,
+        refuse: impl Fn(usize, CreditShortage) -> Proposal<A> + Send,
+    ) -> Result<Proposal<A>, TaskError> {
+        let permits = engine.queue_payers(&self.moves(None)).await;
+        let payers = self.wanted.iter().map(|part| part.payer.clone());
+        let accounts = payers.chain(self.wanted.iter().map(|part| part.revenue.clone())).collect();
+        // A hold only spends, so it never merges postings.
+        let (posting_sets, _) = engine.posting_queries(&self.moves(None), attempt > 1);
+        let found = engine.survey(Survey { accounts, posting_sets, ..Survey::default() }).await?;
+        match self.blame(&found) {
+            Ok(None) => {}
+            Ok(Some((place, why))) => return Ok(refuse(place, why)),
+            Err(()) => return Ok(Proposal::Wait(None)),
+        }
+        if let Some(place) = self.overflowing(base.parts) {
+            return Ok(refuse(place, CreditShortage::NotEnough));
+        }
+        let moves = self.moves(Some(&found));
+        let rid = engine.new_rid();
+        let mut ids = PostingIds::new(rid);
+        let first_of = |place: usize| {
+            let short = moves.get(place);
+            let is_meant =
+                |part: &Wanted| short.is_some_and(|each| each.account == part.payer && each.asset == part.asset);
+            self.wanted.iter().position(is_meant).unwrap_or(0)
+        };
+        let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;
+        let selection = match selected.or_propose(|place, _| refuse(first_of(place), CreditShortage::NotEnough)) {
+            Ok(selection) => selection,
+            Err(proposal) => return Ok(proposal),
+        };
+        let (inputs, outputs) = (selection.inputs, selection.outputs);
+        let mut plan = Plan { inputs, outputs, ..Plan::default() };
+        if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
+            return Ok(refuse(first_of(place), CreditShortage::NotEnough));
+        }
+        self.fill(engine, &mut ids, &mut plan, base.parts);
+        let (gate, lease) = (base.gate, Some(self.lease.clone()));
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
+    }
+
+    /// The answer of an earlier attempt, or the gate of the next one.
+    async fn known(&self, engine: &Engine) -> Result<Result<HoldAnswer, GateId>, TaskError> {
         let status = engine.lease_status(&self.lease).await?;
         Ok(match status {
-            LeaseStatus::Unknown => None,
-            LeaseStatus::Refused { limit, why } => Some(HoldAnswer::Refused { key: limit, why }),
-            LeaseStatus::Marked | LeaseStatus::Settled => Some(HoldAnswer::Ended),
-            LeaseStatus::Holds(_) if status.is_live(engine.time.now()) => Some(HoldAnswer::Held),
-            LeaseStatus::Holds(_) => Some(HoldAnswer::Ended),
+            LeaseStatus::Unknown { returned } => Err(first_gate(&self.lease, returned)),
+            LeaseStatus::Refused { limit, why } => Ok(HoldAnswer::Refused { key: limit, why }),
+            LeaseStatus::Marked | LeaseStatus::Settled => Ok(HoldAnswer::Ended),
+            LeaseStatus::Holds(..) if status.is_live(engine.time.now()) => Ok(HoldAnswer::Held),
+            LeaseStatus::Holds(..) => Ok(HoldAnswer::Ended),
         })
     }
+}
+
+/// Whether the timeout of a hold costs all of it.
+fn charges(_: &CreditTerms) -> bool {
+    false
 }
 
 /// Adds a need, or widens an existing one.
@@ -198,45 +304,15 @@ impl Task for HoldTask {
     }
 
     async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<HoldAnswer>, TaskError> {
-        if attempt > 1
-            && let Some(answer) = self.known(engine).await?
-        {
-            return Ok(Proposal::Answer(answer));
-        }
-        let permits = engine.queue_payers(&self.moves(None)).await;
-        let payers = self.wanted.iter().map(|part| part.payer.clone());
-        let accounts = payers.chain(self.wanted.iter().map(|part| part.revenue.clone())).collect();
-        // A hold only spends, so it never merges postings.
-        let (posting_sets, _) = engine.posting_queries(&self.moves(None), attempt > 1);
-        let found = engine.survey(Survey { accounts, posting_sets, ..Survey::default() }).await?;
-        match self.blame(&found) {
-            Ok(None) => {}
-            Ok(Some((place, why))) => return Ok(self.refuse(engine, place, why)),
-            Err(()) => return Ok(Proposal::Wait(None)),
-        }
-        let moves = self.moves(Some(&found));
-        let rid = engine.new_rid();
-        let mut ids = PostingIds::new(rid);
-        let first_of = |place: usize| {
-            let short = moves.get(place);
-            let is_meant =
-                |part: &Wanted| short.is_some_and(|each| each.account == part.payer && each.asset == part.asset);
-            self.wanted.iter().position(is_meant).unwrap_or(0)
+        let gate = match attempt {
+            1 => lease_gate(&self.lease),
+            _ => match self.known(engine).await? {
+                Ok(answer) => return Ok(Proposal::Answer(answer)),
+                Err(gate) => gate,
+            },
         };
-        let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;
-        let refuse = |place, _| self.refuse(engine, first_of(place), CreditShortage::NotEnough);
-        let selection = match selected.or_propose(refuse) {
-            Ok(selection) => selection,
-            Err(proposal) => return Ok(proposal),
-        };
-        let (inputs, outputs) = (selection.inputs, selection.outputs);
-        let mut plan = Plan { inputs, outputs, ..Plan::default() };
-        if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
-            return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
-        }
-        self.fill(engine, &mut ids, &mut plan);
-        let (gate, lease) = (lease_gate(&self.lease), Some(self.lease.clone()));
-        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
+        let refuse = |place, why| self.refuse(engine, gate, place, why);
+        self.draft(engine, attempt, Base { gate, parts: &[] }, refuse).await
     }
 
     async fn done(&self, engine: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, TaskError> {
@@ -257,8 +333,7 @@ fn parts_of(plan: &Plan) -> Vec<Part> {
             limit == Some(&terms.limit) && posting.account.home == entry.home
         };
         let posting = plan.outputs.iter().find(is_meant)?.clone();
-        let posting = Some((posting, PostingState::Active));
-        Some(Part { home: entry.home.clone(), terms: terms.clone(), posting, is_released: false })
+        Some(Part::held_now(entry, terms, posting))
     };
     plan.entries.iter().filter_map(part).collect()
 }

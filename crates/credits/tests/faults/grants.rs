@@ -40,6 +40,7 @@ async fn a_role_with_the_rights_of_the_manual_serves_and_cannot_change_history()
     conformance::a_release_gives_back_what_that_attempt_took_and_nothing_else(&store).await;
     store.orphans(9).await.expect("a look");
     conformance::the_holds_of_a_lease_are_found(&store).await;
+    conformance::of_many_renewals_at_once_one_happens(&store).await;
     issue(&store, 2).await.expect("an entry");
     store.census(home()).await.expect("an audit");
     store.close().await;

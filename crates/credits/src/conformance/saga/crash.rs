@@ -37,7 +37,10 @@ async fn baseline(store: &Arc<dyn Store>, kind: TaskKind, is_whole: bool) -> Bas
     let calls = if is_whole { faulty.whole_commits() } else { (1..=faulty.calls()).collect() };
     let after = scenario.view(&fixture, &process).await;
     let between = match kind {
-        TaskKind::SettlesLate | TaskKind::HoldsAndSettles => Some(half(store, kind).await),
+        TaskKind::SettlesLate
+        | TaskKind::SettlesLateAfterUsage
+        | TaskKind::RenewsWhatWasReturned
+        | TaskKind::HoldsAndSettles => Some(half(store, kind).await),
         _ => None,
     };
     assert_ne!(before, after, "{kind:?} is seen");
@@ -118,7 +121,7 @@ async fn for_every_fault<F: Future<Output = ()>>(
             }
         }
     }
-    assert!(found >= 20 * 2 * 5, "a saga has more than a few calls: {found}");
+    assert!(found >= 30 * 2 * 5, "a saga has more than a few calls: {found}");
     assert_eq!(made, found / stride, "a fault on both sides of each call");
     println!("{made} faults of {found}");
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock, SettleAnswer,
-    SettleRequest, WriteAnswer, WriteRequest, Writer,
+    AccountPath, Amount, BackendError, Clock, Credits, GrowAnswer, GrowRequest, HoldAnswer, HoldPart, HoldRequest,
+    ManualClock, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, Timeouts, WriteAnswer,
+    WriteRequest, Writer,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -21,7 +22,7 @@ use crate::store::{PostingQuery, Store, Survey};
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Start time of every test.
-const START_MS: u64 = 1_700_000_000_000;
+pub(super) const START_MS: u64 = 1_700_000_000_000;
 
 /// A store, a clock, and a namespace of its own.
 pub(super) struct Fixture {
@@ -118,6 +119,34 @@ impl HoldSpec {
         let limit = Definition { overage: self.overage, ..Definition::new(limit(self.name), Kind::Credit(terms), 0) };
         HoldPart { limit: Arc::new(limit), amount: self.amount }
     }
+}
+
+fn sorted(parts: &[HoldSpec]) -> Vec<HoldPart> {
+    let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
+    holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
+    holds
+}
+
+/// The confirmation of an extension.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RenewSpec<'a> {
+    pub(super) number: u32,
+    pub(super) parts: &'a [HoldSpec],
+    pub(super) reserved_at: UnixMs,
+    pub(super) renew: bool,
+    pub(super) used: &'a [(&'a str, u64)],
+    pub(super) timeout_seconds: Option<u32>,
+}
+
+/// Moves all ends to 60 seconds from now.
+pub(super) const fn renewal(number: u32) -> RenewSpec<'static> {
+    let (reserved_at, timeout_seconds) = (UnixMs::new(START_MS), Some(60));
+    RenewSpec { number, parts: &[], reserved_at, renew: true, used: &[], timeout_seconds }
+}
+
+/// Reports usage and leaves the ends.
+pub(super) const fn usage<'a>(number: u32, used: &'a [(&'a str, u64)]) -> RenewSpec<'a> {
+    RenewSpec { renew: false, used, ..renewal(number) }
 }
 
 /// No background maintenance, and long deadlines.
@@ -250,9 +279,7 @@ impl TestProcess {
     }
 
     pub(super) async fn try_hold(&self, lease: LeaseId, parts: &[HoldSpec]) -> Result<HoldAnswer, BackendError> {
-        let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
-        holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
-        let request = HoldRequest { namespace: self.namespace.clone(), lease, holds };
+        let request = HoldRequest { namespace: self.namespace.clone(), lease, holds: sorted(parts) };
         self.credits.hold(None, vec![request]).await.remove(0)
     }
 
@@ -265,6 +292,51 @@ impl TestProcess {
         let lease = lease();
         assert_eq!(self.hold(lease, parts).await, HoldAnswer::Held);
         lease
+    }
+
+    /// Holds more for an extension.
+    pub(super) async fn try_grow(
+        &self,
+        lease: LeaseId,
+        number: u32,
+        parts: &[HoldSpec],
+    ) -> Result<GrowAnswer, BackendError> {
+        let request = GrowRequest { namespace: self.namespace.clone(), lease, number, holds: sorted(parts) };
+        self.credits.grow(None, vec![request]).await.remove(0)
+    }
+
+    pub(super) async fn grow(&self, lease: LeaseId, number: u32, parts: &[HoldSpec]) -> GrowAnswer {
+        self.try_grow(lease, number, parts).await.expect("a store that answers")
+    }
+
+    /// Returns the growth of an extension.
+    pub(super) async fn try_shrink(&self, lease: LeaseId, number: u32, parts: &[HoldSpec]) -> Result<(), BackendError> {
+        let request = ShrinkRequest { namespace: self.namespace.clone(), lease, number, holds: sorted(parts) };
+        self.credits.shrink(None, request).await
+    }
+
+    pub(super) async fn shrink(&self, lease: LeaseId, number: u32, parts: &[HoldSpec]) {
+        self.try_shrink(lease, number, parts).await.expect("a store that answers");
+    }
+
+    /// Confirms an extension.
+    pub(super) async fn try_renew(&self, lease: LeaseId, spec: RenewSpec<'_>) -> Result<RenewAnswer, BackendError> {
+        let used = spec.used.iter().map(|(name, amount)| Amount { key: limit(name), amount: *amount });
+        let request = RenewRequest {
+            namespace: self.namespace.clone(),
+            lease,
+            number: spec.number,
+            holds: sorted(spec.parts),
+            reserved_at: spec.reserved_at,
+            renew: spec.renew,
+            used: used.collect(),
+            timeouts: Timeouts::new(move |_| spec.timeout_seconds),
+        };
+        self.credits.renew(None, vec![request]).await.remove(0)
+    }
+
+    pub(super) async fn renew(&self, lease: LeaseId, spec: RenewSpec<'_>) -> RenewAnswer {
+        self.try_renew(lease, spec).await.expect("a store that answers")
     }
 
     pub(super) async fn try_settle(

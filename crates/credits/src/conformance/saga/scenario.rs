@@ -1,13 +1,13 @@
 //! Every kind of task, and the state that callers can see.
 
-use earmark_admission::{BackendError, HoldAnswer, SettleAnswer, WriteAnswer};
-use earmark_core::{LeaseId, Overage, VaultName};
+use earmark_admission::{BackendError, GrowAnswer, HoldAnswer, RenewAnswer, SettleAnswer, WriteAnswer};
+use earmark_core::{LeaseId, LimitKey, Overage, UnixMs, VaultName};
 
 use super::process::{
-    Fixture, HoldSpec, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn, retire, transfer,
-    unfreeze,
+    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn,
+    renewal, retire, transfer, unfreeze, usage,
 };
-use crate::model::{Account, AccountKey};
+use crate::model::{Account, AccountKey, LeaseKey, PostingHold};
 use crate::store::Survey;
 
 /// The second vault.
@@ -37,9 +37,21 @@ pub(super) enum TaskKind {
     MarksAnUnknownLease,
     Sweeps,
     HoldsAndSettles,
+    Grows,
+    GrowsANewLimit,
+    GrowsFromNothing,
+    GrowsAgain,
+    Returns,
+    ReturnsEverything,
+    Renews,
+    RenewsWhatWasReturned,
+    SettlesWhatHasGrown,
+    PaysAtTheTimeout,
+    OwesAtTheTimeout,
+    SettlesLateAfterUsage,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 21] = [
+pub(super) const TASK_KINDS: [TaskKind; 33] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
@@ -61,6 +73,18 @@ pub(super) const TASK_KINDS: [TaskKind; 21] = [
     TaskKind::MarksAnUnknownLease,
     TaskKind::Sweeps,
     TaskKind::HoldsAndSettles,
+    TaskKind::Grows,
+    TaskKind::GrowsANewLimit,
+    TaskKind::GrowsFromNothing,
+    TaskKind::GrowsAgain,
+    TaskKind::Returns,
+    TaskKind::ReturnsEverything,
+    TaskKind::Renews,
+    TaskKind::RenewsWhatWasReturned,
+    TaskKind::SettlesWhatHasGrown,
+    TaskKind::PaysAtTheTimeout,
+    TaskKind::OwesAtTheTimeout,
+    TaskKind::SettlesLateAfterUsage,
 ];
 
 /// The answer to a task.
@@ -68,6 +92,9 @@ pub(super) const TASK_KINDS: [TaskKind; 21] = [
 pub(super) enum Reply {
     Write(WriteAnswer),
     Hold(HoldAnswer),
+    Grow(GrowAnswer),
+    Returned,
+    Renew(RenewAnswer),
     /// Only the first answer reports the amount paid.
     Settle,
     Swept,
@@ -88,9 +115,25 @@ pub(super) struct View {
     accounts: Vec<Option<Account>>,
     last: u64,
     hold: String,
+    /// Limit, amount, end, usage, kept amount and extension of each hold.
+    held: Vec<(LimitKey, i128, PostingHold)>,
 }
 
 const SHORT: HoldSpec = HoldSpec { timeout_seconds: 30, ..hold_of("acme", 400) };
+/// A hold that outlasts the tasks that sweep: they would sweep those of other tasks too.
+const LONG: HoldSpec = hold_of("acme", 400);
+/// What an extension adds to it.
+const MORE: HoldSpec = hold_of("acme", 100);
+/// A limit that the lease did not hold, in another vault. It sorts first.
+const OTHER: HoldSpec = HoldSpec { name: "a", vault: EU, ..hold_of("acme", 20) };
+
+/// Moves the ends to 100 seconds after the start, whenever it is made: a lease lives for a day at most.
+const RENEWAL: RenewSpec<'static> = RenewSpec {
+    reserved_at: UnixMs::new(START_MS + 100_000 - 24 * 60 * 60 * 1_000),
+    timeout_seconds: Some(24 * 60 * 60),
+    used: &[("acme", 250)],
+    ..renewal(1)
+};
 
 impl Scenario {
     pub(super) fn new(kind: TaskKind) -> Scenario {
@@ -122,6 +165,32 @@ impl Scenario {
                 let lease = process.holds(&[hold_of("acme", 1_000)]).await;
                 process.settle(lease, &[("acme", 1_200)]).await;
             }
+            TaskKind::GrowsFromNothing => {}
+            TaskKind::Grows | TaskKind::Renews => {
+                assert_eq!(process.hold(self.lease, &[LONG]).await, HoldAnswer::Held);
+            }
+            TaskKind::GrowsANewLimit | TaskKind::GrowsAgain | TaskKind::RenewsWhatWasReturned => {
+                process.write_in(EU, vec![open("acme"), issue("acme", 50)]).await;
+                assert_eq!(process.hold(self.lease, &[LONG]).await, HoldAnswer::Held);
+                if self.kind != TaskKind::GrowsANewLimit {
+                    assert_eq!(process.grow(self.lease, 1, &[MORE, OTHER]).await, GrowAnswer::Held);
+                    process.shrink(self.lease, 1, &[MORE, OTHER]).await;
+                }
+            }
+            TaskKind::Returns | TaskKind::SettlesWhatHasGrown => {
+                process.write_in(EU, vec![open("acme"), issue("acme", 50)]).await;
+                assert_eq!(process.hold(self.lease, &[LONG]).await, HoldAnswer::Held);
+                assert_eq!(process.grow(self.lease, 1, &[MORE, OTHER]).await, GrowAnswer::Held);
+            }
+            TaskKind::ReturnsEverything => {
+                assert_eq!(process.grow(self.lease, 1, &[MORE]).await, GrowAnswer::Held);
+            }
+            TaskKind::PaysAtTheTimeout | TaskKind::SettlesLateAfterUsage | TaskKind::OwesAtTheTimeout => {
+                let used = if self.kind == TaskKind::OwesAtTheTimeout { 1_100 } else { 250 };
+                assert_eq!(process.hold(self.lease, &[SHORT]).await, HoldAnswer::Held);
+                process.renew(self.lease, usage(1, &[("acme", used)])).await;
+                fixture.clock.advance_ms(30_000);
+            }
             TaskKind::HoldsInTwoVaults => process.write_in(EU, vec![open("acme"), issue("acme", 50)]).await,
             TaskKind::SettlesLess | TaskKind::SettlesMore | TaskKind::SettlesWhatIsNotThere | TaskKind::GivesBack => {
                 assert_eq!(process.hold(self.lease, &[SHORT]).await, HoldAnswer::Held);
@@ -141,6 +210,7 @@ impl Scenario {
     pub(super) async fn act(&self, process: &TestProcess) -> Result<Reply, BackendError> {
         let write = async |sequence, operations| process.try_write(sequence, operations).await.map(Reply::Write);
         let hold = async |parts: &[HoldSpec]| process.try_hold(self.lease, parts).await.map(Reply::Hold);
+        let grow = async |parts: &[HoldSpec]| process.try_grow(self.lease, 1, parts).await.map(Reply::Grow);
         let settle = async |actuals: &[(&str, u64)], is_release| {
             let reply = process.try_settle(self.lease, actuals, is_release).await;
             reply.map(|_: SettleAnswer| Reply::Settle)
@@ -165,6 +235,19 @@ impl Scenario {
             TaskKind::SettlesMore => settle(&[("acme", 700)], false).await,
             TaskKind::SettlesWhatIsNotThere | TaskKind::SettlesWithoutDebt => settle(&[("acme", 1_500)], false).await,
             TaskKind::SettlesLate => settle(&[], false).await,
+            TaskKind::Grows => grow(&[MORE]).await,
+            TaskKind::GrowsANewLimit => grow(&[OTHER]).await,
+            TaskKind::GrowsFromNothing => grow(&[MORE]).await,
+            TaskKind::GrowsAgain => grow(&[MORE, OTHER]).await,
+            TaskKind::Returns => process.try_shrink(self.lease, 1, &[MORE, OTHER]).await.map(|()| Reply::Returned),
+            TaskKind::ReturnsEverything => process.try_shrink(self.lease, 1, &[MORE]).await.map(|()| Reply::Returned),
+            TaskKind::Renews => process.try_renew(self.lease, RENEWAL).await.map(Reply::Renew),
+            TaskKind::RenewsWhatWasReturned => {
+                let parts = &[MORE, OTHER];
+                process.try_renew(self.lease, RenewSpec { parts, ..RENEWAL }).await.map(Reply::Renew)
+            }
+            TaskKind::SettlesWhatHasGrown => settle(&[("acme", 450)], false).await,
+            TaskKind::SettlesLateAfterUsage => settle(&[("acme", 300)], false).await,
             TaskKind::GivesBack => settle(&[], true).await,
             TaskKind::MarksAnUnknownLease => settle(&[("acme", 1)], false).await,
             // The process that settles also made the hold, and remembers it.
@@ -172,18 +255,23 @@ impl Scenario {
                 self.half(process).await?;
                 settle(&[("acme", 150)], false).await
             }
-            TaskKind::Sweeps => match process.credits.maintain().await {
-                Ok(()) => Ok(Reply::Swept),
-                Err(error) => Err(BackendError::Failed(error)),
-            },
+            TaskKind::Sweeps | TaskKind::PaysAtTheTimeout | TaskKind::OwesAtTheTimeout => {
+                match process.credits.maintain().await {
+                    Ok(()) => Ok(Reply::Swept),
+                    Err(error) => Err(BackendError::Failed(error)),
+                }
+            }
         }
     }
 
     /// Runs the first of two commits.
     pub(super) async fn half(&self, process: &TestProcess) -> Result<(), BackendError> {
         match self.kind {
-            TaskKind::SettlesLate => process.credits.maintain().await.map_err(BackendError::Failed),
-            TaskKind::HoldsAndSettles => process.try_hold(self.lease, &[SHORT]).await.map(drop),
+            TaskKind::SettlesLate | TaskKind::SettlesLateAfterUsage => {
+                process.credits.maintain().await.map_err(BackendError::Failed)
+            }
+            TaskKind::RenewsWhatWasReturned => process.try_grow(self.lease, 1, &[MORE, OTHER]).await.map(drop),
+            TaskKind::HoldsAndSettles => process.try_hold(self.lease, &[LONG]).await.map(drop),
             _ => Ok(()),
         }
     }
@@ -211,6 +299,16 @@ impl Scenario {
             use earmark_admission::Credits;
             process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await
         });
-        View { balances, entries, accounts, last, hold }
+        let key = LeaseKey { namespace: fixture.namespace.clone(), lease: self.lease };
+        let held = fixture.store.held(key).await.expect("a store that answers");
+        let held = held.into_iter().filter_map(|(posting, _)| {
+            // Every attempt has its own time, and so its own end.
+            let hold = PostingHold { lease: LeaseId::default(), ..posting.hold? };
+            let ends_at = if hold.extension == 0 { UnixMs::default() } else { hold.ends_at };
+            Some((hold.limit.clone(), posting.amount, PostingHold { ends_at, ..hold }))
+        });
+        let mut held: Vec<_> = held.collect();
+        held.sort_by(|a, b| a.0.cmp(&b.0));
+        View { balances, entries, accounts, last, hold, held }
     }
 }
