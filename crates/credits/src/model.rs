@@ -270,7 +270,7 @@ pub enum EntryBody {
         terms: HoldTerms,
         /// Why.
         #[serde(default, skip_serializing_if = "is_default")]
-        reason: SettleReason,
+        reason: EntryReason,
         /// The caller, or Earmark itself after a timeout.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
         actor: Option<Actor>,
@@ -363,7 +363,7 @@ pub struct HoldTerms {
 /// Why a hold was settled or returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SettleReason {
+pub enum EntryReason {
     /// The lease completed, or was given up.
     #[default]
     Complete,
@@ -382,7 +382,7 @@ pub struct Settlement {
     pub hold: HoldTerms,
     /// Why it was settled.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub reason: SettleReason,
+    pub reason: EntryReason,
     /// The amount that was still held; 0 after a timeout.
     pub held: u64,
     /// The account that was paid.

@@ -37,6 +37,7 @@ macro_rules! saga_conformance {
             an_end_moves_with_each_number_and_not_beyond_a_day,
             reported_usage_is_the_least_that_a_complete_costs,
             a_hold_that_times_out_pays_what_was_used,
+            a_limit_may_charge_the_whole_hold_at_its_timeout,
             usage_above_the_hold_follows_the_rule_of_the_limit,
             many_timeouts_against_a_transfer_leave_no_debt,
             a_sweep_does_not_end_a_hold_that_was_renewed,

@@ -6,7 +6,7 @@ use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
 };
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, SettleReason, Settlement,
+    Claim, ClaimKind, Entry, EntryBody, EntryReason, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement,
     TotalsChange, Transaction,
 };
 
@@ -53,7 +53,7 @@ fn operations() -> Vec<Operation> {
 pub(super) fn bodies() -> Vec<EntryBody> {
     let settlement = |debt| Settlement {
         hold: HoldTerms { keeps_debt: false, charges: false, extension: 0, ..terms(lease().lease) },
-        reason: if debt > 0 { SettleReason::Timeout } else { SettleReason::Complete },
+        reason: if debt > 0 { EntryReason::Timeout } else { EntryReason::Complete },
         held: 3,
         revenue: name("elsewhere"),
         paid: u64::MAX,
@@ -74,10 +74,10 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         EntryBody::Hold { terms: terms(lease().lease), actor: None },
         EntryBody::Settle(settlement(0)),
         EntryBody::Settle(settlement(9)),
-        release(SettleReason::Timeout, Some(actor(Actor::ITSELF))),
-        release(SettleReason::Returned, Some(actor("user:789"))),
-        release(SettleReason::Late, None),
-        release(SettleReason::Complete, None),
+        release(EntryReason::Timeout, Some(actor(Actor::ITSELF))),
+        release(EntryReason::Returned, Some(actor("user:789"))),
+        release(EntryReason::Late, None),
+        release(EntryReason::Complete, None),
         EntryBody::Ended { lease: lease().lease },
     ];
     for why in

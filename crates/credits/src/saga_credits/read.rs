@@ -12,7 +12,9 @@ use earmark_core::{
 };
 
 use super::{SagaCredits, backend_error};
-use crate::model::{Account, AccountKey, ClaimKind, ClientKey, EntryBody, HoldTerms, StoredEntry, VaultKey};
+use crate::model::{
+    Account, AccountKey, ClaimKind, ClientKey, EntryBody, EntryReason, HoldTerms, StoredEntry, VaultKey,
+};
 use crate::saga::TaskError;
 use crate::store::{Census, FindRecord, Funds, StoreError, Survey};
 use crate::task::receipt;
@@ -190,6 +192,15 @@ fn difference(census: &Census) -> Option<String> {
     })
 }
 
+/// The reason of a settlement. A growth is returned by an entry of its own, and never settled.
+const fn settle_reason(reason: EntryReason) -> SettleReason {
+    match reason {
+        EntryReason::Complete | EntryReason::Returned => SettleReason::Complete,
+        EntryReason::Timeout => SettleReason::Timeout,
+        EntryReason::Late => SettleReason::Late,
+    }
+}
+
 /// An entry as one account sees it; `None` if the account is not affected.
 fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     let entry = &stored.entry;
@@ -211,7 +222,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             paid: settlement.paid,
             debt: settlement.debt,
             uncollected: settlement.uncollected,
-            reason: if settlement.held > 0 { SettleReason::Complete } else { SettleReason::Late },
+            reason: settle_reason(settlement.reason),
         },
         EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,

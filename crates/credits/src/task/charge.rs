@@ -9,7 +9,7 @@ use super::{AccountView, Part, account_view, or_itself};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    Account, AccountChange, AccountKey, Entry, EntryBody, LeaseKey, Plan, Posting, SettleReason, Settlement,
+    Account, AccountChange, AccountKey, Entry, EntryBody, EntryReason, LeaseKey, Plan, Posting, Settlement,
 };
 use crate::saga::{Draft, Engine, Proposal, TaskError};
 use crate::store::{PostingSet, Survey, Surveyed};
@@ -194,11 +194,11 @@ impl Settling<'_> {
         Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }
 
-    fn reason(&self, part: &Part) -> SettleReason {
+    fn reason(&self, part: &Part) -> EntryReason {
         match (self.is_timeout, part.paid_at_timeout) {
-            (true, _) => SettleReason::Timeout,
-            (false, Some(_)) => SettleReason::Late,
-            (false, None) => SettleReason::Complete,
+            (true, _) => EntryReason::Timeout,
+            (false, Some(_)) => EntryReason::Late,
+            (false, None) => EntryReason::Complete,
         }
     }
 

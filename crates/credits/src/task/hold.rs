@@ -2,7 +2,7 @@
 
 use earmark_admission::{HoldAnswer, HoldPart, HoldRequest};
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, CreditShortage, CreditTerms, LimitKey, Overage, Overdraft,
+    AccountName, AccountStatus, Actor, AssetName, CreditShortage, LimitKey, OnTimeout, Overage, Overdraft,
 };
 
 use super::{AccountView, LeaseStatus, Part, account_view, first_gate, lease_gate, lease_key, or_itself};
@@ -67,7 +67,7 @@ impl HoldTask {
                 amount: part.amount,
                 timeout_ms: u64::from(terms.timeout_seconds).saturating_mul(1_000),
                 keeps_debt: part.limit.overage == Overage::Debt,
-                charges: charges(terms),
+                charges: terms.on_timeout == OnTimeout::Charge,
             })
         });
         let mut wanted = wanted.collect::<Option<Vec<Wanted>>>()?;
@@ -281,11 +281,6 @@ impl HoldTask {
             LeaseStatus::Holds(..) => Ok(HoldAnswer::Ended),
         })
     }
-}
-
-/// Whether the timeout of a hold costs all of it.
-fn charges(_: &CreditTerms) -> bool {
-    false
 }
 
 /// Adds a need, or widens an existing one.

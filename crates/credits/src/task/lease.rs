@@ -7,7 +7,7 @@ use earmark_core::{CreditShortage, LimitKey, UnixMs};
 use super::first_gate;
 use crate::id::GateId;
 use crate::model::{
-    Entry, EntryBody, HoldTerms, LeaseKey, Posting, PostingHold, PostingState, SettleReason, StoredEntry, VaultKey,
+    Entry, EntryBody, EntryReason, HoldTerms, LeaseKey, Posting, PostingHold, PostingState, StoredEntry, VaultKey,
 };
 use crate::saga::{Engine, TaskError};
 
@@ -237,7 +237,7 @@ fn note(stored: &StoredEntry, parts: &mut BTreeMap<LimitKey, Part>, growths: &mu
                 None => drop(parts.insert(terms.limit.clone(), Part::new(&stored.entry, terms))),
             }
         }
-        EntryBody::Release { terms, reason: SettleReason::Returned, .. } => {
+        EntryBody::Release { terms, reason: EntryReason::Returned, .. } => {
             growths.remove(terms, stored.gate);
             if let Some(part) = parts.get_mut(&terms.limit) {
                 part.terms.amount = part.terms.amount.saturating_sub(terms.amount);
@@ -253,10 +253,10 @@ fn note(stored: &StoredEntry, parts: &mut BTreeMap<LimitKey, Part>, growths: &mu
 fn settled(
     parts: &mut BTreeMap<LimitKey, Part>,
     terms: &HoldTerms,
-    reason: SettleReason,
+    reason: EntryReason,
     paid: u64,
 ) -> Option<LeaseStatus> {
-    if reason != SettleReason::Timeout {
+    if reason != EntryReason::Timeout {
         return Some(LeaseStatus::Settled);
     }
     if let Some(part) = parts.get_mut(&terms.limit) {

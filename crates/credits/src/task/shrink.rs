@@ -9,7 +9,7 @@ use super::lease::{Growths, Life, Part};
 use super::{LeaseStatus, entry_gate, lease_gate, lease_key, or_itself};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
-use crate::model::{AccountChange, Entry, EntryBody, HoldTerms, LeaseKey, Plan, SettleReason};
+use crate::model::{AccountChange, Entry, EntryBody, EntryReason, HoldTerms, LeaseKey, Plan};
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::Survey;
 
@@ -72,7 +72,7 @@ impl ShrinkTask {
             held: i128::from(amount).saturating_neg(),
         };
         let terms = HoldTerms { amount, extension: self.number, ..part.terms.clone() };
-        let body = EntryBody::Release { terms, reason: SettleReason::Returned, actor: self.actor.clone() };
+        let body = EntryBody::Release { terms, reason: EntryReason::Returned, actor: self.actor.clone() };
         plan.entries.push(Entry { home: part.home.clone(), at: engine.time.moment(), body, changes: vec![change] });
         need(plan, &posting.account, false);
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use earmark_admission::{Credits, EntryKind, GrowAnswer, HoldAnswer, HoldState, ManualClock, RenewAnswer, WriteAnswer};
-use earmark_core::{CreditShortage, LeaseId, Overage, UnixMs, WriteError};
+use earmark_core::{Actor, CreditShortage, LeaseId, OnTimeout, Overage, SettleReason, UnixMs, WriteError};
 
 use super::faulty::{Faulty, Mode, When};
 use super::process::{
     Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, limit, open,
     open_overdrawn, options, renewal, transfer, usage,
 };
-use crate::model::{EntryBody, LeaseKey, SettleReason};
+use crate::model::{EntryBody, EntryReason, LeaseKey};
 use crate::store::Store;
 
 /// The end of a lease that was extended, with nothing to say about its usage.
@@ -31,7 +31,7 @@ async fn process_with(fixture: &Fixture, amount: u128) -> TestProcess {
 }
 
 /// The reasons, payments and actors of the settlements and returns of a lease, in order.
-async fn settled(fixture: &Fixture, lease: LeaseId) -> Vec<(SettleReason, u64, String)> {
+async fn settled(fixture: &Fixture, lease: LeaseId) -> Vec<(EntryReason, u64, String)> {
     let key = LeaseKey { namespace: fixture.namespace.clone(), lease };
     let mut entries = fixture.store.lease(key).await.expect("a store that answers");
     entries.sort_by_key(|stored| stored.number);
@@ -68,7 +68,7 @@ pub async fn a_hold_grows_once_with_each_number(store: Arc<dyn Store>) {
         assert_eq!(process.grow(lease, number, &[hold_of("acme", 20)]).await, GrowAnswer::Ended);
         assert_eq!(other.renew(lease, renewal(number)).await, RenewAnswer::Ended);
     }
-    assert_eq!(settled(&fixture, lease).await, [(SettleReason::Complete, 150, "system:earmark".to_owned())]);
+    assert_eq!(settled(&fixture, lease).await, [(EntryReason::Complete, 150, "system:earmark".to_owned())]);
     process.assert_balanced("main").await;
 }
 
@@ -205,15 +205,17 @@ pub async fn a_hold_that_times_out_pays_what_was_used(store: Arc<dyn Store>) {
     process.maintain().await;
     other.maintain().await;
     assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((940, 0), (60, 0)));
-    let timeout = (SettleReason::Timeout, 60, "system:earmark".to_owned());
+    let timeout = (EntryReason::Timeout, 60, "system:earmark".to_owned());
     assert_eq!(settled(&fixture, lease).await, std::slice::from_ref(&timeout));
     let page = process.credits.entries(process.path("main", "acme"), 0, 9).await.expect("a store that answers");
     let last = page.entries.last().expect("an entry");
-    assert!(matches!(&last.what, EntryKind::Settle { hold, paid: 60, .. } if hold.lease == lease), "{last:?}");
+    let is_told = matches!(&last.what, EntryKind::Settle { hold, paid: 60, reason: SettleReason::Timeout, .. }
+        if hold.lease == lease && hold.actor.as_ref().is_some_and(|actor| actor.as_str() == Actor::ITSELF));
+    assert!(is_told, "{last:?}");
     // A complete that arrives late pays the rest of its cost, and gets nothing back.
     let answer = other.settle(lease, &[("acme", 75)]).await;
     assert_eq!((answer.is_known, answer.paid, answer.debt), (true, 15, 0));
-    assert_eq!(settled(&fixture, lease).await, [timeout, (SettleReason::Late, 15, "system:earmark".to_owned())]);
+    assert_eq!(settled(&fixture, lease).await, [timeout, (EntryReason::Late, 15, "system:earmark".to_owned())]);
     let next = process.holds(&[short(100)]).await;
     process.renew(next, usage(1, &[("acme", 60)])).await;
     fixture.clock.advance_ms(10_000);
@@ -223,6 +225,33 @@ pub async fn a_hold_that_times_out_pays_what_was_used(store: Arc<dyn Store>) {
         assert_eq!(process.settle(lease, &[("acme", 500)]).await.paid, 0, "a lease is settled once");
         assert_eq!(process.grow(lease, 2, &[short(1)]).await, GrowAnswer::Ended);
     }
+    process.assert_balanced("main").await;
+}
+
+/// A limit may charge the whole hold of a caller that died, growth included. None of it is spendable before.
+pub async fn a_limit_may_charge_the_whole_hold_at_its_timeout(store: Arc<dyn Store>) {
+    let fixture = Fixture::new(&store);
+    let process = process_with(&fixture, 1_000).await;
+    let hold = |amount| HoldSpec { on_timeout: OnTimeout::Charge, ..short(amount) };
+    let (dies, returns) = (process.holds(&[hold(100)]).await, process.holds(&[hold(100)]).await);
+    for lease in [dies, returns] {
+        assert_eq!(process.grow(lease, 1, &[hold(50)]).await, GrowAnswer::Held);
+    }
+    process.shrink(returns, 1, &[hold(50)]).await;
+    process.renew(dies, RenewSpec { parts: &[hold(50)], ..usage(1, &[("acme", 20)]) }).await;
+    assert_eq!(process.balance("acme").await, (750, 250));
+    fixture.clock.advance_ms(10_000);
+    assert_eq!(process.balance("acme").await, (750, 250), "nothing returns");
+    let sequence = process.last().await + 1;
+    let refused = process.refuse(sequence, vec![transfer("acme", "bob", 751)]).await;
+    assert_eq!(refused, WriteError::InsufficientCredit { operation: 0 });
+    process.maintain().await;
+    assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((750, 0), (250, 0)));
+    assert_eq!(settled(&fixture, dies).await, [(EntryReason::Timeout, 150, "system:earmark".to_owned())]);
+    assert_eq!(process.settle(dies, &[("acme", 10)]).await.paid, 0, "nothing is refunded");
+    assert_eq!(process.settle(returns, &[("acme", 110)]).await.paid, 10);
+    let completes = process.holds(&[hold(100)]).await;
+    assert_eq!(process.settle(completes, &[("acme", 10)]).await.paid, 10, "a complete in time pays its cost");
     process.assert_balanced("main").await;
 }
 

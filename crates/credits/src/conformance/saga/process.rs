@@ -11,7 +11,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+    OnTimeout, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::model::{AccountKey, VaultKey};
@@ -99,11 +99,12 @@ pub(super) struct HoldSpec {
     pub(super) amount: u64,
     pub(super) timeout_seconds: u32,
     pub(super) overage: Overage,
+    pub(super) on_timeout: OnTimeout,
 }
 
 pub(super) const fn hold_of(payer: &'static str, amount: u64) -> HoldSpec {
-    let (vault, overage) = (VaultName::MAIN, Overage::Debt);
-    HoldSpec { name: payer, vault, payer, amount, timeout_seconds: 60, overage }
+    let (vault, overage, on_timeout) = (VaultName::MAIN, Overage::Debt, OnTimeout::Release);
+    HoldSpec { name: payer, vault, payer, amount, timeout_seconds: 60, overage, on_timeout }
 }
 
 impl HoldSpec {
@@ -114,7 +115,7 @@ impl HoldSpec {
             account: account(self.payer),
             asset: usd(),
             revenue: account(AccountName::REVENUE),
-            on_timeout: Default::default(),
+            on_timeout: self.on_timeout,
         };
         let limit = Definition { overage: self.overage, ..Definition::new(limit(self.name), Kind::Credit(terms), 0) };
         HoldPart { limit: Arc::new(limit), amount: self.amount }

@@ -1,7 +1,7 @@
 //! Every kind of task, and the state that callers can see.
 
 use earmark_admission::{BackendError, GrowAnswer, HoldAnswer, RenewAnswer, SettleAnswer, WriteAnswer};
-use earmark_core::{LeaseId, LimitKey, Overage, UnixMs, VaultName};
+use earmark_core::{LeaseId, LimitKey, OnTimeout, Overage, UnixMs, VaultName};
 
 use super::process::{
     Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn,
@@ -48,10 +48,11 @@ pub(super) enum TaskKind {
     SettlesWhatHasGrown,
     PaysAtTheTimeout,
     OwesAtTheTimeout,
+    PaysTheWholeHold,
     SettlesLateAfterUsage,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 33] = [
+pub(super) const TASK_KINDS: [TaskKind; 34] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
@@ -84,6 +85,7 @@ pub(super) const TASK_KINDS: [TaskKind; 33] = [
     TaskKind::SettlesWhatHasGrown,
     TaskKind::PaysAtTheTimeout,
     TaskKind::OwesAtTheTimeout,
+    TaskKind::PaysTheWholeHold,
     TaskKind::SettlesLateAfterUsage,
 ];
 
@@ -191,6 +193,11 @@ impl Scenario {
                 process.renew(self.lease, usage(1, &[("acme", used)])).await;
                 fixture.clock.advance_ms(30_000);
             }
+            TaskKind::PaysTheWholeHold => {
+                let hold = HoldSpec { on_timeout: OnTimeout::Charge, ..SHORT };
+                assert_eq!(process.hold(self.lease, &[hold]).await, HoldAnswer::Held);
+                fixture.clock.advance_ms(30_000);
+            }
             TaskKind::HoldsInTwoVaults => process.write_in(EU, vec![open("acme"), issue("acme", 50)]).await,
             TaskKind::SettlesLess | TaskKind::SettlesMore | TaskKind::SettlesWhatIsNotThere | TaskKind::GivesBack => {
                 assert_eq!(process.hold(self.lease, &[SHORT]).await, HoldAnswer::Held);
@@ -255,7 +262,7 @@ impl Scenario {
                 self.half(process).await?;
                 settle(&[("acme", 150)], false).await
             }
-            TaskKind::Sweeps | TaskKind::PaysAtTheTimeout | TaskKind::OwesAtTheTimeout => {
+            TaskKind::Sweeps | TaskKind::PaysAtTheTimeout | TaskKind::OwesAtTheTimeout | TaskKind::PaysTheWholeHold => {
                 match process.credits.maintain().await {
                     Ok(()) => Ok(Reply::Swept),
                     Err(error) => Err(BackendError::Failed(error)),
