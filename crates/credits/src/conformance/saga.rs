@@ -10,6 +10,7 @@ mod many;
 mod process;
 mod scenario;
 mod storm;
+mod streams;
 
 pub use behavior::*;
 pub use crash::*;
@@ -17,6 +18,7 @@ pub use extend::*;
 pub use faulty::{Faulty, Mode, When};
 pub use many::*;
 pub use storm::*;
+pub use streams::*;
 
 /// Generates a test per case. `$fresh` is an async function that returns a
 /// [`FreshStore`](crate::conformance::FreshStore).
@@ -71,6 +73,7 @@ macro_rules! saga_conformance {
             every_saga_stopped_at_every_call_is_finished_by_another_process;
             many_spend_from_few_accounts_and_nothing_is_lost,
             copies_of_one_entry_at_two_processes_are_one_entry,
+            streams_that_die_pay_what_they_used,
         );
     };
     ($fresh:path: $($case:ident),*; $($faulty:ident),*; $($shared:ident),* $(,)?) => {$(
