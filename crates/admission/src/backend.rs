@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, PAUSES_MAX, Principal, QuotaKind, QuotaUsage, SetQuotas,
-    TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateError,
+    TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
@@ -174,11 +174,13 @@ pub struct LimitQuery {
     pub after: Option<LimitKey>,
     /// Limits on the page, 1 to [`PAGE_MAX`].
     pub page_size: usize,
+    /// Only limits that were put. Derived limits are not even read.
+    pub defined: bool,
 }
 
 impl Default for LimitQuery {
     fn default() -> LimitQuery {
-        LimitQuery { prefix: None, after: None, page_size: PAGE_MAX }
+        LimitQuery { prefix: None, after: None, page_size: PAGE_MAX, defined: false }
     }
 }
 
@@ -423,9 +425,12 @@ pub enum LimitError {
     /// The length or the reason of a pause is out of bounds.
     #[error("{0}")]
     InvalidPause(String),
-    /// As many limits are paused as may be.
-    #[error("paused limits reached {PAUSES_MAX}; resume some")]
-    TooManyPauses,
+    /// As many limits are paused as may be, of the namespace or of all.
+    #[error("paused limits reached {max}; resume some")]
+    TooManyPauses {
+        /// The bound.
+        max: usize,
+    },
     /// The limit exists with another kind.
     #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
     KindDiffers,

@@ -2,6 +2,7 @@
 
 mod keys;
 mod pages;
+mod unknown;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -158,8 +159,11 @@ impl<H: BookHost> BookBackend<H> {
         };
         match may_decide {
             Ok(()) => {
-                let requests = requests.into_iter().map(|request| resolve(&self.0, request)).collect();
-                self.0.submit_resolved(by, requests, direction).await
+                let requests: Vec<R> = requests.into_iter().map(|request| resolve(&self.0, request)).collect();
+                match self.0.answer_unknown(&by, &requests) {
+                    Some(answers) => answers,
+                    None => self.0.submit_resolved(by, requests, direction).await,
+                }
             }
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }

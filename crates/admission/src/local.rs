@@ -126,8 +126,8 @@ fn put_limit(book: &mut Book, now: UnixMs, name: &NamespaceName, definition: &De
 fn wanted(book: &Book, now: UnixMs) -> NamespacedLimits {
     let mut wanted = NamespacedLimits::new();
     for (id, name) in (0..=u16::MAX).map(NamespaceId).map_while(|id| Some((id, book.namespace_name(id)?))) {
-        let is_wanted = |limit: &LimitInfo| limit.template.is_none() && !answer::is_deleting(limit.status);
-        let limits = book.limits(now, id).into_iter().filter(is_wanted);
+        let is_wanted = |limit: &LimitInfo| !answer::is_deleting(limit.status);
+        let limits = book.defined_limits(now, id).into_iter().filter(is_wanted);
         wanted.extend(limits.map(|limit| (name.clone(), limit.definition)));
         wanted.extend(book.templates(id).into_iter().map(|template| (name.clone(), template.definition)));
     }

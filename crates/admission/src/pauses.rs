@@ -1,8 +1,8 @@
 //! Pauses of limits: the request and its answer.
 
 use earmark_core::{
-    Command, LimitKey, NamespaceId, NamespaceName, Outcome, PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PauseLimit,
-    PauseOutcome, Principal, UnixMs,
+    Command, LimitKey, NamespaceId, NamespaceName, Outcome, PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX,
+    PAUSES_NAMESPACE_MAX, PauseLimit, PauseOutcome, Principal, UnixMs,
 };
 
 use crate::backend::LimitError;
@@ -57,7 +57,8 @@ fn answer(outcome: PauseOutcome) -> Result<Option<UnixMs>, LimitError> {
             "reason: found {found} bytes, allowed are up to {PAUSE_REASON_BYTES_MAX}"
         ))),
         PauseOutcome::NotFound => Err(LimitError::NotFound),
-        PauseOutcome::TooMany => Err(LimitError::TooManyPauses),
+        PauseOutcome::TooManyInNamespace => Err(LimitError::TooManyPauses { max: PAUSES_NAMESPACE_MAX }),
+        PauseOutcome::TooMany => Err(LimitError::TooManyPauses { max: PAUSES_MAX }),
         PauseOutcome::QuotaExceeded(kind) => Err(LimitError::QuotaExceeded(kind)),
     }
 }

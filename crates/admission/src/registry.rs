@@ -124,8 +124,7 @@ pub(crate) fn is_deleting(limit: &LimitInfo) -> bool {
 /// All limits of all namespaces that were put.
 pub(crate) fn all_limits(book: &Book, now: UnixMs) -> impl Iterator<Item = (&NamespaceName, LimitInfo)> {
     let names = (0..=u16::MAX).map(NamespaceId).map_while(|id| Some((id, book.namespace_name(id)?)));
-    let limits = names.flat_map(move |(id, name)| book.limits(now, id).into_iter().map(move |limit| (name, limit)));
-    limits.filter(|(_, limit)| limit.template.is_none())
+    names.flat_map(move |(id, name)| book.defined_limits(now, id).into_iter().map(move |limit| (name, limit)))
 }
 
 fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitInfo> {

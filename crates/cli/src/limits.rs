@@ -34,11 +34,12 @@ Examples:
   earmark limits list --json | jq -r '.limits[].definition.key'";
 
 const DELETE_HELP: &str = "\
-A limit with open reservations accepts no more reserves, and is deleted once they have ended.
+A limit with open reservations accepts no more reserves, and is deleted once they have ended. A limit that a template
+derives loses its debt, if nothing is reserved; its key still follows the template.
 
 Examples:
   earmark limits delete gpt-4o:rpm
-  earmark limits delete gpt-4o:rpm --json";
+  earmark limits delete gpt-4o:rpm --namespace acme";
 
 const PAUSE_HELP: &str = "\
 Reserves that were allowed before stay allowed. A second pause replaces the first.
@@ -80,12 +81,33 @@ pub(crate) struct KeyArgs {
     /// Key of the limit, such as gpt-4o:rpm
     key: LimitKey,
     #[command(flatten)]
+    owner: OwnerArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
+/// The owner of a limit.
+#[derive(Args, Debug)]
+pub(crate) struct OwnerArgs {
+    /// Namespace of the limit or template; an admin of `default` may name any [default: that of the key]
+    #[arg(long)]
+    pub(crate) namespace: Option<NamespaceName>,
+}
+
+impl OwnerArgs {
+    /// A path with the namespace in its query.
+    fn query(&self, path: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{path}?namespace={}", encoded(namespace.as_str())),
+            None => path.to_owned(),
+        }
+    }
+}
+
 impl KeyArgs {
-    fn path(&self) -> String {
-        format!("{PATH}/{}", encoded(self.key.as_str()))
+    /// The path of the limit, or of something of it.
+    fn path(&self, rest: &str) -> String {
+        self.owner.query(&format!("{PATH}/{}{rest}", encoded(self.key.as_str())))
     }
 }
 
@@ -148,7 +170,7 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
-    let changed: Changed = request::send(&args.client, Method::PUT, PATH, &document)?;
+    let changed: Changed = request::send(&args.client, Method::PUT, &args.owner.query(PATH), &document)?;
     output::show(args.client.json, &changed, |changed| {
         put::text(&document.into_definition(), &output::visible(&changed.status))
     })
@@ -164,8 +186,7 @@ fn pause(args: &KeyArgs, for_ms: u64, reason: &str) -> Result<(), Failure> {
     if !reason.is_empty() {
         body["reason"] = json!(reason);
     }
-    let path = format!("{}/pause", args.path());
-    let paused: Paused = request::send(&args.client, Method::POST, &path, &body)?;
+    let paused: Paused = request::send(&args.client, Method::POST, &args.path("/pause"), &body)?;
     output::show(args.client.json, &paused, |paused| match paused.paused_until_unix_ms {
         0 => format!("{} is not paused\n", args.key),
         until => format!("{} is paused until {}\n", args.key, output::date(until)),
@@ -182,9 +203,8 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
         limit: Limit,
         usage: Usage,
     }
-    let path = args.path();
-    let answer: Answer = request::get(&args.client, &path)?;
-    let usage = request::get(&args.client, &format!("{path}/usage"))?;
+    let answer: Answer = request::get(&args.client, &args.path(""))?;
+    let usage = request::get(&args.client, &args.path("/usage"))?;
     let document = Document { limit: answer.limit, usage };
     output::show(args.client.json, &document, |document| show::one(&document.limit, &document.usage))
 }
@@ -218,7 +238,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {
-    let changed: Changed = request::delete(&args.client, &args.path())?;
+    let changed: Changed = request::delete(&args.client, &args.path(""))?;
     output::show(args.client.json, &changed, |changed| match changed.status.as_str() {
         "deleted" => format!("{} is deleted\n", args.key),
         "decreasing" => {

@@ -131,7 +131,13 @@ impl Answer {
         if self.never == Some(true) {
             text += "try again:  never with this amount; it exceeds the capacity\n";
         } else if let Some(ms) = self.retry_after_ms.filter(|ms| *ms > 0) {
-            text += &format!("try again:  in {}, with a new lease\n", output::time(Duration::from_millis(ms)));
+            // These refusals are not remembered, so the same lease may try again.
+            let word = self.error.split(':').next().unwrap_or_default();
+            let lease = match word {
+                "limit_paused" | "limit_decreasing" => "the same",
+                _ => "a new",
+            };
+            text += &format!("try again:  in {}, with {lease} lease\n", output::time(Duration::from_millis(ms)));
         }
         text
     }
@@ -167,6 +173,10 @@ mod tests {
              limited by: tpm, rpm\n\
              try again:  in 1.5 s, with a new lease\n"
         );
+        for error in ["limit_paused:rpm", "limit_decreasing:rpm"] {
+            let text = Answer { retry_after_ms: Some(500), ..denied(error) }.text(lease, &[]);
+            assert!(text.ends_with("try again:  in 500 ms, with the same lease\n"), "{text}");
+        }
         let never = Answer { never: Some(true), ..denied("") };
         assert!(never.text(lease, &[]).ends_with("never with this amount; it exceeds the capacity\n"));
     }

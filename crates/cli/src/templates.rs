@@ -48,22 +48,13 @@ const PATH: &str = "/v1/admin/templates";
 pub(crate) enum TemplatesCommand {
     /// Create or change a template
     #[command(after_help = PUT_HELP)]
-    Put(Box<PutTemplateArgs>),
+    Put(Box<PutArgs>),
     /// List all templates
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
     /// Delete a template
     #[command(after_help = DELETE_HELP)]
     Delete(DeleteArgs),
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct PutTemplateArgs {
-    /// Namespace of the template [default: that of the caller]
-    #[arg(long)]
-    namespace: Option<NamespaceName>,
-    #[command(flatten)]
-    put: PutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -107,7 +98,7 @@ impl TemplatesCommand {
     /// Whether `--json` was given.
     pub(crate) fn is_json(&self) -> bool {
         match self {
-            TemplatesCommand::Put(args) => args.put.client.json,
+            TemplatesCommand::Put(args) => args.client.json,
             TemplatesCommand::List(args) => args.client.json,
             TemplatesCommand::Delete(args) => args.client.json,
         }
@@ -123,10 +114,10 @@ pub(crate) fn run(command: &TemplatesCommand) -> Result<Done, Failure> {
     Ok(Done::Ok)
 }
 
-fn put(args: &PutTemplateArgs) -> Result<(), Failure> {
-    let document = args.put.template()?;
-    let client = &args.put.client;
-    let changed: Changed = request::send(client, Method::PUT, &path(&[], args.namespace.as_ref()), &document)?;
+fn put(args: &PutArgs) -> Result<(), Failure> {
+    let document = args.template()?;
+    let client = &args.client;
+    let changed: Changed = request::send(client, Method::PUT, &path(&[], args.owner.namespace.as_ref()), &document)?;
     output::show(client.json, &changed, |_| put::text(&document.into_template().into_definition(), "a template"))
 }
 

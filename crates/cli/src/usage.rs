@@ -1,5 +1,7 @@
 //! `earmark usage`: limits with their usage, by key or the fullest first.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use earmark_client::http::{Method, encoded};
 use earmark_core::{LimitKey, NamespaceName};
@@ -14,10 +16,15 @@ Examples:
   earmark usage
   earmark usage --sort fullness --count 10
   earmark usage --prefix gpt-4o: --sort debt
+  earmark usage --sort fullness --watch 5
   earmark usage --json | jq -r '.usage[] | select(.available == 0) | .key'";
 
 /// Limits that a sorted list shows by default: a screen.
 const COUNT_DEFAULT: u32 = 20;
+/// The longest time between two lists of `--watch`: one hour.
+const WATCH_SECONDS_MAX: u64 = 60 * 60;
+/// Clears the terminal and moves the cursor to its beginning.
+const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Limits that a sorted list shows at most: the server's largest page.
 const COUNT_MAX: i64 = 1_000;
 
@@ -32,6 +39,10 @@ pub(crate) struct UsageArgs {
     /// Limits to show, 1 to 1000 [default: all by key, else 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     count: Option<u32>,
+    /// Show the list again every so many seconds, until interrupted [default with --watch: 2]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=WATCH_SECONDS_MAX))]
+    watch: Option<u64>,
     /// Namespace of the limits; an admin of `default` may name any [default: that of the key]
     #[arg(long)]
     namespace: Option<NamespaceName>,
@@ -65,6 +76,8 @@ struct LimitUsage {
     available: u64,
     debt: u128,
     status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -79,9 +92,14 @@ struct Document {
 }
 
 pub(crate) fn run(args: &UsageArgs) -> Result<Done, Failure> {
-    let document = Document { usage: client::block_on(args.read())? };
-    output::show(args.client.json, &document, |document| text(&document.usage))?;
-    Ok(Done::Ok)
+    loop {
+        let document = Document { usage: client::block_on(args.read())? };
+        // A pipe gets one list after the other.
+        let clear = if args.watch.is_some() && output::width().is_some() { CLEAR } else { "" };
+        output::show(args.client.json, &document, |document| format!("{clear}{}", text(&document.usage)))?;
+        let Some(seconds) = args.watch else { return Ok(Done::Ok) };
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
 }
 
 impl UsageArgs {
@@ -126,8 +144,11 @@ fn text(usage: &[LimitUsage]) -> String {
     let header = ["KEY", "KIND", "FULL", "RESERVED", "CAPACITY", "DEBT", "STATUS"].map(str::to_owned);
     let rows = usage.iter().map(|limit| {
         let [reserved, capacity] = [limit.reserved, limit.capacity].map(|amount| thousands(amount.into()));
-        let (key, kind, status) = (limit.key.clone(), limit.kind.clone(), limit.status.clone());
-        [key, kind, full(limit), reserved, capacity, thousands(limit.debt), status]
+        let status = match limit.paused_until_unix_ms {
+            Some(until) => format!("{}, paused until {}", limit.status, output::date(until)),
+            None => limit.status.clone(),
+        };
+        [limit.key.clone(), limit.kind.clone(), full(limit), reserved, capacity, thousands(limit.debt), status]
     });
     fitted(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), output::width())
 }
@@ -154,7 +175,10 @@ mod tests {
             available: capacity.saturating_sub(reserved),
             debt,
             status: "active".into(),
+            paused_until_unix_ms: None,
         };
+        let paused = LimitUsage { paused_until_unix_ms: Some(0), ..limit("a", 0, 1, 0) };
+        assert!(text(&[paused]).ends_with(&format!("active, paused until {}\n", output::date(0))));
         assert_eq!(
             text(&[limit("a:rpm", 59_999, 60_000, 12), limit("b", u64::MAX, u64::MAX, 0), limit("c", 0, 0, 0)]),
             "KEY    KIND     FULL  RESERVED                    CAPACITY                    DEBT  STATUS\n\
@@ -173,6 +197,8 @@ mod tests {
             args.path(args.count, after)
         };
         assert_eq!(path("", None), "/v1/usage?sort=key");
+        assert_eq!(path("--watch --count 3", None), "/v1/usage?sort=key&page_size=3");
+        assert_eq!(path("--watch 5", None), "/v1/usage?sort=key");
         assert_eq!(
             path("--prefix a: --namespace team", Some("a%b")),
             "/v1/usage?sort=key&prefix=a:&namespace=team&after=a%25b"

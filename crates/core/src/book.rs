@@ -38,7 +38,7 @@ use std::sync::Arc;
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, TemplateInfo, Totals, Usage};
+use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -165,7 +165,7 @@ impl Book {
         self.limits.add_namespace(name).map_or(NamespaceOutcome::TooMany, NamespaceOutcome::Opened)
     }
 
-    /// Whether no limit and no account has a live reservation at `now`. Reads every limit.
+    /// Whether no limit and no account has a live reservation at `now`. Reads every limit if none has.
     #[must_use]
     pub fn is_nothing_reserved(&self, now: UnixMs) -> bool {
         self.limits.holds_nothing(now) && self.credits.holds_nothing(self.limits.at(now))
@@ -262,7 +262,13 @@ impl Book {
     /// All limits of a namespace, ordered by key.
     #[must_use]
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
-        self.limits.limit_infos(now, namespace)
+        self.limits.limit_infos(now, namespace, Listed::All)
+    }
+
+    /// The limits of a namespace that were put, ordered by key. Reads no derived ones.
+    #[must_use]
+    pub fn defined_limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
+        self.limits.limit_infos(now, namespace, Listed::Defined)
     }
 
     /// Limits of a namespace, ordered by key: those whose key begins with `prefix`, after a key. It looks at `most` keys,
@@ -275,7 +281,20 @@ impl Book {
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitInfo>, Option<LimitKey>) {
-        let (slots, next) = self.limits.slot_page(namespace, (prefix, after), most);
+        let (slots, next) = self.limits.slot_page(namespace, Listed::All, (prefix, after), most);
+        (slots.into_iter().filter_map(|slot| self.limits.limit_info(now, slot)).collect(), next)
+    }
+
+    /// [`limit_page`](Book::limit_page) of the limits that were put. Reads no derived ones.
+    #[must_use]
+    pub fn defined_page(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
+        most: usize,
+    ) -> (Vec<LimitInfo>, Option<LimitKey>) {
+        let (slots, next) = self.limits.slot_page(namespace, Listed::Defined, (prefix, after), most);
         (slots.into_iter().filter_map(|slot| self.limits.limit_info(now, slot)).collect(), next)
     }
 
@@ -289,7 +308,7 @@ impl Book {
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitUsage>, Option<LimitKey>) {
-        let (slots, next) = self.limits.slot_page(namespace, (prefix, after), most);
+        let (slots, next) = self.limits.slot_page(namespace, Listed::All, (prefix, after), most);
         let usage = |slot| {
             let (usage, (key, kind)) = (self.slot_usage(now, slot)?, self.limits.key_and_kind(slot)?);
             Some(LimitUsage { key, kind, usage })
@@ -350,7 +369,8 @@ impl Book {
         self.limits.state.leases.live_at(self.limits.at(now))
     }
 
-    /// Totals over the limits of all namespaces.
+    /// Totals over the limits of all namespaces, by counters. The debt of derived credit limits is not included: their
+    /// accounts have it, and there may be millions.
     #[must_use]
     pub fn totals(&self, now: UnixMs) -> Totals {
         let mut totals = self.limits.totals(now);

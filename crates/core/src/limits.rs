@@ -35,8 +35,9 @@ pub(crate) mod timeline;
 mod tombstone;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 pub use config::{Config, Hints, Setting, SettingChange};
 pub use definition::{
@@ -44,7 +45,7 @@ pub use definition::{
     NameField, OnTimeout, Overage, Period, UNIT_BYTES_MAX, UTC_OFFSET_MINUTES,
 };
 pub(crate) use pause::Pauses;
-pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, Pause};
+pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, PAUSES_NAMESPACE_MAX, Pause};
 pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, UsageSort};
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
@@ -69,6 +70,7 @@ use crate::quota::{QuotaKind, Quotas};
 use crate::time::UnixMs;
 use credit::Planned;
 use index::{CellPosition, Found, Hash, Index, Reference};
+pub(crate) use keys::Listed;
 use keys::{KeyIndex, Texts};
 use reserve::ResolvedPart;
 use side_table::SideTable;
@@ -118,6 +120,12 @@ pub(crate) struct State {
     pub(crate) limits: Table,
     /// Usage that was never reserved.
     pub(crate) debts: SideTable<u128>,
+    /// The sum of `debts`. Not part of a snapshot, as it follows from them.
+    pub(crate) debt_sum: u128,
+    /// Limits that are not active, so that totals read no others. Not part of a snapshot.
+    pub(crate) inactive: BTreeSet<LimitSlot>,
+    /// Defined credit limits. Not part of a snapshot.
+    pub(crate) credit_limits: BTreeSet<LimitSlot>,
     /// The capacities that derived limits decrease to.
     pub(crate) targets: SideTable<u64>,
     /// The slot at which the next sweep begins. Part of the snapshot, because the sweep frees limits.
@@ -152,9 +160,14 @@ pub(crate) struct Limits {
     /// Limits that the command being applied derived, or [`DERIVED_REFUSED`](derive::DERIVED_REFUSED).
     derived_now: u32,
     /// Limits that the command being applied may have left deleted and without leases.
-    freeable: Vec<LimitSlot>,
+    pub(crate) freeable: Vec<LimitSlot>,
     /// The limit whose expired amounts the next command frees.
     idle: LimitSlot,
+    /// When the sweep last reached the end of the table; `None` after a change that may leave limits to free. It only
+    /// tells whether ticks are worth sending.
+    swept_at: Option<UnixMs>,
+    /// A slot that probably holds something; see [`Limits::holds_nothing`]. It affects no outcome.
+    holding: AtomicU32,
     /// See [`Book::limits_version`](crate::Book::limits_version).
     pub(crate) version: u64,
     resolved: Vec<ResolvedPart>,
@@ -178,6 +191,9 @@ impl State {
             texts: Texts::default(),
             limits: Table::default(),
             debts: SideTable::default(),
+            debt_sum: 0,
+            inactive: BTreeSet::new(),
+            credit_limits: BTreeSet::new(),
             targets: SideTable::default(),
             sweep: LimitSlot::default(),
             reclaimable: 0,
@@ -198,6 +214,8 @@ impl State {
             texts: self.texts.share(),
             limits: self.limits.share(),
             debts: self.debts.clone(),
+            inactive: BTreeSet::new(),
+            credit_limits: BTreeSet::new(),
             targets: self.targets.clone(),
             nodes: self.nodes.share(),
             leases: self.leases.share(),
@@ -252,6 +270,8 @@ impl Limits {
             derived_now: 0,
             freeable: Vec::new(),
             idle: LimitSlot::default(),
+            swept_at: None,
+            holding: AtomicU32::new(0),
             version: 0,
             resolved: Vec::new(),
             resolved_used: Vec::new(),
@@ -392,6 +412,7 @@ impl Limits {
             self.unname_limit(slot);
             self.state.end_pause(slot);
             self.state.limits.remove(slot);
+            self.state.note_limit(slot);
         }
     }
 

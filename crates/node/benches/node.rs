@@ -1,16 +1,16 @@
 //! Throughput of one durable node: reserves of four limits, in batches, through its backend.
 //!
 //! `cargo bench -p earmark-node --bench node` prints a table. With a number, `-- 10000000`, it creates that many live
-//! leases and measures a snapshot and a restart with them. The data folder is a temporary folder; `TMPDIR` chooses
-//! another disk.
+//! leases and measures a snapshot and a restart with them; `-- derived 9999000` creates that many derived limits instead,
+//! which takes about 2 GiB of memory. The data folder is a temporary folder; `TMPDIR` chooses another disk.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that fails says where")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Principal, UnixMs};
+use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, PutTemplateRequest, ReserveAnswer, ReserveRequest};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Principal, REQUIREMENTS_MAX, Template, UnixMs};
 use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
 const SECONDS: u64 = 5;
@@ -93,18 +93,46 @@ async fn put_limits(backend: &NodeBackend, window_seconds: u32) {
     }
 }
 
-/// Many live leases: how long a snapshot delays callers, and how long a restart takes.
-async fn run_big(leases: u64) {
+/// Derives limits, 32 with each reserve. Each holds something.
+async fn derive_limits(backend: &NodeBackend, limits: u64) {
+    let key = LimitKey::pattern("user:{user}:tpm").unwrap();
+    let template = Definition { key, ..Definition::new(self::key(0), Kind::Rolling { window_seconds: 86_400 }, 1_000) };
+    let template = Template::new(template).unwrap();
+    let request = PutTemplateRequest { namespace: namespace(), template, expected_revision: None };
+    backend.put_template(Principal::System, request).await.unwrap();
+    let all: Vec<u64> = (0..limits.div_ceil(REQUIREMENTS_MAX as u64)).collect();
+    for batch in all.chunks(128) {
+        let now = UnixMs::new(wall_ms());
+        let user = |number: u64| LimitKey::new(&format!("user:{number:014}:tpm")).unwrap();
+        let request = |first: &u64| {
+            let users = (0..REQUIREMENTS_MAX as u64).map(|user| first * REQUIREMENTS_MAX as u64 + user);
+            let requirements = users.map(|number| Amount { key: user(number), amount: 1 }).collect();
+            let lease = LeaseId::from_parts(now, u128::from(*first) | 1 << 79);
+            ReserveRequest { namespace: namespace(), lease, job: None, requirements }
+        };
+        let answers = backend.reserve(Principal::System, batch.iter().map(request).collect()).await;
+        let is_allowed = |answer: &_| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
+        assert!(answers.iter().all(is_allowed), "{:?}", answers.iter().find(|answer| !is_allowed(answer)));
+    }
+}
+
+/// Many live leases or derived limits: how long a snapshot delays callers, and how long a restart takes.
+async fn run_big(count: u64, is_derived: bool) {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let node = open(&data).await;
     let backend = node.backend();
     put_limits(&backend, 86_400).await;
     let mut next = 1 << 64;
-    for _ in 0..leases.div_ceil(2_048) {
-        backend.reserve(Principal::System, requests(2_048, &mut next)).await;
+    if is_derived {
+        derive_limits(&backend, count).await;
+        println!("{count} derived limits live");
+    } else {
+        for _ in 0..count.div_ceil(2_048) {
+            backend.reserve(Principal::System, requests(2_048, &mut next)).await;
+        }
+        println!("{count} leases of four limits live");
     }
-    println!("{leases} leases of four limits live");
     let mut quiet = Vec::new();
     for _ in 0..2_000 {
         let started = Instant::now();
@@ -173,8 +201,9 @@ async fn run(batch: usize, callers: u128) {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    if let Some(leases) = std::env::args().find_map(|argument| argument.parse().ok()) {
-        return runtime.block_on(run_big(leases));
+    let is_derived = std::env::args().any(|argument| argument == "derived");
+    if let Some(count) = std::env::args().find_map(|argument| argument.parse().ok()) {
+        return runtime.block_on(run_big(count, is_derived));
     }
     runtime.block_on(async {
         run(1, 1).await;

@@ -140,7 +140,7 @@ const DESCRIPTIONS: [(&str, &str); 24] = [
     ("earmark_remembered_leases", "Leases in memory, completed ones included."),
     (
         "earmark_debt",
-        "Debt of all limits: usage that was never reserved, and credit that accounts of credit limits owe. Credit in a database is not included.",
+        "Debt of all limits: usage that was never reserved, and credit that accounts of defined credit limits owe. Credit in a database is not included.",
     ),
     ("earmark_limits", "Limits, those that are decreasing included."),
     ("earmark_decreasing_limits", "Limits that are decreasing."),

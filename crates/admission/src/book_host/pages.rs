@@ -18,13 +18,14 @@ impl<H: BookHost> BookBackend<H> {
         query: LimitQuery,
     ) -> Result<LimitPage, BackendError> {
         let now = self.0.host.read_barrier().await?;
-        let LimitQuery { prefix, after, page_size } = query;
+        let LimitQuery { prefix, after, page_size, defined } = query;
         let page_size = page_size.clamp(1, PAGE_MAX);
         let mut page = LimitPage { limits: Vec::new(), next: after };
         loop {
             let most = LIMITS_PIECE.min(page_size - page.limits.len());
             let (limits, next) = self.0.host.with_book(|book| match book.namespace(&namespace) {
-                Some(namespace) => book.limit_page(now, namespace, (prefix.as_ref(), page.next.as_ref()), most),
+                Some(id) if defined => book.defined_page(now, id, (prefix.as_ref(), page.next.as_ref()), most),
+                Some(id) => book.limit_page(now, id, (prefix.as_ref(), page.next.as_ref()), most),
                 None => (Vec::new(), None),
             });
             page.limits.extend(limits);

@@ -272,7 +272,7 @@ impl<H: BookHost> Parts<H> {
         let (mut next, mut looked_at) = (query.after.clone(), 0_usize);
         loop {
             let (prefix, after, page_size) = (query.prefix.clone(), next, collector.piece(PAGE_MAX));
-            let piece = LimitQuery { prefix, after, page_size };
+            let piece = LimitQuery { prefix, after, page_size, defined: false };
             let LimitPage { limits, next: after } = Backend::limits(&self.registry, namespace.clone(), piece).await?;
             looked_at = looked_at.saturating_add(limits.len());
             if query.reads_all() && looked_at > SORTED_MAX {
@@ -301,7 +301,9 @@ impl<H: BookHost> Parts<H> {
             };
             if let Some(usage) = usage.filter(|usage| usage.status != LimitStatus::Deleted) {
                 let (key, kind) = (limit.definition.key.clone(), limit.definition.kind.tag());
-                usages.push(LimitUsage { key, kind, usage });
+                // The registry keeps the pauses.
+                let paused_until = limit.pause.as_ref().map(|pause| pause.until);
+                usages.push(LimitUsage { key, kind, usage: Usage { paused_until, ..usage } });
             }
         }
         Ok(usages)

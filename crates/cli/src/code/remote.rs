@@ -103,14 +103,14 @@ impl Remote {
     ) -> Result<(Vec<(String, Existing)>, Option<String>), Failure> {
         let path = match (section, after) {
             (Section::Templates, _) => return Ok((self.templates(namespace).await?, None)),
-            (Section::Limits, None) => format!("/v1/admin/limits?namespace={namespace}"),
+            (Section::Limits, None) => format!("/v1/admin/limits?defined=true&namespace={namespace}"),
             (Section::Limits, Some(after)) => {
-                format!("/v1/admin/limits?namespace={namespace}&after={}", encoded(after))
+                format!("/v1/admin/limits?defined=true&namespace={namespace}&after={}", encoded(after))
             }
         };
         let page: Page = self.client.call(Method::GET, &path, None).await?;
-        let defined = page.limits.into_iter().filter(|listed| listed.template.is_none());
-        let existing = defined.map(|listed| listed.existing(section).map_err(|what| self.client.unexpected(what)));
+        let existing =
+            page.limits.into_iter().map(|listed| listed.existing(section).map_err(|what| self.client.unexpected(what)));
         Ok((existing.collect::<Result<_, _>>()?, page.next))
     }
 

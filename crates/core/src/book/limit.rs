@@ -28,7 +28,8 @@ impl Book {
         if let Some(full) = self.full_journal(command.namespace, at.log) {
             return full;
         }
-        let old = self.definition(at.log, command.namespace, command.key);
+        let found = self.limits.resolve(command.namespace, command.key);
+        let old = found.and_then(|slot| self.limits.limit_info(at.log, slot)).map(|info| info.definition);
         let outcome = self.limits.delete_limit(at.log, command);
         self.record_limit(at, command.namespace, &outcome, || Some(LimitEdit::Deleted { old: old? }));
         outcome

@@ -154,6 +154,8 @@ pub enum PauseOutcome {
     },
     /// The limit or its namespace does not exist.
     NotFound,
+    /// The maximum number of paused limits of the namespace is reached.
+    TooManyInNamespace,
     /// The maximum number of paused limits is reached.
     TooMany,
     /// The namespace has used up a quota.

@@ -5,7 +5,7 @@ use super::{
     PutTemplate, TemplateOutcome,
 };
 use crate::id::LimitKey;
-use crate::limits::{Definition, LimitInfo, Usage};
+use crate::limits::{Definition, LimitInfo, Pause, Usage};
 use crate::time::{Moment, UnixMs};
 
 impl Book {
@@ -56,7 +56,8 @@ impl Book {
             let (definition, revision) = (found.template.derive(key)?, found.revision);
             let (capacity, status) = (definition.capacity, LimitStatus::Active);
             let template = Some(found.template.key().clone());
-            Some(LimitInfo { definition, capacity, status, revision, template, pause: None })
+            let pause = self.pause_of(now, namespace, key).cloned();
+            Some(LimitInfo { definition, capacity, status, revision, template, pause })
         })
     }
 
@@ -83,13 +84,21 @@ impl Book {
         }
         let (definition, _) = self.derive(namespace, key)?;
         let (capacity, status) = (definition.capacity, LimitStatus::Active);
-        let unused = Usage { capacity, reserved: 0, available: capacity, debt: 0, status, paused_until: None };
+        let paused_until = self.pause_of(now, namespace, key).map(|pause| pause.until);
+        let unused = Usage { capacity, reserved: 0, available: capacity, debt: 0, status, paused_until };
         let balance = definition.kind.terms().and_then(|terms| {
             let vault = self.credits.vault(namespace, &terms.vault)?;
             let account = self.credits.account(vault, &terms.account)?;
             Some((account, self.credits.state.asset(vault, &terms.asset)?))
         });
-        Some(balance.map_or(unused, |balance| self.credits.usage(self.limits.at(now), balance, status)))
+        let credit = |balance| Usage { paused_until, ..self.credits.usage(self.limits.at(now), balance, status) };
+        Some(balance.map_or(unused, credit))
+    }
+
+    /// The pause of a key whose limit was deleted, and which follows a template now.
+    fn pause_of(&self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<&Pause> {
+        let slot = self.limits.resolve(namespace, key)?;
+        self.limits.state.pauses.get(slot, self.limits.at(now))
     }
 
     fn full_journal_for_template(&self, namespace: NamespaceId, at: Moment) -> Option<TemplateOutcome> {

@@ -139,6 +139,7 @@ impl Book {
         let mut undo: Vec<UndoLimit> = Vec::new();
         let vaults = self.credits.vaults();
         let (revision, reclaimable) = (self.limits.state.revision, self.limits.state.reclaimable);
+        let freeable = self.limits.freeable.len();
         for (position, operation) in write.operations.iter().enumerate() {
             let old = operation.limit().and_then(|key| self.definition(now, write.namespace, key));
             replaced.extend(old.map(|definition| Replaced { operation: position, definition }));
@@ -150,7 +151,10 @@ impl Book {
                     for change in undo.into_iter().rev() {
                         self.limits.undo(change);
                     }
-                    (self.limits.state.revision, self.limits.state.reclaimable) = (revision, reclaimable);
+                    self.limits.freeable.truncate(freeable);
+                    // A revision that the refusal shows must not be given to another change.
+                    let shown = if let WriteError::ConditionFailed { revision, .. } = error { revision } else { 0 };
+                    (self.limits.state.revision, self.limits.state.reclaimable) = (revision.max(shown), reclaimable);
                     return Err(error);
                 }
             }

@@ -53,7 +53,7 @@ impl Limits {
         if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
             return refusal;
         }
-        let Some(slot) = exists else { return LimitOutcome::NotFound };
+        let Some(slot) = exists else { return self.clear_derived(found) };
         if !self.state.external.parts.limits && self.follow_instead(now, slot) {
             let revision = self.state.next_revision();
             self.version = self.version.wrapping_add(1);
@@ -70,6 +70,22 @@ impl Limits {
         self.state.advance_limit(slot, now);
         self.freeable.push(slot);
         self.changed(slot, was_reclaimable)
+    }
+
+    /// Clears the debt of a derived limit that holds nothing, and lets it be freed: nothing else would end its debt.
+    fn clear_derived(&mut self, found: Option<LimitSlot>) -> LimitOutcome {
+        let is_clearable = |limit: &Limit| limit.template().is_some() && !limit.is_credit() && limit.reserved() == 0;
+        let is_here = !self.state.external.parts.limits;
+        let Some(slot) = found.filter(|slot| is_here && is_clearable(&self.state.limits[*slot])) else {
+            return LimitOutcome::NotFound;
+        };
+        self.state.set_debt(slot, 0);
+        // As if its last decision were long ago.
+        self.state.limits[slot].decided = 0;
+        self.freeable.push(slot);
+        self.version = self.version.wrapping_add(1);
+        let (limit, revision) = (self.state.limits.id(slot), self.state.next_revision());
+        LimitOutcome::Changed { limit, revision, status: LimitStatus::Deleted }
     }
 
     /// Deletes a limit after the system that enforced it reported that nothing is held.
@@ -141,7 +157,7 @@ impl Limits {
         }
         self.count_reclaimable(slot, false);
         self.state.set_target(slot, None);
-        self.state.retext(slot, TemplateId::NONE, Some(Arc::new(Text::of(definition))));
+        self.retext(slot, TemplateId::NONE, Some(Arc::new(Text::of(definition))));
         if !is_same_kind {
             return self.recreate(slot, definition);
         }
@@ -165,6 +181,7 @@ impl Limits {
 
     fn changed(&mut self, slot: LimitSlot, was_reclaimable: bool) -> LimitOutcome {
         self.version = self.version.wrapping_add(1);
+        self.state.note_limit(slot);
         let others = self.state.reclaimable.saturating_sub(was_reclaimable.into());
         self.state.reclaimable = others.saturating_add(self.state.limits[slot].is_reclaimable().into());
         let (revision, status) = (self.state.limits[slot].revision, self.state.status(slot));

@@ -41,11 +41,15 @@ impl Limits {
         now
     }
 
-    /// Whether a lease record or tombstone is due for deletion.
+    /// Whether a lease record, a tombstone or a limit may be due for deletion.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         let retention_ms = self.state.config.retention_ms;
         let is_over = |tombstone: &Tombstone| tombstone.resolved_at.plus_ms(retention_ms) <= now;
-        self.state.leases.first_due(retention_ms, now).is_some()
+        // A tick sweeps, so that limits are freed without other commands. Half a retention lies between two sweeps.
+        let is_swept =
+            self.state.reclaimable == 0 || self.swept_at.is_some_and(|at| at.plus_ms(retention_ms / 2) > now);
+        !is_swept
+            || self.state.leases.first_due(retention_ms, now).is_some()
             || self.state.tombstones.first().is_some_and(|(_, tombstone)| is_over(tombstone))
     }
 
@@ -134,6 +138,7 @@ impl Limits {
             }
             if self.state.sweep.0 >= used {
                 self.state.sweep = LimitSlot::default();
+                self.swept_at = Some(now);
             }
             let slot = self.state.sweep;
             self.state.sweep = LimitSlot(slot.0.saturating_add(1));

@@ -137,9 +137,9 @@ impl Limits {
         Some((found.account, credits.state.asset(found.vault, &found.asset)?))
     }
 
-    /// The balances that credit limits pay from. Limits on one balance share its debt, so each is listed once.
+    /// The balances that defined credit limits pay from. Limits on one balance share its debt, so each is listed once.
     pub(crate) fn paying_balances(&self, credits: &Credits) -> BTreeSet<(u32, AssetId)> {
-        let slots = (0..self.state.limits.used()).map(LimitSlot);
+        let slots = self.state.credit_limits.iter().copied();
         slots.filter_map(|slot| self.paying_balance(slot, credits)).collect()
     }
 

@@ -107,7 +107,7 @@ impl Limits {
         self.count_reclaimable(slot, false);
         let changed = self.templates_revision(self.state.limits[slot].namespace);
         if self.state.limits[slot].template().is_none() {
-            self.state.retext(slot, followed.id, None);
+            self.retext(slot, followed.id, None);
         }
         let limit = &mut self.state.limits[slot];
         limit.define(&followed.definition);
@@ -115,6 +115,7 @@ impl Limits {
         limit.template = followed.id;
         let is_decreasing = limit.phase == Phase::Decreasing;
         self.state.set_target(slot, is_decreasing.then_some(followed.definition.capacity));
+        self.state.note_limit(slot);
         self.count_reclaimable(slot, true);
     }
 
@@ -132,9 +133,10 @@ impl Limits {
         };
         let Some(slot) = self.resolve(namespace, key) else { return self.add_derived(derived, key) };
         self.count_reclaimable(slot, false);
-        self.state.retext(slot, followed.id, None);
+        self.retext(slot, followed.id, None);
         let Limit { key_hash, text, generation, leases, .. } = self.state.limits[slot];
         self.state.limits[slot] = Limit { key_hash, text, generation, leases, ..derived };
+        self.state.note_limit(slot);
         self.count_reclaimable(slot, true);
         slot
     }

@@ -1,12 +1,13 @@
 //! The keys of limits: their texts, a hash table from key to limit, and their order.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use super::index::{Found, Hash, Index, Reference};
 use super::slab::{NONE, Record, Slab};
-use super::{LimitSlot, State, TemplateId, Text};
+use super::{LimitSlot, Limits, State, TemplateId, Text};
 use crate::book::NamespaceId;
 use crate::id::LimitKey;
 
@@ -14,6 +15,10 @@ use crate::id::LimitKey;
 const PIECE_BYTES: usize = 27;
 /// Slots in one chunk of the order. Inserting moves at most 2 KiB.
 const CHUNK_MAX: usize = 512;
+/// Slots in a chunk that is filled in order. The rest is room for later keys.
+const CHUNK_FILLED: usize = CHUNK_MAX - CHUNK_MAX / 8;
+/// Limits that a restore sorts at once. Their keys are copied meanwhile, which takes about 64 MiB.
+const RUN_MAX: usize = 1 << 20;
 
 /// A piece of the key of a derived limit.
 #[derive(Clone, Copy)]
@@ -141,6 +146,14 @@ impl State {
         LimitKey::new(std::str::from_utf8(&bytes).ok()?).ok()
     }
 
+    /// The bytes of the key of a limit.
+    fn key_bytes(&self, slot: u32) -> Box<[u8]> {
+        match self.text(LimitSlot(slot)) {
+            Some(text) => text.key.as_str().as_bytes().into(),
+            None => self.texts.pieces(self.limits[LimitSlot(slot)].text).flatten().copied().collect(),
+        }
+    }
+
     /// Reads the key of a derived limit ahead.
     pub(crate) fn peek_key(&self, slot: LimitSlot) -> u64 {
         let limit = &self.limits[slot];
@@ -180,8 +193,19 @@ impl State {
 /// Finds limits by key, and lists them in key order. It follows from the state and is not part of a snapshot.
 pub(crate) struct KeyIndex {
     index: Index,
-    /// By namespace.
+    /// All limits, by namespace.
     orders: Vec<Order>,
+    /// The defined limits, by namespace, so that reading them does not read the derived ones.
+    defined: Vec<Order>,
+    /// Whether a snapshot is being restored. Its limits are put in order at the end.
+    is_restoring: bool,
+}
+
+/// The limits that a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    All,
+    Defined,
 }
 
 /// The limits of one namespace in key order, in chunks. No chunk is empty.
@@ -189,6 +213,8 @@ pub(crate) struct KeyIndex {
 struct Order {
     chunks: Vec<OrderChunk>,
     len: u64,
+    /// Restored limits that are not in order yet.
+    unordered: Vec<u32>,
 }
 
 /// Slots in key order.
@@ -198,13 +224,45 @@ struct OrderChunk {
     slots: Vec<u32>,
 }
 
+impl Limits {
+    /// Turns a limit into a derived one of this template, or into a defined one with this text. Its key stays.
+    pub(super) fn retext(&mut self, slot: LimitSlot, template: TemplateId, text: Option<Arc<Text>>) {
+        let Some(key) = self.state.key(slot) else { return };
+        self.keys.remove_defined(&self.state, slot, key.as_str());
+        self.state.retext(slot, template, text);
+        self.keys.insert_defined(&self.state, slot, key.as_str());
+    }
+
+    /// Puts restored limits in the order of their keys.
+    pub(crate) fn end_restore(&mut self) {
+        self.keys.end_restore(&self.state);
+    }
+
+    /// Restores limits from now on. Call [`Limits::end_restore`] before they are listed.
+    pub(crate) fn begin_restore(&mut self) {
+        self.keys.begin_restore();
+    }
+}
+
 impl KeyIndex {
     pub(crate) fn new(seed: u64) -> KeyIndex {
-        KeyIndex { index: Index::new(seed), orders: Vec::new() }
+        KeyIndex { index: Index::new(seed), orders: Vec::new(), defined: Vec::new(), is_restoring: false }
     }
 
     pub(crate) fn add_namespace(&mut self) {
         self.orders.push(Order::default());
+        self.defined.push(Order::default());
+    }
+
+    /// Begins to restore a snapshot. Nothing is listed until [`KeyIndex::end_restore`].
+    pub(crate) fn begin_restore(&mut self) {
+        self.is_restoring = true;
+    }
+
+    /// Puts the restored limits in order, which is much faster than one by one.
+    pub(crate) fn end_restore(&mut self, state: &State) {
+        self.is_restoring = false;
+        self.orders.iter_mut().chain(&mut self.defined).for_each(|order| order.fill(state));
     }
 
     fn hash(&self, namespace: NamespaceId, key: &str) -> Hash {
@@ -237,8 +295,26 @@ impl KeyIndex {
     pub(crate) fn insert(&mut self, state: &State, slot: LimitSlot, key: &str) {
         let namespace = state.limits[slot].namespace;
         self.index.insert(self.hash(namespace, key), Reference::record(slot.0));
+        let is_restoring = self.is_restoring;
         if let Some(order) = self.orders.get_mut(usize::from(namespace.0)) {
-            order.insert(state, slot, key);
+            order.add(state, slot, key, is_restoring);
+        }
+        self.insert_defined(state, slot, key);
+    }
+
+    /// Lists a limit among the defined ones, if it is one.
+    pub(crate) fn insert_defined(&mut self, state: &State, slot: LimitSlot, key: &str) {
+        let Some(limit) = state.limits.get(slot).filter(|limit| limit.template().is_none()) else { return };
+        if let Some(order) = self.defined.get_mut(usize::from(limit.namespace.0)) {
+            order.add(state, slot, key, self.is_restoring);
+        }
+    }
+
+    /// Takes a defined limit off the list of defined ones.
+    pub(crate) fn remove_defined(&mut self, state: &State, slot: LimitSlot, key: &str) {
+        let Some(limit) = state.limits.get(slot).filter(|limit| limit.template().is_none()) else { return };
+        if let Some(order) = self.defined.get_mut(usize::from(limit.namespace.0)) {
+            order.remove(state, key);
         }
     }
 
@@ -252,6 +328,7 @@ impl KeyIndex {
         if let Some(order) = self.orders.get_mut(usize::from(namespace.0)) {
             order.remove(state, key);
         }
+        self.remove_defined(state, slot, key);
     }
 
     /// The number of limits of a namespace.
@@ -264,9 +341,14 @@ impl KeyIndex {
         &'a self,
         state: &State,
         namespace: NamespaceId,
+        listed: Listed,
         start: Bound<&str>,
     ) -> impl Iterator<Item = LimitSlot> + use<'a> {
-        let order = self.orders.get(usize::from(namespace.0));
+        let orders = match listed {
+            Listed::All => &self.orders,
+            Listed::Defined => &self.defined,
+        };
+        let order = orders.get(usize::from(namespace.0));
         order.map(|order| order.from(state, start)).into_iter().flatten()
     }
 }
@@ -280,16 +362,52 @@ impl Order {
         (chunk, position)
     }
 
+    fn add(&mut self, state: &State, slot: LimitSlot, key: &str, is_restoring: bool) {
+        self.len = self.len.saturating_add(1);
+        if is_restoring {
+            self.unordered.push(slot.0);
+        } else {
+            self.insert(state, slot, key);
+        }
+    }
+
+    /// Puts the restored limits in order: sorts runs of them, and merges the runs.
+    fn fill(&mut self, state: &State) {
+        let unordered = std::mem::take(&mut self.unordered);
+        let sorted = |run: &[u32]| {
+            let mut run: Vec<(Box<[u8]>, u32)> = run.iter().map(|slot| (state.key_bytes(*slot), *slot)).collect();
+            run.sort_unstable();
+            run.into_iter().map(|(_, slot)| slot).collect::<Vec<u32>>().into_iter()
+        };
+        let mut runs: Vec<_> = unordered.chunks(RUN_MAX).map(sorted).collect();
+        let mut heads = BinaryHeap::new();
+        let mut take = |run: usize| {
+            let slot = runs.get_mut(run)?.next()?;
+            Some(Reverse((state.key_bytes(slot), slot, run)))
+        };
+        heads.extend((0..unordered.len().div_ceil(RUN_MAX)).filter_map(&mut take));
+        while let Some(Reverse((key, slot, run))) = heads.pop() {
+            heads.extend(take(run));
+            match self.chunks.last_mut().filter(|chunk| chunk.slots.len() < CHUNK_FILLED) {
+                Some(chunk) => chunk.slots.push(slot),
+                None => {
+                    let mut slots = Vec::with_capacity(CHUNK_FILLED);
+                    slots.push(slot);
+                    self.chunks.push(OrderChunk { first: String::from_utf8_lossy(&key).into(), slots });
+                }
+            }
+        }
+    }
+
     fn insert(&mut self, state: &State, slot: LimitSlot, key: &str) {
         let (chunk, position) = self.position(state, Ordering::is_lt, key);
-        self.len = self.len.saturating_add(1);
         let Some(found) = self.chunks.get_mut(chunk).map(|chunk| &mut chunk.slots) else {
             return self.chunks.push(OrderChunk { first: key.into(), slots: vec![slot.0] });
         };
         found.insert(position, slot.0);
         if found.len() > CHUNK_MAX {
             // Keys often come in order, so the earlier part is left fuller.
-            let middle = if position == CHUNK_MAX { CHUNK_MAX - CHUNK_MAX / 8 } else { CHUNK_MAX / 2 };
+            let middle = if position == CHUNK_MAX { CHUNK_FILLED } else { CHUNK_MAX / 2 };
             let rest = found.split_off(middle);
             found.shrink_to_fit();
             let first = rest.first().and_then(|slot| state.key(LimitSlot(*slot)));
@@ -306,8 +424,25 @@ impl Order {
         self.len = self.len.saturating_sub(1);
         if found.is_empty() {
             self.chunks.remove(chunk);
-        } else if found.len() < found.capacity() / 4 {
+            return;
+        }
+        if found.len() < found.capacity() / 4 {
             found.shrink_to(found.len().saturating_mul(2));
+        }
+        self.merge(chunk);
+        if let Some(before) = chunk.checked_sub(1) {
+            self.merge(before);
+        }
+    }
+
+    /// Merges a chunk with the next one if both are small. Otherwise many limits that come and go would leave a chunk for
+    /// each that stays.
+    fn merge(&mut self, chunk: usize) {
+        let next = chunk.saturating_add(1);
+        let (Some(first), Some(second)) = (self.chunks.get(chunk), self.chunks.get(next)) else { return };
+        if first.slots.len().saturating_add(second.slots.len()) <= CHUNK_MAX / 4 {
+            let rest = self.chunks.remove(next).slots;
+            self.chunks[chunk].slots.extend(rest);
         }
     }
 

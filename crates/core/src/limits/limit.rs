@@ -381,11 +381,12 @@ impl State {
             let was_in_debt = limit.flags.has(Flags::IN_DEBT);
             limit.settle_phase(limit.reserved(), defined);
             if was_in_debt && !limit.flags.has(Flags::IN_DEBT) {
-                self.debts.remove(slot);
+                self.store_debt(slot, 0);
             }
             if self.limits[slot].phase == Phase::Active {
                 self.targets.remove(slot);
             }
+            self.note_limit(slot);
         }
         &self.limits[slot]
     }
@@ -422,10 +423,31 @@ impl State {
 
     pub(crate) fn set_debt(&mut self, slot: LimitSlot, debt: u128) {
         self.limits[slot].flags.set(Flags::IN_DEBT, debt > 0);
+        self.store_debt(slot, debt);
+    }
+
+    /// Changes the table of debts and their sum. The sum wraps, so that it is right again when debts are paid.
+    fn store_debt(&mut self, slot: LimitSlot, debt: u128) {
+        self.debt_sum = self.debt_sum.wrapping_sub(self.debt(slot)).wrapping_add(debt);
         if debt > 0 {
             self.debts.insert(slot, debt);
         } else {
             self.debts.remove(slot);
+        }
+    }
+
+    /// Notes whether a limit is active, and whether it is a defined credit limit, after a change of its definition or
+    /// phase.
+    pub(crate) fn note_limit(&mut self, slot: LimitSlot) {
+        let limit = self.limits.get(slot);
+        let is_inactive = limit.is_some_and(|limit| limit.phase != Phase::Active);
+        let is_credit = limit.is_some_and(|limit| limit.is_credit() && limit.template().is_none());
+        for (set, is_in) in [(&mut self.inactive, is_inactive), (&mut self.credit_limits, is_credit)] {
+            if is_in {
+                set.insert(slot);
+            } else {
+                set.remove(&slot);
+            }
         }
     }
 }

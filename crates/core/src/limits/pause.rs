@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::reserve::{ResolvedPart, UNKNOWN};
 use super::{LimitSlot, Limits, State};
-use crate::book::{LimitRef, Part, PauseLimit, PauseOutcome, Reserve};
+use crate::book::{LimitRef, NamespaceId, Part, PauseLimit, PauseOutcome, Reserve};
 use crate::id::LeaseId;
 use crate::quota::QuotaKind;
 use crate::time::UnixMs;
@@ -16,6 +16,8 @@ pub const PAUSE_MS_MAX: u64 = 60 * 60 * 1_000;
 pub const PAUSE_REASON_BYTES_MAX: usize = 256;
 /// The maximum number of limits that are paused at once. A snapshot copies all pauses.
 pub const PAUSES_MAX: usize = 1 << 16;
+/// The maximum number of paused limits of one namespace, so that none can use up the pauses of all.
+pub const PAUSES_NAMESPACE_MAX: usize = 1 << 12;
 /// Pauses that have ended and are removed per command. A command adds one, so the backlog shrinks.
 const CLEAN_PAUSES: usize = 4;
 
@@ -31,8 +33,10 @@ pub struct Pause {
 /// All pauses, those included that have ended and were not removed yet.
 #[derive(Clone, Default)]
 pub(crate) struct Pauses {
-    all: BTreeMap<LimitSlot, Pause>,
+    all: BTreeMap<LimitSlot, (NamespaceId, Pause)>,
     ends: BTreeSet<(UnixMs, LimitSlot)>,
+    /// The number of pauses by namespace; 0 is not kept.
+    counts: BTreeMap<NamespaceId, usize>,
 }
 
 impl Pauses {
@@ -46,27 +50,40 @@ impl Pauses {
 
     /// The pause of a limit at `now`.
     pub(crate) fn get(&self, slot: LimitSlot, now: UnixMs) -> Option<&Pause> {
-        self.all.get(&slot).filter(|pause| pause.until > now)
+        self.all.get(&slot).map(|(_, pause)| pause).filter(|pause| pause.until > now)
     }
 
     /// The number of pauses that have not ended.
     pub(crate) fn count_at(&self, now: UnixMs) -> usize {
-        self.all.values().filter(|pause| pause.until > now).count()
+        self.all.values().filter(|(_, pause)| pause.until > now).count()
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (LimitSlot, &Pause)> {
-        self.all.iter().map(|(slot, pause)| (*slot, pause))
+        self.all.iter().map(|(slot, (_, pause))| (*slot, pause))
     }
 
-    pub(crate) fn insert(&mut self, slot: LimitSlot, pause: Pause) {
+    /// The number of pauses of a namespace.
+    pub(crate) fn len_of(&self, namespace: NamespaceId) -> usize {
+        self.counts.get(&namespace).copied().unwrap_or(0)
+    }
+
+    /// Adds the pause of a limit of a namespace.
+    pub(crate) fn insert(&mut self, namespace: NamespaceId, slot: LimitSlot, pause: Pause) {
         self.remove(slot);
         self.ends.insert((pause.until, slot));
-        self.all.insert(slot, pause);
+        self.all.insert(slot, (namespace, pause));
+        let count = self.counts.entry(namespace).or_default();
+        *count = count.saturating_add(1);
     }
 
     fn remove(&mut self, slot: LimitSlot) {
-        if let Some(pause) = self.all.remove(&slot) {
-            self.ends.remove(&(pause.until, slot));
+        let Some((namespace, pause)) = self.all.remove(&slot) else { return };
+        self.ends.remove(&(pause.until, slot));
+        let left = self.len_of(namespace).saturating_sub(1);
+        if left == 0 {
+            self.counts.remove(&namespace);
+        } else {
+            self.counts.insert(namespace, left);
         }
     }
 
@@ -144,11 +161,15 @@ impl Limits {
         if !self.has_room_for_derived() {
             return PauseOutcome::QuotaExceeded(QuotaKind::DerivedLimits);
         }
-        if before.is_none() && self.state.pauses.len() >= PAUSES_MAX {
+        let pauses = &self.state.pauses;
+        if before.is_none() && pauses.len_of(namespace) >= PAUSES_NAMESPACE_MAX {
+            return PauseOutcome::TooManyInNamespace;
+        }
+        if before.is_none() && pauses.len() >= PAUSES_MAX {
             return PauseOutcome::TooMany;
         }
         let pause = Pause { until, reason: command.reason.into() };
-        Arc::make_mut(&mut self.state.pauses).insert(slot, pause);
+        Arc::make_mut(&mut self.state.pauses).insert(namespace, slot, pause);
         PauseOutcome::Paused { until }
     }
 }

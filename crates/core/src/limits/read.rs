@@ -1,11 +1,12 @@
 //! Reads. They answer as of `now` and change nothing.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use super::lease::{Life, PartKind, is_forgotten};
 use super::{
-    CreditTerms, Definition, Ending, ExtendedPart, Found, KindTag, LimitSlot, LimitView, Limits, Pause, Phase, State,
-    TIME_MAX,
+    CreditTerms, Definition, Ending, ExtendedPart, Found, KindTag, LimitSlot, LimitView, Limits, Listed, Pause, Phase,
+    State, TIME_MAX,
 };
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
@@ -202,6 +203,7 @@ impl Limits {
     pub(crate) fn slot_page(
         &self,
         namespace: NamespaceId,
+        listed: Listed,
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitSlot>, Option<LimitKey>) {
@@ -212,7 +214,7 @@ impl Limits {
             (None, None) => Bound::Unbounded,
         };
         let is_in = |key: &LimitKey| prefix.is_none_or(|prefix| key.as_str().starts_with(prefix.as_str()));
-        let slots = self.keys.range(&self.state, namespace, start);
+        let slots = self.keys.range(&self.state, namespace, listed, start);
         let mut rest = slots.map_while(|slot| Some((slot, self.state.key(slot).filter(is_in)?)));
         let (mut slots, mut last) = (Vec::new(), None);
         for (slot, key) in rest.by_ref().take(most) {
@@ -234,8 +236,8 @@ impl Limits {
         Some((self.state.key(slot)?, kind))
     }
 
-    pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
-        let slots = self.keys.range(&self.state, namespace, Bound::Unbounded);
+    pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId, listed: Listed) -> Vec<LimitInfo> {
+        let slots = self.keys.range(&self.state, namespace, listed, Bound::Unbounded);
         slots.filter_map(|slot| self.limit_info(now, slot)).collect()
     }
 
@@ -251,19 +253,47 @@ impl Limits {
         Some(Usage { capacity, reserved, available, debt, status, paused_until })
     }
 
+    /// Whether no limit holds anything. Begins with the limit that held something at the last call, so that a Book in
+    /// use reads one limit, and not all of them.
     pub(crate) fn holds_nothing(&self, now: UnixMs) -> bool {
-        let now = self.at(now);
-        self.views(now).all(|view| view.reserved == 0)
+        let (now, used) = (self.at(now), self.state.limits.used());
+        let first = self.holding.load(Ordering::Relaxed).min(used);
+        let is_holding = |slot: &u32| self.state.view_at(LimitSlot(*slot), now).is_some_and(|view| view.reserved > 0);
+        let found = (first..used).chain(0..first).find(is_holding);
+        self.holding.store(found.unwrap_or(0), Ordering::Relaxed);
+        found.is_none()
     }
 
+    /// Totals by counters. Reads the limits that are not active, and no others.
     pub(crate) fn totals(&self, now: UnixMs) -> Totals {
         let now = self.at(now);
-        let start = Totals { paused: self.state.pauses.count_at(now), ..Totals::default() };
+        let paused = self.state.pauses.count_at(now);
+        let mut totals =
+            Totals { limits: self.state.limits.len() as usize, decreasing: 0, paused, debt: self.state.debt_sum };
+        for slot in &self.state.inactive {
+            let Some(view) = self.state.view_at(*slot, now) else { continue };
+            match view.limit.phase {
+                Phase::Active | Phase::Free => {}
+                Phase::Decreasing | Phase::Deleting | Phase::AwaitingDrop => {
+                    totals.decreasing = totals.decreasing.saturating_add(1);
+                }
+                Phase::Deleted => {
+                    totals.limits = totals.limits.saturating_sub(1);
+                    totals.debt = totals.debt.wrapping_sub(self.state.debt(*slot));
+                }
+            }
+        }
+        debug_assert_eq!(totals, self.totals_by_reading(now, paused));
+        totals
+    }
+
+    /// Totals by reading every limit, to check the counters in tests.
+    fn totals_by_reading(&self, now: UnixMs, paused: usize) -> Totals {
         let live = self.views(now).filter(|view| view.limit.phase != Phase::Deleted);
-        live.fold(start, |totals, view| Totals {
+        live.fold(Totals { paused, ..Totals::default() }, |totals, view| Totals {
             limits: totals.limits.saturating_add(1),
             decreasing: totals.decreasing.saturating_add((view.limit.phase != Phase::Active).into()),
-            debt: totals.debt.saturating_add(view.debt),
+            debt: totals.debt.wrapping_add(view.debt),
             ..totals
         })
     }

@@ -224,6 +224,7 @@ impl Limits {
     /// Notes the revision of the last change of a namespace's templates.
     fn note_change(&mut self, namespace: NamespaceId, revision: u64) {
         self.version = self.version.wrapping_add(1);
+        self.swept_at = None;
         if let Some(space) = self.state.templates.get_mut(usize::from(namespace.0)) {
             Arc::make_mut(space).changed = revision;
             self.has_templates = true;

@@ -52,15 +52,17 @@ impl Limits {
                 if let Some(slot) = self.resolve(namespace, &key) {
                     self.unname_limit(slot);
                     self.state.limits.undo_insert(slot);
+                    self.state.note_limit(slot);
                 }
             }
             UndoLimit::Changed { slot, limit, text, debt, target } => {
                 self.count_reclaimable(slot, false);
-                self.state.retext(slot, limit.template, text);
+                self.retext(slot, limit.template, text);
                 let text = self.state.limits[slot].text;
                 self.state.limits[slot] = Limit { text, ..self.state.limits[slot].before_change(&limit) };
                 self.state.set_debt(slot, debt);
                 self.state.set_target(slot, target);
+                self.state.note_limit(slot);
                 self.count_reclaimable(slot, true);
             }
         }

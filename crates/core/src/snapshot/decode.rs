@@ -212,7 +212,9 @@ impl Restore {
         state.forgotten_before = record.forgotten_before;
         state.revision = record.revision;
         state.sweep = record.sweep;
-        self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
+        let mut limits = Limits::empty(state, self.table_seed);
+        limits.begin_restore();
+        self.book = Some(Book::of(limits, self.table_seed));
         Ok(())
     }
 
@@ -326,6 +328,7 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         limits.name_limit(slot, Text::of(&definition));
     }
     limits.state.set_debt(slot, debt);
+    limits.state.note_limit(slot);
     Ok(())
 }
 
@@ -410,5 +413,6 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         return Err(Malformed("keys are missing"));
     }
     book.keys.created = created;
+    book.limits.end_restore();
     Ok(())
 }

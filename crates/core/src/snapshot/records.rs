@@ -375,6 +375,7 @@ pub(super) fn read_pause(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(
     if state.pauses.iter().next_back().is_some_and(|(last, _)| last >= slot) {
         return Err(Malformed("pauses are doubled or out of order"));
     }
-    Arc::make_mut(&mut state.pauses).insert(slot, Pause { until, reason: reason.into() });
+    let namespace = state.limits[slot].namespace;
+    Arc::make_mut(&mut state.pauses).insert(namespace, slot, Pause { until, reason: reason.into() });
     Ok(())
 }

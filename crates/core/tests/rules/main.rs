@@ -10,6 +10,7 @@ mod calendar;
 mod capacity;
 mod complete;
 mod credit;
+mod derived;
 mod elsewhere;
 mod extend;
 mod extend_steps;

@@ -228,6 +228,7 @@ fn pause(outcome: PauseOutcome) -> &'static str {
         PauseOutcome::TooLong { .. } => "pause too long",
         PauseOutcome::ReasonTooLong { .. } => "pause with too long a reason",
         PauseOutcome::NotFound => "pause of unknown limit",
+        PauseOutcome::TooManyInNamespace => "too many pauses in a namespace",
         PauseOutcome::TooMany => "too many pauses",
         PauseOutcome::QuotaExceeded(_) => "pause beyond a quota",
         PauseOutcome::Paused { .. } => "paused",

@@ -7,16 +7,16 @@ use std::time::Duration;
 use earmark_admission::{
     Backend, CompleteRequest, DeleteLimitRequest, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{Kind, LeaseId, Principal};
+use earmark_core::{Definition, Kind, LeaseId, Principal};
 use earmark_node::NodeBackend;
 use tokio::time::sleep;
 
 use crate::caller::Caller;
 use crate::support::client::{amounts, definition, key, namespace};
 
-const CAPACITY: u64 = 10;
+pub(super) const CAPACITY: u64 = 10;
 const WINDOW_SECONDS: u32 = 1;
-const HOLD_SECONDS: u32 = 600;
+pub(super) const HOLD_SECONDS: u32 = 600;
 
 impl Caller {
     /// Lets ids be reused. Only this caller names these limits, so it knows what each of them must hold.
@@ -64,7 +64,7 @@ impl Caller {
         self.must_hold(&second, 0, "after a reserve of another").await
     }
 
-    async fn must_hold(&mut self, name: &str, reserved: u64, when: &str) -> Option<()> {
+    pub(super) async fn must_hold(&mut self, name: &str, reserved: u64, when: &str) -> Option<()> {
         while !self.context.is_over() {
             let key = key(name);
             let usage = self.attempt(None, "usage", async move |node| node.usage(namespace(), key).await).await;
@@ -90,8 +90,13 @@ impl Caller {
     }
 
     async fn put(&mut self, node: Option<usize>, name: &str, kind: Kind) -> Option<()> {
+        self.put_limit(node, definition(name, kind, CAPACITY)).await
+    }
+
+    pub(super) async fn put_limit(&mut self, node: Option<usize>, definition: Definition) -> Option<()> {
+        let name = definition.key.clone();
         while !self.context.is_over() {
-            let definition = definition(name, kind.clone(), CAPACITY);
+            let definition = definition.clone();
             let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
             let put = async move |node: Arc<NodeBackend>| node.put_limit(Principal::System, request).await;
             if let Some(Ok(_)) = self.attempt(node, &format!("put {name}"), put).await {
@@ -101,7 +106,7 @@ impl Caller {
         None
     }
 
-    async fn delete(&mut self, name: &str) -> Option<()> {
+    pub(super) async fn delete(&mut self, name: &str) -> Option<()> {
         while !self.context.is_over() {
             let request = DeleteLimitRequest { namespace: namespace(), key: key(name), expected_revision: None };
             let delete = async move |node: Arc<NodeBackend>| node.delete_limit(Principal::System, request).await;
@@ -114,7 +119,7 @@ impl Caller {
     }
 
     /// Reserves until there is an answer.
-    async fn take(&mut self, node: Option<usize>, lease: LeaseId, parts: &[(&str, u64)]) -> Option<Taken> {
+    pub(super) async fn take(&mut self, node: Option<usize>, lease: LeaseId, parts: &[(&str, u64)]) -> Option<Taken> {
         while !self.context.is_over() {
             let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) };
             let reserve =
@@ -143,7 +148,7 @@ impl Caller {
     }
 
     /// One attempt at this node, or at any.
-    async fn attempt<T: Send + 'static, F: Future<Output = T> + Send>(
+    pub(super) async fn attempt<T: Send + 'static, F: Future<Output = T> + Send>(
         &mut self,
         node: Option<usize>,
         what: &str,
@@ -163,7 +168,7 @@ impl Caller {
 
 /// The answer to a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+pub(super) enum Taken {
     Allowed,
     Denied,
     Refused,

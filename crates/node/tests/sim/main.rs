@@ -8,6 +8,7 @@
 
 mod caller;
 mod churn;
+mod derived;
 mod faults;
 mod finish;
 mod host;

@@ -314,6 +314,7 @@ async fn call(context: CallerContext, mut random: Random, phase: Rc<Cell<Option<
     }
     tasks.push(tokio::task::spawn_local(caller("admin".into()).change_limits()));
     tasks.push(tokio::task::spawn_local(caller("churn".into()).churn_limits()));
+    tasks.push(tokio::task::spawn_local(caller("derive".into()).derive_limits()));
     for task in tasks {
         task.await?;
     }

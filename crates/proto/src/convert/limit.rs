@@ -311,6 +311,7 @@ pub fn limit_usage(limit: &LimitUsage) -> v1::LimitUsage {
         available: usage.available,
         debt: usage.debt.to_string(),
         status: status(usage.status).into(),
+        paused_until_unix_ms: usage.paused_until.map(UnixMs::get),
     }
 }
 

@@ -94,8 +94,7 @@ pub fn limit_usage_in(message: &v1::LimitUsage) -> Result<LimitUsage, Invalid> {
         available: message.available,
         debt: number("debt", &message.debt)?,
         status: status_in(message.status, Some(0))?,
-        // A list does not show pauses.
-        paused_until: None,
+        paused_until: message.paused_until_unix_ms.map(UnixMs::new),
     };
     Ok(LimitUsage { key: name("key", &message.key)?, kind, usage })
 }

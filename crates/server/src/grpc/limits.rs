@@ -131,7 +131,7 @@ impl LimitsService for Limits {
         let v1::PutLimitRequest { definition, namespace } = request.into_inner();
         let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
         let definition = convert::definition(given).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(&context, namespace.as_deref())?;
+        let namespace = namespace_of_limits(&context, namespace.as_deref())?;
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
         let change = execute::put_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
@@ -141,7 +141,7 @@ impl LimitsService for Limits {
     async fn get_limit(&self, request: Request<v1::GetLimitRequest>) -> Result<Response<v1::GetLimitResponse>, Status> {
         let context = context(&request)?;
         let v1::GetLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
         match execute::read(&self.0, &context, self.0.backend.limit(namespace, key)).await {
             Ok(Some(limit)) => Ok(Response::new(v1::GetLimitResponse { limit: Some(convert::info(&limit)) })),
             Ok(None) => Err(Status::not_found(LIMIT_NOT_FOUND)),
@@ -154,10 +154,10 @@ impl LimitsService for Limits {
         request: Request<v1::ListLimitsRequest>,
     ) -> Result<Response<v1::ListLimitsResponse>, Status> {
         let context = context(&request)?;
-        let v1::ListLimitsRequest { namespace, prefix, after, page_size } = request.into_inner();
+        let v1::ListLimitsRequest { namespace, prefix, after, page_size, defined } = request.into_inner();
         let namespace = namespace_of_limits(&context, namespace.as_deref())?;
         let (page_size, prefix) = (page_size_of(page_size)?, prefix_of(prefix.as_deref())?);
-        let query = LimitQuery { prefix, after: optional("after", after.as_deref())?, page_size };
+        let query = LimitQuery { prefix, after: optional("after", after.as_deref())?, page_size, defined };
         let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
         match execute::read(&self.0, &context, self.0.backend.limits(namespace, query)).await {
             Ok(page) => {
@@ -175,7 +175,7 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::DeleteLimitResponse>, Status> {
         let context = context(&request)?;
         let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
         let change = execute::delete_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
@@ -188,7 +188,7 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::PauseLimitResponse>, Status> {
         let context = context(&request)?;
         let v1::PauseLimitRequest { key, for_ms, reason, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
         let for_ms = for_ms.ok_or_else(|| Status::invalid_argument("for_ms is required"))?;
         let for_ms = Invalid::unless_within("for_ms", for_ms, &(0..=PAUSE_MS_MAX)).map_err(|error| invalid(&error))?;
         Invalid::unless_free_of_keys("reason", &reason).map_err(|error| invalid(&error))?;
@@ -201,7 +201,7 @@ impl LimitsService for Limits {
     async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Result<Response<v1::GetUsageResponse>, Status> {
         let context = context(&request)?;
         let v1::GetUsageRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
         match execute::read(&self.0, &context, self.0.backend.usage(namespace, key)).await {
             Ok(Some(usage)) => Ok(Response::new(convert::usage(&usage))),
             Ok(None) => Err(Status::not_found(LIMIT_NOT_FOUND)),

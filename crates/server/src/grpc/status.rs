@@ -81,6 +81,9 @@ pub(super) fn of_limit(error: &LimitError) -> Status {
         LimitError::NotFound => Status::not_found(LIMIT_NOT_FOUND),
         LimitError::Backend(error) => failed(error),
         LimitError::QuotaExceeded(_) => Status::resource_exhausted(error.to_string()),
+        LimitError::RevisionDiffers { .. } | LimitError::TooManyPauses { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
         other => Status::invalid_argument(other.to_string()),
     }
 }

@@ -6,12 +6,12 @@ use earmark_admission::{
     PauseLimitRequest, PutLimitRequest, describe_quota, quota_code,
 };
 use earmark_core::{
-    Definition, LOOKS_LIKE_API_KEY, LimitInfo, LimitKey, LimitStatus, PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, QuotaKind,
-    UnixMs, Usage, contains_api_key,
+    Definition, LOOKS_LIKE_API_KEY, LimitInfo, LimitKey, LimitStatus, NamespaceName, PAUSE_MS_MAX,
+    PAUSE_REASON_BYTES_MAX, QuotaKind, UnixMs, Usage, contains_api_key,
 };
 use serde::{Deserialize, Serialize};
 
-use super::reply::Reply;
+use super::reply::{CONFLICT, Reply};
 use super::serve::{Call, bare, off_runtime};
 use super::shape::{Described, LIMIT_KEY, Shape, body};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
@@ -26,27 +26,29 @@ pub(super) async fn put(app: &App, call: Call) -> Reply {
         Ok(document) => document.into_definition(),
         Err(reply) => return reply,
     };
-    let namespace = call.context.caller.namespace.clone();
+    let namespace = match call.named_namespace() {
+        Ok(namespace) => namespace,
+        Err(error) => return Reply::rejected(&error),
+    };
     let request = PutLimitRequest { namespace, definition, expected_revision: None };
     changed(execute::put_limit(app, &call.context, request).await)
 }
 
 pub(super) async fn delete(app: &App, call: Call) -> Reply {
-    let key = match key(&call) {
-        Ok(key) => key,
+    let (namespace, key) = match named(&call) {
+        Ok(named) => named,
         Err(reply) => return reply,
     };
-    let namespace = call.context.caller.namespace.clone();
     let request = DeleteLimitRequest { namespace, key, expected_revision: None };
     changed(execute::delete_limit(app, &call.context, request).await)
 }
 
 pub(super) async fn pause(app: &App, call: Call) -> Reply {
-    let (key, body) = match (key(&call), call.parse::<PauseBody>()) {
+    let ((namespace, key), body) = match (named(&call), call.parse::<PauseBody>()) {
         (Err(reply), _) | (_, Err(reply)) => return reply,
-        (Ok(key), Ok(body)) => (key, body),
+        (Ok(named), Ok(body)) => (named, body),
     };
-    let (namespace, reason) = (call.context.caller.namespace.clone(), body.reason.unwrap_or_default().0);
+    let reason = body.reason.unwrap_or_default().0;
     let request = PauseLimitRequest { namespace, key, for_ms: body.for_ms.0, reason, only_lengthen: false };
     match execute::pause_limit(app, &call.context, request).await {
         Ok(until) => Reply::ok(&Paused { ok: true, paused_until_unix_ms: until.map_or(0, UnixMs::get) }),
@@ -62,24 +64,23 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
     // The query is already validated.
     let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
     let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX);
-    let query = LimitQuery { prefix: key("prefix"), after: key("after"), page_size };
+    let defined = call.query("defined") == Some("true");
+    let query = LimitQuery { prefix: key("prefix"), after: key("after"), page_size, defined };
     let _permit = match call.context.admit(app, page_size).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };
     match execute::read(app, &call.context, app.backend.limits(namespace, query)).await {
-        Ok(page) => page_reply(page, call.has_query()).await,
+        Ok(page) => page_reply(page).await,
         Err(error) => failed(&error),
     }
 }
 
-/// The response with a page. A long one is built off the runtime's threads. Without a query, the list of all limits has no
-/// `next`.
-async fn page_reply(page: LimitPage, has_query: bool) -> Reply {
+/// The response with a page. A long one is built off the runtime's threads.
+async fn page_reply(page: LimitPage) -> Reply {
     let build = move |page: &LimitPage| {
         let limits = page.limits.iter().map(LimitWire::of).collect();
-        let next = page.next.as_ref().map(LimitKey::as_str);
-        Reply::ok(&Limits { limits, next: (has_query || next.is_some()).then_some(next) })
+        Reply::ok(&Limits { limits, next: page.next.as_ref().map(LimitKey::as_str) })
     };
     if page.limits.len() <= SHORT_PAGE {
         return build(&page);
@@ -88,11 +89,11 @@ async fn page_reply(page: LimitPage, has_query: bool) -> Reply {
 }
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let key = match key(&call) {
-        Ok(key) => key,
+    let (namespace, key) = match named(&call) {
+        Ok(named) => named,
         Err(reply) => return reply,
     };
-    match execute::read(app, &call.context, app.backend.limit(call.namespace(), key)).await {
+    match execute::read(app, &call.context, app.backend.limit(namespace, key)).await {
         Ok(Some(limit)) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
         Ok(None) => limit_not_found(),
         Err(error) => failed(&error),
@@ -100,11 +101,11 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn usage(app: &App, call: Call) -> Reply {
-    let key = match key(&call) {
-        Ok(key) => key,
+    let (namespace, key) = match named(&call) {
+        Ok(named) => named,
         Err(reply) => return reply,
     };
-    match execute::read(app, &call.context, app.backend.usage(call.namespace(), key)).await {
+    match execute::read(app, &call.context, app.backend.usage(namespace, key)).await {
         Ok(Some(usage)) => Reply::ok(&UsageWire::of(&usage)),
         Ok(None) => limit_not_found(),
         Err(error) => failed(&error),
@@ -121,10 +122,11 @@ pub(super) fn failed(error: &BackendError) -> Reply {
     Reply::problem(status, code, &error.to_string())
 }
 
-/// The limit key in the path.
-fn key(call: &Call) -> Result<LimitKey, Reply> {
+/// The namespace of a limit and its key in the path.
+fn named(call: &Call) -> Result<(NamespaceName, LimitKey), Reply> {
     let wrong = |_| Reply::invalid(&LIMIT_KEY.explain(&"key", call.name()).unwrap_or_default());
-    LimitKey::new(call.name()).map_err(wrong)
+    let key = LimitKey::new(call.name()).map_err(wrong)?;
+    Ok((call.named_namespace().map_err(|error| Reply::rejected(&error))?, key))
 }
 
 fn definition(call: &Call) -> Result<LimitDocument, Reply> {
@@ -147,6 +149,7 @@ fn refused(error: &LimitError) -> Reply {
         LimitError::NotFound => limit_not_found(),
         LimitError::Backend(error) => failed(error),
         LimitError::QuotaExceeded(kind) => quota_exceeded(*kind),
+        LimitError::TooManyPauses { .. } => Reply::problem(StatusCode::CONFLICT, CONFLICT, &error.to_string()),
         error => Reply::invalid(&error.to_string()),
     }
 }
@@ -224,8 +227,7 @@ struct Changed {
 #[derive(Serialize)]
 struct Limits<'a> {
     limits: Vec<LimitWire>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<Option<&'a str>>,
+    next: Option<&'a str>,
 }
 
 #[derive(Serialize)]

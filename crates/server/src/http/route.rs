@@ -119,6 +119,16 @@ const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
 const QUOTA: Documented = answer(409, PROBLEM, "`quota_exceeded:<quota>`: the namespace has used up a quota.");
+const NO_PAUSE: Documented = answer(
+    409,
+    PROBLEM,
+    "`conflict`: as many limits are paused as may be. `quota_exceeded:<quota>`: the namespace has used up a quota.",
+);
+const TEMPLATE_DIFFERS: Documented = answer(
+    409,
+    PROBLEM,
+    "`conflict`: it does not have the `expected_revision`. `quota_exceeded:<quota>`: the namespace has used up a quota.",
+);
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
 const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
 const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
@@ -230,6 +240,7 @@ pub(crate) static ROUTES: [Route; 40] = [
     },
     Route {
         body: Some(&LimitDocument::SHAPE),
+        query: shape::LIMIT_QUERY,
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
@@ -249,12 +260,14 @@ pub(crate) static ROUTES: [Route; 40] = [
         ..get("/v1/admin/limits", Access::Read, |app, call| Box::pin(limits::list(app, call)))
     },
     Route {
+        query: shape::LIMIT_QUERY,
         operation: "get_limit",
         about: "Gets a limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
         ..get("/v1/admin/limits/{key}", Access::Read, |app, call| Box::pin(limits::get(app, call)))
     },
     Route {
+        query: shape::LIMIT_QUERY,
         operation: "delete_limit",
         about: "Deletes a limit once nothing is held.",
         answers: &[
@@ -262,7 +275,8 @@ pub(crate) static ROUTES: [Route; 40] = [
                 200,
                 &["LimitChanged"],
                 "`decreasing` while leases hold capacity, else `deleted`. A credit limit is deleted at once; its open \
-                 leases still settle with the account.",
+                 leases still settle with the account. A derived limit that holds nothing loses its debt; its key still \
+                 follows its template.",
             ),
             BAD_KEY,
             NO_LIMIT,
@@ -273,12 +287,21 @@ pub(crate) static ROUTES: [Route; 40] = [
     },
     Route {
         body: Some(&limits::PauseBody::SHAPE),
+        query: shape::LIMIT_QUERY,
         operation: "pause_limit",
         about: "Refuses new reserves of a limit for up to one hour, or resumes it. A second pause replaces the first.",
-        answers: &[answer(200, &["LimitPaused"], "Paused, or resumed."), BAD_KEY, NO_LIMIT, QUOTA, FAILED, OVERLOADED],
+        answers: &[
+            answer(200, &["LimitPaused"], "Paused, or resumed."),
+            BAD_KEY,
+            NO_LIMIT,
+            NO_PAUSE,
+            FAILED,
+            OVERLOADED,
+        ],
         ..post("/v1/admin/limits/{key}/pause", Access::Write, |app, call| Box::pin(limits::pause(app, call)))
     },
     Route {
+        query: shape::LIMIT_QUERY,
         operation: "get_usage",
         about: "Gets the current usage of a limit.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -289,7 +312,7 @@ pub(crate) static ROUTES: [Route; 40] = [
         query: shape::PUT_TEMPLATE_QUERY,
         operation: "put_template",
         about: "Creates a template or changes its definition. Keys that match it are limits of their own.",
-        answers: &[answer(200, &["TemplateChanged"], "Changed."), QUOTA, FAILED, OVERLOADED],
+        answers: &[answer(200, &["TemplateChanged"], "Changed."), TEMPLATE_DIFFERS, FAILED, OVERLOADED],
         ..put("/v1/admin/templates", Access::Write, |app, call| Box::pin(templates::put(app, call)))
     },
     Route {
@@ -303,7 +326,7 @@ pub(crate) static ROUTES: [Route; 40] = [
         query: shape::DELETE_TEMPLATE_QUERY,
         operation: "delete_template",
         about: "Deletes a template. Its keys are unknown at once; reserved amounts settle as usual.",
-        answers: &[answer(200, &["Done"], "Deleted."), BAD_QUERY, NO_TEMPLATE, FAILED, OVERLOADED],
+        answers: &[answer(200, &["Done"], "Deleted."), BAD_QUERY, NO_TEMPLATE, TEMPLATE_DIFFERS, FAILED, OVERLOADED],
         ..delete("/v1/admin/templates", Access::Write, |app, call| Box::pin(templates::delete(app, call)))
     },
     Route {

@@ -40,9 +40,9 @@ pub(super) fn schemas() -> Value {
         "Limits": exactly(
             json!({
                 "limits": {"type": "array", "items": reference("LimitInfo")},
-                "next": {"type": ["string", "null"], "description": "`after` of the next page; null on the last one. Absent if a request without a query gets all limits."},
+                "next": {"type": ["string", "null"], "description": "`after` of the next page; null on the last one."},
             }),
-            &["next"],
+            &[],
         ),
         "Usage": usage(),
         "UsageList": usage::schema(),

@@ -70,11 +70,6 @@ impl Call {
         self.names.get(index).map(String::as_str).unwrap_or_default()
     }
 
-    /// Whether it has any query parameter.
-    pub(super) fn has_query(&self) -> bool {
-        !self.query.is_empty()
-    }
-
     /// A query parameter, if it is present.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())

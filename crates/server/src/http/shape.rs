@@ -158,6 +158,12 @@ pub(super) static TEMPLATE_KEY: Name = Name {
     bytes_max: LimitKey::BYTES_MAX,
     pattern: WITH_PLACEHOLDERS,
 };
+/// The beginning of a key, which may be empty.
+pub(super) static PREFIX: Name = Name {
+    check: |text| if text.is_empty() { Ok(()) } else { LimitKey::new(text).map(drop) },
+    bytes_max: LimitKey::BYTES_MAX,
+    pattern: "^[A-Za-z0-9:._@+/|=~%-]*$",
+};
 /// The key of a limit or of a template.
 pub(super) static CHANGED_KEY: Name = Name {
     check: |text| limit_or_template(text).map(drop),
@@ -203,7 +209,8 @@ impl Shape {
             Shape::Signed { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
             Shape::Boolean => json!({"type": "boolean"}),
             Shape::Name(name) => {
-                json!({"type": "string", "minLength": 1, "maxLength": name.bytes_max, "pattern": name.pattern})
+                let min = u8::from((name.check)("").is_err());
+                json!({"type": "string", "minLength": min, "maxLength": name.bytes_max, "pattern": name.pattern})
             }
             Shape::Lease => json!({"type": "string", "format": "ulid", "pattern": LEASE_PATTERN}),
             // A schema counts characters; that many characters are at least as many bytes.
@@ -288,18 +295,29 @@ pub(super) const DELETE_TEMPLATE_QUERY: &[Field] = &[
     parameter("expected_revision", Count::<0>::SHAPE, "The revision it must have."),
 ];
 
+/// The query of one limit.
+pub(super) const LIMIT_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
+
+const PREFIX_PARAMETER: Field =
+    parameter("prefix", Shape::Name(&PREFIX), "Only limits whose key begins like this; all if it is empty.");
+
 /// The query of the list of limits.
 pub(super) const LIMITS_QUERY: &[Field] = &[
     NAMESPACE_PARAMETER,
-    parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
+    PREFIX_PARAMETER,
     parameter("after", Shape::Name(&LIMIT_KEY), "`next` of the previous page."),
     parameter("page_size", PAGE_SIZE, "Limits per page, by default 1,000."),
+    parameter(
+        "defined",
+        Shape::Choice(&["true", "false"]),
+        "`true`: only limits that were put. Pages then cost nothing for derived limits. By default `false`.",
+    ),
 ];
 
 /// The query of the list of limits with their usage.
 pub(super) const USAGE_QUERY: &[Field] = &[
     NAMESPACE_PARAMETER,
-    parameter("prefix", Shape::Name(&LIMIT_KEY), "Only limits whose key begins like this."),
+    PREFIX_PARAMETER,
     parameter(
         "sort",
         Shape::Choice(&UsageSort::NAMES),

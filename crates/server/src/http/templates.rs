@@ -1,12 +1,13 @@
 //! `/v1/admin/templates`: templates of limits.
 
+use axum::http::StatusCode;
 use earmark_admission::{DeleteTemplateRequest, LimitDocument, LimitError, PutTemplateRequest, TemplateDocument};
 use earmark_core::{LimitKey, TemplateInfo};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits;
-use super::reply::Reply;
+use super::reply::{CONFLICT, Reply};
 use super::schema::{defined, described, exactly, with_placeholders};
 use super::serve::{Call, bare};
 use super::shape::Described as _;
@@ -72,6 +73,7 @@ fn refused(error: &LimitError) -> Reply {
         LimitError::NotFound => Reply::not_found(TEMPLATE_NOT_FOUND),
         LimitError::Backend(error) => limits::failed(error),
         LimitError::QuotaExceeded(kind) => limits::quota_exceeded(*kind),
+        LimitError::RevisionDiffers { .. } => Reply::problem(StatusCode::CONFLICT, CONFLICT, &error.to_string()),
         error => Reply::invalid(&error.to_string()),
     }
 }

@@ -1,7 +1,7 @@
 //! `GET /v1/usage`: limits with their usage.
 
 use earmark_admission::{BackendError, PAGE_MAX, UsageError, UsagePage, UsageQuery};
-use earmark_core::{LimitKey, LimitUsage, UsageSort};
+use earmark_core::{LimitKey, LimitUsage, UnixMs, UsageSort};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -73,6 +73,8 @@ struct LimitUsageWire<'a> {
     available: u64,
     debt: u128,
     status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_until_unix_ms: Option<u64>,
 }
 
 impl LimitUsageWire<'_> {
@@ -86,6 +88,7 @@ impl LimitUsageWire<'_> {
             available: usage.available,
             debt: usage.debt,
             status: name(usage.status),
+            paused_until_unix_ms: usage.paused_until.map(UnixMs::get),
         }
     }
 }
@@ -96,10 +99,12 @@ pub(super) fn schema() -> Value {
     properties.insert("key".into(), key());
     properties.insert("kind".into(), json!({"enum": kinds()}));
     properties.insert("status".into(), json!({"enum": ["active", "decreasing"]}));
+    let paused = json!({"type": "integer", "minimum": 0, "description": "When its pause ends, while it is paused."});
+    properties.insert("paused_until_unix_ms".into(), paused);
     let next = "`after` of the next page; null on the last one, and in another order than by key.";
     exactly(
         json!({
-            "usage": {"type": "array", "maxItems": PAGE_MAX, "items": exactly(Value::Object(properties), &[])},
+            "usage": {"type": "array", "maxItems": PAGE_MAX, "items": exactly(Value::Object(properties), &["paused_until_unix_ms"])},
             "next": {"type": ["string", "null"], "description": next},
         }),
         &[],

@@ -64,6 +64,12 @@ const QUICK: [(&str, Kind); 4] = [
     ("quick:slots:2", Kind::Concurrency { timeout_seconds: 2 }),
 ];
 
+/// Shared limits of another namespace.
+const SHARED: [(&str, Kind); 2] = [
+    ("shared:rolling", Kind::Rolling { window_seconds: 900 }),
+    ("shared:slots", Kind::Concurrency { timeout_seconds: 900 }),
+];
+
 /// Templates, and keys that match them.
 const TEMPLATES: [(&str, Kind); 2] = [
     ("derived:{user}:tpm", Kind::Rolling { window_seconds: 900 }),
@@ -156,9 +162,15 @@ impl Stream {
             ..limit(false)((name, TEMPLATES[template].1.clone()))
         });
         random.next();
+        let namespace: NamespaceName = format!("s{seed}.{number}.{fresh}").parse().unwrap();
+        let owner: NamespaceName = format!("{namespace}.shared").parse().unwrap();
+        let shared = SHARED.into_iter().map(|(name, kind)| Limit {
+            key: LimitKey::in_namespace(&owner, &name.parse().unwrap()),
+            ..limit(false)((name, kind))
+        });
         Stream {
             seed,
-            namespace: format!("s{seed}.{number}.{fresh}").parse().unwrap(),
+            namespace,
             random,
             book,
             nodes,
@@ -167,7 +179,7 @@ impl Stream {
             limits: {
                 let slow = SLOW.into_iter().chain(slow_calendars(wall_ms())).map(limit(false));
                 let quick = QUICK.into_iter().chain(quick_calendars(wall_ms())).map(limit(true));
-                slow.chain(quick).chain(derived).collect()
+                slow.chain(quick).chain(derived).chain(shared).collect()
             },
             leases: Vec::new(),
             history: VecDeque::new(),
@@ -523,7 +535,7 @@ impl Stream {
                 continue;
             }
             let began = wall_ms();
-            let (namespace, key) = (self.namespace.clone(), part.key.clone());
+            let (namespace, key) = self.owned(&part.key);
             let book = self.book.usage(namespace.clone(), key.clone()).await.unwrap();
             let (node, registry) = (self.node(), Arc::clone(&self.registry));
             let ledger = tokio::spawn(async move { usage(&node, &registry, namespace, key).await });

@@ -22,7 +22,7 @@ fn add(limits: &mut Limits, key: &LimitKey, is_derived: bool) -> LimitSlot {
 }
 
 fn all(limits: &Limits, start: Bound<&str>) -> Vec<String> {
-    let slots = limits.keys.range(&limits.state, NamespaceId::DEFAULT, start);
+    let slots = limits.keys.range(&limits.state, NamespaceId::DEFAULT, Listed::All, start);
     slots.map(|slot| limits.state.key(slot).unwrap().to_string()).collect()
 }
 
@@ -72,4 +72,45 @@ fn keys_that_come_in_order_fill_their_chunks() {
     let chunks = &limits.keys.orders[0].chunks;
     let room: usize = chunks.iter().map(|chunk| chunk.slots.capacity()).sum();
     assert!(room < 25_000, "{room}");
+}
+
+#[test]
+fn chunks_of_keys_that_are_gone_are_merged() {
+    let mut limits = limits();
+    let mut slots = Vec::new();
+    for number in 0..20_000 {
+        slots.push(add(&mut limits, &LimitKey::new(&format!("user:{number:09}")).unwrap(), true));
+    }
+    let kept = |place: usize| place.is_multiple_of(400);
+    for slot in slots.iter().enumerate().filter(|(place, _)| !kept(*place)).map(|(_, slot)| *slot) {
+        limits.unname_limit(slot);
+        limits.state.limits.remove(slot);
+    }
+    let chunks = limits.keys.orders[0].chunks.len();
+    assert!(chunks <= 2, "{chunks}");
+    let names: Vec<String> =
+        (0..20_000).filter(|place| kept(*place)).map(|number| format!("user:{number:09}")).collect();
+    assert_eq!(all(&limits, Bound::Unbounded), names);
+}
+
+#[test]
+fn a_restore_lists_the_same_limits_as_additions_one_by_one() {
+    let (mut limits, mut restored) = (limits(), self::limits());
+    restored.keys.begin_restore();
+    for number in 0..5_000 {
+        let key = key(number);
+        add(&mut limits, &key, number % 5 != 0);
+        add(&mut restored, &key, number % 5 != 0);
+    }
+    restored.keys.end_restore(&restored.state);
+    assert_eq!(all(&restored, Bound::Unbounded), all(&limits, Bound::Unbounded));
+    assert_eq!(restored.keys.len(NamespaceId::DEFAULT), 5_000);
+    for limits in [&limits, &restored] {
+        let defined = limits.keys.range(&limits.state, NamespaceId::DEFAULT, Listed::Defined, Bound::Unbounded);
+        let slots: Vec<LimitSlot> = defined.collect();
+        assert_eq!(slots.len(), 1_000);
+        assert!(slots.iter().all(|slot| limits.state.text(*slot).is_some()));
+    }
+    add(&mut restored, &LimitKey::new("user:00000:more").unwrap(), true);
+    assert_eq!(all(&restored, Bound::Unbounded).len(), 5_001);
 }

@@ -112,7 +112,7 @@ impl Model {
         }
         let is_there = |limit: &Limit| limit.standing != LimitPhase::Deleted && limit.derived.is_none();
         let Some(id) = found.filter(|id| is_there(&self.limits[*id])) else {
-            return LimitOutcome::NotFound;
+            return found.map_or(LimitOutcome::NotFound, |id| self.clear_derived(id));
         };
         if !self.external.limits && self.follow_instead(id) {
             self.revision += 1;
@@ -127,6 +127,20 @@ impl Model {
         let is_kept = self.external.limits && limit.definition.kind.terms().is_none();
         limit.standing = if is_kept { LimitPhase::Leaving } else { LimitPhase::Deleting };
         self.changed(id)
+    }
+
+    /// Deletes a derived limit that holds nothing: its debt ends, and it is evicted.
+    fn clear_derived(&mut self, id: LimitId) -> LimitOutcome {
+        let is_credit = self.limits[id].definition.kind.terms().is_some();
+        let is_derived = self.limits[id].derived.is_some() && !is_credit && !self.external.limits;
+        if !is_derived || self.reserved(self.time(), id) > 0 {
+            return LimitOutcome::NotFound;
+        }
+        (self.limits[id].debt, self.limits[id].decided) = (0, 0);
+        self.look_at(id);
+        self.revision += 1;
+        self.finish_decreases();
+        LimitOutcome::Changed { limit: id, revision: self.revision, status: LimitStatus::Deleted }
     }
 
     pub fn pause(&mut self, pause: PauseLimit<'_>) -> PauseOutcome {

@@ -29,6 +29,10 @@ impl Model {
             // A put that finds the table full makes the sweep look further, also when it is undone.
             let derived_now = self.derived_now;
             *self = Model { derived_now, ..before };
+            // A revision that was shown is not given again.
+            if let WriteError::ConditionFailed { revision, .. } = error {
+                self.revision = self.revision.max(revision);
+            }
             WriteOutcome::Refused(error)
         })
     }

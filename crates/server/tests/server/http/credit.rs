@@ -38,7 +38,7 @@ async fn a_credit_limit_is_given_back_as_it_was_put() {
     let info = json!({"definition": limit(), "status": "active", "pending_decrease_to": null, "revision": 1});
     let found = server.ok("GET", "/v1/admin/limits/acme:usd", &Value::Null).await;
     assert_eq!(found, json!({"limit": info}));
-    assert_eq!(server.ok("GET", "/v1/admin/limits", &Value::Null).await, json!({"limits": [info]}));
+    assert_eq!(server.ok("GET", "/v1/admin/limits", &Value::Null).await, json!({"limits": [info], "next": null}));
     let mut by_write = limit();
     by_write["key"] = json!("by:write");
     let body = json!({

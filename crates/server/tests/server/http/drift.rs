@@ -213,8 +213,8 @@ async fn templates(drift: &mut Drift, server: &TestServer) {
     drift.ask(server, "GET", TEMPLATES, "", &Value::Null).await;
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"templates": 1})).await;
     drift.ask(server, "PUT", TEMPLATES, "", &template("u:{user}")).await;
-    for _ in 0..2 {
-        let answer = server.ask("DELETE", "/v1/admin/templates?key=t:%7Buser%7D", "").await;
+    for revision in ["&expected_revision=999", "", ""] {
+        let answer = server.ask("DELETE", &format!("/v1/admin/templates?key=t:%7Buser%7D{revision}"), "").await;
         drift.check("DELETE", TEMPLATES, &answer);
     }
 }

@@ -30,9 +30,10 @@ async fn a_template_is_put_listed_and_deleted() {
     assert_eq!(templates[1]["definition"]["account"], "{tenant}");
 
     let (path, body) = (format!("{PATH}?expected_revision=2"), rolling("user:{user}:rpm", 6).to_string());
-    let message = server.ask("PUT", &path, &body).await.problem(400, "invalid_request");
+    let message = server.ask("PUT", &path, &body).await.problem(409, "conflict");
     assert_eq!(message, "expected_revision: it has revision 1 (0 means that it does not exist)");
     let delete = format!("{PATH}?key=user:%7Buser%7D:rpm");
+    server.ask("DELETE", &format!("{delete}&expected_revision=7"), "").await.problem(409, "conflict");
     assert_eq!(server.ok("DELETE", &delete, &Value::Null).await, json!({"ok": true}));
     let answer = server.ask("DELETE", &delete, "").await;
     assert_eq!(answer.problem(404, "not_found"), "key: no template has this key");

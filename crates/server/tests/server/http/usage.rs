@@ -107,3 +107,60 @@ async fn an_admin_of_the_server_lists_and_writes_limits_of_every_namespace() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_admin_of_the_server_changes_one_limit_of_any_namespace() {
+    let keyed = KeyedServer::open().await;
+    let team = keyed.key(Role::Admin, "team").await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 5, "window_seconds": 60}).to_string();
+    let pause = json!({"for_ms": 60_000}).to_string();
+    let requests = [
+        ("PUT", "/v1/admin/limits", limit.as_str()),
+        ("GET", "/v1/admin/limits/a", ""),
+        ("GET", "/v1/admin/limits/a/usage", ""),
+        ("POST", "/v1/admin/limits/a/pause", pause.as_str()),
+        ("DELETE", "/v1/admin/limits/a", ""),
+    ];
+    for (method, path, body) in requests {
+        let answer = keyed.ask(Some(&team), method, &format!("{path}?namespace=default"), body).await;
+        assert_eq!(answer.problem(403, "forbidden"), "namespace: found default, this key belongs to namespace team");
+        let answer = keyed.ask(Some(&keyed.root), method, &format!("{path}?namespace=team"), body).await;
+        assert_eq!(answer.status, 200, "{method} {path}: {answer:?}");
+        if method == "PUT" {
+            assert_eq!(keyed.ask(Some(&team), "GET", "/v1/admin/limits/a", "").await.status, 200);
+            keyed.ask(Some(&keyed.root), "GET", "/v1/admin/limits/a", "").await.problem(404, "not_found");
+        }
+        if method == "POST" {
+            let page = keyed.ask(Some(&team), "GET", "/v1/usage", "").await.json();
+            assert!(page["usage"][0]["paused_until_unix_ms"].as_u64().unwrap() > 60_000, "{page}");
+        }
+    }
+    keyed.ask(Some(&team), "GET", "/v1/admin/limits/a", "").await.problem(404, "not_found");
+}
+
+/// A derived limit with debt could be ended by nobody, and lists of definitions paged through all derived limits.
+#[tokio::test]
+async fn a_derived_limit_is_deleted_and_defined_limits_are_listed_alone() {
+    let server = TestServer::open().await;
+    let limit =
+        |key: &str, window: u64| json!({"key": key, "kind": "rolling", "capacity": 5, "window_seconds": window});
+    server.ok("PUT", "/v1/admin/templates", &limit("user:{user}:rpm", 1)).await;
+    server.ok("PUT", "/v1/admin/limits", &limit("b", 60)).await;
+    server.reserve(&server.lease(), &[("user:1:rpm", 1)]).await;
+    let keys = async |query: &str| {
+        let page = server.ok("GET", &format!("/v1/admin/limits{query}"), &Value::Null).await;
+        assert_eq!(page["next"], Value::Null);
+        let limits = page["limits"].as_array().unwrap();
+        limits.iter().map(|limit| limit["definition"]["key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("?prefix=").await, ["b", "user:1:rpm"]);
+    assert_eq!(keys("?defined=false").await, ["b", "user:1:rpm"]);
+    assert_eq!(keys("?defined=true&prefix=").await, ["b"]);
+    assert_eq!(keys("?defined=true&prefix=user").await, Vec::<String>::new());
+    let wrong = server.ask("GET", "/v1/admin/limits?defined=1", "").await.problem(400, "invalid_request");
+    assert_eq!(wrong, "defined: found \"1\", allowed are true, false");
+    server.ask("DELETE", "/v1/admin/limits/user:1:rpm", "").await.problem(404, "not_found");
+    server.clock.advance_ms(1_001);
+    let deleted = server.ok("DELETE", "/v1/admin/limits/user:1:rpm", &Value::Null).await;
+    assert_eq!(deleted, json!({"ok": true, "status": "deleted"}));
+}

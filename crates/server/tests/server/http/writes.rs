@@ -366,7 +366,6 @@ async fn a_parameter_that_nobody_reads_is_refused() {
     for (method, path, body) in [
         ("GET", "/v1/vaults/main/audit?namespace=eu", ""),
         ("GET", "/v1/vaults/main/accounts/revenue/balances?namespace=eu", ""),
-        ("GET", "/v1/admin/limits/a?namespace=eu", ""),
         ("POST", "/v1/write?namespace=eu", &body),
     ] {
         let found = server.ask(method, path, body).await.problem(400, "invalid_request");

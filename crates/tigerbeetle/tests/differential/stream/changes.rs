@@ -3,7 +3,7 @@
 use earmark_admission::{
     Amount, Backend, DeleteLimitRequest, EnforcedStatus, Limits, PutLimitRequest, PutTemplateRequest,
 };
-use earmark_core::{Definition, LimitKey, LimitStatus, Overage, Principal, Template};
+use earmark_core::{Definition, LimitKey, LimitStatus, NamespaceName, Overage, Principal, Template};
 
 use super::{Asking, Limit, Stream, TEMPLATES};
 use crate::compare;
@@ -21,6 +21,11 @@ impl Stream {
             None if self.limits[place].is_put && self.random.chance(20) => self.delete(place).await,
             Some(_) | None => self.put(place).await,
         }
+    }
+
+    /// The namespace of a limit and its key there.
+    pub(super) fn owned(&self, key: &LimitKey) -> (NamespaceName, LimitKey) {
+        key.foreign().unwrap_or_else(|| (self.namespace.clone(), key.clone()))
     }
 
     /// Puts a template, and reserves each of its keys, so that both backends follow the new one.
@@ -68,12 +73,10 @@ impl Stream {
         let began = wall_ms();
         let capacity = self.random.between(10, 130);
         let overage = if self.random.chance(70) { Overage::Debt } else { Overage::Deny };
-        let Limit { key, kind, .. } = &self.limits[place];
-        let (key, kind) = (key.clone(), kind.clone());
-        let (unit, description) = (String::new(), String::new());
-        let definition =
-            Definition { key: key.clone(), kind, capacity, unit, description, overage, shared: false, enforce: true };
-        let namespace = self.namespace.clone();
+        let Limit { key: name, kind, .. } = &self.limits[place];
+        let (name, kind, (namespace, key)) = (name.clone(), kind.clone(), self.owned(name));
+        let shared = name.foreign().is_some();
+        let definition = Definition { overage, shared, ..Definition::new(key.clone(), kind, capacity) };
         let request =
             PutLimitRequest { namespace: namespace.clone(), definition: definition.clone(), expected_revision: None };
         let book = self.book.put_limit(Principal::System, request).await.unwrap();
@@ -85,8 +88,8 @@ impl Stream {
             self.lagging.catch_up();
         }
         self.limits[place].is_put = true;
-        self.say(&("put", key.as_str(), capacity, overage, &ledger));
-        let part = [Amount { key, amount: 0 }];
+        self.say(&("put", name.as_str(), capacity, overage, &ledger));
+        let part = [Amount { key: name, amount: 0 }];
         let what = self.check(began, &part, compare::put(book.status, ledger))?;
         self.tally.met(what);
         self.usage_of(&part).await?;
@@ -95,7 +98,8 @@ impl Stream {
 
     async fn delete(&mut self, place: usize) -> Asking {
         let began = wall_ms();
-        let (namespace, key) = (self.namespace.clone(), self.limits[place].key.clone());
+        let name = self.limits[place].key.clone();
+        let (namespace, key) = self.owned(&name);
         let request = DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
         let Ok(book) = self.book.delete_limit(Principal::System, request).await else {
             // It expired in the meantime.
@@ -109,8 +113,8 @@ impl Stream {
             self.limits[place].is_put = false;
         }
         self.lagging.catch_up();
-        self.say(&("delete", key.as_str(), &ledger));
-        let part = [Amount { key, amount: 0 }];
+        self.say(&("delete", name.as_str(), &ledger));
+        let part = [Amount { key: name, amount: 0 }];
         let what = self.check(began, &part, compare::put(book.status, ledger))?;
         self.tally.met(what);
         self.usage_of(&part).await?;

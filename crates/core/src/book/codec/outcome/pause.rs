@@ -12,6 +12,7 @@ const TOO_MANY: u8 = 4;
 const QUOTA_EXCEEDED: u8 = 5;
 const PAUSED: u8 = 6;
 const RESUMED: u8 = 7;
+const TOO_MANY_IN_NAMESPACE: u8 = 8;
 
 pub(super) fn put_pause(out: &mut Vec<u8>, outcome: PauseOutcome) {
     match outcome {
@@ -24,6 +25,7 @@ pub(super) fn put_pause(out: &mut Vec<u8>, outcome: PauseOutcome) {
             put_size(out, found);
         }
         PauseOutcome::NotFound => out.put_u8(NOT_FOUND),
+        PauseOutcome::TooManyInNamespace => out.put_u8(TOO_MANY_IN_NAMESPACE),
         PauseOutcome::TooMany => out.put_u8(TOO_MANY),
         PauseOutcome::QuotaExceeded(kind) => {
             out.put_u8(QUOTA_EXCEEDED);
@@ -42,6 +44,7 @@ pub(super) fn pause(input: &mut Bytes<'_>) -> Result<PauseOutcome> {
         TOO_LONG => PauseOutcome::TooLong { found: input.u64()? },
         REASON_TOO_LONG => PauseOutcome::ReasonTooLong { found: size(input)? },
         NOT_FOUND => PauseOutcome::NotFound,
+        TOO_MANY_IN_NAMESPACE => PauseOutcome::TooManyInNamespace,
         TOO_MANY => PauseOutcome::TooMany,
         QUOTA_EXCEEDED => PauseOutcome::QuotaExceeded(quota::kind(input)?),
         PAUSED => PauseOutcome::Paused { until: time(input)? },

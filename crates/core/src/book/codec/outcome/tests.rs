@@ -192,6 +192,7 @@ fn pauses(n: &mut Numbers) -> Vec<PauseOutcome> {
         PauseOutcome::TooLong { .. } => [PauseOutcome::TooLong { found: n.u64() }],
         PauseOutcome::ReasonTooLong { .. } => [PauseOutcome::ReasonTooLong { found: n.size() }],
         PauseOutcome::NotFound => [PauseOutcome::NotFound],
+        PauseOutcome::TooManyInNamespace => [PauseOutcome::TooManyInNamespace],
         PauseOutcome::TooMany => [PauseOutcome::TooMany],
         PauseOutcome::QuotaExceeded(_) => [PauseOutcome::QuotaExceeded(QuotaKind::DerivedLimits)],
         PauseOutcome::Paused { .. } => [PauseOutcome::Paused { until: n.time() }],

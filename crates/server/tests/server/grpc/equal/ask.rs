@@ -131,7 +131,7 @@ impl Ask {
                 let request = v1::ListLimitsRequest { namespace, ..v1::ListLimitsRequest::default() };
                 let answer = client.list_limits(request).await?.into_inner();
                 assert_eq!(answer.next, None);
-                json!({"limits": answer.limits.iter().map(of_info).collect::<Vec<_>>()})
+                json!({"limits": answer.limits.iter().map(of_info).collect::<Vec<_>>(), "next": null})
             }
             Ask::Usage(name) => {
                 let request = v1::GetUsageRequest { key: key(name), namespace };
