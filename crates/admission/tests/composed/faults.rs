@@ -18,7 +18,7 @@ const ENOUGH: &[(&str, u64)] = &[("rpm", 1), ("slots", 1), ("usd", 30)];
 const TOO_MUCH: &[(&str, u64)] = &[("rpm", 1), ("slots", 1), ("usd", 101)];
 const USED: &[(&str, u64)] = &[("rpm", 1), ("usd", 20)];
 
-async fn pairs() -> [Pair; 2] {
+pub(super) async fn pairs() -> [Pair; 2] {
     let pairs = [limits_elsewhere().await, credit_elsewhere().await];
     for pair in &pairs {
         pair.furnish().await;
@@ -26,7 +26,7 @@ async fn pairs() -> [Pair; 2] {
     pairs
 }
 
-fn faults(steps: &[Step]) -> Vec<Fault> {
+pub(super) fn faults(steps: &[Step]) -> Vec<Fault> {
     let mut faults = Vec::new();
     for step in steps.iter().copied() {
         for when in [When::Before, When::After] {
@@ -36,7 +36,7 @@ fn faults(steps: &[Step]) -> Vec<Fault> {
     faults
 }
 
-fn is_allowed(answer: Option<Result<ReserveAnswer, BackendError>>) -> bool {
+pub(super) fn is_allowed(answer: Option<Result<ReserveAnswer, BackendError>>) -> bool {
     matches!(answer, Some(Ok(ReserveAnswer::Allowed { .. })))
 }
 

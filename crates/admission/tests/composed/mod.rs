@@ -3,6 +3,7 @@
 mod behind;
 mod credit_elsewhere;
 mod disagree;
+mod extend;
 mod faults;
 mod limits_elsewhere;
 mod parts;

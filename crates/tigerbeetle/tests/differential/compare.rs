@@ -1,6 +1,6 @@
 //! Compares an answer of the Book with one of TigerBeetle.
 
-use earmark_admission::{CompleteAnswer, EnforcedStatus, LeaseView, Refusal, ReserveAnswer};
+use earmark_admission::{CompleteAnswer, EnforcedStatus, ExtendAnswer, LeaseView, Refusal, ReserveAnswer};
 use earmark_core::{LimitStatus, UnixMs, Usage};
 
 /// The common result, or a description of the difference.
@@ -53,6 +53,50 @@ pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool, too
     }
 }
 
+/// `is_first`: a new number, whose denial names the limits in the way.
+pub fn extend(book: &ExtendAnswer, ledger: &ExtendAnswer, is_first: bool, took_ms: u64) -> Compared<&'static str> {
+    match (book, ledger) {
+        (
+            ExtendAnswer::Extended { ends_at: one, ignored, above },
+            ExtendAnswer::Extended { ends_at: other, ignored: also_ignored, above: also_above },
+        ) => {
+            let is_near = match (one, other) {
+                (Some(one), Some(other)) => is_near(*one, *other, took_ms),
+                (one, other) => one == other,
+            };
+            let is_same = is_near && ignored == also_ignored && above == also_above;
+            if is_same { Ok("extended") } else { Err(differ(book, ledger)) }
+        }
+        (
+            ExtendAnswer::Denied { limited_by, never, .. },
+            ExtendAnswer::Denied { limited_by: by, never: is_never, retry_after_ms },
+        ) => {
+            let is_named = !by.is_empty() && by.iter().all(|key| limited_by.contains(key));
+            let has_hint = !is_never || *retry_after_ms == 60_000;
+            let is_same = is_named && never == is_never && has_hint;
+            if is_same || !is_first { Ok("extension denied") } else { Err(differ(book, ledger)) }
+        }
+        (ExtendAnswer::Refused(Refusal::LeaseExpired), ExtendAnswer::Refused(Refusal::LeaseExpired)) => {
+            Ok("extension of an ended lease")
+        }
+        (ExtendAnswer::Refused(one), ExtendAnswer::Refused(other)) => match (one, other) {
+            (Refusal::InvalidRequest { .. }, Refusal::InvalidRequest { .. }) if one == other => {
+                Ok("extension with another number or body")
+            }
+            (Refusal::UnknownLimitKey(one), Refusal::UnknownLimitKey(other)) if one == other => {
+                Ok("extension by an unknown key")
+            }
+            (Refusal::LimitDecreasing { key: one, .. }, Refusal::LimitDecreasing { key: other, .. })
+                if one == other =>
+            {
+                Ok("extension by a decreasing limit")
+            }
+            _ => Err(differ(book, ledger)),
+        },
+        _ => Err(differ(book, ledger)),
+    }
+}
+
 /// Messages about a lease that held nothing depend on the cache; for other leases they are equal.
 pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
     let same =
@@ -89,7 +133,9 @@ pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>, took_ms: u64)
                 (Some(one), Some(other)) => is_near(one, other, took_ms),
                 (one, other) => one == other,
             };
-            is_near && book.state == ledger.state && book.requirements == ledger.requirements
+            let is_same = book.state == ledger.state && book.requirements == ledger.requirements;
+            let extensions = |view: &LeaseView| (view.extensions, view.used.clone(), view.ends_at.is_some());
+            is_near && is_same && extensions(book) == extensions(ledger)
         }
         (None, Some(_)) | (Some(_), None) => false,
     };

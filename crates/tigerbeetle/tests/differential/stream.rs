@@ -1,6 +1,8 @@
 //! One random stream, and when its answers can be compared.
 
 mod changes;
+mod extend;
+mod reads;
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -8,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Amount, Backend, CompleteRequest, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, LocalBook, ReserveAnswer,
-    ReserveRequest,
+    Amount, Backend, CompleteRequest, Limits, LimitsComplete, LimitsReserve, LocalBook, ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Period, Principal, UnixMs, Usage};
+use earmark_core::{Kind, LeaseId, LimitKey, NamespaceName, Period, Principal, UnixMs};
 use earmark_tigerbeetle::TigerBeetleLimits;
 
+use self::extend::Extended;
 use crate::TOLERANCE_MS;
 use crate::compare::{self, Compared};
 use crate::support::random::Random;
@@ -112,6 +114,31 @@ struct Asked {
     at: Option<(u64, u64)>,
     is_completed: bool,
     is_unknown: bool,
+    /// The amounts of its extensions.
+    added: Vec<Amount>,
+    /// Its last extension.
+    extended: Option<Extended>,
+    /// Earliest and latest times of its extensions.
+    extended_at: Vec<(u64, u64)>,
+}
+
+impl Asked {
+    fn new(lease: LeaseId, parts: Vec<Amount>, at: Option<(u64, u64)>, is_unknown: bool) -> Asked {
+        let (added, extended_at) = (Vec::new(), Vec::new());
+        Asked { lease, parts, at, is_completed: false, is_unknown, added, extended: None, extended_at }
+    }
+
+    /// All that it reserved, by limit.
+    fn all(&self) -> Vec<Amount> {
+        let mut all = self.parts.clone();
+        for added in &self.added {
+            match all.iter_mut().find(|part| part.key == added.key) {
+                Some(part) => part.amount += added.amount,
+                None => all.push(added.clone()),
+            }
+        }
+        all
+    }
 }
 
 pub struct Stream {
@@ -203,9 +230,10 @@ impl Stream {
         for _ in 0..operations * TRIES {
             let done = match self.random.below(100) {
                 0..45 => self.reserve_new().await,
-                45..55 => self.retry(false).await,
-                55..60 => self.retry(true).await,
-                60..85 => self.complete().await,
+                45..52 => self.retry(false).await,
+                52..56 => self.retry(true).await,
+                56..72 => self.extend().await,
+                72..85 => self.complete().await,
                 85..91 => self.change().await,
                 91..95 => self.lease().await,
                 _ => self.usages().await,
@@ -367,7 +395,7 @@ impl Stream {
         self.tally.met(answer);
         if matches!(answer, "allowed" | "denied" | "never") {
             let at = (answer == "allowed").then_some(at);
-            self.remember(Asked { lease, parts, at, is_completed: false, is_unknown: false });
+            self.remember(Asked::new(lease, parts, at, false));
         }
         Ok(true)
     }
@@ -387,7 +415,7 @@ impl Stream {
                 return None;
             }
             let place = self.random.index(self.leases.len());
-            let parts = self.leases[place].parts.clone();
+            let parts = self.leases[place].all();
             if self.are_clear(&parts) {
                 return Some(place);
             }
@@ -433,10 +461,11 @@ impl Stream {
             Some(place) => self.leases[place].clone(),
             None => {
                 let (lease, parts) = (self.new_lease(wall_ms()), self.parts());
-                Asked { lease, parts, at: None, is_completed: false, is_unknown: true }
+                Asked::new(lease, parts, None, true)
             }
         };
-        let actuals = self.actuals(&asked.parts);
+        let all = asked.all();
+        let actuals = self.actuals(&all);
         if !self.are_clear(&actuals) {
             return Ok(false);
         }
@@ -449,7 +478,7 @@ impl Stream {
         let ledger = self.node().complete(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
         self.say(&("complete", lease, actuals.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(), &ledger));
-        self.check(began, &asked.parts, compare::complete(&book, &ledger))?;
+        self.check(began, &all, compare::complete(&book, &ledger))?;
         for (amount, what) in [
             (ledger.overage_reserved, "overage reserved"),
             (ledger.overage_debt, "overage debt"),
@@ -473,20 +502,22 @@ impl Stream {
             Some(place) => self.leases[place].is_completed = true,
             None => self.remember(Asked { is_completed: false, ..asked.clone() }),
         }
-        self.usage_of(&asked.parts).await?;
+        self.usage_of(&all).await?;
         Ok(true)
     }
 
     /// Settled usage expires up to a second later in TigerBeetle. Overage of an expired reservation is held for one
     /// second.
     fn blur_settled(&mut self, asked: &Asked, began: u64, ended: u64) {
-        let Some((from, to)) = asked.at.filter(|_| !asked.is_completed) else { return };
-        for part in &asked.parts {
+        let Some(at) = asked.at.filter(|_| !asked.is_completed) else { return };
+        for part in &asked.all() {
             let Some(place) = self.place(&part.key) else { continue };
             let limit = &mut self.limits[place];
             if limit.is_quick {
                 let late = ended - began + 1_000 + TOLERANCE_MS;
-                limit.unclear.push((limit.end_ms(from) - TOLERANCE_MS, limit.end_ms(to) + late));
+                for (from, to) in asked.extended_at.iter().copied().chain([at]) {
+                    limit.unclear.push((limit.end_ms(from) - TOLERANCE_MS, limit.end_ms(to) + late));
+                }
                 limit.unclear.push((began + 1_000 - TOLERANCE_MS, ended + 1_000 + TOLERANCE_MS));
                 if limit.rounding_ms() > 0 {
                     limit.unclear.push((limit.end_ms(began) - TOLERANCE_MS, limit.end_ms(ended) + late));
@@ -520,77 +551,4 @@ impl Stream {
         self.random.shuffle(&mut actuals);
         actuals
     }
-
-    async fn usages(&mut self) -> Asking {
-        let all: Vec<Amount> = self.limits.iter().map(|limit| Amount { key: limit.key.clone(), amount: 0 }).collect();
-        self.usage_of(&all).await
-    }
-
-    /// Compares the usage of limits that can be compared.
-    async fn usage_of(&mut self, parts: &[Amount]) -> Asking {
-        let mut reading = Vec::new();
-        for part in parts {
-            let Some(place) = self.place(&part.key) else { continue };
-            if !self.is_clear(place) {
-                continue;
-            }
-            let began = wall_ms();
-            let (namespace, key) = self.owned(&part.key);
-            let book = self.book.usage(namespace.clone(), key.clone()).await.unwrap();
-            let (node, registry) = (self.node(), Arc::clone(&self.registry));
-            let ledger = tokio::spawn(async move { usage(&node, &registry, namespace, key).await });
-            reading.push((place, part, began, book, ledger));
-        }
-        let mut is_compared = false;
-        for (place, part, began, book, ledger) in reading {
-            let ledger = ledger.await.unwrap();
-            self.say(&("usage", part.key.as_str(), &ledger));
-            let compared = match self.limits[place].template {
-                Some(_) if !self.limits[place].is_put => compare::used(book, ledger),
-                Some(_) => compare::usage(book, ledger),
-                None => {
-                    self.limits[place].is_put = ledger.is_some();
-                    compare::usage(book, ledger)
-                }
-            };
-            self.check(began, std::slice::from_ref(part), compared)?;
-            self.tally.met("usage");
-            is_compared = true;
-        }
-        Ok(is_compared)
-    }
-
-    async fn lease(&mut self) -> Asking {
-        let Some(place) = self.known() else { return Ok(false) };
-        let Asked { lease, parts, at, is_unknown, .. } = self.leases[place].clone();
-        // Only the process that denied a lease knows its state. Only one that used a derived key can name its account.
-        let is_derived = |part: &Amount| part.key.as_str().starts_with("derived:");
-        if at.is_none() && !is_unknown || parts.iter().any(is_derived) {
-            return Ok(false);
-        }
-        let began = wall_ms();
-        let book = self.book.lease(self.namespace.clone(), lease).await.unwrap();
-        let namespace = self.namespace.clone();
-        let ledger = self.node().lease(namespace, lease).await.unwrap();
-        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref(), self.longest_ms))?;
-        Ok(true)
-    }
-}
-
-/// Usage of a limit in TigerBeetle. The leader notices a finished deletion within a second; this test triggers it at
-/// once.
-async fn usage(
-    node: &TigerBeetleLimits,
-    registry: &TestRegistry,
-    namespace: NamespaceName,
-    key: LimitKey,
-) -> Option<Usage> {
-    let info = registry.get(&namespace, &key)?;
-    if info.status == (LimitStatus::Decreasing { to: 0 })
-        && node.apply_definition(namespace.clone(), key.clone()).await.unwrap() == EnforcedStatus::Absent
-    {
-        registry.drop_limit(&namespace, &key);
-        return None;
-    }
-    Some(node.usage(namespace, info).await.unwrap())
 }

@@ -7,7 +7,7 @@ use std::fmt;
 const OPERATIONS_MIN: u64 = 20_000;
 
 /// Cases that a run must contain.
-const NEEDED: [&str; 25] = [
+const NEEDED: [&str; 31] = [
     "allowed",
     "denied",
     "never",
@@ -33,6 +33,12 @@ const NEEDED: [&str; 25] = [
     "derived, allowed",
     "derived, decreasing",
     "override deleted",
+    "extended",
+    "extension denied",
+    "extension of an ended lease",
+    "extension with another number or body",
+    "extension by an unknown key",
+    "extension by a decreasing limit",
 ];
 
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, Clock, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+    ExtendAnswer, ExtendRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -112,6 +112,19 @@ impl Pair {
         let requirements = amounts(parts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
         self.backend.reserve(Principal::System, vec![request]).await.into_iter().next().unwrap()
+    }
+
+    /// Extends with `renew`, with a timeout.
+    pub(crate) async fn extend(
+        &self,
+        lease: LeaseId,
+        number: u32,
+        (add, used): (&[(&str, u64)], &[(&str, u64)]),
+    ) -> Option<Result<ExtendAnswer, BackendError>> {
+        let (add, used) = (amounts(add), amounts(used));
+        let request = ExtendRequest { namespace: namespace(), lease, number, add, used, renew: true };
+        let answer = tokio::time::timeout(PATIENCE, self.backend.extend(Principal::System, vec![request])).await;
+        answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
 
     /// Completes, with a timeout.
