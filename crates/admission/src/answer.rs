@@ -104,7 +104,8 @@ pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<C
         |message: &str| Ok(CompleteAnswer { reconciled, message: Some(message.into()), ..CompleteAnswer::default() });
     match outcome {
         CompleteOutcome::Completed(settlement) => Ok(settled(actuals, &settlement)),
-        CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, ..CompleteAnswer::default() }),
+        // Whether it was extended is forgotten; when in doubt, its credit is settled again.
+        CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, is_extended: true, ..CompleteAnswer::default() }),
         CompleteOutcome::HeldNothing => say("this lease held nothing"),
         CompleteOutcome::Marked => say("this lease was not known; a reserve of it that arrives late will take nothing"),
         CompleteOutcome::UnknownByAge => {
@@ -141,8 +142,9 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         reconciled: true,
         message: joined(describe_ignored(&ignored), describe_raised(&raised)),
         ignored,
+        raised,
         is_invalid: false,
-        is_extended: false,
+        is_extended: settlement.is_extended,
         exceeded: None,
         overage_reserved: sum(OverageHow::Reserved),
         overage_debt: sum(OverageHow::Debt),

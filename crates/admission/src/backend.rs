@@ -347,6 +347,8 @@ pub struct CompleteAnswer {
     pub message: Option<String>,
     /// Keys of actuals that the lease had not reserved, in request order.
     pub ignored: Vec<LimitKey>,
+    /// Keys of actuals below the usage that extensions reported, which counts instead, in request order.
+    pub raised: Vec<LimitKey>,
     /// Whether the request was malformed. Then nothing was applied.
     pub is_invalid: bool,
     /// The quota that is used up, if the lease is unknown and could not be marked. Then nothing was applied.

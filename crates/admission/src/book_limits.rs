@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use earmark_core::{ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
+use earmark_core::{
+    CreditShortage, ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
+};
 
 use crate::backend::{
-    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, Refusal, ReserveAnswer, ReserveRequest,
-    Stats,
+    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, Refusal, ReserveAnswer,
+    ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
@@ -32,6 +34,25 @@ fn enforced_status(limit: Option<LimitInfo>) -> EnforcedStatus {
     }
 }
 
+/// The step of the Book after the credit store has answered. The first amount of a denial for want of credit is that of
+/// the account with too little.
+fn extend_step(credit: &CreditStep, add: &mut [Amount]) -> ExtendStep {
+    match credit {
+        CreditStep::Held => ExtendStep::Whole,
+        CreditStep::Blocked(_) => ExtendStep::Judge,
+        CreditStep::Short { key, why } => {
+            if let Some(place) = add.iter().position(|part| part.key == *key) {
+                add.swap(0, place);
+            }
+            match why {
+                CreditShortage::Frozen => ExtendStep::DenyFrozen,
+                CreditShortage::Closed => ExtendStep::DenyClosed,
+                CreditShortage::NotEnough | CreditShortage::UnknownAccount => ExtendStep::Deny,
+            }
+        }
+    }
+}
+
 /// The answer of the Book, which does not tell whether a lease has credit elsewhere. `blocked` is the refusal of an
 /// extension that nothing else is in the way of.
 fn limits_extended(answer: ExtendAnswer, blocked: Option<Refusal>) -> LimitsExtended {
@@ -52,14 +73,11 @@ impl<H: BookHost> Limits for BookLimits<H> {
 
     fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
         Box::pin(async move {
-            if requests.iter().any(|request| request.credit != CreditStep::Held) {
-                let refused = BackendError::Failed("the Book cannot yet refuse an extension for its credit".into());
-                return requests.iter().map(|_| Err(refused.clone())).collect();
-            }
             let blocked: Vec<Option<Refusal>> = requests.iter().map(|request| request.credit.refusal()).collect();
             let requests = requests.into_iter().map(|request| {
-                let LimitsExtend { namespace, lease, number, add, used, renew, .. } = request;
-                (ExtendRequest { namespace, lease, number, add, used, renew }, ExtendStep::Whole)
+                let LimitsExtend { namespace, lease, number, mut add, used, renew, credit } = request;
+                let step = extend_step(&credit, &mut add);
+                (ExtendRequest { namespace, lease, number, add, used, renew }, step)
             });
             let answers = self.0.extend_step(Principal::System, requests.collect()).await;
             let answers = answers.into_iter().zip(blocked);

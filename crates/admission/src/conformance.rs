@@ -66,6 +66,7 @@ pub trait Harness: Send + Sync {
 macro_rules! conformance {
     ($harness:path) => {
         $crate::conformance_of_limits!($harness);
+        $crate::conformance_of_extensions!($harness);
         $crate::conformance_of_templates!($harness);
         $crate::conformance_of_credit!($harness);
     };

@@ -46,13 +46,6 @@ pub enum ExtendAnswer {
     Refused(Refusal),
 }
 
-/// Names the actuals that are below the reported usage, which counts instead. `None` without any.
-#[must_use]
-pub fn describe_below_used(below: &[LimitKey]) -> Option<String> {
-    let keys: Vec<&str> = below.iter().map(LimitKey::as_str).collect();
-    (!keys.is_empty()).then(|| format!("settled as used, since extensions reported more: {}", keys.join(", ")))
-}
-
 impl ExtendAnswer {
     /// A note for the caller: the keys that were ignored or exceed the reservation. `None` without any.
     #[must_use]

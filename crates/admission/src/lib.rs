@@ -46,7 +46,7 @@ pub use cluster::*;
 pub use composed::{CREDIT_RETRY_MS, Composed};
 pub use credits::*;
 pub use document::{LimitDocument, TemplateDocument};
-pub use extend::{ExtendAnswer, ExtendRequest, describe_below_used};
+pub use extend::{ExtendAnswer, ExtendRequest};
 pub use history::{ChangePager, Sums, entry_view, summary};
 pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};

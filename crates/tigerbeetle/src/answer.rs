@@ -1,7 +1,7 @@
 //! Answers to callers, with the same wording as the Book.
 
 use earmark_admission::{
-    Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_below_used, describe_ignored, utc, utc_from,
+    Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored, describe_raised, utc, utc_from,
 };
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
@@ -64,6 +64,7 @@ pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
     CompleteAnswer {
         reconciled: true,
         message: settled_message(settling),
+        raised: settling.below_used.clone(),
         is_extended: settling.is_extended(),
         ignored: settling.ignored.clone(),
         overage_reserved: overages.reserved,
@@ -74,7 +75,7 @@ pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
 }
 
 fn settled_message(settling: &Settling) -> Option<String> {
-    let notes = [describe_ignored(&settling.ignored), describe_below_used(&settling.below_used)];
+    let notes = [describe_ignored(&settling.ignored), describe_raised(&settling.below_used)];
     let notes: Vec<String> = notes.into_iter().flatten().collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }

@@ -3,7 +3,7 @@
 use earmark_core::{Actor, LimitKey, NamespaceName};
 
 use super::Parts;
-use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
+use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored, describe_raised};
 use crate::book_host::BookHost;
 use crate::credits::{SettleAnswer, SettleRequest};
 use crate::limits::LimitsComplete;
@@ -110,8 +110,11 @@ impl<H: BookHost> Parts<H> {
         let keys = request.actuals.iter().map(|actual| &actual.key);
         let ignored: Vec<LimitKey> = if reconciled { keys.filter(is_ignored).cloned().collect() } else { Vec::new() };
         // The message of the limits names keys that credit settled.
-        let message = completed.message.clone().filter(|_| completed.ignored.is_empty());
-        let message = describe_ignored(&ignored).or(message);
+        let is_of_lease = !completed.ignored.is_empty() || !completed.raised.is_empty();
+        let message = completed.message.clone().filter(|_| !is_of_lease);
+        let notes = [describe_ignored(&ignored), describe_raised(&completed.raised), message];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        let message = (!notes.is_empty()).then(|| notes.join("; "));
         CompleteAnswer {
             reconciled,
             message,

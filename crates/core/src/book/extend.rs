@@ -1,7 +1,7 @@
 //! Extend: take more for a live lease, move its end, and report its usage.
 
 use super::command::{NamespaceId, Part};
-use super::outcome::{CreditDenial, Denial, InvalidParts, RequirementSet};
+use super::outcome::{CreditDenial, CreditShortage, Denial, InvalidParts, RequirementSet};
 use crate::id::LeaseId;
 use crate::quota::QuotaKind;
 use crate::time::UnixMs;
@@ -44,12 +44,50 @@ pub enum ExtendStep {
     ReturnFree = 4,
     /// Only moves the ends and reports `used`.
     Renew = 5,
+    /// Changes nothing. Answers what comes before room, else that it was extended.
+    Judge = 6,
+    /// Another system has too little credit for the first amount of `add`: unless a limit has no room, the number is
+    /// denied for that, and nothing is taken.
+    Deny = 7,
+    /// Like `Deny`: that account is frozen.
+    DenyFrozen = 8,
+    /// Like `Deny`: that account is closed.
+    DenyClosed = 9,
 }
 
 impl ExtendStep {
+    /// Whether it decides about the whole extension, of which credit may be kept elsewhere.
+    pub(crate) const fn is_whole(self) -> bool {
+        match self {
+            ExtendStep::Whole
+            | ExtendStep::Judge
+            | ExtendStep::Deny
+            | ExtendStep::DenyFrozen
+            | ExtendStep::DenyClosed => true,
+            ExtendStep::Grow | ExtendStep::Return | ExtendStep::ReturnFree | ExtendStep::Renew => false,
+        }
+    }
+
+    /// Why another system has no credit.
+    pub(crate) const fn shortage(self) -> Option<CreditShortage> {
+        match self {
+            ExtendStep::Deny => Some(CreditShortage::NotEnough),
+            ExtendStep::DenyFrozen => Some(CreditShortage::Frozen),
+            ExtendStep::DenyClosed => Some(CreditShortage::Closed),
+            ExtendStep::Whole
+            | ExtendStep::Judge
+            | ExtendStep::Grow
+            | ExtendStep::Return
+            | ExtendStep::ReturnFree
+            | ExtendStep::Renew => None,
+        }
+    }
+
     pub(crate) fn from_code(code: u8) -> Option<ExtendStep> {
-        use ExtendStep::{Grow, Renew, Return, ReturnFree, Whole};
-        [Whole, Grow, Return, ReturnFree, Renew].into_iter().find(|step| *step as u8 == code)
+        use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
+        [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed]
+            .into_iter()
+            .find(|step| *step as u8 == code)
     }
 }
 

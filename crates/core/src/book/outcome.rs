@@ -411,6 +411,8 @@ pub struct Settlement {
     pub overages: Vec<OverageTaken>,
     /// The charges of its credit holds, ordered by slot.
     pub charges: Vec<Charge>,
+    /// Whether the lease was extended, so that it may have limits that its reserve did not name.
+    pub is_extended: bool,
 }
 
 /// The charge of one credit hold.

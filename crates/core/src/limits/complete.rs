@@ -111,6 +111,7 @@ impl Limits {
         let actuals = actuals.filter(|_| more.is_empty()).unwrap_or(&counted);
         let mut settlement = self.state.settle(now, reserved_at, (&parts, &more), actuals);
         settlement.raised = raised;
+        settlement.is_extended = original.is_some();
         if holds != NONE {
             let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
             settlement.charges = credits.settle(now, holds, &self.state, actual);

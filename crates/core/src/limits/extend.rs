@@ -50,9 +50,11 @@ impl Limits {
         let outcome = match self.known_number(now, command, &extending) {
             Some(outcome) => outcome,
             None => match command.step {
-                ExtendStep::Whole | ExtendStep::Grow => self.extend_live(now, command, &mut extending, credits),
+                step if step.is_whole() || step == ExtendStep::Grow => {
+                    self.extend_live(now, command, &mut extending, credits)
+                }
                 ExtendStep::Return | ExtendStep::ReturnFree => self.give_back(now, command, &mut extending, credits),
-                ExtendStep::Renew => self.stretch(now, command, &mut extending, credits),
+                _ => self.stretch(now, command, &mut extending, credits),
             },
         };
         (self.parts, self.extended_parts) = (extending.parts, extending.more);
@@ -114,7 +116,7 @@ impl Limits {
 
     /// The fingerprint of the body of an extension. The steps of one have fewer fields.
     fn body_of(&self, command: &Extend<'_>) -> u64 {
-        let is_whole = command.step == ExtendStep::Whole;
+        let is_whole = command.step.is_whole();
         let used = if is_whole { command.used } else { &[] };
         let hashed = |part: &Part| (self.hash_of(command.namespace, part), part.amount);
         extension_fingerprint(command.add.iter().map(hashed), used.iter().map(hashed), is_whole && command.renew)
@@ -124,12 +126,12 @@ impl Limits {
     fn known_number(&self, now: UnixMs, command: &Extend<'_>, extending: &Extending) -> Option<ExtendOutcome> {
         let Extended { number: last, answer, body, .. } = extending.extended;
         let expected = last.saturating_add(1);
-        if command.number < last || command.step == ExtendStep::Whole && command.number > expected {
+        if command.number < last || command.step.is_whole() && command.number > expected {
             return Some(ExtendOutcome::NumberDiffers { expected });
         }
         let is_repeated = command.number == last;
         match command.step {
-            ExtendStep::Whole | ExtendStep::Grow => {
+            step if step.is_whole() || step == ExtendStep::Grow => {
                 if !is_repeated {
                     return None;
                 }
@@ -141,7 +143,7 @@ impl Limits {
                 let is_grown = is_repeated && answer == ExtensionAnswer::Grown;
                 (!is_grown).then(|| ExtendOutcome::Extended(Extension::default()))
             }
-            ExtendStep::Renew => {
+            _ => {
                 let is_over = is_repeated && answer != ExtensionAnswer::Grown;
                 is_over.then(|| self.repeated(now, command, extending))
             }
@@ -195,8 +197,9 @@ impl Limits {
             }
         };
         self.resolved = resolved;
-        let is_allowed = matches!(outcome, ExtendOutcome::Extended(_));
-        self.end_derivation(is_allowed, |position| is_decision(&outcome, position));
+        let is_judged = command.step == ExtendStep::Judge;
+        let is_allowed = !is_judged && matches!(outcome, ExtendOutcome::Extended(_));
+        self.end_derivation(is_allowed, |position| !is_judged && is_decision(&outcome, position));
         outcome
     }
 
@@ -229,6 +232,9 @@ impl Limits {
         if let Some(kind) = self.full_quota_of_extension(now, command, found.has_credit) {
             return Err(ExtendOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS });
         }
+        if command.step == ExtendStep::Judge {
+            return Err(ExtendOutcome::Extended(Extension::default()));
+        }
         if !found.fits {
             let denial = self.state.denial(now, &wanted, resolved);
             let answer = if denial.never { ExtensionAnswer::DeniedNever } else { ExtensionAnswer::Denied };
@@ -236,22 +242,35 @@ impl Limits {
             self.deny_extension(now, command, extending, resolved, (answer, first, denial.retry_after_ms));
             return Err(ExtendOutcome::Denied(denial));
         }
+        if let Some(why) = command.step.shortage() {
+            return Err(self.deny_for_credit(now, command, extending, resolved, (0, why)));
+        }
         if !found.has_credit {
             return Ok(false);
         }
         match self.plan_credit(now, &wanted, resolved, extending.lease.holds, credits) {
             Ok(()) => Ok(true),
-            Err((part, why)) => {
-                let denial = CreditDenial { requirement: part, retry_after_ms: super::credit::CREDIT_RETRY_MS, why };
-                let answer = match why {
-                    CreditShortage::Frozen => ExtensionAnswer::AccountFrozen,
-                    CreditShortage::Closed => ExtensionAnswer::AccountClosed,
-                    CreditShortage::UnknownAccount | CreditShortage::NotEnough => ExtensionAnswer::NoCredit,
-                };
-                self.deny_extension(now, command, extending, resolved, (answer, part, denial.retry_after_ms));
-                Err(ExtendOutcome::InsufficientCredit(denial))
-            }
+            Err(short) => Err(self.deny_for_credit(now, command, extending, resolved, short)),
         }
+    }
+
+    /// Records a denial for lack of credit.
+    fn deny_for_credit(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &mut Extending,
+        resolved: &[ResolvedPart],
+        (part, why): (usize, CreditShortage),
+    ) -> ExtendOutcome {
+        let denial = CreditDenial { requirement: part, retry_after_ms: super::credit::CREDIT_RETRY_MS, why };
+        let answer = match why {
+            CreditShortage::Frozen => ExtensionAnswer::AccountFrozen,
+            CreditShortage::Closed => ExtensionAnswer::AccountClosed,
+            CreditShortage::UnknownAccount | CreditShortage::NotEnough => ExtensionAnswer::NoCredit,
+        };
+        self.deny_extension(now, command, extending, resolved, (answer, part, denial.retry_after_ms));
+        ExtendOutcome::InsufficientCredit(denial)
     }
 
     /// The quota that leaves no room for an extension. The growth of a hold is recorded in the journal.

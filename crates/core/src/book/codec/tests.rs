@@ -69,7 +69,8 @@ fn the_bytes_of_an_extension_never_change() {
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let parts = [7, 8].map(|amount| Part { limit: LimitRef::Key(LimitKey::new("rpm").unwrap()), amount });
     let (add, used) = parts.split_at(1);
-    let steps = [ExtendStep::Whole, ExtendStep::Grow, ExtendStep::Return, ExtendStep::ReturnFree, ExtendStep::Renew];
+    use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
+    let steps = [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed];
     for (step, code) in steps.into_iter().zip(1..) {
         let command = Command::Extend(Extend { namespace, lease, number: 5, add, used, renew: true, step });
         let mut bytes = Vec::new();

@@ -60,7 +60,7 @@ impl Model {
             let place = names.iter().position(|name| *name == Named::Number(limit))?;
             Some(said.actuals[place].amount)
         });
-        CompleteOutcome::Completed(Settlement { ignored, raised: Vec::new(), overages, charges })
+        CompleteOutcome::Completed(Settlement { ignored, raised: Vec::new(), overages, charges, is_extended: false })
     }
 
     /// A complete with zero usage that leaves a different trace.

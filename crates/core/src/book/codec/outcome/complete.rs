@@ -55,16 +55,18 @@ pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
 }
 
 fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
-    let Settlement { ignored, raised, overages, charges } = settlement;
+    let Settlement { ignored, raised, overages, charges, is_extended } = settlement;
     put_list(out, ignored, |out, position| put_size(out, *position));
     put_list(out, raised, |out, position| put_size(out, *position));
     put_list(out, overages, put_overage);
     put_list(out, charges, put_charge);
+    out.put_u8(u8::from(*is_extended));
 }
 
 fn settlement(input: &mut Bytes<'_>) -> Result<Settlement> {
     let (ignored, raised) = (list(input, size)?, list(input, size)?);
-    Ok(Settlement { ignored, raised, overages: list(input, overage)?, charges: list(input, charge)? })
+    let (overages, charges) = (list(input, overage)?, list(input, charge)?);
+    Ok(Settlement { ignored, raised, overages, charges, is_extended: input.bool()? })
 }
 
 fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {

@@ -338,7 +338,7 @@ fn settlements(n: &mut Numbers) -> Vec<Settlement> {
         let overages = vec![OverageTaken { limit: n.limit(), amount: n.u64(), how }];
         let charges =
             n.list(|n| Charge { limit: n.limit(), cost: n.u64(), paid: n.u64(), debt: n.u64(), uncollected: n.u64() });
-        Settlement { ignored, raised, overages, charges }
+        Settlement { ignored, raised, overages, charges, is_extended: how == OverageHow::Debt }
     })
 }
 
