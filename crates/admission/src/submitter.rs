@@ -163,10 +163,13 @@ impl<T: BatchTarget> Driver<T> {
         loop {
             let first = match left_over.take() {
                 Some(work) => work,
-                None => match self.next().await {
-                    Some(work) => work,
-                    None => return,
-                },
+                None => {
+                    let Some(work) = self.next().await else { return };
+                    // Tasks that are ready run first, so that their items join the batch. Without it each item of a
+                    // busy server would be a batch of its own: a woken task runs before those that wait.
+                    tokio::task::yield_now().await;
+                    work
+                }
             };
             let mut events = first.events;
             let mut items = vec![first.item];

@@ -39,6 +39,10 @@ use earmark_core::contains_api_key;
 
 use failure::{Done, Failure};
 
+/// mimalloc takes a fraction of the instructions of the system's allocator; see docs/benchmarks.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const HELP: &str = "\
 Environment:
   EARMARK_SERVER       URL of the server, if --server is not given [default: http://127.0.0.1:7878]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::header::AUTHORIZATION;
-use axum::http::{Extensions, HeaderMap, Uri};
+use axum::http::{HeaderMap, Uri};
 use earmark_admission::{Backend, Token};
 use earmark_core::{Actor, KeyInfo, LimitKey, NameError, NamespaceName};
 use metrics::Counter;
@@ -57,7 +57,8 @@ pub(crate) struct Peer {
 pub(crate) struct RequestHead<'a> {
     pub(crate) uri: &'a Uri,
     pub(crate) headers: &'a HeaderMap,
-    pub(crate) extensions: &'a Extensions,
+    /// The client at the other end of the connection.
+    pub(crate) peer: Option<&'a Peer>,
 }
 
 #[derive(Clone, Debug)]
@@ -149,12 +150,12 @@ impl Auth {
             match bearer(head.headers).and_then(|token| self.find(backend, token)) {
                 Some(caller) => caller,
                 None => {
-                    let connection = self.record_failure(head.extensions).await;
+                    let connection = self.record_failure(head.peer).await;
                     return Err(rejection(AuthError::Unauthenticated, connection));
                 }
             }
         };
-        if let Some(peer) = head.extensions.get::<Peer>() {
+        if let Some(peer) = head.peer {
             peer.connection.set_known(caller.shares.as_ref());
         }
         // Forbidden requests count towards the rate too: they cost the server as much as others.
@@ -268,9 +269,9 @@ impl Auth {
     }
 
     /// Counts a failed login, and delays the response to a client that fails often.
-    async fn record_failure(&self, extensions: &Extensions) -> Connection {
+    async fn record_failure(&self, peer: Option<&Peer>) -> Connection {
         self.failed.increment(1);
-        match extensions.get() {
+        match peer {
             Some(Peer { network, .. }) => self.failed_logins.record(*network).await,
             None => Connection::Stays,
         }

@@ -1,13 +1,17 @@
 //! Reads request bodies within limits of size, memory and time.
 
+use std::fmt::Display;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::{Bytes, HttpBody};
 use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
-use crate::budget::{Budget, Holders, LARGE_BYTES, NoRoom};
+use crate::budget::{Budget, BudgetShare, Holders, LARGE_BYTES, NoRoom};
 
 /// Largest request body, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -58,32 +62,46 @@ pub(crate) struct BodyBounds<'a> {
     pub(crate) holders: Holders<'a>,
 }
 
+/// A body as hyper or axum hands it over.
+pub(crate) trait Readable: HttpBody<Data = Bytes, Error: Display> + Unpin {}
+
+impl<B: HttpBody<Data = Bytes, Error: Display> + Unpin> Readable for B {}
+
 /// Reads a whole body.
-pub(crate) async fn read(body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout_at(bounds.deadline, collect(body, bounds)).await {
+pub(crate) async fn read<B: Readable>(body: B, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
+    let mut reading = pin!(collect(body, bounds));
+    if let Poll::Ready(read) = poll_once(reading.as_mut()).await {
+        return read;
+    }
+    match tokio::time::timeout_at(bounds.deadline, reading).await {
         Ok(read) => read,
         Err(_) => Err(TOO_SLOW),
     }
 }
 
+/// Polls a future once. Nearly every body has arrived together with its head, and then needs no timers.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
+}
+
 const TOO_SLOW: BodyError = BodyError { kind: BodyErrorKind::TooSlow, is_drained: false };
 
 /// Discards a body that the route does not use. Returns whether all of it was read in time.
-pub(crate) async fn discard(body: Body, deadline: Instant) -> bool {
+pub(crate) async fn discard<B: Readable>(body: B, deadline: Instant) -> bool {
     body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body, Duration::MAX)).await.unwrap_or(false)
 }
 
-async fn collect(mut body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
+async fn collect<B: Readable>(mut body: B, bounds: BodyBounds<'_>) -> Result<Bytes, BodyError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > BODY_BYTES_MAX {
-        return Err(drained(BodyErrorKind::TooLarge, body, bounds.stall_timeout).await);
+        return Err(Box::pin(drained(BodyErrorKind::TooLarge, body, bounds.stall_timeout)).await);
     }
     let mut share = None;
     if announced >= LARGE_BYTES {
         // The memory is taken before the body is read, so that unfinished bodies cannot take that of others.
         let mut whole = bounds.budget.empty_share(bounds.holders);
         if let Err(who) = whole.grow_to(announced) {
-            return Err(drained(BodyErrorKind::NoMemory(who), body, bounds.stall_timeout).await);
+            return Err(Box::pin(drained(BodyErrorKind::NoMemory(who), body, bounds.stall_timeout)).await);
         }
         share = Some(whole);
     }
@@ -96,6 +114,17 @@ async fn collect(mut body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyEr
             Some(share) => share.attach(first),
         });
     }
+    Box::pin(collect_rest(body, announced, first, share, bounds)).await
+}
+
+/// Reads the rest of a body that arrives in pieces.
+async fn collect_rest<B: Readable>(
+    mut body: B,
+    announced: usize,
+    first: Bytes,
+    share: Option<BudgetShare>,
+    bounds: BodyBounds<'_>,
+) -> Result<Bytes, BodyError> {
     let mut share = share.unwrap_or_else(|| bounds.budget.empty_share(bounds.holders));
     let mut whole = Vec::with_capacity(announced.max(first.len()));
     whole.extend_from_slice(&first);
@@ -115,9 +144,14 @@ async fn collect(mut body: Body, bounds: BodyBounds<'_>) -> Result<Bytes, BodyEr
 }
 
 /// The next piece of data; `None` at the end. Trailers are ignored.
-async fn next(body: &mut Body, stall_timeout: Duration) -> Result<Option<Bytes>, BodyError> {
+async fn next<B: Readable>(body: &mut B, stall_timeout: Duration) -> Result<Option<Bytes>, BodyError> {
     loop {
-        match tokio::time::timeout(stall_timeout, body.frame()).await.map_err(|_| TOO_SLOW)? {
+        let mut frame = pin!(body.frame());
+        let frame = match poll_once(frame.as_mut()).await {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => tokio::time::timeout(stall_timeout, frame).await.map_err(|_| TOO_SLOW)?,
+        };
+        match frame {
             None => return Ok(None),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
@@ -132,11 +166,11 @@ async fn next(body: &mut Body, stall_timeout: Duration) -> Result<Option<Bytes>,
 }
 
 /// Drains the body first, so that the client reads the error.
-async fn drained(kind: BodyErrorKind, body: Body, stall_timeout: Duration) -> BodyError {
+async fn drained<B: Readable>(kind: BodyErrorKind, body: B, stall_timeout: Duration) -> BodyError {
     BodyError { kind, is_drained: drain(body, stall_timeout).await }
 }
 
-async fn drain(mut body: Body, stall_timeout: Duration) -> bool {
+async fn drain<B: Readable>(mut body: B, stall_timeout: Duration) -> bool {
     let mut left = DISCARD_BYTES_MAX;
     if body.size_hint().lower() > left {
         return false;
@@ -152,12 +186,11 @@ async fn drain(mut body: Body, stall_timeout: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::HttpBody;
+    use axum::body::Body;
     use hyper::body::Frame;
     use std::collections::VecDeque;
     use std::convert::Infallible;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
+    use std::task::Context;
 
     use super::*;
     use crate::budget::Purpose;

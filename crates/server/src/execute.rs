@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer,
     ExtendRequest, LimitChange, LimitError, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError,
@@ -19,6 +18,7 @@ use crate::app::App;
 use crate::auth::{Peer, WaitBounds, WorkPermit};
 use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
+use crate::http::RequestId;
 use crate::metrics::Reason;
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
@@ -36,7 +36,7 @@ const QUORUM_CHECK_TIMEOUT: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) struct RequestContext {
     /// The request id, as it is logged and sent back.
-    pub(crate) id: HeaderValue,
+    pub(crate) id: RequestId,
     pub(crate) deadline: Instant,
     pub(crate) caller: Arc<Caller>,
     /// The client at the other end of the connection.
@@ -86,7 +86,7 @@ impl RequestContext {
 
     /// The request id as text.
     pub(crate) fn id(&self) -> &str {
-        self.id.to_str().unwrap_or_default()
+        self.id.as_str()
     }
 
     /// Logs a request about a lease before it is executed.

@@ -90,7 +90,7 @@ impl Grpc {
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
                 let head =
-                    RequestHead { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
+                    RequestHead { uri: request.uri(), headers: request.headers(), peer: request.extensions().get() };
                 let answer = match app.auth.admit(&*app.backend, head, method.access).await {
                     Ok(admitted) => {
                         caller = Some(Arc::clone(&admitted));
@@ -119,9 +119,9 @@ impl Grpc {
             (None, _) | (_, None) => Refusal::Immediate(connection),
         };
         app.metrics.called(method_index, answer.code(), start.elapsed());
-        log(app, caller.as_deref(), (id.to_str().unwrap_or_default(), &path), &answer, start);
+        log(app, caller.as_deref(), (id.as_str(), &path), &answer, start);
         let mut response = answer.into_response();
-        response.headers_mut().insert(REQUEST_ID, id);
+        response.headers_mut().insert(REQUEST_ID, id.into_header());
         match refusal {
             Refusal::Immediate(Connection::Stays) => {}
             Refusal::Immediate(Connection::Closes) => _ = response.extensions_mut().insert(CloseAfterReply),

@@ -27,6 +27,6 @@ mod write;
 
 pub(crate) use openapi::document;
 pub(crate) use reply::Reply;
-pub(crate) use request_id::{REQUEST_ID, RequestIds};
+pub(crate) use request_id::{REQUEST_ID, RequestId, RequestIds};
 pub(crate) use route::ROUTES;
-pub(crate) use serve::router;
+pub(crate) use serve::Routes;

@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::auth::{AuthOptions, Issuer, Peer, QueueLimits};
 use crate::client_network::ClientNetwork;
 use crate::grpc::Grpc;
-use crate::http::router;
+use crate::http::Routes;
 use crate::metrics::install_metrics;
 use crate::places::{Claimed, Place, Places};
 use crate::tls::Tls;
@@ -206,7 +206,7 @@ impl BoundAddress {
                 .map(|concurrent| QueueLimits { concurrent, waiting_max: options.requests_waiting_max }),
         };
         let app = Arc::new(App::new(backend, &options, auth)?);
-        let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
+        let services = Services { routes: Routes::new(&app), grpc: Grpc::new(&app)? };
         Ok(Server { options, listener, local_addr, app, services })
     }
 }

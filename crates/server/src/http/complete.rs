@@ -11,7 +11,7 @@ use crate::execute;
 use crate::metrics::Completed;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let body: CompleteBody = match call.parse() {
+    let body = match CompleteBody::scan(&call.body).map_or_else(|| call.parse(), Ok) {
         Ok(body) => body,
         Err(reply) => {
             app.metrics.completed(Completed::InvalidRequest);

@@ -2,6 +2,8 @@
 //!
 //! A parse error has no message: only a malformed body pays for a second pass by its [`Shape`], which explains it.
 
+mod scan;
+
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -171,7 +173,10 @@ impl Part for Actual {
 
 /// The limit that a part names.
 fn named(namespace: Option<Text<NamespaceName>>, Text(key): Text<LimitKey>) -> LimitKey {
-    namespace.map_or_else(|| key.clone(), |Text(namespace)| LimitKey::in_namespace(&namespace, &key))
+    match namespace {
+        None => key,
+        Some(Text(namespace)) => LimitKey::in_namespace(&namespace, &key),
+    }
 }
 
 /// The amounts of a lease in the namespace `own`, which names its own limits without a namespace.
@@ -179,6 +184,10 @@ fn named(namespace: Option<Text<NamespaceName>>, Text(key): Text<LimitKey>) -> L
 /// # Errors
 /// When a limit is named twice, once with and once without the namespace.
 fn seen_from(own: &NamespaceName, mut amounts: Vec<Amount>, field: &str) -> Result<Vec<Amount>, String> {
+    // The parser found no key twice as it is written.
+    if amounts.iter().all(|amount| amount.key.foreign().is_none()) {
+        return Ok(amounts);
+    }
     for index in 0..amounts.len() {
         let key = amounts[index].key.clone().seen_from(own);
         if let Some(first) = amounts[..index].iter().position(|earlier| earlier.key == key) {

@@ -14,7 +14,7 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 pub(super) const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Initial buffer for a JSON body, in bytes; most are shorter.
-const BODY_BYTES_INITIAL: usize = 128;
+pub(super) const BODY_BYTES_INITIAL: usize = 128;
 
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,

@@ -13,6 +13,7 @@ pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const PREFIX_BYTES: usize = 8;
 const NUMBER_BYTES: usize = 12;
+const MADE_BYTES: usize = PREFIX_BYTES + 1 + NUMBER_BYTES;
 
 /// Generates ids: a random prefix per process, and a number.
 pub(crate) struct RequestIds {
@@ -27,18 +28,43 @@ impl RequestIds {
     }
 
     /// The client's own id if it is safe to log, else a new one.
-    pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
+    pub(crate) fn of(&self, headers: &HeaderMap) -> RequestId {
         match headers.get(REQUEST_ID) {
-            Some(id) if is_fit(id.as_bytes()) => id.clone(),
+            Some(id) if is_fit(id.as_bytes()) => RequestId::Sent(id.clone()),
             _ => self.make(),
         }
     }
 
-    fn make(&self) -> HeaderValue {
-        let mut id = [b'-'; PREFIX_BYTES + 1 + NUMBER_BYTES];
+    fn make(&self) -> RequestId {
+        let mut id = [b'-'; MADE_BYTES];
         hex(&mut id[..PREFIX_BYTES], self.prefix);
         hex(&mut id[PREFIX_BYTES + 1..], self.next.fetch_add(1, Ordering::Relaxed));
-        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+        RequestId::Made(id)
+    }
+}
+
+/// The id of one request. A generated id is copied without an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RequestId {
+    /// The client's own.
+    Sent(HeaderValue),
+    Made([u8; MADE_BYTES]),
+}
+
+impl RequestId {
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            RequestId::Sent(id) => id.to_str().unwrap_or_default(),
+            RequestId::Made(id) => std::str::from_utf8(id).unwrap_or_default(),
+        }
+    }
+
+    /// The response header.
+    pub(crate) fn into_header(self) -> HeaderValue {
+        match self {
+            RequestId::Sent(id) => id,
+            RequestId::Made(id) => HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-")),
+        }
     }
 }
 
@@ -68,9 +94,10 @@ mod tests {
         let ids = RequestIds::new();
         let (first, second) = (ids.of(&HeaderMap::new()), ids.of(&HeaderMap::new()));
         assert_ne!(first, second);
-        assert_eq!(first.as_bytes()[..8], second.as_bytes()[..8]);
-        assert!(first.as_bytes().ends_with(b"-000000000000"));
-        assert!(second.as_bytes().ends_with(b"-000000000001"));
+        assert_eq!(first.as_str()[..8], second.as_str()[..8]);
+        assert!(first.as_str().ends_with("-000000000000"));
+        assert!(second.as_str().ends_with("-000000000001"));
+        assert_eq!(second.as_str(), second.clone().into_header());
     }
 
     #[test]
@@ -86,7 +113,7 @@ mod tests {
             (b"\xc3\xa9", false),
             (b"emk_4m8qk2v7d1xz", false),
         ] {
-            assert_eq!(ids.of(&headers(id)).as_bytes() == id, is_kept, "{id:?}");
+            assert_eq!(ids.of(&headers(id)).into_header().as_bytes() == id, is_kept, "{id:?}");
         }
     }
 }

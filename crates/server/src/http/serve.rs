@@ -1,5 +1,7 @@
 //! Serves HTTP requests: authentication, body, handler and response, the same way for every route.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,24 +10,26 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, Version};
+use axum::http::{HeaderValue, Method, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
 use earmark_admission::BackendError;
 use earmark_core::{NamespaceName, redact_api_keys};
+use hyper::body::Incoming;
 use serde::Deserialize;
 use tokio::time::Instant;
+use tonic::codegen::Service as _;
 
 use super::parse::Object;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
-use super::request_id::REQUEST_ID;
+use super::request_id::{REQUEST_ID, RequestId};
 use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
 use super::{limits, query};
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
-use crate::auth::{CloseAfterReply, Connection, Refusal, Rejection, RequestHead};
-use crate::body;
+use crate::auth::{CloseAfterReply, Connection, Peer, Refusal, Rejection, RequestHead};
+use crate::body::{self, Readable};
 use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{AuthError, Caller, QueueCost};
 use crate::execute::RequestContext;
@@ -100,17 +104,51 @@ pub(super) fn bare(error: &serde_json::Error) -> String {
     message.strip_suffix(&position).unwrap_or(&message).to_owned()
 }
 
-/// A request id as text.
-fn text(id: &HeaderValue) -> &str {
-    id.to_str().unwrap_or_default()
+/// The response to come.
+type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// All routes of the table. The posts without path parameters, such as reserve and complete, are found by comparing
+/// paths, which costs a fraction of axum's router; that one serves the others.
+#[derive(Clone)]
+pub(crate) struct Routes {
+    app: Arc<App>,
+    /// The index, path and row of each post without parameters, in the order of the table.
+    posts: Arc<[(usize, &'static Route)]>,
+    router: Router,
+}
+
+impl Routes {
+    pub(crate) fn new(app: &Arc<App>) -> Routes {
+        let is_plain_post = |route: &Route| route.verb == Verb::Post && route.parameters().next().is_none();
+        let posts = ROUTES.iter().enumerate().filter(|(_, route)| is_plain_post(route)).collect();
+        Routes { app: Arc::clone(app), posts, router: router(app) }
+    }
+
+    /// Serves a request of this client.
+    pub(crate) fn serve(&self, mut request: hyper::Request<Incoming>, peer: &Peer) -> ResponseFuture {
+        let path = request.uri().path();
+        let post = self.posts.iter().find(|(_, route)| route.path == path && request.method() == Method::POST);
+        if let Some((index, route)) = post {
+            return Box::pin(serve(Arc::clone(&self.app), *index, route, Some(peer.clone()), request));
+        }
+        request.extensions_mut().insert(peer.clone());
+        let mut router = self.router.clone();
+        Box::pin(async move {
+            let Ok(response) = router.call(request.map(Body::new)).await;
+            response
+        })
+    }
 }
 
 /// The router for all routes of the table, with replies for unknown paths and methods.
-pub(crate) fn router(app: &Arc<App>) -> Router {
+fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
     for (index, route) in ROUTES.iter().enumerate() {
         let app = Arc::clone(app);
-        let handle = move |request: Request| serve(Arc::clone(&app), index, route, request);
+        let handle = move |request: Request| {
+            let peer = request.extensions().get().cloned();
+            serve(Arc::clone(&app), index, route, peer, request)
+        };
         router = router.route(route.path, on(route.verb.filter(), handle));
     }
     let (no_path, no_method) = (Arc::clone(app), Arc::clone(app));
@@ -121,29 +159,34 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         })
 }
 
-async fn serve(app: Arc<App>, index: usize, route: &'static Route, request: Request) -> Response {
+async fn serve<B: Readable>(
+    app: Arc<App>,
+    index: usize,
+    route: &'static Route,
+    peer: Option<Peer>,
+    request: hyper::Request<B>,
+) -> Response {
     let start = Instant::now();
     let (mut parts, body) = request.into_parts();
     let id = app.request_ids.of(&parts.headers);
     let deadline = start + app.request_timeout;
-    let head = RequestHead { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
+    let head = RequestHead { uri: &parts.uri, headers: &parts.headers, peer: peer.as_ref() };
     let caller = match app.auth.admit(&*app.backend, head, route.access).await {
         Ok(caller) => caller,
         Err(Rejection { error, caller, connection }) => {
-            let is_read = body::discard(body, deadline).await;
+            let is_read = Box::pin(body::discard(body, deadline)).await;
             let reply = Reply::rejected(&error);
             let reply = if is_read { reply } else { reply.closing() };
             let request = Served { index, parts: &parts, id, start, caller: caller.as_deref() };
             return Box::pin(refuse(&app, request, reply, connection)).await;
         }
     };
-    let peer = parts.extensions.get().cloned();
     let context = RequestContext { id: id.clone(), deadline, caller: Arc::clone(&caller), peer };
     let mut is_read = true;
     let read = if route.body.is_some() {
         body::read(body, app.body_bounds(&context)).await.map_err(|error| Reply::body_error(&error))
     } else {
-        is_read = body::discard(body, deadline).await;
+        is_read = Box::pin(body::discard(body, deadline)).await;
         Ok(Bytes::new())
     };
     let reply = match call(route, &mut parts, read, context).await {
@@ -204,7 +247,8 @@ async fn call(
     if let Some(mistake) = head::mistake(&parts.uri, &parts.headers) {
         return Err(Reply::invalid(&mistake));
     }
-    let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
+    let has_names = route.parameters().next().is_some();
+    let names = if has_names { Box::pin(names(parts)).await? } else { Vec::new() };
     // Health probes may add a parameter to bypass caches. Elsewhere an ignored parameter would look like an obeyed one.
     let is_probe = !route.path.starts_with("/v1/");
     let query = if is_probe { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
@@ -252,7 +296,7 @@ struct Served<'a> {
     /// The index of its route, for the metrics.
     index: usize,
     parts: &'a Parts,
-    id: HeaderValue,
+    id: RequestId,
     start: Instant,
     caller: Option<&'a Caller>,
 }
@@ -269,16 +313,16 @@ fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
         let is_anonymous = caller.is_none_or(|caller| caller.is_anonymous);
         if app.log_rate.allows(if is_anonymous { LineKind::AnonymousHttp } else { LineKind::CallerHttp }) {
             let answer = String::from_utf8_lossy(&body);
-            tracing::warn!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, %answer, "answered");
+            tracing::warn!(request_id = id.as_str(), actor, %method, path = %path(), status = status.as_u16(), ?took, %answer, "answered");
         }
     } else {
-        tracing::debug!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
+        tracing::debug!(request_id = id.as_str(), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
     }
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
-    headers.insert(REQUEST_ID, id);
+    headers.insert(REQUEST_ID, id.into_header());
     if status == StatusCode::UNAUTHORIZED {
         headers.insert(WWW_AUTHENTICATE, BEARER);
     }

@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
@@ -17,7 +16,6 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -33,7 +31,7 @@ use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
 use crate::auth::{CloseAfterReply, Hangup, Peer};
 use crate::grpc::{Grpc, Streaming, is_call};
-use crate::http::Reply;
+use crate::http::{Reply, Routes};
 use crate::tls::HTTP_2;
 
 /// Largest request head, in bytes. hyper also allows at most 100 headers.
@@ -85,7 +83,7 @@ impl Timeouts {
 /// The services of every connection.
 #[derive(Clone)]
 pub(super) struct Services {
-    pub(super) router: Router,
+    pub(super) routes: Routes,
     /// gRPC, only over HTTP/2.
     pub(super) grpc: Grpc,
 }
@@ -129,7 +127,7 @@ pub(super) async fn serve(
         let peer = Peer { hangup: Some(Arc::clone(&hangup)), ..peer };
         let stream =
             |activity| Stream::new(transport, preamble, activity, Inbound::Http1(hangup, BodyLengths::default()));
-        http_1(stream, peer, services.router, timeouts, shutdown).await;
+        http_1(stream, peer, services.routes, timeouts, shutdown).await;
     }
 }
 
@@ -175,7 +173,7 @@ async fn tls_handshake(tcp: TcpStream, tls: TlsAcceptor, timeouts: Timeouts) -> 
 async fn http_1(
     stream: impl FnOnce(Arc<Activity>) -> Stream,
     peer: Peer,
-    router: Router,
+    routes: Routes,
     timeouts: Timeouts,
     shutdown: ShutdownSignal,
 ) {
@@ -190,7 +188,7 @@ async fn http_1(
         .half_close(true)
         .serve_connection(
             TokioIo::new(stream(Arc::clone(&activity))),
-            http1_service(router, peer, Arc::clone(&activity)),
+            http1_service(routes, peer, Arc::clone(&activity)),
         );
     let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
     let mut timer = PhaseTimer { stamp: activity.stamp(), since: Instant::now() };
@@ -248,14 +246,15 @@ fn http2_service(
     Error = std::convert::Infallible,
     Future: Send + 'static,
 > + Unpin {
-    let Services { router, grpc } = services;
-    let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer.clone());
-        let (request_guard, router, grpc) = (streams.begin_request(), router.clone(), grpc.clone());
+        let (request_guard, services, peer) = (streams.begin_request(), services.clone(), peer.clone());
         async move {
-            let response =
-                if is_call(&request) { grpc.serve(request.map(Body::new)).await } else { router.call(request).await? };
+            let response = if is_call(&request) {
+                request.extensions_mut().insert(peer);
+                services.grpc.serve(request.map(Body::new)).await
+            } else {
+                services.routes.serve(request, &peer).await
+            };
             if response.extensions().get::<CloseAfterReply>().is_some() {
                 request_guard.close_connection();
             }
@@ -267,20 +266,22 @@ fn http2_service(
 
 /// The router of an HTTP/1 connection, which records where a request begins and ends.
 fn http1_service(
-    router: Router,
+    routes: Routes,
     peer: Peer,
     activity: Arc<Activity>,
 ) -> impl Service<Request<Incoming>, Response = Response<axum::body::Body>, Error = std::convert::Infallible, Future: Send>
 + Unpin {
-    let router = TowerToHyperService::new(router);
-    service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer.clone());
+    service_fn(move |request: Request<Incoming>| {
         activity.enter(Phase::Handling);
-        let (router, activity) = (router.clone(), Arc::clone(&activity));
+        let serving = (!activity.is_ambiguous()).then(|| routes.serve(request, &peer));
+        let activity = Arc::clone(&activity);
         async move {
-            let response = if activity.is_ambiguous() { Ok(ambiguous_length()) } else { router.call(request).await };
+            let response = match serving {
+                Some(serving) => serving.await,
+                None => ambiguous_length(),
+            };
             activity.enter(Phase::Idle);
-            response
+            Ok(response)
         }
     })
 }

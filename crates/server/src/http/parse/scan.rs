@@ -1,0 +1,254 @@
+//! Reads the usual form of a reserve or complete in one scan.
+//!
+//! The body of nearly every request is an object of known fields with plain texts and short numbers. Reading that form
+//! takes a fifth of the instructions of the general parser. Everything else, mistakes included, is left to the general
+//! parser, so a scan refuses whatever it does not know and never explains.
+
+use earmark_admission::Amount;
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+
+use super::{Actual, CompleteBody, PARTS_INITIAL, Part, Parts, PhantomData, Requirement, ReserveBody, Text, named};
+
+/// Digits of a number that fits into 64 bits, whatever they are.
+const DIGITS_MAX: usize = 19;
+
+impl ReserveBody {
+    /// Reads a reserve in its usual form.
+    pub(in super::super) fn scan(body: &[u8]) -> Option<ReserveBody> {
+        let Lease { lease, job, amounts } = lease(body, "requirements", "amount")?;
+        let is_allowed = amounts.len() >= Requirement::MIN && amounts.iter().all(|amount| amount.amount > 0);
+        is_allowed.then_some(ReserveBody { lease_id: Text(lease), job_id: job, requirements: parts(amounts) })
+    }
+}
+
+impl CompleteBody {
+    /// Reads a complete in its usual form.
+    pub(in super::super) fn scan(body: &[u8]) -> Option<CompleteBody> {
+        let Lease { lease, job, amounts } = lease(body, "actuals", "actual_amount")?;
+        let is_allowed = amounts.len() >= Actual::MIN;
+        is_allowed.then_some(CompleteBody { lease_id: Text(lease), job_id: job, actuals: parts(amounts) })
+    }
+}
+
+fn parts<P>(amounts: Vec<Amount>) -> Parts<P> {
+    Parts { amounts, part: PhantomData }
+}
+
+/// The fields of a reserve or complete.
+struct Lease {
+    lease: LeaseId,
+    job: Option<Text<JobId>>,
+    amounts: Vec<Amount>,
+}
+
+/// A lease with its amounts in the field `list`, each of them in the field `amount`.
+fn lease(body: &[u8], list: &str, amount: &str) -> Option<Lease> {
+    let mut scan = Scan { text: std::str::from_utf8(body).ok()?, at: 0 };
+    let (mut lease, mut job, mut amounts) = (None, None, None);
+    scan.fields(|scan, name| match name {
+        "lease_id" => once(&mut lease, scan.text()?.parse().ok()?),
+        "job_id" => once(&mut job, Text(scan.text()?.parse().ok()?)),
+        _ if name == list => {
+            let read = scan.amounts(amount)?;
+            once(&mut amounts, read)
+        }
+        _ => None,
+    })?;
+    scan.end()?;
+    Some(Lease { lease: lease?, job, amounts: amounts? })
+}
+
+/// Sets a field that may be there once.
+fn once<T>(field: &mut Option<T>, value: T) -> Option<()> {
+    field.is_none().then(|| *field = Some(value))
+}
+
+/// A position in a body.
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Scan<'a> {
+    /// The next byte after spaces.
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            match self.text.as_bytes().get(self.at)? {
+                b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+    }
+
+    /// Takes the next byte after spaces if it is this one.
+    fn take(&mut self, byte: u8) -> bool {
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        self.take(byte).then_some(())
+    }
+
+    /// Nothing but spaces follows.
+    fn end(&mut self) -> Option<()> {
+        self.peek().is_none().then_some(())
+    }
+
+    /// A text of printable ASCII without escapes.
+    fn text(&mut self) -> Option<&'a str> {
+        self.expect(b'"')?;
+        let from = self.at;
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+        let length = self.text.as_bytes().get(from..)?.iter().position(|byte| !is_plain(byte))?;
+        self.at = from + length;
+        let text = self.text.get(from..self.at)?;
+        self.expect_here(b'"')?;
+        Some(text)
+    }
+
+    fn expect_here(&mut self, byte: u8) -> Option<()> {
+        let is_here = self.text.as_bytes().get(self.at) == Some(&byte);
+        self.at += usize::from(is_here);
+        is_here.then_some(())
+    }
+
+    /// A short number without sign, fraction or exponent.
+    fn number(&mut self) -> Option<u64> {
+        let first = self.peek()?;
+        let from = self.at;
+        let mut number = 0_u64;
+        while let Some(byte @ b'0'..=b'9') = self.text.as_bytes().get(self.at) {
+            number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+            self.at += 1;
+        }
+        let digits = self.at - from;
+        let is_plain = (1..=DIGITS_MAX).contains(&digits) && (first != b'0' || digits == 1);
+        is_plain.then_some(number)
+    }
+
+    /// An object. `field` reads the value of each field.
+    fn fields(&mut self, mut field: impl FnMut(&mut Scan<'a>, &'a str) -> Option<()>) -> Option<()> {
+        self.expect(b'{')?;
+        if self.take(b'}') {
+            return Some(());
+        }
+        loop {
+            let name = self.text()?;
+            self.expect(b':')?;
+            field(self, name)?;
+            if !self.take(b',') {
+                return self.expect(b'}');
+            }
+        }
+    }
+
+    /// A list of amounts with different keys.
+    fn amounts(&mut self, field: &str) -> Option<Vec<Amount>> {
+        self.expect(b'[')?;
+        let mut amounts: Vec<Amount> = Vec::with_capacity(PARTS_INITIAL);
+        if self.take(b']') {
+            return Some(amounts);
+        }
+        loop {
+            let amount = self.amount(field)?;
+            if amounts.len() == REQUIREMENTS_MAX || amounts.iter().any(|earlier| earlier.key == amount.key) {
+                return None;
+            }
+            amounts.push(amount);
+            if !self.take(b',') {
+                return self.expect(b']').map(|()| amounts);
+            }
+        }
+    }
+
+    fn amount(&mut self, field: &str) -> Option<Amount> {
+        let (mut key, mut namespace, mut amount) = (None, None, None);
+        self.fields(|scan, name| match name {
+            "key" => once(&mut key, Text(scan.text()?.parse::<LimitKey>().ok()?)),
+            "namespace" => once(&mut namespace, Text(scan.text()?.parse::<NamespaceName>().ok()?)),
+            _ if name == field => once(&mut amount, scan.number()?),
+            _ => None,
+        })?;
+        Some(Amount { key: named(namespace, key?), amount: amount? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Object;
+    use super::*;
+
+    const LEASE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+    fn parsed(body: &str) -> Option<(LeaseId, Option<JobId>, Vec<Amount>)> {
+        let Object(parsed) = serde_json::from_str::<Object<ReserveBody>>(body).ok()?;
+        Some((parsed.lease_id.0, parsed.job_id.map(|job| job.0), parsed.requirements.amounts))
+    }
+
+    fn scanned(body: &str) -> Option<(LeaseId, Option<JobId>, Vec<Amount>)> {
+        let scanned = ReserveBody::scan(body.as_bytes())?;
+        Some((scanned.lease_id.0, scanned.job_id.map(|job| job.0), scanned.requirements.amounts))
+    }
+
+    #[test]
+    fn the_usual_form_is_read_as_the_general_parser_reads_it() {
+        for body in [
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{{"key":"a:rpm","amount":1}}]}}"#),
+            format!(
+                " {{ \"requirements\" : [ {{ \"amount\" : 9999999999999999999 , \"key\" : \"a/b|c\" }} ,\n{{\"key\":\"b\",\
+                 \"namespace\":\"eu\",\"amount\":7}}]\t,\"job_id\":\"job:1\",\r\n\"lease_id\":\"{LEASE}\"}} "
+            ),
+        ] {
+            assert!(scanned(&body).is_some(), "{body}");
+            assert_eq!(scanned(&body), parsed(&body), "{body}");
+        }
+        let complete = format!(r#"{{"lease_id":"{LEASE}","actuals":[]}}"#);
+        assert!(CompleteBody::scan(complete.as_bytes()).is_some_and(|body| body.actuals.amounts.is_empty()));
+        let complete = format!(r#"{{"lease_id":"{LEASE}","actuals":[{{"key":"a","actual_amount":0}}]}}"#);
+        assert!(CompleteBody::scan(complete.as_bytes()).is_some());
+    }
+
+    /// Every body that is one byte away from the usual form is read like the general parser reads it, or not at all.
+    #[test]
+    fn no_body_is_read_that_the_general_parser_refuses() {
+        let body = format!(
+            r#"{{"lease_id":"{LEASE}","job_id":"j","requirements":[{{"key":"a:rpm","amount":10}},{{"key":"b","amount":2}}]}}"#
+        );
+        for at in 0..body.len() {
+            let (before, after) = (&body[..at], &body[at + 1..]);
+            let mut damaged = vec![before.to_owned(), format!("{before}{after}")];
+            for byte in b"{}[]\":,0123.-+eE \\abk_\t\x01\x7f".iter().map(|byte| char::from(*byte)) {
+                damaged.push(format!("{before}{byte}{after}"));
+                damaged.push(format!("{before}{byte}{}", &body[at..]));
+            }
+            for body in damaged {
+                if let Some(scanned) = scanned(&body) {
+                    assert_eq!(Some(scanned), parsed(&body), "{body}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_to_the_general_parser() {
+        let amount = r#"{"key":"a","amount":1}"#;
+        for body in [
+            String::new(),
+            "[]".into(),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{amount},{amount}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","lease_id":"{LEASE}","requirements":[{amount}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{amount}],"x":1}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","job_id":null,"requirements":[{amount}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{{"key":"a","amount":0}}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{{"key":"a","amount":01}}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{{"key":"a","amount":1.0}}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{{"key":"\u0061","amount":1}}]}}"#),
+            format!(r#"{{"lease_id":"{LEASE}","requirements":[{amount}]}} x"#),
+        ] {
+            assert!(ReserveBody::scan(body.as_bytes()).is_none(), "{body}");
+        }
+    }
+}
