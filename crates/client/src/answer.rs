@@ -66,7 +66,8 @@ pub enum ReserveAnswer {
 
 /// The answer to one extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ExtendAnswer {
+pub enum ExtendAnswer {
+    /// The lease is extended.
     Extended(Extended),
     /// A denial or a refusal, which are those of a reserve.
     Not(ReserveAnswer),

@@ -78,8 +78,8 @@ mod writer;
 
 pub use address::{AddressError, ServerAddress};
 pub use answer::{
-    Completed, Denial, Extended, LeaseView, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, UsagePage,
-    UsageQuery, WriteCode, WriteRefusal,
+    Completed, Denial, ExtendAnswer, Extended, LeaseView, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope,
+    UsagePage, UsageQuery, WriteCode, WriteRefusal,
 };
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;

@@ -8,17 +8,18 @@ use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use crate::answer::{Completed, ReserveAnswer};
+use crate::answer::{Completed, ExtendAnswer, ReserveAnswer};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::job::{Actuals, Job};
-use crate::request::{CompleteItem, Item as _, ReserveItem};
+use crate::limiter::Extension;
+use crate::request::{CompleteItem, ExtendItem, Item as _, ReserveItem};
 use crate::wire::{Grpc, Reader};
 
 /// Requests that wait to be sent. A server reads as many before it sends answers.
 const WAITING_MAX: usize = 1_024;
 
-/// A stream of reserves and completes, for programs that keep their leases themselves. It sends every request once and
+/// A stream of reserves, extensions and completes, for programs that keep their leases themselves. It sends every request once and
 /// retries nothing; a [`Limiter`](crate::Limiter) does.
 ///
 /// The caller chooses an id for each request, and its answer has the same id. Answers come in any order. Read answers
@@ -35,6 +36,8 @@ pub struct LeaseStream {
 pub enum LeaseAnswer {
     /// To a reserve.
     Reserved(ReserveAnswer),
+    /// To an extension.
+    Extended(ExtendAnswer),
     /// To a complete.
     Completed(Completed),
 }
@@ -58,6 +61,22 @@ impl LeaseStream {
     pub async fn reserve(&mut self, id: u64, lease: LeaseId, job: &Job) -> Result<(), Failure> {
         let message = ReserveItem { lease, job: job.clone() }.message(self.namespace.as_deref());
         self.send(id, Request::Reserve(message)).await
+    }
+
+    /// Sends an extension with its number, and the usage that is certain. Waits while 1,024 requests wait to be sent.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub async fn extend(
+        &mut self,
+        id: u64,
+        (lease, number): (LeaseId, u32),
+        extension: &Extension,
+        used: &Actuals,
+    ) -> Result<(), Failure> {
+        let (add, used) = (extension.added().to_vec(), used.amounts().to_vec());
+        let item = ExtendItem { lease, number, add, used, renew: extension.renews() };
+        self.send(id, Request::Extend(item.message(self.namespace.as_deref()))).await
     }
 
     /// Sends a complete. Waits while 1,024 requests wait to be sent.
@@ -96,6 +115,7 @@ impl LeaseStream {
         let reader = Reader(&self.server);
         let answer = match answer {
             Some(Answer::Reserve(message)) => reader.reserved(message).map(LeaseAnswer::Reserved),
+            Some(Answer::Extend(message)) => reader.extended(message).map(LeaseAnswer::Extended),
             Some(Answer::Complete(message)) => reader.completed(message).map(LeaseAnswer::Completed),
             Some(Answer::Error(error)) => Err(self.refused(error)),
             None => Err(reader.unexpected("an answer without content")),

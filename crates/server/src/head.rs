@@ -1,7 +1,7 @@
 //! Request heads that are refused whatever they ask for.
 
 use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, HeaderName, Uri};
+use axum::http::{HeaderMap, Uri};
 use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key};
 
 use crate::http::REQUEST_ID;
@@ -9,12 +9,21 @@ use crate::http::REQUEST_ID;
 /// The mistake in a request head, if it has one: a repeated header of which two readers could take different ones, or an
 /// API key that is no credential.
 pub(crate) fn mistake(uri: &Uri, headers: &HeaderMap) -> Option<String> {
-    if let Some(name) = [HOST, ORIGIN].iter().find(|name| headers.get_all(*name).iter().nth(1).is_some()) {
+    let (mut hosts, mut origins, mut is_in_id) = (0_usize, 0_usize, false);
+    // One pass costs less than three look-ups: few requests have more than five headers.
+    for (name, value) in headers {
+        match name {
+            name if *name == HOST => hosts += 1,
+            name if *name == ORIGIN => origins += 1,
+            name if *name == REQUEST_ID => is_in_id |= value.to_str().is_ok_and(contains_api_key),
+            _ => {}
+        }
+    }
+    if let Some((name, _)) = [(HOST, hosts), (ORIGIN, origins)].iter().find(|(_, count)| *count > 1) {
         return Some(format!("{name}: given twice; give it once"));
     }
-    let is_in = |name: &HeaderName| headers.get_all(name).iter().any(|id| id.to_str().is_ok_and(contains_api_key));
     let place = match () {
-        () if is_in(&REQUEST_ID) => "x-request-id",
+        () if is_in_id => "x-request-id",
         () if contains_api_key(uri.path()) => "path",
         () if uri.query().is_some_and(contains_api_key) => "query",
         () => return None,

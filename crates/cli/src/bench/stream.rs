@@ -162,6 +162,7 @@ impl Worker {
             Ok(LeaseAnswer::Completed(completed)) if completed.reconciled => {
                 self.tally.note_completed(&self.shared, 1);
             }
+            Ok(LeaseAnswer::Extended(other)) => self.tally.note_errors(&self.shared, 1, || format!("{other:?}")),
             Ok(LeaseAnswer::Completed(_)) => {
                 self.tally.note_errors(&self.shared, 1, || "a lease could not be completed".into());
             }

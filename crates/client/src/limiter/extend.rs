@@ -54,7 +54,11 @@ impl Extension {
         Extension { renew: false, ..self }
     }
 
-    pub(super) fn added(&self) -> &[(LimitKey, u64)] {
+    pub(crate) const fn renews(&self) -> bool {
+        self.renew
+    }
+
+    pub(crate) fn added(&self) -> &[(LimitKey, u64)] {
         &self.add
     }
 }

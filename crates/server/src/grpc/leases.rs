@@ -1,4 +1,4 @@
-//! The stream `Leases`: many reserves and completes over one call.
+//! The stream `Leases`: many reserves, extends and completes over one call.
 //!
 //! One task serves a stream: hyper's, which polls [`LeaseStream`] whenever the client can take an answer. A client that
 //! reads no answers is therefore not read either. Requests that wait while calls are under way share the next call.
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use earmark_admission::{BATCH_MAX, CompleteRequest, ReserveRequest};
+use earmark_admission::{BATCH_MAX, CompleteRequest, ExtendRequest, ReserveRequest};
 use earmark_proto::v1;
 use earmark_proto::v1::leases_request::Request as Message;
 use earmark_proto::v1::leases_response::Answer;
@@ -22,10 +22,11 @@ use tonic::{Request, Status, Streaming};
 
 use super::ledger::context;
 use super::limits::{
-    check_authenticated, check_namespaces, complete_request, complete_response, reserve_request, reserve_response,
+    check_authenticated, check_namespaces, complete_request, complete_response, extend_request, extend_response,
+    reserve_request, reserve_response,
 };
 use super::status::{invalid, rejected, retry_after_of};
-use crate::answer::{CompleteWire, ReserveWire};
+use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::{App, SHUTTING_DOWN};
 use crate::auth::{Connection, Refusal};
 use crate::budget::{BudgetShare, LARGE_BYTES};
@@ -128,6 +129,7 @@ pub(super) struct LeaseStream {
     recheck: Interval,
     requests: Streaming<v1::LeasesRequest>,
     reserves: Lane<ReserveRequest>,
+    extends: Lane<ExtendRequest>,
     completes: Lane<CompleteRequest>,
     answers: VecDeque<Answered>,
     /// Requests without an answer, or with one that is not sent.
@@ -155,6 +157,7 @@ impl LeaseStream {
             recheck,
             requests: request.into_inner(),
             reserves: Lane::new(),
+            extends: Lane::new(),
             completes: Lane::new(),
             answers: VecDeque::new(),
             in_flight: 0,
@@ -171,6 +174,7 @@ impl LeaseStream {
     /// Ends the stream without the requests that wait.
     fn abort(&mut self, status: Status) {
         self.reserves.waiting.clear();
+        self.extends.waiting.clear();
         self.completes.waiting.clear();
         if !matches!(self.end, Some(Err(_))) {
             self.end = Some(Err(status));
@@ -237,6 +241,14 @@ impl LeaseStream {
                 check_namespaces(&self.context, [&request.namespace])?;
                 self.reserves.waiting.push(Waiting { id, bytes, request });
             }
+            Some(Message::Extend(message)) => {
+                let request = extend_request(&self.context, message).map_err(|error| {
+                    self.app.metrics.extended(Reserved::InvalidRequest);
+                    invalid(&error)
+                })?;
+                check_namespaces(&self.context, [&request.namespace])?;
+                self.extends.waiting.push(Waiting { id, bytes, request });
+            }
             Some(Message::Complete(message)) => {
                 let request = complete_request(&self.context, message).map_err(|error| {
                     self.app.metrics.completed(Completed::InvalidRequest);
@@ -245,7 +257,10 @@ impl LeaseStream {
                 check_namespaces(&self.context, [&request.namespace])?;
                 self.completes.waiting.push(Waiting { id, bytes, request });
             }
-            None => return Err(Status::invalid_argument("request: found none, allowed are reserve and complete")),
+            None => {
+                let message = "request: found none, allowed are reserve, extend and complete";
+                return Err(Status::invalid_argument(message));
+            }
         }
         Ok(())
     }
@@ -263,6 +278,11 @@ impl LeaseStream {
             self.reserves.calls.push(Box::pin(call));
             has_begun = true;
         }
+        while let Some(batch) = self.extends.batch() {
+            let call = extend(Arc::clone(&self.app), self.call_context(), batch);
+            self.extends.calls.push(Box::pin(call));
+            has_begun = true;
+        }
         while let Some(batch) = self.completes.batch() {
             let call = complete(Arc::clone(&self.app), self.call_context(), batch);
             self.completes.calls.push(Box::pin(call));
@@ -278,11 +298,12 @@ impl LeaseStream {
             Err(status) => failed = Some(status),
         };
         let reserved = self.reserves.poll(context, &mut done);
+        let extended = self.extends.poll(context, &mut done);
         let completed = self.completes.poll(context, &mut done);
         if let Some(status) = failed {
             self.abort(status);
         }
-        reserved || completed
+        reserved || extended || completed
     }
 
     /// Returns the memory of an answer that is sent.
@@ -313,7 +334,8 @@ impl Stream for LeaseStream {
             if is_read || has_begun || is_done {
                 continue;
             }
-            if !this.reserves.is_empty() || !this.completes.is_empty() {
+            let is_idle = this.reserves.is_empty() && this.extends.is_empty() && this.completes.is_empty();
+            if !is_idle {
                 return Poll::Pending;
             }
             return match &mut this.end {
@@ -344,6 +366,20 @@ async fn reserve(app: Arc<App>, context: RequestContext, batch: Vec<Waiting<Rese
     check_authenticated(&answers)?;
     let answer =
         |((id, bytes), answer)| Answered::new(id, bytes, Answer::Reserve(reserve_response(ReserveWire::of(answer))));
+    Ok(ids.into_iter().zip(&answers).map(answer).collect())
+}
+
+async fn extend(app: Arc<App>, context: RequestContext, batch: Vec<Waiting<ExtendRequest>>) -> Outcome {
+    let (ids, requests) = split(batch);
+    let permit = match context.admit_all(&app, requests.len()).await {
+        Ok(permit) => permit,
+        Err(error) => return refuse(&app, &context, ids, error).await,
+    };
+    let answers = execute::extend(&app, &context, requests).await;
+    drop(permit);
+    check_authenticated(&answers)?;
+    let answer =
+        |((id, bytes), answer)| Answered::new(id, bytes, Answer::Extend(extend_response(ExtendWire::of(answer))));
     Ok(ids.into_iter().zip(&answers).map(answer).collect())
 }
 

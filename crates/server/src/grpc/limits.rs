@@ -397,7 +397,7 @@ fn extended(answer: &Result<ExtendAnswer, BackendError>) -> Result<v1::ExtendRes
     }
 }
 
-fn extend_response(wire: ExtendWire<'_>) -> v1::ExtendResponse {
+pub(super) fn extend_response(wire: ExtendWire<'_>) -> v1::ExtendResponse {
     v1::ExtendResponse {
         allowed: wire.allowed,
         retry_after_ms: wire.retry_after_ms,

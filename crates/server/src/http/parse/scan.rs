@@ -7,7 +7,7 @@
 use earmark_admission::Amount;
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
 
-use super::{Actual, CompleteBody, PARTS_INITIAL, Part, Parts, PhantomData, Requirement, ReserveBody, Text, named};
+use super::{CompleteBody, PARTS_INITIAL, Parts, PhantomData, ReserveBody, Text, named};
 
 /// Digits of a number that fits into 64 bits, whatever they are.
 const DIGITS_MAX: usize = 19;
@@ -16,8 +16,10 @@ impl ReserveBody {
     /// Reads a reserve in its usual form.
     pub(in super::super) fn scan(body: &[u8]) -> Option<ReserveBody> {
         let Lease { lease, job, amounts } = lease(body, "requirements", "amount")?;
-        let is_allowed = amounts.len() >= Requirement::MIN && amounts.iter().all(|amount| amount.amount > 0);
-        is_allowed.then_some(ReserveBody { lease_id: Text(lease), job_id: job, requirements: parts(amounts) })
+        if amounts.iter().any(|amount| amount.amount == 0) {
+            return None;
+        }
+        Some(ReserveBody { lease_id: Text(lease), job_id: job, requirements: parts(amounts)? })
     }
 }
 
@@ -25,13 +27,13 @@ impl CompleteBody {
     /// Reads a complete in its usual form.
     pub(in super::super) fn scan(body: &[u8]) -> Option<CompleteBody> {
         let Lease { lease, job, amounts } = lease(body, "actuals", "actual_amount")?;
-        let is_allowed = amounts.len() >= Actual::MIN;
-        is_allowed.then_some(CompleteBody { lease_id: Text(lease), job_id: job, actuals: parts(amounts) })
+        Some(CompleteBody { lease_id: Text(lease), job_id: job, actuals: parts(amounts)? })
     }
 }
 
-fn parts<P>(amounts: Vec<Amount>) -> Parts<P> {
-    Parts { amounts, part: PhantomData }
+/// The amounts of a list of at least `MIN`.
+fn parts<P, const MIN: usize>(amounts: Vec<Amount>) -> Option<Parts<P, MIN>> {
+    (amounts.len() >= MIN).then_some(Parts { amounts, part: PhantomData })
 }
 
 /// The fields of a reserve or complete.
@@ -96,22 +98,14 @@ impl<'a> Scan<'a> {
         self.peek().is_none().then_some(())
     }
 
-    /// A text of printable ASCII without escapes.
+    /// A text up to the next quote. Escapes and control characters are refused by whoever parses it: no name, id or field
+    /// has any.
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let from = self.at;
-        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-        let length = self.text.as_bytes().get(from..)?.iter().position(|byte| !is_plain(byte))?;
-        self.at = from + length;
-        let text = self.text.get(from..self.at)?;
-        self.expect_here(b'"')?;
-        Some(text)
-    }
-
-    fn expect_here(&mut self, byte: u8) -> Option<()> {
-        let is_here = self.text.as_bytes().get(self.at) == Some(&byte);
-        self.at += usize::from(is_here);
-        is_here.then_some(())
+        let length = self.text.as_bytes().get(from..)?.iter().position(|byte| *byte == b'"')?;
+        self.at = from + length + 1;
+        self.text.get(from..from + length)
     }
 
     /// A short number without sign, fraction or exponent.

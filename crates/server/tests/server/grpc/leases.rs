@@ -113,6 +113,12 @@ async fn every_request_has_one_answer_with_its_id_and_leases_are_reserved_and_co
     assert_eq!(answers.values().filter(|answer| allowed(answer)).count(), 300);
     assert_eq!(server.reserved("slots").await, 300);
 
+    let first = Ask::Extend(v1::ExtendRequest { lease_id: leases[0].clone(), extension: 1, ..Default::default() });
+    let Answer::Extend(extended) = stream.one(1, first).await else { panic!("no answer to an extension") };
+    assert!(extended.allowed && extended.ends_at_unix_ms > 0, "{extended:?}");
+    let none = Ask::Extend(v1::ExtendRequest { lease_id: leases[0].clone(), ..Default::default() });
+    assert_eq!(Code::from_i32(error(stream.one(2, none).await).code), Code::InvalidArgument);
+
     let held = answers.iter().filter(|(_, answer)| allowed(answer)).map(|(id, _)| *id);
     let mut completed = 0;
     for id in held {
@@ -125,7 +131,7 @@ async fn every_request_has_one_answer_with_its_id_and_leases_are_reserved_and_co
     );
     assert_eq!(server.reserved("slots").await, 0);
 
-    assert_eq!(server.metric(REQUESTS).await, 800.0);
+    assert_eq!(server.metric(REQUESTS).await, 802.0);
     assert_eq!(server.metric("earmark_lease_streams").await, 1.0);
     let Stream { requests, mut answers } = stream;
     drop(requests);
@@ -142,7 +148,7 @@ async fn a_bad_request_is_answered_by_its_id_and_the_stream_goes_on() {
     let lease = || keyed.server.lease();
     let foreign = v1::ReserveRequest { namespace: Some("team".into()), ..reserve(&lease(), &[("a", 1)]) };
     for (request, code, message) in [
-        (None, Code::InvalidArgument, "request: found none, allowed are reserve and complete"),
+        (None, Code::InvalidArgument, "request: found none, allowed are reserve, extend and complete"),
         (
             Some(Ask::Reserve(reserve(&lease(), &[]))),
             Code::InvalidArgument,
