@@ -5,14 +5,15 @@ use std::pin::Pin;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateError,
-    TemplateInfo, UnixMs, Usage, VaultName,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage,
+    SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::pauses::PauseLimitRequest;
+use crate::policies::PolicyError;
 use crate::quotas::{QuotaError, describe_quota};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
@@ -127,6 +128,16 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Sets quotas of a namespace.
     fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>>;
+
+    /// The newest policy of a namespace; `None` if it has none.
+    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>>;
+
+    /// Replaces the policy of a namespace and returns its revision. The caller has checked the document.
+    fn put_policy(&self, by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>>;
+
+    /// The policy as this process has applied it, without asking the leader: the one with `revision` if it is kept, else
+    /// the newest. `None` if the namespace has none.
+    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision>;
 
     /// The quotas of the first namespaces with their use, for metrics. Reads what this process knows.
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)>;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Operation, Part, Principal, QuotaUsage, SetQuotas, TemplateInfo, TxId, UnixMs, Usage,
-    VaultId, VaultName, Write, WriteError,
+    NamespaceId, NamespaceName, Operation, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
+    TemplateInfo, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
 use crate::backend::{
@@ -24,6 +24,7 @@ use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::names::Names;
 use crate::pauses::PauseLimitRequest;
+use crate::policies::PolicyError;
 use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
@@ -557,6 +558,18 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
         self.set_quotas_of(by, command)
+    }
+
+    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
+        Box::pin(self.newest_policy(namespace))
+    }
+
+    fn put_policy(&self, by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
+        self.put_policy_of(by, command)
+    }
+
+    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
+        BookBackend::applied_policy(self, namespace, revision)
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -194,6 +194,15 @@ pub enum ChangeKind {
         /// The quotas before and after.
         changes: Vec<QuotaChange>,
     },
+    /// The policy of the namespace was replaced.
+    Policy {
+        /// The revision before; 0 for the first policy.
+        old: u64,
+        /// The revision after.
+        revision: u64,
+        /// The length of the document.
+        bytes: u64,
+    },
 }
 
 /// A limit before and after a change.

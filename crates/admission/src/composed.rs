@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, Principal, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
-    WriteError,
+    LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo,
+    UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -37,6 +37,7 @@ use crate::credits::{Credits, Writer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::limits::Limits;
 use crate::pauses::PauseLimitRequest;
+use crate::policies::PolicyError;
 use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
@@ -405,6 +406,18 @@ impl<H: BookHost> Backend for Composed<H> {
             }
         }
         self.0.registry.set_quotas_of(by, command)
+    }
+
+    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
+        Box::pin(self.0.registry.newest_policy(namespace))
+    }
+
+    fn put_policy(&self, by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
+        self.0.registry.put_policy_of(by, command)
+    }
+
+    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
+        self.0.registry.applied_policy(namespace, revision)
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -46,7 +46,8 @@ fn parts(record: &JournalRecord) -> usize {
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
         | JournalRecord::Pause(_)
-        | JournalRecord::Quotas(_) => 1,
+        | JournalRecord::Quotas(_)
+        | JournalRecord::Policy(_) => 1,
         JournalRecord::Settle(_) => 2,
     }
 }
@@ -60,7 +61,8 @@ fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
         | JournalRecord::Pause(_)
-        | JournalRecord::Quotas(_) => {}
+        | JournalRecord::Quotas(_)
+        | JournalRecord::Policy(_) => {}
         JournalRecord::Settle(settle) => {
             touch(settle.hold.account);
             touch(settle.revenue);

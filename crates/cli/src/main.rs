@@ -19,6 +19,8 @@ mod lease;
 mod limits;
 mod logging;
 mod output;
+mod policy;
+mod prices;
 mod quantity;
 mod quota;
 mod recover;
@@ -26,6 +28,7 @@ mod request;
 mod reserve;
 mod serve;
 mod templates;
+mod text_file;
 mod usage;
 mod write;
 
@@ -125,6 +128,12 @@ enum Command {
     /// Show and set the quotas of a namespace
     #[command(subcommand, after_help = quota::HELP)]
     Quota(quota::QuotaCommand),
+    /// Put and get the policy of a namespace
+    #[command(subcommand, after_help = policy::HELP)]
+    Policy(policy::PolicyCommand),
+    /// Import a published price list into a policy
+    #[command(subcommand, after_help = prices::HELP)]
+    Prices(prices::PricesCommand),
     /// Create, list and revoke API keys
     #[command(subcommand, after_help = key::HELP)]
     Key(key::KeyCommand),
@@ -155,6 +164,8 @@ impl Command {
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
             Command::Quota(command) => quota::run(command),
+            Command::Policy(command) => policy::run(command),
+            Command::Prices(command) => prices::run(command),
             Command::Key(command) => key::run(command),
             Command::Recover(args) => recover::run(args),
             Command::Bench(args) => bench::run(args),
@@ -180,6 +191,8 @@ impl Command {
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
             Command::Quota(command) => command.client().json,
+            Command::Policy(command) => command.client().json,
+            Command::Prices(command) => command.is_json(),
             Command::Key(command) => command.client().json,
             Command::Recover(args) => args.json,
             Command::Bench(args) => args.json,
@@ -291,6 +304,8 @@ mod tests {
             "cluster remove --node-id 2",
             "key create --name a --role reader",
             "quota get team",
+            "policy put a.toml --namespace team",
+            "policy get",
             "quota set team --quota limits=1",
             "key list",
             "key revoke abc",

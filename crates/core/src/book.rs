@@ -7,6 +7,7 @@ mod journal;
 mod key;
 mod limit;
 mod outcome;
+mod policy;
 mod quota;
 mod receipt;
 mod template;
@@ -22,7 +23,7 @@ pub use command::{
 pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend};
 pub use journal::{
     Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
-    QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
+    PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -39,6 +40,7 @@ use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, 
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
 use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage};
+use crate::policies::Policies;
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::{Moment, UnixMs};
@@ -53,6 +55,7 @@ pub struct Book {
     pub(crate) credits: Credits,
     pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
     pub(crate) keys: Keys,
+    pub(crate) policies: Policies,
     /// The claim to its client id of the write being applied.
     client_claim: Option<ClientClaim>,
     scratch: Vec<u8>,
@@ -70,8 +73,15 @@ impl Book {
     /// A Book with these limits and no vault.
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
-        let keys = Keys::default();
-        Book { limits, credits: Credits::empty(table_seed), sequences, keys, client_claim: None, scratch: Vec::new() }
+        Book {
+            limits,
+            credits: Credits::empty(table_seed),
+            sequences,
+            keys: Keys::default(),
+            policies: Policies::default(),
+            client_claim: None,
+            scratch: Vec::new(),
+        }
     }
 
     /// Applies one command. A log time before that of the last command counts as that time.
@@ -123,6 +133,7 @@ impl Book {
             Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
             Command::RevokeKey(command) => Outcome::Key(self.revoke_key(at, command)),
             Command::SetQuotas(command) => Outcome::Quotas(self.set_quotas(at, command)),
+            Command::PutPolicy(command) => Outcome::Policy(self.put_policy(at, command)),
             Command::Tick => Outcome::Ticked,
             Command::AdvanceTime(to) => {
                 if self.is_nothing_reserved(now) {
@@ -398,8 +409,8 @@ impl Book {
     /// A copy of the state to encode while commands continue. Leases and limits are shared copy-on-write.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
-        let keys = self.keys.clone();
-        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share(), keys)
+        let (keys, policies) = (self.keys.clone(), self.policies.clone());
+        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share(), keys, policies)
     }
 
     /// Takes the journal records made since the last call, in order. They are history and not part of a snapshot, so

@@ -41,6 +41,7 @@ mod hash;
 mod id;
 mod keys;
 mod limits;
+mod policies;
 mod quota;
 mod sequence;
 mod snapshot;
@@ -64,6 +65,7 @@ pub use limits::{
     SettingChange, TEMPLATES_MAX, TIME_MAX, Template, TemplateError, TemplateInfo, Totals, UNIT_BYTES_MAX,
     UTC_OFFSET_MINUTES, Usage, UsageSort,
 };
+pub use policies::{POLICY_BYTES_MAX, POLICY_REVISIONS_MAX, PolicyOutcome, PolicyRevision, PutPolicy};
 pub use quota::{JOURNAL_BYTES_PER_DAY, QUOTA_MAX, QuotaKind, QuotaUsage, QuotasOutcome, SetQuotas};
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};

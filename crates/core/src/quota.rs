@@ -18,8 +18,8 @@ pub const QUOTA_MAX: u64 = (1 << 53) - 1;
 pub const JOURNAL_BYTES_PER_DAY: u64 = 256 << 30;
 /// Idempotency keys in all namespaces: 2^24 hashes of 16 bytes take 256 MiB.
 const IDEMPOTENCY_KEYS_MAX: u64 = 1 << 24;
-/// Bytes of policies in all namespaces: 16 MiB.
-const POLICY_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of policies in all namespaces, with their kept revisions: 16 MiB.
+const POLICIES_BYTES_MAX: u64 = 16 << 20;
 /// The part of a table that a namespace other than `default` gets unless an admin sets another quota.
 const SHARE: u64 = 10;
 /// Retired client ids that count as one client: a hash takes less than a sixteenth of the memory of a client.
@@ -52,7 +52,7 @@ pub enum QuotaKind {
     IdempotencyKeys = 9,
     /// Bytes of journal records in one day of log time.
     JournalBytesPerDay = 10,
-    /// Bytes of policies.
+    /// Bytes of policies, with the revisions that are kept.
     PolicyBytes = 11,
 }
 
@@ -106,7 +106,7 @@ impl QuotaKind {
             QuotaKind::Leases => u64::from(config.leases_max),
             QuotaKind::IdempotencyKeys => IDEMPOTENCY_KEYS_MAX,
             QuotaKind::JournalBytesPerDay => JOURNAL_BYTES_PER_DAY,
-            QuotaKind::PolicyBytes => POLICY_BYTES_MAX,
+            QuotaKind::PolicyBytes => POLICIES_BYTES_MAX,
         };
         if is_default { table } else { (table / SHARE).max(1) }
     }

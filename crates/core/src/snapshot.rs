@@ -11,6 +11,7 @@ mod decode;
 mod encode;
 mod extended;
 mod keys;
+mod policies;
 mod quotas;
 mod records;
 mod templates;

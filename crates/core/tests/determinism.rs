@@ -125,7 +125,7 @@ fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_re
 #[test]
 fn the_snapshots_of_the_scripts_have_limits_and_credit_that_are_kept_elsewhere() {
     let (mut limits, mut credit, mut before, mut plain) = (0, 0, 0, 0);
-    for seed in 0..60 {
+    for seed in 0..100 {
         let (config, steps) = log(seed);
         let mut book = Book::new(config, seed);
         apply(&mut book, &steps);

@@ -245,7 +245,8 @@ fn assert_journal(book: &mut Book, mut journal: Vec<JournalRecord>, seed: u64) {
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
             | JournalRecord::Pause(_)
-            | JournalRecord::Quotas(_) => {}
+            | JournalRecord::Quotas(_)
+            | JournalRecord::Policy(_) => {}
             JournalRecord::Settle(settle) => {
                 let returned = i128::from(settle.held) - i128::from(settle.paid);
                 add(settle.hold.account, settle.hold.asset, returned);

@@ -56,6 +56,7 @@ fn events(command: &Command<'_>) -> usize {
         Command::Reserve(reserve) => named(reserve.requirements, reserve.job),
         Command::Extend(extend) => named(extend.add, None).saturating_add(named(extend.used, None)),
         Command::Complete(complete) => named(complete.actuals, None),
+        Command::PutPolicy(put) => (put.text.len() / EVENT_BYTES).saturating_add(1),
         Command::Release(_)
         | Command::OpenNamespace(_)
         | Command::PutLimit(_)

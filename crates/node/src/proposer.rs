@@ -273,7 +273,7 @@ impl RaftBatchTarget {
     }
 
     /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A change of
-    /// limits, templates, quotas or settings has neither, so it is retried only if it was not taken.
+    /// limits, templates, quotas, policies or settings has neither, so it is retried only if it was not taken.
     async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, ExecuteError> {
         let mut is_repeatable = true;
         for waiting in batch.iter_mut() {
@@ -285,6 +285,7 @@ impl RaftBatchTarget {
                         | Command::PutTemplate(_)
                         | Command::DeleteTemplate(_)
                         | Command::SetQuotas(_)
+                        | Command::PutPolicy(_)
                         | Command::Configure(_)
                 );
             });

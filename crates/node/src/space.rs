@@ -169,6 +169,7 @@ pub(crate) const fn needs_space(command: &Command<'_>) -> bool {
         | Command::PauseLimit(_)
         | Command::PutTemplate(_)
         | Command::DeleteTemplate(_)
+        | Command::PutPolicy(_)
         | Command::OpenNamespace(_)
         | Command::CreateKey(_) => true,
         // An extension that only renews or reports keeps a lease alive that is there already.

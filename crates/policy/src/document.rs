@@ -10,12 +10,11 @@ mod read;
 mod tests;
 
 use earmark_core::NamespaceName;
+pub use earmark_core::POLICY_BYTES_MAX;
 
 use crate::mistake::Mistake;
 use crate::price::Price;
 
-/// The maximum length of a document in bytes.
-pub const POLICY_BYTES_MAX: usize = 256 << 10;
 /// The maximum number of rules.
 pub const RULES_MAX: usize = 256;
 /// The maximum number of limits in all rules together: the work of one evaluation.

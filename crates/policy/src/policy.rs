@@ -4,6 +4,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
+pub use earmark_core::REQUIREMENTS_MAX;
 use earmark_core::{AssetName, LimitKey, NameError, NamespaceName};
 
 pub use names::ATTRIBUTE_NAMES_MAX;
@@ -16,8 +17,6 @@ use crate::key_pattern::{KeyFault, KeyPattern};
 use crate::mistake::Mistake;
 use crate::price::{Price, PriceTable, Usage};
 
-/// The maximum number of limits of one call: that of a lease.
-pub const REQUIREMENTS_MAX: usize = 32;
 /// The maximum number of actual amounts: more than a lease has, because those of 0 count too.
 const ACTUALS_MAX: usize = 128;
 

@@ -10,6 +10,7 @@ mod leases;
 mod ledger;
 mod limits;
 mod method;
+mod policies;
 mod quotas;
 mod status;
 mod templates;

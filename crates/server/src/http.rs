@@ -11,6 +11,7 @@ mod limits;
 mod openapi;
 mod operation;
 mod parse;
+mod policies;
 mod query;
 mod quotas;
 mod reply;

@@ -34,6 +34,7 @@ mod http;
 mod log_rate;
 mod metrics;
 mod places;
+mod policy;
 mod server;
 mod shared_map;
 mod tls;

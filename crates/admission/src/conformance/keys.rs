@@ -234,6 +234,7 @@ async fn said_of(keys: &dyn Keys, query: ChangeQuery) -> Vec<String> {
                 ChangeKind::Template { template, revision } => format!("{} {revision}", capacities(&template)),
                 ChangeKind::Pause { key, until, .. } => format!("pause {key} {}", until.is_some()),
                 ChangeKind::Quotas { changes } => format!("quotas {}", changes.len()),
+                ChangeKind::Policy { old, revision, .. } => format!("policy {old} {revision}"),
             };
             format!("{} by {}", what, entry.actor)
         }));

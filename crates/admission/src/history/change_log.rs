@@ -64,6 +64,7 @@ impl ChangePager {
             JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.actor == *actor,
             JournalRecord::Pause(pause) => pause.actor == *actor,
             JournalRecord::Quotas(quotas) => quotas.actor == *actor,
+            JournalRecord::Policy(policy) => policy.actor == *actor,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         };
         self.query.actor.as_ref().is_none_or(is_actor) && self.query.key.as_ref().is_none_or(is_key)
@@ -124,7 +125,7 @@ impl ChangeEntry {
             }
             ChangeKind::Limit { limit, .. } | ChangeKind::Template { template: limit, .. } => of_limit(limit),
             ChangeKind::Pause { reason, .. } => reason.len(),
-            ChangeKind::Key { .. } | ChangeKind::Quotas { .. } => 0,
+            ChangeKind::Key { .. } | ChangeKind::Quotas { .. } | ChangeKind::Policy { .. } => 0,
         }
     }
 }
@@ -175,6 +176,14 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             namespace: book.namespace_name(quotas.namespace)?.clone(),
             vault: None,
             what: ChangeKind::Quotas { changes: quotas.changes.clone() },
+        }),
+        JournalRecord::Policy(policy) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
+            at: policy.at.wall,
+            actor: policy.actor.clone(),
+            namespace: book.namespace_name(policy.namespace)?.clone(),
+            vault: None,
+            what: ChangeKind::Policy { old: policy.old, revision: policy.revision, bytes: policy.bytes },
         }),
         JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
     }

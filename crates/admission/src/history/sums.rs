@@ -27,7 +27,8 @@ impl Sums {
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
             | JournalRecord::Pause(_)
-            | JournalRecord::Quotas(_) => {}
+            | JournalRecord::Quotas(_)
+            | JournalRecord::Policy(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
                 self.change(settle.hold.account, settle.hold.asset, paid.wrapping_neg());

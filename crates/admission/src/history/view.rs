@@ -40,7 +40,8 @@ pub fn entry_view(
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
         | JournalRecord::Pause(_)
-        | JournalRecord::Quotas(_) => {
+        | JournalRecord::Quotas(_)
+        | JournalRecord::Policy(_) => {
             return None;
         }
     };

@@ -3,6 +3,7 @@
 mod extend;
 mod key;
 mod outcome;
+mod policy;
 mod quota;
 mod receipt;
 mod result;
@@ -24,6 +25,7 @@ use super::write::Write;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, OnTimeout, Overage, Period, Setting, SettingChange, Template};
+use crate::policies::PutPolicy;
 use crate::quota::SetQuotas;
 use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
@@ -49,6 +51,7 @@ const EXTEND: u8 = 17;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
+const PUT_POLICY: u8 = 35;
 /// Before the tag of a command that comes from anyone.
 const BY_ANYONE: u8 = 40;
 /// Before the number of a key and the tag of a command that comes by it.
@@ -149,6 +152,7 @@ impl Command<'_> {
                 key::put_revoke(out, command);
             }
             Command::SetQuotas(command) => quota::put_set(out, SET_QUOTAS, command),
+            Command::PutPolicy(command) => policy::put_put(out, PUT_POLICY, command),
             Command::Tick => out.put_u8(TICK),
             Command::AdvanceTime(to) => {
                 out.put_u8(ADVANCE_TIME);
@@ -190,6 +194,7 @@ pub struct CommandBuffer {
     create_key: Option<CreateKey>,
     revoke_key: Option<RevokeKey>,
     set_quotas: Option<SetQuotas>,
+    put_policy: Option<PutPolicy>,
 }
 
 impl CommandBuffer {
@@ -266,6 +271,7 @@ impl CommandBuffer {
             CREATE_KEY => Command::CreateKey(self.create_key.insert(key::create(&mut input)?)),
             REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(key::revoke(&mut input)?)),
             SET_QUOTAS => Command::SetQuotas(self.set_quotas.insert(quota::set(&mut input)?)),
+            PUT_POLICY => Command::PutPolicy(self.put_policy.insert(policy::put(&mut input)?)),
             TICK => Command::Tick,
             ADVANCE_TIME => Command::AdvanceTime(time(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),

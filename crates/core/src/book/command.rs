@@ -5,6 +5,7 @@ use super::write::Write;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{Definition, SettingChange, Template};
+use crate::policies::PutPolicy;
 use crate::quota::SetQuotas;
 use crate::time::UnixMs;
 
@@ -116,6 +117,8 @@ pub enum Command<'a> {
     RevokeKey(&'a RevokeKey),
     /// Sets quotas of a namespace.
     SetQuotas(&'a SetQuotas),
+    /// Replaces the policy of a namespace.
+    PutPolicy(&'a PutPolicy),
     /// Advances time and cleans up a bounded number of due records.
     Tick,
     /// Moves log time forward to this time if nothing is reserved; else like a tick.

@@ -36,11 +36,13 @@ pub enum JournalRecord {
     Pause(PauseEntry),
     /// Quotas of a namespace were set.
     Quotas(QuotaEntry),
+    /// The policy of a namespace was replaced.
+    Policy(PolicyEntry),
 }
 
 impl JournalRecord {
     /// Whether it is a change by an actor, for the change log: a transaction, or a change of a key, a limit, a
-    /// template or quotas. Holds and settlements are in the history of their accounts.
+    /// template, a policy or quotas. Holds and settlements are in the history of their accounts.
     #[must_use]
     pub const fn is_change(&self) -> bool {
         match self {
@@ -49,7 +51,8 @@ impl JournalRecord {
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
             | JournalRecord::Pause(_)
-            | JournalRecord::Quotas(_) => true,
+            | JournalRecord::Quotas(_)
+            | JournalRecord::Policy(_) => true,
             JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
         }
     }
@@ -67,7 +70,8 @@ impl JournalRecord {
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
             | JournalRecord::Pause(_)
-            | JournalRecord::Quotas(_) => Vec::new(),
+            | JournalRecord::Quotas(_)
+            | JournalRecord::Policy(_) => Vec::new(),
         };
         accounts.sort_unstable();
         accounts.dedup();
@@ -101,6 +105,25 @@ pub struct QuotaEntry {
     pub namespace: NamespaceId,
     /// The quotas, ordered by kind.
     pub changes: Vec<QuotaChange>,
+    /// The actor.
+    pub actor: Actor,
+}
+
+/// A policy that was replaced. The Book keeps the text of the last revisions; the journal has their digests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyEntry {
+    /// When it was replaced.
+    pub at: Moment,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The revision before; 0 for the first policy.
+    pub old: u64,
+    /// The revision from now on.
+    pub revision: u64,
+    /// The length of the document.
+    pub bytes: u64,
+    /// The first 128 bits of the document's SHA-256.
+    pub digest: u128,
     /// The actor.
     pub actor: Actor,
 }

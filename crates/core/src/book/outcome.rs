@@ -6,6 +6,7 @@ use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
 use crate::id::LimitKey;
 use crate::limits::{DefinitionError, SettingChange};
+use crate::policies::PolicyOutcome;
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::UnixMs;
 
@@ -36,6 +37,8 @@ pub enum Outcome {
     Key(KeyOutcome),
     /// Of `SetQuotas`.
     Quotas(QuotasOutcome),
+    /// Of `PutPolicy`.
+    Policy(PolicyOutcome),
     /// Of any command: the right it was sent with is not valid. Nothing changed.
     Unauthenticated,
     /// Of `Tick`.

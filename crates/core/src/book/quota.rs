@@ -31,8 +31,9 @@ impl Book {
             QuotaKind::JournalBytesPerDay => self.limits.state.quotas.journal_bytes(namespace, now),
             QuotaKind::Templates => self.limits.template_count(namespace),
             QuotaKind::DerivedLimits => self.limits.derived_of(namespace),
+            QuotaKind::PolicyBytes => self.policies.bytes(namespace),
             // Nothing uses these yet.
-            QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
+            QuotaKind::IdempotencyKeys => 0,
         }
     }
 
@@ -76,6 +77,7 @@ impl Book {
                 JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.namespace,
                 JournalRecord::Pause(pause) => pause.namespace,
                 JournalRecord::Quotas(quotas) => quotas.namespace,
+                JournalRecord::Policy(policy) => policy.namespace,
                 JournalRecord::Key(key) => self.limits.namespace(&key.namespace).unwrap_or_default(),
             };
             self.scratch.clear();

@@ -9,8 +9,10 @@ pub(super) const HEADER_BYTES: usize = 12;
 pub(super) const FRAME_BYTES: usize = 9;
 /// A block is closed by the record that takes it to this size: 256 KiB.
 pub(super) const BLOCK_BYTES: usize = 256 * 1024;
-/// The maximum block size. The longest record, a vault with all its assets, fits into the last 32 KiB.
-pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 32 * 1024;
+/// The maximum block size. The longest record is a policy of 256 KiB, and 32 bytes around it.
+pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + crate::policies::POLICY_BYTES_MAX + 32;
+/// Room for the last record of a block, but for a policy: a vault with all its assets is the longest.
+const LAST_RECORD_BYTES: usize = 32 * 1024;
 
 /// The kind of records in a block, in the order of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -33,7 +35,8 @@ pub(super) enum Kind {
     Retired = 15,
     Templates = 16,
     Pauses = 17,
-    End = 18,
+    Policies = 18,
+    End = 19,
 }
 
 impl Kind {
@@ -56,7 +59,8 @@ impl Kind {
             15 => Kind::Retired,
             16 => Kind::Templates,
             17 => Kind::Pauses,
-            18 => Kind::End,
+            18 => Kind::Policies,
+            19 => Kind::End,
             _ => return None,
         })
     }
@@ -74,7 +78,7 @@ pub(super) fn header() -> Vec<u8> {
 
 /// Reserves room for the frame, which [`close`] fills in.
 pub(super) fn open() -> Vec<u8> {
-    let mut block = Vec::with_capacity(FRAME_BYTES + BLOCK_BYTES_MAX);
+    let mut block = Vec::with_capacity(FRAME_BYTES + BLOCK_BYTES + LAST_RECORD_BYTES);
     block.resize(FRAME_BYTES, 0);
     block
 }

@@ -5,13 +5,14 @@ use super::clients::{read_recent, read_retired, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::extended::read_extended;
 use super::keys::read_key;
+use super::policies::read_policy;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
     BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_pause, read_slot, read_tombstone, tombstone_leases,
 };
 use super::templates::{TemplatePlace, read_template};
 use super::{SNAPSHOT_VERSION, SnapshotError};
-use crate::book::{Book, REQUIREMENTS_MAX};
+use crate::book::{Book, NamespaceId, REQUIREMENTS_MAX};
 use crate::id::NamespaceName;
 use crate::limits::index::REFERENCES_MAX;
 use crate::limits::{
@@ -39,6 +40,7 @@ pub struct Restore {
     holds: HoldsRead,
     last_quota: Option<QuotaRecord>,
     last_template: Option<TemplatePlace>,
+    last_policy: Option<NamespaceId>,
     parts: Vec<Reservation>,
     more: Vec<ExtendedPart>,
 }
@@ -63,6 +65,7 @@ impl Restore {
             holds: HoldsRead::default(),
             last_quota: None,
             last_template: None,
+            last_policy: None,
             parts: Vec::new(),
             more: Vec::new(),
         }
@@ -197,6 +200,7 @@ impl Restore {
                 Kind::Retired => read_retired(book, input)?,
                 Kind::Templates => read_template(book, &mut self.last_template, input)?,
                 Kind::Pauses => read_pause(&mut book.limits, input)?,
+                Kind::Policies => read_policy(book, &mut self.last_policy, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }

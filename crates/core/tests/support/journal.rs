@@ -52,7 +52,8 @@ impl Journal {
                 | JournalRecord::Limit(_)
                 | JournalRecord::Template(_)
                 | JournalRecord::Pause(_)
-                | JournalRecord::Quotas(_) => {
+                | JournalRecord::Quotas(_)
+                | JournalRecord::Policy(_) => {
                     return Err(format!("a change that no script made: {what}"));
                 }
                 JournalRecord::Settle(settle) => {

@@ -10,6 +10,7 @@ mod lease;
 mod limit;
 mod operation;
 mod parts;
+mod policy;
 mod quota;
 mod reserve;
 mod slots;
@@ -20,8 +21,8 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part, SettingChange,
-    TIME_MAX, UnixMs, Usage, VaultName,
+    LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part, PolicyRevision,
+    SettingChange, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -63,6 +64,8 @@ pub struct Model {
     /// All committed transactions, in order.
     pub committed: Vec<Committed>,
     quotas: quota::Quotas,
+    /// All revisions of policies that are kept, the oldest first.
+    policies: Vec<(NamespaceId, PolicyRevision)>,
     /// Retired client ids with the names of their scopes.
     retired: Vec<(NamespaceId, Option<VaultName>, ClientId)>,
 }
@@ -99,6 +102,7 @@ impl Model {
             external: ExternalParts::default(),
             committed: Vec::new(),
             quotas: quota::Quotas::default(),
+            policies: Vec::new(),
             retired: Vec::new(),
         };
         model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
@@ -138,6 +142,7 @@ impl Model {
             // Scripts have no API keys; the rules in `keys.rs` test them.
             Command::CreateKey(_) | Command::RevokeKey(_) => Outcome::Unauthenticated,
             Command::SetQuotas(set) => Outcome::Quotas(self.set_quotas(set)),
+            Command::PutPolicy(put) => Outcome::Policy(self.put_policy(put)),
             Command::Tick => Outcome::Ticked,
             Command::AdvanceTime(to) => self.advance_time(to),
         };

@@ -92,6 +92,7 @@ impl Pair {
         }
         self.compare_totals()?;
         self.compare_quotas()?;
+        self.compare_policies()?;
         let newest = self.leases.iter().rev().take(LEASES_READ);
         let older = (!self.leases.is_empty()).then(|| &self.leases[self.random.index(self.leases.len())]);
         for &(namespace, lease) in newest.chain(older) {
@@ -116,6 +117,20 @@ impl Pair {
                 let used = self.model.used(at, NamespaceId(number), found.kind);
                 same("quota and use", &(found.quota, found.used), &(quota, used))
                     .map_err(|difference| format!("{name} {}: {difference}", found.kind))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every kept revision of every policy.
+    fn compare_policies(&self) -> Result<(), String> {
+        for (number, name) in (0..).zip(self.model.namespaces()) {
+            let (namespace, kept) = (NamespaceId(number), self.model.policies(NamespaceId(number)));
+            same("policy", &self.book.policy(namespace, None), &kept.last())
+                .map_err(|difference| format!("{name}: {difference}"))?;
+            for policy in &kept {
+                same("revision of a policy", &self.book.policy(namespace, Some(policy.revision)), &Some(policy))
+                    .map_err(|difference| format!("{name}: {difference}"))?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitId, LimitKey, LimitOutcome,
-    NamespaceId, NamespaceName, Outcome, Overage, Part, Period, QUOTA_MAX, QuotaKind, SetQuotas, Setting,
+    NamespaceId, NamespaceName, Outcome, Overage, Part, Period, PutPolicy, QUOTA_MAX, QuotaKind, SetQuotas, Setting,
     SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
 };
 
@@ -159,6 +159,7 @@ impl Script {
                 let name = self.random.pick(&["default", "team", "other"]);
                 Step::OpenNamespace(NamespaceName::new(name).unwrap())
             }
+            96 if self.random.chance(30) => self.put_policy(),
             96 => self.set_quotas(),
             97 => Step::AdvanceTime(UnixMs::new(self.clock).plus_ms(self.random.below(90_000))),
             98 => self.configure(),
@@ -208,6 +209,17 @@ impl Script {
             }
         }
         Step::SetQuotas(SetQuotas { namespace, quotas })
+    }
+
+    /// Mostly another policy; sometimes the same, or with a revision that it does not have.
+    fn put_policy(&mut self) -> Step {
+        let name = self.random.pick(&["default", "team", "team", "other"]);
+        let namespace = NamespaceName::new(name).unwrap();
+        let id = self.shadow.namespace(&namespace).unwrap_or_default();
+        let newest = self.shadow.policy(id, None).map_or(0, |policy| policy.revision);
+        let expected_revision = self.random.pick(&[None, None, Some(newest), Some(newest), Some(0)]);
+        let text = "#".repeat(self.random.index(5)).into();
+        Step::PutPolicy(PutPolicy { namespace, text, expected_revision })
     }
 
     /// Commands that only composed backends send.

@@ -2,8 +2,8 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, Extend, ExtendStep, ExternalSetup, JobId,
-    LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutTemplate,
-    Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
+    LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutPolicy,
+    PutTemplate, Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -70,6 +70,7 @@ pub enum Step {
     Configure(Vec<SettingChange>),
     Write(Box<Write>),
     SetQuotas(SetQuotas),
+    PutPolicy(PutPolicy),
     Tick,
     AdvanceTime(UnixMs),
 }
@@ -108,6 +109,7 @@ impl Step {
             Step::Configure(ref changes) => Command::Configure(changes),
             Step::Write(ref write) => Command::Write(write),
             Step::SetQuotas(ref set) => Command::SetQuotas(set),
+            Step::PutPolicy(ref put) => Command::PutPolicy(put),
             Step::Tick => Command::Tick,
             Step::AdvanceTime(to) => Command::AdvanceTime(to),
         }
@@ -131,6 +133,7 @@ impl Step {
             | Step::Configure(_)
             | Step::Write(_)
             | Step::SetQuotas(_)
+            | Step::PutPolicy(_)
             | Step::Tick
             | Step::AdvanceTime(_) => None,
         }

@@ -5,8 +5,8 @@ use std::fmt;
 
 use earmark_core::{
     Charge, CompleteOutcome, ConfigureOutcome, CreditShortage, ExtendOutcome, InvalidOperation, InvalidParts,
-    InvalidWrite, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, PauseOutcome, QuotasOutcome,
-    ReserveOutcome, TemplateOutcome, WriteError, WriteOutcome,
+    InvalidWrite, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow, PauseOutcome, PolicyOutcome,
+    QuotasOutcome, ReserveOutcome, TemplateOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can cause.
@@ -85,6 +85,9 @@ pub const ALL: &[&str] = &[
     "QUOTA_EXCEEDED",
     "quotas set",
     "quotas too high",
+    "policy revision differs",
+    "policy beyond its quota",
+    "policy changed",
     "WRONG_SCOPE",
     "CONDITION_FAILED",
     "ACCOUNT_NOT_FOUND",
@@ -169,6 +172,11 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Quotas(QuotasOutcome::Set) => "quotas set",
         Outcome::Quotas(QuotasOutcome::TooHigh(_)) => "quotas too high",
         Outcome::Quotas(QuotasOutcome::TooManyNamespaces) => "quotas of too many namespaces",
+        Outcome::Policy(PolicyOutcome::TooLarge) => "policy too large",
+        Outcome::Policy(PolicyOutcome::RevisionDiffers { .. }) => "policy revision differs",
+        Outcome::Policy(PolicyOutcome::QuotaExceeded(_)) => "policy beyond its quota",
+        Outcome::Policy(PolicyOutcome::TooManyNamespaces) => "policy of too many namespaces",
+        Outcome::Policy(PolicyOutcome::Changed { .. }) => "policy changed",
         Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",
     }

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::leases::LeaseStream;
 use super::ledger::context;
 use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
-use super::{quotas, templates};
+use super::{policies, quotas, templates};
 use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::App;
 use crate::caller::AuthError;
@@ -280,6 +280,22 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::PutQuotasResponse>, Status> {
         let context = context(&request)?;
         quotas::put(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn get_policy(
+        &self,
+        request: Request<v1::GetPolicyRequest>,
+    ) -> Result<Response<v1::GetPolicyResponse>, Status> {
+        let context = context(&request)?;
+        policies::get(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn put_policy(
+        &self,
+        request: Request<v1::PutPolicyRequest>,
+    ) -> Result<Response<v1::PutPolicyResponse>, Status> {
+        let context = context(&request)?;
+        policies::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 }
 

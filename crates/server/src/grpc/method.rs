@@ -98,6 +98,8 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLease"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/GetQuotas"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/PutQuotas"),
+    unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/GetPolicy"),
+    unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/PutPolicy"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/Write"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/BatchWrite"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetClientState"),

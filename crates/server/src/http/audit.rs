@@ -92,6 +92,9 @@ enum WhatWire<'a> {
         reason: &'a str,
     },
     Quotas,
+    Policy {
+        revision: u64,
+    },
 }
 
 /// A limit or template before and after a change.
@@ -148,6 +151,10 @@ impl<'a> EntryWire<'a> {
                 let each = changes.iter().map(|change| format!("{} {} to {}", change.kind, change.old, change.new));
                 (format!("set_quotas {}", each.collect::<Vec<_>>().join(", ")), WhatWire::Quotas)
             }
+            ChangeKind::Policy { old, revision, bytes } => {
+                let summary = format!("put_policy of {bytes} bytes, revision {old} to {revision}");
+                (summary, WhatWire::Policy { revision: *revision })
+            }
         };
         EntryWire {
             place: entry.place.to_string(),
@@ -198,6 +205,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     );
     let template = entry("template", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
     let quotas = entry("quotas", &[]);
+    let policy = entry("policy", &[("revision", &count)]);
     let until = json!({"type": ["integer", "null"], "minimum": 0, "description": "When the pause ends; null if the limit was resumed."});
     let pause = entry("pause", &[("key", &text), ("paused_until_unix_ms", &until), ("reason", &text)]);
     let mut next = described(
@@ -205,7 +213,8 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         "`after` of the next page; null on the last one. A page with `next` may be empty.",
     );
     next["type"] = json!(["string", "null"]);
-    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, pause, quotas]}});
+    let entries =
+        json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, pause, quotas, policy]}});
     let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

@@ -10,12 +10,14 @@ use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
 use super::operation::{WriteBatchBody, WriteBody};
 use super::parse::{BatchBody, CompleteBody, ExtendBody, ReserveBody};
+use super::policies::PolicyBody;
 use super::quotas::QuotasBody;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
-    audit, cluster, complete, extend, health, keys, leases, limits, quotas, reserve, templates, usage, vaults, write,
+    audit, cluster, complete, extend, health, keys, leases, limits, policies, quotas, reserve, templates, usage,
+    vaults, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -131,6 +133,7 @@ const TEMPLATE_DIFFERS: Documented = answer(
 );
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
 const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
+const NO_POLICY: Documented = answer(404, PROBLEM, "The namespace has no policy.");
 const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
 const MEMBERS_STAY: Documented =
     answer(409, PROBLEM, "`conflict`: the members were not changed; the message says why.");
@@ -169,7 +172,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 40] = [
+pub(crate) static ROUTES: [Route; 42] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -533,6 +536,27 @@ pub(crate) static ROUTES: [Route; 40] = [
                 new records and removes none.",
         answers: &[answer(200, &["Done"], "Set."), FAILED, OVERLOADED],
         ..put("/v1/admin/quotas/{namespace}", Access::Operate, |app, call| Box::pin(quotas::put(app, call)))
+    },
+    Route {
+        query: shape::POLICY_QUERY,
+        operation: "get_policy",
+        about: "Gets the policy of a namespace.",
+        answers: &[answer(200, &["Policy"], "The policy."), BAD_QUERY, NO_POLICY, FAILED, OVERLOADED],
+        ..get("/v1/admin/policy", Access::Operate, |app, call| Box::pin(policies::get(app, call)))
+    },
+    Route {
+        query: shape::POLICY_QUERY,
+        body: Some(&PolicyBody::SHAPE),
+        operation: "put_policy",
+        about: "Replaces the policy of a namespace, which is opened if it does not exist. A mistake in the document is \
+                named with its field and line, and nothing changes.",
+        answers: &[
+            answer(200, &["PolicyChanged"], "The policy has this text, now or before."),
+            answer(409, PROBLEM, "`conflict`: another revision. `quota_exceeded:<quota>`: a quota is used up."),
+            FAILED,
+            OVERLOADED,
+        ],
+        ..put("/v1/admin/policy", Access::Operate, |app, call| Box::pin(policies::put(app, call)))
     },
     Route {
         query: shape::CHANGES_QUERY,

@@ -282,6 +282,9 @@ const NAMESPACE_PARAMETER: Field = parameter(
 /// The query of the list of templates.
 pub(super) const TEMPLATES_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
 
+/// The query of a policy.
+pub(super) const POLICY_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
+
 /// The query of a put template.
 pub(super) const PUT_TEMPLATE_QUERY: &[Field] = &[
     NAMESPACE_PARAMETER,

@@ -17,6 +17,7 @@ mod metrics;
 mod misplaced_keys;
 mod overload;
 mod pause;
+mod policies;
 mod quotas;
 mod reserve;
 mod roles;

@@ -10,7 +10,7 @@ mod reserve;
 mod write;
 
 use super::result::{changed, put_changed};
-use super::{CodecError, limit_id, put_limit_id, put_setting, quota, setting, template, time};
+use super::{CodecError, limit_id, policy, put_limit_id, put_setting, quota, setting, template, time};
 use crate::book::{ConfigureOutcome, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
 use crate::wire::{Bytes, Put};
 
@@ -30,6 +30,7 @@ const UNAUTHENTICATED: u8 = 33;
 const QUOTAS: u8 = 34;
 const TEMPLATE: u8 = 35;
 const PAUSE: u8 = 36;
+const POLICY: u8 = 37;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -89,6 +90,10 @@ impl Outcome {
                 out.put_u8(QUOTAS);
                 quota::put_outcome(out, *outcome);
             }
+            Outcome::Policy(outcome) => {
+                out.put_u8(POLICY);
+                policy::put_outcome(out, *outcome);
+            }
             Outcome::Unauthenticated => out.put_u8(UNAUTHENTICATED),
             Outcome::Ticked => out.put_u8(TICKED),
             Outcome::ExternalSet => out.put_u8(KEPT),
@@ -116,6 +121,7 @@ impl Outcome {
             KEY => Outcome::Key(key::key(&mut input)?),
             TEMPLATE => Outcome::Template(template::outcome(&mut input)?),
             QUOTAS => Outcome::Quotas(quota::outcome(&mut input)?),
+            POLICY => Outcome::Policy(policy::outcome(&mut input)?),
             UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,
             KEPT => Outcome::ExternalSet,

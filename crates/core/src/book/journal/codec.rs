@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, QuotaChange, QuotaEntry,
-    Replaced, SettleEntry, SettleReason, Transaction,
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, PolicyEntry, QuotaChange,
+    QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 use crate::book::codec::{
     CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
@@ -32,6 +32,7 @@ const LIMIT: u8 = 6;
 const QUOTAS: u8 = 7;
 const TEMPLATE: u8 = 8;
 const PAUSE: u8 = 9;
+const POLICY: u8 = 10;
 
 const LIMIT_CREATED: u8 = 1;
 const LIMIT_REDEFINED: u8 = 2;
@@ -84,6 +85,10 @@ impl JournalRecord {
                 out.put_u8(QUOTAS);
                 put_quotas(out, quotas);
             }
+            JournalRecord::Policy(policy) => {
+                out.put_u8(POLICY);
+                put_policy(out, policy);
+            }
         }
     }
 
@@ -114,6 +119,7 @@ impl JournalRecord {
             TEMPLATE => JournalRecord::Template(Box::new(limit(&mut input, template_definition)?)),
             PAUSE => JournalRecord::Pause(pause(&mut input)?),
             QUOTAS => JournalRecord::Quotas(quotas(&mut input)?),
+            POLICY => JournalRecord::Policy(policy(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         if !input.is_empty() {
@@ -304,6 +310,28 @@ fn quotas(input: &mut Bytes<'_>) -> Result<QuotaEntry> {
         changes.push(QuotaChange { kind, old: input.u64()?, new: input.u64()? });
     }
     Ok(QuotaEntry { at, namespace, changes, actor: Actor::new(input.text()?)? })
+}
+
+fn put_policy(out: &mut Vec<u8>, entry: &PolicyEntry) {
+    put_moment(out, entry.at);
+    out.put_u16(entry.namespace.0);
+    out.put_u64(entry.old);
+    out.put_u64(entry.revision);
+    out.put_u64(entry.bytes);
+    out.put_u128(entry.digest);
+    out.put_text(entry.actor.as_str());
+}
+
+fn policy(input: &mut Bytes<'_>) -> Result<PolicyEntry> {
+    Ok(PolicyEntry {
+        at: moment(input)?,
+        namespace: NamespaceId(input.u16()?),
+        old: input.u64()?,
+        revision: input.u64()?,
+        bytes: input.u64()?,
+        digest: input.u128()?,
+        actor: Actor::new(input.text()?)?,
+    })
 }
 
 fn limit_edit(input: &mut Bytes<'_>, definition: ReadDefinition) -> Result<LimitEdit> {

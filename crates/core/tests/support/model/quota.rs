@@ -66,7 +66,8 @@ impl Model {
                 return self.quotas.journal.get(&(namespace, day)).copied().unwrap_or(0);
             }
             QuotaKind::Templates => self.templates.iter().filter(|one| one.namespace == namespace).count(),
-            QuotaKind::Keys | QuotaKind::IdempotencyKeys | QuotaKind::PolicyBytes => 0,
+            QuotaKind::PolicyBytes => self.policies(namespace).iter().map(|policy| policy.text.len()).sum(),
+            QuotaKind::Keys | QuotaKind::IdempotencyKeys => 0,
         };
         count as u64
     }

@@ -54,6 +54,8 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/GetLease", READ),
     ("/earmark.v1.LimitsService/GetQuotas", OPERATE),
     ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
+    ("/earmark.v1.LimitsService/GetPolicy", OPERATE),
+    ("/earmark.v1.LimitsService/PutPolicy", OPERATE),
     ("/earmark.v1.LedgerService/Write", WRITE),
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
@@ -295,6 +297,8 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
         asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
         asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
+        asked!(limits.get_policy(v1::GetPolicyRequest { namespace: named() })),
+        asked!(limits.put_policy(v1::PutPolicyRequest { namespace: named(), ..Default::default() })),
         asked!(ledger.write(write)),
         asked!(ledger.batch_write(batch)),
         asked!(ledger.get_client_state(state)),
@@ -304,8 +308,13 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     ];
     // The cluster belongs to no namespace.
     let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 26] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 28] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
+}
+
+/// Quotas and policies belong to the admins of `default`, in every namespace.
+fn is_for_server_admins(path: &str) -> bool {
+    path.ends_with("Quotas") || path.ends_with("Policy")
 }
 
 /// An admin of one namespace has no rights in another, existing or not.
@@ -326,7 +335,7 @@ async fn an_admin_of_another_namespace_is_refused_by_every_method_alike() {
     for namespace in ["default", "nowhere"] {
         for (path, answer) in each(&keyed, &key, namespace).await {
             let status = answer.expect_err(path);
-            let message = match path.ends_with("Quotas") {
+            let message = match is_for_server_admins(path) {
                 true => NOT_SERVER_ADMIN.to_owned(),
                 false => format!("namespace: found {namespace}, this key belongs to namespace team"),
             };
@@ -336,7 +345,7 @@ async fn an_admin_of_another_namespace_is_refused_by_every_method_alike() {
     assert_eq!(seen().await, before);
     for (path, answer) in each(&keyed, &key, "team").await {
         let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
-        assert_eq!(code == Code::PermissionDenied, path.ends_with("Quotas"), "{path} in its own namespace");
+        assert_eq!(code == Code::PermissionDenied, is_for_server_admins(path), "{path} in its own namespace");
     }
 }
 

@@ -89,8 +89,10 @@ const BACKUP: &str = "/v1/admin/cluster/backup";
 const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
+const POLICY: &str = "/v1/admin/policy";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 16] = [
+const WITH_BODY: [(&str, &str); 17] = [
+    ("PUT", POLICY),
     ("POST", PAUSE),
     ("PUT", TEMPLATES),
     ("PUT", QUOTAS),
@@ -211,6 +213,12 @@ async fn templates(drift: &mut Drift, server: &TestServer) {
     let template = |key: &str| json!({"key": key, "kind": "rolling", "capacity": 2, "window_seconds": 60});
     drift.ask(server, "PUT", TEMPLATES, "", &template("t:{user}")).await;
     drift.ask(server, "GET", TEMPLATES, "", &Value::Null).await;
+    for policy in [json!({"policy": ""}), json!({"policy": "", "expected_revision": 7})] {
+        drift.ask(server, "GET", POLICY, "", &Value::Null).await;
+        drift.ask(server, "PUT", POLICY, "", &policy).await;
+    }
+    let answer = server.ask("GET", "/v1/admin/policy?name=eu", "").await;
+    drift.check("GET", POLICY, &answer);
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"templates": 1})).await;
     drift.ask(server, "PUT", TEMPLATES, "", &template("u:{user}")).await;
     for revision in ["&expected_revision=999", "", ""] {
@@ -348,6 +356,7 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
         drift.ask(&server, "POST", PAUSE, "a", &json!({"for_ms": 1_000})).await;
         drift.ask(&server, "PUT", QUOTAS, "team", &json!({"limits": 1})).await;
+        drift.ask(&server, "PUT", POLICY, "", &json!({"policy": ""})).await;
         let template = json!({"key": "a:{b}", "kind": "rolling", "capacity": 2, "window_seconds": 60});
         drift.ask(&server, "PUT", TEMPLATES, "", &template).await;
         drift.ask(&server, "GET", TEMPLATES, "", &none).await;
@@ -371,6 +380,7 @@ async fn failing(drift: &mut Drift) {
             ("DELETE", KEY, "k"),
             ("GET", CHANGES, ""),
             ("GET", QUOTAS, "default"),
+            ("GET", POLICY, ""),
         ] {
             drift.ask(&server, method, path, name, &none).await;
         }

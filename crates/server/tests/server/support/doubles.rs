@@ -8,12 +8,13 @@ use earmark_admission::{
     ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
     DeleteTemplateRequest, EntryPage, ExtendAnswer, ExtendRequest, InvitationId, InvitationInfo, KeyError, Keys,
     LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
-    PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats,
-    UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
+    PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest,
+    Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
-    QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    PolicyRevision, Principal, PutPolicy, QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo, UnixMs, Usage,
+    VaultName,
 };
 use tokio::sync::Semaphore;
 
@@ -134,6 +135,18 @@ impl Backend for Broken {
 
     fn set_quotas(&self, _: Principal, _: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
         self.fail()
+    }
+
+    fn policy(&self, _: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
+        self.fail()
+    }
+
+    fn put_policy(&self, _: Principal, _: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
+        self.fail()
+    }
+
+    fn applied_policy(&self, _: &NamespaceName, _: Option<u64>) -> Option<PolicyRevision> {
+        None
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
@@ -344,6 +357,18 @@ impl Backend for Gate {
 
     fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
         self.book.set_quotas(by, command)
+    }
+
+    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
+        self.book.policy(namespace)
+    }
+
+    fn put_policy(&self, by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
+        self.book.put_policy(by, command)
+    }
+
+    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
+        self.book.applied_policy(namespace, revision)
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

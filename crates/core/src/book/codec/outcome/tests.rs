@@ -14,6 +14,7 @@ use crate::credits::AccountId;
 use crate::id::{Actor, LimitKey};
 use crate::keys::KeyNumber;
 use crate::limits::{DefinitionError, HoldField, NameField, Setting, SettingChange};
+use crate::policies::PolicyOutcome;
 use crate::quota::{QuotaKind, QuotasOutcome};
 use crate::time::{Moment, UnixMs};
 
@@ -109,6 +110,17 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Configure(_) => of_each(configures(n), Outcome::Configure),
         Outcome::Template(_) => of_each(templates(n), Outcome::Template),
         Outcome::Extend(_) => of_each(extends(n), Outcome::Extend),
+        Outcome::Policy(_) => of_each(policies(n), Outcome::Policy),
+    ]
+}
+
+fn policies(n: &mut Numbers) -> Vec<PolicyOutcome> {
+    every![n:
+        PolicyOutcome::TooLarge => [PolicyOutcome::TooLarge],
+        PolicyOutcome::RevisionDiffers { .. } => [PolicyOutcome::RevisionDiffers { revision: n.u64() }],
+        PolicyOutcome::QuotaExceeded(_) => [PolicyOutcome::QuotaExceeded(QuotaKind::PolicyBytes)],
+        PolicyOutcome::TooManyNamespaces => [PolicyOutcome::TooManyNamespaces],
+        PolicyOutcome::Changed { .. } => [PolicyOutcome::Changed { revision: n.u64() }],
     ]
 }
 
