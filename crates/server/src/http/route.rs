@@ -1,5 +1,10 @@
 //! The table of routes. It drives both the router and `/openapi.json`.
 
+mod documented;
+
+pub(super) use documented::Documented;
+use documented::*;
+
 use std::future::{Future, ready};
 use std::pin::Pin;
 
@@ -84,66 +89,6 @@ impl Route {
         self.path.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
     }
 }
-
-/// A described response.
-pub(super) struct Documented {
-    pub(super) status: u16,
-    pub(super) about: &'static str,
-    /// Names of schemas, one of which matches; empty for plain text.
-    pub(super) schemas: &'static [&'static str],
-}
-
-const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
-    Documented { status, about, schemas: schema }
-}
-
-const PROBLEM: &[&str] = &["Problem"];
-const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
-const EXTEND_ANSWER: &[&str] = &["ExtendAnswer"];
-const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
-
-const WRITE_ANSWER: &[&str] = &["WriteRefused"];
-const WRITE_ANSWERS: &[Documented] = &[
-    answer(200, &["WriteCommitted"], "Committed, now or by an earlier copy of the same write."),
-    answer(400, &["Problem", "WriteRefused"], "Malformed, or an operation of another scope."),
-    answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little credit."),
-    answer(404, WRITE_ANSWER, "`ACCOUNT_NOT_FOUND` or `VAULT_NOT_FOUND`."),
-    answer(409, WRITE_ANSWER, "A sequence, a condition or the state of an account prevents the write."),
-    answer(
-        503,
-        &["WriteRefused", "Problem"],
-        "`UNAVAILABLE`: the outcome is unknown. Retry the same write. `overloaded`: nothing happened.",
-    ),
-];
-const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or query is malformed.");
-const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
-
-const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
-const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
-const QUOTA: Documented = answer(409, PROBLEM, "`quota_exceeded:<quota>`: the namespace has used up a quota.");
-const NO_PAUSE: Documented = answer(
-    409,
-    PROBLEM,
-    "`conflict`: as many limits are paused as may be. `quota_exceeded:<quota>`: the namespace has used up a quota.",
-);
-const TEMPLATE_DIFFERS: Documented = answer(
-    409,
-    PROBLEM,
-    "`conflict`: it does not have the `expected_revision`. `quota_exceeded:<quota>`: the namespace has used up a quota.",
-);
-const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
-const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
-const NO_POLICY: Documented = answer(404, PROBLEM, "The namespace has no policy.");
-const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
-const MEMBERS_STAY: Documented =
-    answer(409, PROBLEM, "`conflict`: the members were not changed; the message says why.");
-const MEMBERS_LATER: Documented =
-    answer(503, PROBLEM, "`unavailable`: not possible now, or not finished yet. Retry the same request.");
-
-const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
-
-const FAILED: Documented = answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
-const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");
 
 /// The route index of requests without a route.
 pub(crate) const UNMATCHED: usize = ROUTES.len();
