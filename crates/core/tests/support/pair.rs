@@ -187,6 +187,10 @@ impl Pair {
     /// Compares the totals by counters, accounts and journal, and the client sequences.
     fn compare_totals(&self) -> Result<(), String> {
         let (book, model) = (&self.book, &self.model);
+        // Debug builds compare the counters of limits with a read of all of them.
+        for later_ms in [0, 60_000] {
+            _ = book.totals(book.time().plus_ms(later_ms));
+        }
         for (id, vault) in (0..).map(VaultId).zip(&model.vaults) {
             same("vault", &book.vault(vault.namespace, &vault.name), &Some(id))?;
             let totals = book.audit(id);
@@ -253,6 +257,8 @@ impl Pair {
             same("templates", &book.templates(namespace), &model.templates(namespace))?;
             let limits = book.limits(at, namespace);
             same("limits", &limits, &model.limits(at, namespace))?;
+            let defined = limits.iter().filter(|info| info.template.is_none()).cloned().collect();
+            same("defined limits", &book.defined_limits(at, namespace), &defined)?;
             for info in limits {
                 let key = &info.definition.key;
                 same("resolve", &book.resolve(namespace, key), &model.resolve(namespace, key))?;
