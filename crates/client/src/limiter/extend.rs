@@ -100,17 +100,29 @@ pub(super) struct Extensions {
     numbers: tokio::sync::Mutex<Numbers>,
     /// The certain usage of each limit, which the next extension reports.
     used: Mutex<Vec<(LimitKey, u64)>>,
+    /// The amounts of applied extensions that the guard has not added to its job yet.
+    taken: Mutex<Vec<(LimitKey, u64)>>,
+}
+
+/// Who asks for an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedBy {
+    Guard,
+    KeepAlive,
 }
 
 #[derive(Default)]
 struct Numbers {
     last: u32,
     unanswered: Option<ExtendItem>,
+    /// The answer to an extension of the guard that a renewal repeated. It is the guard's if it asks again.
+    answered: Option<(Extension, Result<Extended, ExtendError>)>,
 }
 
 impl Extensions {
     pub(super) fn new(lease: LeaseId) -> Extensions {
-        Extensions { lease, numbers: tokio::sync::Mutex::default(), used: Mutex::default() }
+        let (used, taken) = (Mutex::default(), Mutex::default());
+        Extensions { lease, numbers: tokio::sync::Mutex::default(), used, taken }
     }
 
     /// Records certain usage. The largest amount of a limit counts.
@@ -120,6 +132,11 @@ impl Extensions {
             Some((_, known)) => *known = amount.max(*known),
             None => used.push((key, amount)),
         }
+    }
+
+    /// The amounts that were taken since the last call.
+    pub(super) fn take_taken(&self) -> Vec<(LimitKey, u64)> {
+        std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The limits of an extension whose outcome is unknown: the lease may have them.
@@ -134,16 +151,24 @@ impl Extensions {
         &self,
         shared: &Arc<Shared>,
         asked: &Extension,
+        by: AskedBy,
         deadline: Deadline,
     ) -> Result<Extended, ExtendError> {
         let passed = || ExtendError::Failed(Failure::DeadlinePassed { last: None });
         let mut numbers = deadline.bound(self.numbers.lock()).await.ok_or_else(passed)?;
-        if let Some(earlier) = numbers.unanswered.clone() {
-            let is_same = earlier.add == asked.add && earlier.renew == asked.renew;
-            let answer = self.send(shared, &mut numbers, earlier, deadline).await;
+        if by == AskedBy::Guard
+            && let Some((earlier, answer)) = numbers.answered.take()
+            && earlier == *asked
+        {
+            return answer;
+        }
+        if let Some(item) = numbers.unanswered.clone() {
+            let earlier = Extension { add: item.add.clone(), renew: item.renew };
+            let answer = self.send(shared, &mut numbers, item, deadline).await;
             match answer {
                 Err(ExtendError::LeaseExpired | ExtendError::Failed(_)) => return answer,
-                _ if is_same => return answer,
+                _ if earlier == *asked => return answer,
+                _ if by == AskedBy::KeepAlive => numbers.answered = Some((earlier, answer)),
                 _ => {}
             }
         }
@@ -187,7 +212,10 @@ impl Extensions {
             numbers.last = number;
         }
         match answer {
-            ExtendAnswer::Extended(extended) => Ok(extended),
+            ExtendAnswer::Extended(extended) => {
+                self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(item.add);
+                Ok(extended)
+            }
             ExtendAnswer::Not(answer) => Err(not_extended(answer)),
         }
     }

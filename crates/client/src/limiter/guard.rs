@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::extend::{ExtendError, Extension, Extensions};
+use super::extend::{AskedBy, ExtendError, Extension, Extensions};
 use super::keep_alive::{KeepAlive, Renewed};
 use crate::answer::{Completed, Extended};
 use crate::deadline::Deadline;
@@ -82,11 +82,17 @@ impl Guard {
     /// When the extension is denied or refused, or no answer came before the deadline. Then its outcome is unknown: call
     /// it again with the same extension, which takes nothing twice.
     pub async fn extend(&mut self, extension: &Extension, deadline: Deadline) -> Result<Extended, ExtendError> {
-        let extended = self.extensions.extend(&self.shared, extension, deadline).await?;
-        if !extension.added().is_empty() {
-            self.job = self.job.grown(extension.added());
+        let extended = self.extensions.extend(&self.shared, extension, AskedBy::Guard, deadline).await;
+        self.grow();
+        extended
+    }
+
+    /// Adds the amounts that extensions took to the job.
+    fn grow(&mut self) {
+        let taken = self.extensions.take_taken();
+        if !taken.is_empty() {
+            self.job = self.job.grown(&taken);
         }
-        Ok(extended)
     }
 
     /// Records the usage of a limit so far, in total. The next extension reports it, also one of [`Guard::keep_alive`]. It
@@ -129,6 +135,7 @@ impl Guard {
     pub async fn complete(mut self, actuals: Actuals) -> Result<Completed, Failure> {
         self.is_open = false;
         self.is_over.send_replace(true);
+        self.grow();
         let (actuals, ignored) = of_job(&self.job, &self.extensions.maybe_added(), actuals);
         let item = CompleteItem { lease: self.lease, job: self.job.clone(), actuals };
         let mut completed = self.settle(item).await?;
@@ -143,7 +150,8 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Guard::complete`].
-    pub async fn release(self) -> Result<Completed, Failure> {
+    pub async fn release(mut self) -> Result<Completed, Failure> {
+        self.grow();
         let actuals = Actuals::nothing_of(&self.job);
         self.complete(actuals).await
     }

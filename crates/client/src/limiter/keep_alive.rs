@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::extend::{ExtendError, Extension, Extensions};
+use super::extend::{AskedBy, ExtendError, Extension, Extensions};
 use crate::answer::Extended;
 use crate::deadline::Deadline;
 
@@ -93,7 +93,8 @@ impl Renewed {
             // Until the end each attempt without an answer is repeated. After it one more attempt tells what became of
             // the lease.
             let deadline = Deadline::at(ends.max(Instant::now() + self.timeout / RENEWALS_PER_TIMEOUT));
-            left = match self.extensions.extend(&self.shared, &Extension::new(), deadline).await {
+            let renewal = Extension::new();
+            left = match self.extensions.extend(&self.shared, &renewal, AskedBy::KeepAlive, deadline).await {
                 Ok(extended) => self.left(&extended),
                 Err(ExtendError::NotNow(denial)) if Instant::now() < ends => denial.retry_after,
                 Err(error) => return error,
