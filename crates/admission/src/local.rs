@@ -17,6 +17,7 @@ use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::clock::{Clock, SystemClock};
+use crate::expired::count_expired;
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError, NamespacedLimits};
 use crate::submitter::{BatchTarget, Direction, Submitter};
@@ -302,6 +303,7 @@ impl BatchTarget for BookTarget {
             self.execute(&mut state.book, moment, &mut batch);
             self.limits_version.store(state.book.limits_version(), Ordering::Release);
             let records = state.book.drain_journal();
+            count_expired(&records);
             state.history.extend(records);
         }
         batch.into_iter().for_each(Submission::send);
@@ -312,6 +314,7 @@ impl BatchTarget for BookTarget {
         let mut state = lock(&self.state);
         state.book.apply(now, Command::Tick);
         let records = state.book.drain_journal();
+        count_expired(&records);
         state.history.extend(records);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use earmark_admission::count_expired;
 use earmark_core::{Book, Config, Frozen};
 use openraft::storage::RaftStateMachine;
 use openraft::{
@@ -262,6 +263,7 @@ impl BookStateMachine {
         self.applied_state.limits_version.store(state.book.limits_version(), Ordering::Release);
         let records = state.book.drain_journal();
         if !records.is_empty() {
+            count_expired(&records);
             self.applied_state.journal.append(index, &records).map_err(|fault| fault.to_string())?;
             state.journal = self.applied_state.journal.position();
         }

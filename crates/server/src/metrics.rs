@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use earmark_admission::{ClusterStatus, CompleteAnswer, Stats};
+use earmark_admission::{ClusterStatus, CompleteAnswer, EXPIRED_HOLDS, Stats, register_expired};
 use earmark_core::{LimitKey, NamespaceName};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -437,6 +437,8 @@ fn recorder() -> PrometheusRecorder {
     builder.unwrap_or_default().build_recorder()
 }
 
+const ABOUT_EXPIRED_HOLDS: &str = "Credit holds of the Book that ran out without a complete: returned in full, paid \
+     the used part that extensions reported, or charged in full.";
 const STUCK_SAGAS: &str = "Credit sagas in a database that cannot be read or finished; the log names them.";
 
 static FACADE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -452,10 +454,13 @@ fn facade() -> Option<&'static PrometheusHandle> {
     let install = || {
         let recorder = recorder();
         recorder.describe_histogram("earmark_batch_size".into(), None, "Events per batch.".into());
+        recorder.describe_counter(EXPIRED_HOLDS.into(), None, ABOUT_EXPIRED_HOLDS.into());
         recorder.describe_gauge("earmark_credit_stuck_sagas".into(), None, STUCK_SAGAS.into());
         node::describe(&recorder);
         let handle = recorder.handle();
-        metrics::set_global_recorder(recorder).ok().map(|()| handle)
+        metrics::set_global_recorder(recorder).ok()?;
+        register_expired();
+        Some(handle)
     };
     FACADE.get_or_init(install).as_ref()
 }
