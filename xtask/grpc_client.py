@@ -151,6 +151,32 @@ def check_credit(channel, account, limit_pb2, limits_pb2, limits_pb2_grpc, ledge
     same((settle.settle.paid, settle.changes[0].held), ("3", "-5"), "the entry of a settlement")
 
 
+def check_extensions(limits, limits_pb2, held, key):
+    """Check extensions of a lease that holds 8 of 10: repeated, denied, refused, out of order, malformed."""
+
+    def extend(number, **fields):
+        request = limits_pb2.ExtendRequest(lease_id=held, extension=number, **fields)
+        return limits.Extend(request, timeout=SECONDS_MAX)
+
+    used = [limits_pb2.Actual(key=key, actual_amount=1)]
+    for _ in range(2):
+        same((extend(1, used=used).allowed, extend(1, used=used).error), (True, ""), "the first extension")
+    full = extend(2, add=[limits_pb2.Requirement(key=key, amount=3)])
+    same((full.allowed, full.error, list(full.limited_by)), (False, "", [key]), "an extension that does not fit")
+    unknown = extend(3, add=[limits_pb2.Requirement(key=f"{key}:other", amount=1)])
+    same((unknown.allowed, unknown.error), (False, f"unknown_limit_key:{key}:other"), "an extension by nothing")
+    same(extend(9).error, "invalid_request", "a number that leaves a gap")
+    refused(lambda: extend(0), grpc.StatusCode.INVALID_ARGUMENT, "extension: found 0, allowed are integers from 1")
+    known = limits.GetLease(limits_pb2.GetLeaseRequest(lease_id=held), timeout=SECONDS_MAX).lease
+    same((known.extensions, [part.actual_amount for part in known.used]), (2, [1]), "an extended lease")
+    requests = [
+        limits_pb2.ExtendRequest(lease_id=held, extension=3, renew=False),
+        limits_pb2.ExtendRequest(lease_id=lease(), extension=1),
+    ]
+    results = limits.ExtendBatch(limits_pb2.ExtendBatchRequest(requests=requests), timeout=SECONDS_MAX).results
+    same([result.error for result in results], ["", "lease_expired"], "a batch of extensions")
+
+
 def check_limits(channel, limit_pb2, limits_pb2, limits_pb2_grpc):
     """Check put, reserve, denial, complete, usage and delete."""
     limits = limits_pb2_grpc.LimitsServiceStub(channel)
@@ -172,6 +198,7 @@ def check_limits(channel, limit_pb2, limits_pb2, limits_pb2_grpc):
     same((denied.allowed, denied.error, list(denied.limited_by)), (False, "", [key]), "a reserve that does not fit")
     unknown = reserve(lease(), f"{key}:other", 1)
     same((unknown.allowed, unknown.error), (False, f"unknown_limit_key:{key}:other"), "a reserve of nothing")
+    check_extensions(limits, limits_pb2, held, key)
     actual = limits_pb2.Actual(key=key, actual_amount=2)
     complete = limits_pb2.CompleteRequest(lease_id=held, actuals=[actual])
     done = limits.Complete(complete, timeout=SECONDS_MAX)

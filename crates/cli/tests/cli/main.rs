@@ -18,6 +18,7 @@ mod refusals;
 mod secrets;
 mod sessions;
 mod signals;
+mod streams;
 mod support;
 mod templates;
 #[cfg(feature = "tigerbeetle")]

@@ -21,7 +21,7 @@ fn blocks<'a>(readme: &'a str, marker: &str) -> Vec<&'a str> {
 fn without_times(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
-    for field in ["\"retry_after_ms\":", "\"reserved_at_unix_ms\":"] {
+    for field in ["\"retry_after_ms\":", "\"reserved_at_unix_ms\":", "\"ends_at_unix_ms\":"] {
         if let Some((before, after)) = rest.split_once(field) {
             kept += &format!("{before}{field}");
             let number = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -99,8 +99,8 @@ fn the_walks_of_the_readme_print_what_they_show() {
     }
     let readme = readme();
     let blocks = blocks(&readme, START);
-    assert_eq!(blocks.len(), 2, "README.md has a walk of limits and a walk of credit");
-    // The second block uses variables of the first.
+    assert_eq!(blocks.len(), 3, "README.md has walks of limits, of credit and of a stream");
+    // The other blocks use variables of the first.
     let walk = blocks.concat();
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);

@@ -6,6 +6,7 @@
 mod acquire;
 mod batches;
 mod examples;
+mod extend;
 mod failover;
 mod fixture;
 mod hints;

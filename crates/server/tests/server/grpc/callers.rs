@@ -232,15 +232,8 @@ async fn over_stream(
     }
 }
 
-/// Calls every method of our package for a namespace.
-async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
-    let named = || Some(namespace.to_owned());
-    let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
-    let reserve = v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
-    let streamed = v1::leases_request::Request::Reserve(reserve.clone());
-    let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
-    let complete = v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
-    let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
+/// The same write of a namespace alone and as a batch.
+fn writes(namespace: &str) -> (v1::WriteRequest, v1::BatchWriteRequest) {
     let write =
         v1::WriteRequest { namespace: namespace.into(), ..calls::write(None, 1, vec![calls::open_vault("eu")]) };
     let batch = v1::BatchWriteRequest {
@@ -250,6 +243,19 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         sequence: 1,
         writes: vec![v1::WritePart { operations: write.operations.clone() }],
     };
+    (write, batch)
+}
+
+/// Calls every method of our package for a namespace.
+async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
+    let named = || Some(namespace.to_owned());
+    let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
+    let reserve = v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
+    let streamed = v1::leases_request::Request::Reserve(reserve.clone());
+    let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
+    let complete = v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
+    let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
+    let (write, batch) = writes(namespace);
     let mut limits = calls::limits(&keyed.server).await;
     let mut ledger = calls::ledger(&keyed.server).await;
     macro_rules! asked {
