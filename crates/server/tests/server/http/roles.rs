@@ -21,7 +21,7 @@ const READ: [bool; 6] = [false, true, false, true, true, true];
 const MANAGE: [bool; 6] = [false, false, false, false, true, true];
 const OPERATE: [bool; 6] = [false, false, false, false, false, true];
 
-const MATRIX: [Row; 40] = [
+const MATRIX: [Row; 42] = [
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/extend", CALL),
     ("post", "/v1/complete", CALL),
@@ -57,6 +57,8 @@ const MATRIX: [Row; 40] = [
     ("delete", "/v1/admin/keys/{key_id}", MANAGE),
     ("get", "/v1/admin/quotas/{namespace}", OPERATE),
     ("put", "/v1/admin/quotas/{namespace}", OPERATE),
+    ("get", "/v1/admin/policy", OPERATE),
+    ("put", "/v1/admin/policy", OPERATE),
     ("get", "/v1/audit", MANAGE),
     ("get", "/metrics", READ),
     ("get", "/healthz", ALL),
