@@ -57,7 +57,7 @@ async fn a_mistake_is_named_with_its_field_and_line_and_changes_nothing() {
             "policy: line 3: rules[0].when: at 1:5: Syntax error",
         ),
         ("rules = ", "policy: line 1: not valid TOML"),
-        (&long, "policy: found 262145 bytes, allowed are at most 262144"),
+        (&long, "policy: line 1: found 262145 bytes, allowed are 262144"),
     ] {
         let (status, answer) = put(&keyed, root, "team", json!({"policy": policy})).await;
         let message = answer["message"].as_str().unwrap();
