@@ -97,38 +97,59 @@ impl<H: BookHost> BookCredits<H> {
         Credits::holds(self, namespace.clone(), lease, Vec::new()).await
     }
 
+    /// Performs one step of an extension.
+    async fn step(
+        &self,
+        actor: Option<Actor>,
+        request: ExtendRequest,
+        step: ExtendStep,
+    ) -> Result<ExtendAnswer, BackendError> {
+        let answers = self.0.extend_step(right_of(actor), vec![(request, step)]).await;
+        answers.into_iter().next().ok_or_else(unanswered)?
+    }
+
     async fn grow_one(&self, actor: Option<Actor>, request: GrowRequest) -> Result<GrowAnswer, BackendError> {
         let GrowRequest { namespace, lease, number, holds } = request;
         if !holds.is_empty() {
             let request = step_request(namespace.clone(), lease, number, &holds);
-            let answer = self.0.extend_step(right_of(actor), vec![(request, ExtendStep::Grow)]).await;
-            match answer.into_iter().next().ok_or_else(unanswered)?? {
+            match self.step(actor, request, ExtendStep::Grow).await? {
                 ExtendAnswer::Refused(Refusal::LeaseExpired) => {}
                 answer => return grown(answer),
             }
         }
         Ok(match self.hold_state(&namespace, lease).await? {
-            HoldState::Held => GrowAnswer::Held,
+            HoldState::Held if holds.is_empty() => GrowAnswer::Held,
             HoldState::Unknown if holds.is_empty() => GrowAnswer::Held,
-            HoldState::Unknown => GrowAnswer::NoLease,
-            HoldState::Refused { .. } | HoldState::Ended => GrowAnswer::Ended,
+            HoldState::Unknown => {
+                let message = "add: this server cannot add the first credit limit to a lease; reserve one with it";
+                GrowAnswer::Blocked(Refusal::InvalidRequest { message: message.into() })
+            }
+            HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => GrowAnswer::Ended,
         })
     }
 
     async fn renew_one(&self, actor: Option<Actor>, request: RenewRequest) -> Result<RenewAnswer, BackendError> {
         let RenewRequest { namespace, lease, number, holds, used, renew, .. } = request;
         let grow = step_request(namespace.clone(), lease, number, &holds);
-        let last = ExtendRequest { used: used.clone(), renew, ..grow.clone() };
-        let mut steps = vec![(last, ExtendStep::Renew)];
-        if !holds.is_empty() {
-            // A copy of the request may have returned the growth.
-            steps.insert(0, (grow, ExtendStep::Grow));
+        // The limits have accepted this body. Growth of another body under this number was abandoned and is returned;
+        // growth of this one that a copy of the request returned is held again.
+        let mut answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
+        if let ExtendAnswer::Refused(Refusal::InvalidRequest { .. }) = answer {
+            self.step(actor.clone(), grow.clone(), ExtendStep::ReturnFree).await?;
+            answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
         }
-        let mut answers = self.0.extend_step(right_of(actor), steps).await;
-        let renewed = answers.pop().ok_or_else(unanswered)??;
-        if let Some(Ok(ExtendAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }))) = answers.pop() {
-            return Ok(RenewAnswer::Refused { key, why });
+        match answer {
+            ExtendAnswer::Extended { .. } | ExtendAnswer::Refused(Refusal::LeaseExpired) => {}
+            ExtendAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }) => {
+                return Ok(RenewAnswer::Refused { key, why });
+            }
+            other => {
+                let message = format!("the growth of extension {number} was returned, and not held again: {other:?}");
+                return Err(BackendError::Failed(message));
+            }
         }
+        let last = ExtendRequest { used: used.clone(), renew, ..grow };
+        let renewed = self.step(actor, last, ExtendStep::Renew).await?;
         match renewed {
             ExtendAnswer::Extended { ends_at, ignored, above } => Ok(RenewAnswer::Alive { ends_at, ignored, above }),
             ExtendAnswer::Refused(Refusal::LeaseExpired) => match self.hold_state(&namespace, lease).await? {
@@ -157,10 +178,15 @@ fn grown(answer: ExtendAnswer) -> Result<GrowAnswer, BackendError> {
             Ok(GrowAnswer::Refused { key, why: CreditShortage::UnknownAccount })
         }
         ExtendAnswer::Refused(Refusal::InvalidRequest { .. }) => Ok(GrowAnswer::Differs),
-        ExtendAnswer::Refused(Refusal::QuotaExceeded { .. }) => {
-            Err(BackendError::Overloaded("the namespace has used up its quota of journal bytes"))
+        ExtendAnswer::Refused(
+            refusal @ (Refusal::QuotaExceeded { .. }
+            | Refusal::UnknownLimitKey(_)
+            | Refusal::LimitPaused { .. }
+            | Refusal::LimitDecreasing { .. }),
+        ) => Ok(GrowAnswer::Blocked(refusal)),
+        other @ (ExtendAnswer::Denied { .. } | ExtendAnswer::Refused(Refusal::LeaseExpired)) => {
+            Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}")))
         }
-        other => Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}"))),
     }
 }
 

@@ -10,6 +10,7 @@ mod credit;
 mod credit_driver;
 mod driver;
 mod extend;
+mod extend_credit;
 mod history;
 mod keys;
 mod pauses;
@@ -23,6 +24,7 @@ pub use capacity::*;
 pub use complete::*;
 pub use credit::*;
 pub use extend::*;
+pub use extend_credit::*;
 pub use history::*;
 pub use keys::*;
 pub use pauses::*;
@@ -200,6 +202,8 @@ macro_rules! conformance_of_credit {
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
             what_a_lease_holds_and_pays_names_who_had_it_done,
+            an_extension_holds_credit_with_its_limits_or_not_at_all,
+            a_renewed_hold_runs_out_and_keeps_what_was_used,
             a_key_is_accepted_until_it_is_revoked,
             nothing_is_changed_by_a_revoked_key,
             a_client_id_belongs_to_its_first_writer,

@@ -7,7 +7,7 @@ use earmark_core::{
     LimitKey, NamespaceName, Principal, UnixMs, Usage, VaultName, WriteError,
 };
 
-use crate::backend::{AccountPath, Amount, Answer, BackendError};
+use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
@@ -215,8 +215,8 @@ pub enum GrowAnswer {
     Ended,
     /// This number was grown with other holds.
     Differs,
-    /// The lease has no holds, and this store cannot give it its first ones by an extension.
-    NoLease,
+    /// The store refuses the holds by name. Nothing more is held, and the number stays free.
+    Blocked(Refusal),
 }
 
 /// Returns the growth of one extension.

@@ -195,7 +195,8 @@ impl Inner {
         };
         let limits = || checked.used.iter().filter(|used| !is_credit(used));
         let ignored = limits().filter(|used| held_of(used).is_none()).map(|used| used.key.clone()).collect();
-        let is_above = |used: &&Amount| held_of(used).is_some_and(|held| used.amount > held.total());
+        let is_usage = |held: &&Held| held.holding != Holding::Concurrency;
+        let is_above = |used: &&Amount| held_of(used).filter(is_usage).is_some_and(|held| used.amount > held.total());
         let above = limits().filter(is_above).map(|used| used.key.clone()).collect();
         let answer = ExtendAnswer::Extended { ends_at: record.ends_at(), ignored, above };
         LimitsExtended { answer, may_have_credit: record.newest.has_credit }

@@ -93,8 +93,11 @@ impl LeaseRecord {
         keys
     }
 
-    /// Whether any reservation has expired.
+    /// Whether any reservation has expired. An extended lease has expired once it cannot be extended any more.
     pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
+        if self.newest.number > 0 {
+            return !self.is_alive(now_ns);
+        }
         self.held.iter().any(|held| held.ends_at_ns <= now_ns)
     }
 

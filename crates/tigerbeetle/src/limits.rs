@@ -90,14 +90,19 @@ impl Inner {
         };
         Ok(Some(LeaseView {
             reserved_at: is_allowed.then(|| record.reserved_at()),
-            requirements: held().filter_map(|held| amount(held, held.total())).collect(),
+            requirements: by_key(held().filter_map(|held| amount(held, held.total())).collect()),
             state,
             job: self.leases.job(name.id),
             extensions: record.newest.number,
-            used: held().filter_map(|held| amount(held, held.used)).collect(),
+            used: by_key(held().filter_map(|held| amount(held, held.used)).collect()),
             ends_at: record.ends_at().filter(|_| state == LeaseState::Live),
         }))
     }
+}
+
+fn by_key(mut amounts: Vec<Amount>) -> Vec<Amount> {
+    amounts.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    amounts
 }
 
 fn name_of(namespace: &NamespaceName, info: &LimitInfo) -> LimitName {

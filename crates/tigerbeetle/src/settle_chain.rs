@@ -115,8 +115,7 @@ impl Settling {
         let ignored = actuals.iter().zip(&accounts).filter(|(_, account)| !is_held(account));
         let ignored = ignored.map(|(actual, _)| actual.key.clone()).collect();
         let is_below = |(actual, account): &(&Amount, &u128)| {
-            let is_usage = |held: &Held| held.holding != Holding::Concurrency && held.used > actual.amount;
-            parts.iter().any(|part| part.held.account == **account && is_usage(&part.held))
+            parts.iter().any(|part| part.held.account == **account && part.held.used > actual.amount)
         };
         let below_used = actuals.iter().zip(&accounts).filter(is_below).map(|(actual, _)| actual.key.clone()).collect();
         let newest = record.newest.number;

@@ -60,4 +60,6 @@ earmark_admission::conformance!(on_a_server:
     copies_of_a_reserve_at_once_hold_once,
     a_missing_account_is_named_before_a_full_limit,
     a_client_id_belongs_to_its_first_writer,
+    an_extension_holds_credit_with_its_limits_or_not_at_all,
+    a_renewed_hold_runs_out_and_keeps_what_was_used,
 );

@@ -11,7 +11,7 @@ use earmark_core::{
 
 use super::reserve::{CreditNeed, account_not_found, shortage};
 use super::{Parts, all};
-use crate::backend::{Amount, Answer, BackendError, Refusal};
+use crate::backend::{Amount, Answer, BackendError, LeaseView, Refusal};
 use crate::book_host::BookHost;
 use crate::credits::{GrowAnswer, GrowRequest, HoldPart, RenewAnswer, RenewRequest, ShrinkRequest, Timeouts};
 use crate::extend::{ExtendAnswer, ExtendRequest};
@@ -113,10 +113,12 @@ impl<H: BookHost> Parts<H> {
             }
         } else {
             // A lease that was never allowed must not get a hold, not even for a moment.
-            reserved_at = self.live_since(&namespace, request).await?;
-            if reserved_at.is_none() {
-                return Ok(Growth::Expired);
+            let Some(view) = self.allowed_lease(&namespace, request).await? else { return Ok(Growth::Expired) };
+            let expected = view.extensions.saturating_add(1);
+            if number != view.extensions && number != expected {
+                return Ok(blocked(format!("extension: found {number}, expected {expected}")));
             }
+            reserved_at = view.reserved_at;
         }
         let grow = GrowRequest { namespace, lease, number, holds: holds.clone() };
         let grown = self.credits.grow(actor, vec![grow]).await.into_iter().next().ok_or_else(unanswered)??;
@@ -128,22 +130,20 @@ impl<H: BookHost> Parts<H> {
             GrowAnswer::Refused { key, why } => Growth::nothing(CreditStep::Short { key, why }),
             GrowAnswer::Ended => Growth::Expired,
             GrowAnswer::Differs => blocked(format!("extension: {number} was used with another body")),
-            GrowAnswer::NoLease => {
-                blocked("add: this server cannot add the first credit limit to a lease; reserve one with it".into())
-            }
+            GrowAnswer::Blocked(refusal) => Growth::nothing(CreditStep::Blocked(refusal)),
         })
     }
 
-    /// When a lease was reserved; `None` if it was never allowed or has been completed.
-    async fn live_since(
+    /// A lease that was allowed; `None` if it was never allowed or has been completed.
+    async fn allowed_lease(
         &self,
         namespace: &NamespaceName,
         request: &ExtendRequest,
-    ) -> Result<Option<UnixMs>, BackendError> {
+    ) -> Result<Option<LeaseView>, BackendError> {
         let view = self.limits.lease(namespace.clone(), request.lease).await?;
         // The limits judge whether a lease with reservations that ran out is alive.
         let view = view.filter(|view| matches!(view.state, LeaseState::Live | LeaseState::Expired));
-        Ok(view.and_then(|view| view.reserved_at))
+        Ok(view.filter(|view| view.reserved_at.is_some()))
     }
 
     /// The first added limit, by key, that is unknown or paused as this process knows. Growth for it would be returned
@@ -173,7 +173,7 @@ impl<H: BookHost> Parts<H> {
         let (namespace, lease, number) = (request.namespace.clone(), request.lease, request.number);
         let reserved_at = match reserved_at {
             Some(reserved_at) => reserved_at,
-            None => match self.live_since(&namespace, request).await? {
+            None => match self.allowed_lease(&namespace, request).await?.and_then(|view| view.reserved_at) {
                 Some(reserved_at) => reserved_at,
                 None => return Ok(ExtendAnswer::expired()),
             },

@@ -1,6 +1,6 @@
 //! The steps of an extension whose limits another system enforces.
 
-use earmark_core::{ExtendOutcome, ExtendStep, ExternalParts, JournalRecord, Overage};
+use earmark_core::{CreditShortage, ExtendOutcome, ExtendStep, ExternalParts, JournalRecord, Overage};
 
 use crate::support::bank::{Bank, credit, issue, open};
 use crate::support::snapshot::{restored, snapshot};
@@ -123,4 +123,37 @@ fn credit_that_another_store_holds_is_registered_and_not_held() {
     let info = bank.test.info(lease).unwrap();
     let amounts: Vec<u64> = info.requirements.iter().map(|(_, amount)| *amount).collect();
     assert_eq!((amounts, info.used), (vec![50, 900, 1], vec![(bank.test.id("usd"), 60)]));
+}
+
+/// The credit store refuses an extension: the Book answers what comes first, or remembers the refusal.
+#[test]
+fn an_extension_without_credit_elsewhere_is_judged_and_denied() {
+    let mut bank = bank();
+    bank.test.set_external(ExternalParts { limits: false, credit: true });
+    bank.test.put_active(concurrency("calls", 2, 10));
+    let lease = bank.test.take(&[("usd", 40), ("calls", 1)]);
+    let more = add(&[("usd", 10), ("calls", 1)]);
+    // A judgement changes nothing, and the number stays free.
+    bank.test.extended(lease, 1, step(ExtendStep::Judge, more));
+    let gap = ExtendOutcome::NumberDiffers { expected: 1 };
+    assert_eq!(bank.test.extend(lease, 2, step(ExtendStep::Judge, more)), gap);
+    assert_eq!(bank.test.extend(lease, 2, step(ExtendStep::Deny, more)), gap);
+    let steps = [
+        (ExtendStep::Deny, CreditShortage::NotEnough),
+        (ExtendStep::DenyFrozen, CreditShortage::Frozen),
+        (ExtendStep::DenyClosed, CreditShortage::Closed),
+    ];
+    for (number, (how, why)) in (1..).zip(steps) {
+        for how in [how, ExtendStep::Whole, ExtendStep::Judge] {
+            let outcome = bank.test.extend(lease, number, step(how, more));
+            let ExtendOutcome::InsufficientCredit(denial) = outcome else { panic!("{outcome:?}") };
+            assert_eq!((denial.requirement, denial.why), (0, why));
+        }
+        assert_eq!(bank.test.info(lease).unwrap().requirements.len(), 2);
+    }
+    // A limit without room comes first.
+    let outcome = bank.test.extend(lease, 4, step(ExtendStep::Deny, add(&[("usd", 10), ("calls", 2)])));
+    assert!(matches!(outcome, ExtendOutcome::Denied(_)), "{outcome:?}");
+    bank.test.extended(lease, 5, more);
+    assert_eq!(held(&mut bank), 0);
 }

@@ -38,7 +38,7 @@ async fn renew(engine: &Engine, actor: Option<Actor>, request: RenewRequest) -> 
         match engine.execute(&grow).await.map_err(backend_error)? {
             GrowAnswer::Held => {}
             GrowAnswer::Refused { key, why } => return Ok(RenewAnswer::Refused { key, why }),
-            GrowAnswer::Ended | GrowAnswer::NoLease => return Ok(RenewAnswer::Ended),
+            GrowAnswer::Ended | GrowAnswer::Blocked(_) => return Ok(RenewAnswer::Ended),
             // The limits have accepted this body, so the growth is that of a request that they refused.
             GrowAnswer::Differs => engine.execute(&shrink).await.map_err(backend_error)?,
         }

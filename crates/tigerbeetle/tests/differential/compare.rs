@@ -1,7 +1,7 @@
 //! Compares an answer of the Book with one of TigerBeetle.
 
 use earmark_admission::{CompleteAnswer, EnforcedStatus, ExtendAnswer, LeaseView, Refusal, ReserveAnswer};
-use earmark_core::{LimitStatus, UnixMs, Usage};
+use earmark_core::{LeaseState, LimitStatus, UnixMs, Usage};
 
 /// The common result, or a description of the difference.
 pub type Compared<T> = Result<T, String>;
@@ -99,8 +99,13 @@ pub fn extend(book: &ExtendAnswer, ledger: &ExtendAnswer, is_first: bool, took_m
 
 /// Messages about a lease that held nothing depend on the cache; for other leases they are equal.
 pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
-    let same =
-        if book.reconciled { book == ledger } else { book.is_invalid == ledger.is_invalid && !ledger.reconciled };
+    // The Book forgets whether a lease that ended was extended.
+    let told = |answer: &CompleteAnswer| CompleteAnswer { is_extended: false, ..answer.clone() };
+    let same = if book.reconciled {
+        told(book) == told(ledger)
+    } else {
+        book.is_invalid == ledger.is_invalid && !ledger.reconciled
+    };
     if same { Ok(()) } else { Err(differ(book, ledger)) }
 }
 
@@ -134,8 +139,10 @@ pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>, took_ms: u64)
                 (one, other) => one == other,
             };
             let is_same = book.state == ledger.state && book.requirements == ledger.requirements;
+            // The Book forgets the extensions of a lease that has ended.
+            let is_live = book.state == LeaseState::Live;
             let extensions = |view: &LeaseView| (view.extensions, view.used.clone(), view.ends_at.is_some());
-            is_near && is_same && extensions(book) == extensions(ledger)
+            is_near && is_same && (!is_live || extensions(book) == extensions(ledger))
         }
         (None, Some(_)) | (Some(_), None) => false,
     };

@@ -425,7 +425,11 @@ impl Stream {
 
     async fn retry(&mut self, is_changed: bool) -> Asking {
         let Some(place) = self.known() else { return Ok(false) };
-        let Asked { lease, mut parts, at, .. } = self.leases[place].clone();
+        let Asked { lease, mut parts, at, extended, .. } = self.leases[place].clone();
+        if extended.is_some() {
+            // Whether a denied extension changes how long a reserve is repeated is not settled.
+            return Ok(false);
+        }
         self.random.shuffle(&mut parts);
         if is_changed {
             // Only the process that denied a lease knows its requirements.

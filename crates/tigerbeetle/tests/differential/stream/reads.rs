@@ -53,7 +53,10 @@ impl Stream {
 
     pub(super) async fn lease(&mut self) -> Asking {
         let Some(place) = self.known() else { return Ok(false) };
-        let Asked { lease, at, is_unknown, .. } = self.leases[place].clone();
+        let Asked { lease, at, is_unknown, extended, .. } = self.leases[place].clone();
+        if extended.is_some() {
+            return Ok(false);
+        }
         let parts = self.leases[place].all();
         // Only the process that denied a lease knows its state. Only one that used a derived key can name its account.
         let is_derived = |part: &Amount| part.key.as_str().starts_with("derived:");
