@@ -504,7 +504,9 @@ impl State {
             PartKind::Credit if self.external.parts.credit => PartKind::CreditExternal,
             kind => kind,
         };
-        limit.add(&mut self.nodes, ends_at, Sums::unsettled(part.amount));
+        if !limit.is_credit() {
+            limit.add(&mut self.nodes, ends_at, Sums::unsettled(part.amount));
+        }
         let reservation = Reservation::new(part.limit, kind, hold_seconds, part.amount);
         (reservation, ExtendedPart { ends_at, ..ExtendedPart::default() })
     }
