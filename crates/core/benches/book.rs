@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use earmark_core::{Outcome, ReserveOutcome};
-use workload::{ENDLESS, TOKENS, Workload};
+use workload::{Call, ENDLESS, TOKENS, Workload};
 
 /// Calls measured on one Book before a new one is created, to bound memory.
 const ROUND: u64 = 500_000;
@@ -73,6 +73,32 @@ fn benches(c: &mut Criterion) {
                 let call = workload.next_call();
                 let outcome = workload.reserve(&call);
                 assert!(matches!(outcome, Outcome::Reserve(ReserveOutcome::Denied(_))), "{outcome:?}");
+            })
+        });
+    });
+    group.bench_function("first extension of a lease, by its four limits", |b| {
+        let setup = || {
+            let mut workload = workload_with(10_000);
+            let calls: Vec<Call> = (0..ROUND).map(|_| workload.admit()).collect();
+            (workload, calls.into_iter())
+        };
+        b.iter_custom(|n| {
+            rounds(n, setup, |(workload, calls)| {
+                let call = calls.next().expect("one call for each extension");
+                workload.extend(&call, 1);
+            })
+        });
+    });
+    group.bench_function("further extension of a lease, by its four limits", |b| {
+        let setup = || {
+            let mut workload = workload_with(10_000);
+            let calls: Vec<Call> = (0..64).map(|_| workload.admit()).collect();
+            (workload, calls, 0_u64)
+        };
+        b.iter_custom(|n| {
+            rounds(n, setup, |(workload, calls, done)| {
+                workload.extend(&calls[(*done % 64) as usize], (*done / 64) as u32 + 1);
+                *done += 1;
             })
         });
     });

@@ -303,10 +303,13 @@ fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
     let amount = |amount: u64| amount.to_le_bytes();
     let nobody = LeaseId::from_parts(START, 0xffff).to_u128().to_le_bytes();
     let lease = lease.to_u128().to_le_bytes();
-    // Layout of a hold: lease, limit, paying account, asset, paid account, overage rule, release flag.
-    let hold = |lease: [u8; 16], limit: u8, account: u8, is_released: u8| {
-        [&lease[..], &[limit, 0, 0, 0, account, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, is_released]].concat()
+    // Layout of a hold: lease, limit, paying account, asset, paid account, usage, overage rule, timeout rule, release
+    // flag.
+    let using = |lease: [u8; 16], limit: u8, account: u8, used: u8, is_released: u8| {
+        let named = [limit, 0, 0, 0, account, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        [&lease[..], &named, &[used, 0, 0, 0, 0, 0, 0, 0, 1, 0, is_released]].concat()
     };
+    let hold = |lease, limit, account, is_released| using(lease, limit, account, 0, is_released);
     let found = hold(lease, 0, 1, 0);
     for (what, forged) in [
         ("an account twice", replace(&bytes, b"acme-b", b"acme-a")),
@@ -317,6 +320,7 @@ fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
         ("a hold of no lease", replace(&bytes, &found, &hold(nobody, 0, 1, 0))),
         ("a hold of no requirement", replace(&bytes, &found, &hold(lease, 9, 1, 0))),
         ("a hold of no account", replace(&bytes, &found, &hold(lease, 0, 99, 0))),
+        ("a hold with usage that nobody reported", replace(&bytes, &found, &using(lease, 0, 1, 3, 0))),
         ("a hold of no balance", replace(&bytes, &found, &hold(lease, 0, 2, 0))),
         ("a hold that lives and was released", replace(&bytes, &hold(last, 0, 1, 0), &hold(last, 0, 1, 1))),
         ("more held than can be counted", replace(&bytes, &amount(0x1234_5678), &amount(u64::MAX))),

@@ -113,6 +113,27 @@ impl Workload {
         )
     }
 
+    /// Takes as much again for a call and renews it; panics if that is denied.
+    pub fn extend(&mut self, call: &Call, number: u32) {
+        let amounts = [1, TOKENS, 1, TOKENS];
+        for ((part, limit), amount) in self.parts.iter_mut().zip(call.limits).zip(amounts) {
+            *part = Part { limit: LimitRef::Id(limit), amount };
+        }
+        let outcome = self.book.apply(
+            self.now,
+            Command::Extend(Extend {
+                namespace: NamespaceId::DEFAULT,
+                lease: call.lease,
+                number,
+                add: &self.parts,
+                used: &[],
+                renew: true,
+                step: ExtendStep::Whole,
+            }),
+        );
+        assert!(matches!(outcome, Outcome::Extend(ExtendOutcome::Extended(_))), "{outcome:?}");
+    }
+
     /// Admits one call; panics if it is denied.
     pub fn admit(&mut self) -> Call {
         let call = self.next_call();

@@ -159,6 +159,9 @@ impl Limits {
         match answer {
             ExtensionAnswer::Extended => {
                 let ends_at = (at != UnixMs::default()).then_some(at);
+                let reported = reported(command);
+                let of_rank = |rank: usize| self.state.position_of_rank(&reported, u8::try_from(rank).unwrap_or(0));
+                let (ignored, above) = (ignored.iter().map(of_rank).collect(), above.iter().map(of_rank).collect());
                 ExtendOutcome::Extended(Extension { ends_at, ignored, above })
             }
             ExtensionAnswer::Grown | ExtensionAnswer::Returned => {
@@ -351,11 +354,13 @@ impl Limits {
         }
         let (ignored, above) = if is_grown { Default::default() } else { self.report(command, extending, credits) };
         let ends_at = extending.bound_end();
+        let reported = reported(command);
+        let rank_of = |position: usize| usize::from(self.state.rank(&reported, position));
         extending.extended = Extended {
             at: ends_at.unwrap_or_default(),
             number: command.number,
-            ignored,
-            above,
+            ignored: ignored.iter().map(rank_of).collect(),
+            above: above.iter().map(rank_of).collect(),
             limited_by: 0,
             answer: if is_grown { ExtensionAnswer::Grown } else { ExtensionAnswer::Extended },
             ..extending.extended
@@ -515,6 +520,11 @@ impl State {
 /// What an extension adds, as the requirements of a reserve, which the same rules decide about.
 fn wanted<'a>(command: &Extend<'a>) -> Reserve<'a> {
     Reserve { namespace: command.namespace, lease: command.lease, job: None, requirements: command.add }
+}
+
+/// What an extension reports, as the requirements of a reserve, to rank them by name.
+fn reported<'a>(command: &Extend<'a>) -> Reserve<'a> {
+    Reserve { requirements: command.used, ..wanted(command) }
 }
 
 /// Whether an extension with this outcome decided about the limit of `add` at `position`.

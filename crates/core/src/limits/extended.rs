@@ -63,9 +63,9 @@ pub(crate) struct Extended {
     pub(crate) at: UnixMs,
     /// The number of the last extension.
     pub(crate) number: u32,
-    /// See [`Extension`](crate::Extension).
+    /// See [`Extension`](crate::Extension); by the rank in `used`, ordered by namespace and key.
     pub(crate) ignored: RequirementSet,
-    /// See [`Extension`](crate::Extension).
+    /// See [`Extension`](crate::Extension); by the rank in `used`, ordered by namespace and key.
     pub(crate) above: RequirementSet,
     /// The first record of its parts; only the table of extended leases sets it.
     pub(crate) parts: u32,

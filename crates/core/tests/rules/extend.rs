@@ -2,7 +2,8 @@
 
 use earmark_core::{
     CompleteOutcome, Config, Definition, EXTENSIONS_MAX, ExtendOutcome, Extension, InvalidExtend, InvalidParts,
-    LeaseState, Outcome, OverageHow, Period, RequirementSet, ReserveOutcome, Setting, SettingChange,
+    LeaseState, Outcome, OverageHow, Period, QuotaKind, RequirementSet, ReserveOutcome, SetQuotas, Setting,
+    SettingChange,
 };
 
 use super::templates::put;
@@ -214,7 +215,8 @@ fn the_last_number_repeats_its_answer_and_takes_nothing_twice() {
     }
     // In another order it is the same body.
     let turned = Asked { used: &[("other", 1), ("tpm", 15)], ..asked };
-    assert_eq!(test.extend(lease, 1, turned), first);
+    let extension = Extension { ends_at, ignored: above, above: ignored };
+    assert_eq!(test.extend(lease, 1, turned), ExtendOutcome::Extended(extension));
     assert_eq!(test.reserved("tpm"), 13);
     for other in [
         Asked { renew: false, ..asked },
@@ -385,6 +387,31 @@ fn limits_are_derived_by_an_extension_only_if_it_is_allowed() {
     // The lease keeps the derived limit, until it is forgotten.
     test.settle(lease, &[("user:u1:tpm", 0)]);
     assert_eq!(test.reserved("user:u1:tpm"), 3);
+}
+
+#[test]
+fn a_quota_that_is_used_up_refuses_an_extension_and_leaves_its_number_free() {
+    let mut test = book();
+    put(&mut test, "user:{user}:tpm", 10);
+    let lease = test.take(&[("tpm", 10), ("user:u1:tpm", 1)]);
+    let quotas = [(QuotaKind::DerivedLimits, 1)].into_iter().collect();
+    let step = Step::SetQuotas(SetQuotas { namespace: "default".parse().unwrap(), quotas });
+    assert!(matches!(test.apply(&step), Outcome::Quotas(_)));
+    let refused = ExtendOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
+    for _ in 0..2 {
+        assert_eq!(test.extend(lease, 1, add(&[("user:u2:tpm", 1)])), refused);
+    }
+    test.extended(lease, 1, add(&[("user:u1:tpm", 1)]));
+    let quotas = [(QuotaKind::JournalBytesPerDay, 0)].into_iter().collect();
+    let mut bank = Bank::new();
+    bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
+    bank.test.put_active(credit("usd", "acme", 60, earmark_core::Overage::Debt));
+    let lease = bank.test.take(&[("usd", 40)]);
+    let step = Step::SetQuotas(SetQuotas { namespace: "default".parse().unwrap(), quotas });
+    assert!(matches!(bank.test.apply(&step), Outcome::Quotas(_)));
+    let refused = ExtendOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
+    assert_eq!(bank.test.extend(lease, 1, add(&[("usd", 1)])), refused);
+    assert_eq!(bank.test.extended(lease, 1, renew()), 60_000);
 }
 
 #[test]

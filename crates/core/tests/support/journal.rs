@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     AccountId, AssetId, Charge, Definition, HoldEntry, JournalRecord, LeaseId, LimitKey, Moment, NamespaceId,
-    SettleEntry,
+    SettleEntry, SettleReason,
 };
 
 #[derive(Default)]
@@ -39,8 +39,12 @@ impl Journal {
                 }
                 JournalRecord::Hold(hold) => {
                     self.change(hold.account, hold.asset, -i128::from(hold.amount));
-                    if self.open.insert(key(&hold), hold).is_some() {
-                        return Err(format!("one hold twice: {what}"));
+                    let is_growth = hold.extension > 0;
+                    let hold = HoldEntry { extension: 0, ..hold };
+                    match self.open.get_mut(&key(&hold)) {
+                        None => drop(self.open.insert(key(&hold), hold)),
+                        Some(open) if is_growth && open.account == hold.account => open.amount += hold.amount,
+                        Some(_) => return Err(format!("one hold twice: {what}")),
                     }
                 }
                 JournalRecord::Release(hold) => {
@@ -101,12 +105,16 @@ impl Journal {
         self.open.len()
     }
 
-    /// Whether the settlements of the last step match the charges of the outcome. Zero costs are not recorded.
-    pub fn says(&self, at: Moment, charges: &[Charge]) -> bool {
-        let told = charges.iter().filter(|charge| charge.cost > 0);
-        let told = told.map(|c| (at, c.cost, c.paid, c.debt, c.uncollected));
-        let said = self.settled.iter().map(|s| (s.hold.at, s.paid + s.uncollected, s.paid, s.debt, s.uncollected));
-        said.eq(told)
+    /// Whether the settlements of the last step match the charges of the outcome, and those of timeouts. Zero costs are
+    /// not recorded.
+    pub fn says(&self, at: Moment, charges: &[Charge], timeouts: &[Charge]) -> bool {
+        let is_said = |charges: &[Charge], is_timeout: bool| {
+            let told = charges.iter().filter(|charge| charge.cost > 0);
+            let told = told.map(|c| (at, c.cost, c.paid, c.debt, c.uncollected));
+            let settled = self.settled.iter().filter(|s| (s.reason == SettleReason::Timeout) == is_timeout);
+            settled.map(|s| (s.hold.at, s.paid + s.uncollected, s.paid, s.debt, s.uncollected)).eq(told)
+        };
+        is_said(charges, false) && is_said(timeouts, true)
     }
 }
 

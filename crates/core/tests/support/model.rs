@@ -5,6 +5,7 @@
 mod calendar;
 mod complete;
 mod credit;
+mod extend;
 mod hints;
 mod lease;
 mod limit;
@@ -20,9 +21,9 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part, PolicyRevision,
-    SettingChange, TIME_MAX, UnixMs, Usage, VaultName,
+    Charge, ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState,
+    LimitId, LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part,
+    PolicyRevision, SettingChange, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -60,6 +61,10 @@ pub struct Model {
     /// Accounts of all vaults, in order of opening.
     pub accounts: Vec<Account>,
     holds: Vec<Hold>,
+    /// The last number given to a lease or hold for its order within a second.
+    queued: u64,
+    /// The charges of timeouts in the last command.
+    pub timeouts: Vec<Charge>,
     external: ExternalParts,
     /// All committed transactions, in order.
     pub committed: Vec<Committed>,
@@ -99,6 +104,8 @@ impl Model {
             vaults: Vec::new(),
             accounts: Vec::new(),
             holds: Vec::new(),
+            queued: 0,
+            timeouts: Vec::new(),
             external: ExternalParts::default(),
             committed: Vec::new(),
             quotas: quota::Quotas::default(),
@@ -119,7 +126,9 @@ impl Model {
         self.time = Some(now);
         self.reservations.retain(|r| r.end > now);
         self.finish_decreases();
+        self.timeouts.clear();
         self.forget();
+        self.time_out_due();
         let outcome = match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(put) => Outcome::Limit(self.put(put)),
@@ -128,8 +137,7 @@ impl Model {
             Command::DeleteTemplate(delete) => Outcome::Template(self.delete_template(delete)),
             Command::PauseLimit(pause) => Outcome::Pause(self.pause(pause)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
-            // Scripts do not extend leases yet; the rules test it.
-            Command::Extend(_) => Outcome::Unauthenticated,
+            Command::Extend(extend) => Outcome::Extend(self.extend(extend)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
             Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),
@@ -240,12 +248,12 @@ impl Model {
         Some(match lease.fate {
             Fate::Held { reserved_at, ref parts } => LeaseInfo {
                 reserved_at: Some(reserved_at),
-                requirements: parts.iter().map(|part| (part.limit, part.amount)).collect(),
+                requirements: parts.iter().map(|part| (part.limit, part.total())).collect(),
                 job,
-                extensions: 0,
-                used: Vec::new(),
+                extensions: lease.extended.as_ref().map_or(0, |extended| extended.number),
+                used: parts.iter().filter(|part| part.used > 0).map(|part| (part.limit, part.used)).collect(),
                 ends_at: bound_end(parts),
-                state: if is_live(now, parts) { LeaseState::Live } else { LeaseState::Expired },
+                state: if is_live(now, lease) { LeaseState::Live } else { LeaseState::Expired },
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, job),
             Fate::Marked { .. } => closed(None, LeaseState::Completed, job),

@@ -150,8 +150,10 @@ impl Pair {
             _ => &[],
         };
         let at = Moment { log: self.book.time(), wall };
-        if !self.journal.says(at, charges) {
-            return Err(format!("{charges:?} was written down as {:?}", self.journal.settled));
+        let timeouts = &self.model.timeouts;
+        if !self.journal.says(at, charges, timeouts) {
+            let settled = &self.journal.settled;
+            return Err(format!("{charges:?} and {timeouts:?} were written down as {settled:?}"));
         }
         same("transactions written down", &self.journal.transactions, &self.model.committed.len())?;
         if let Outcome::Write(WriteOutcome::Committed(receipt)) = outcome {

@@ -3,6 +3,7 @@
 //! Scripts are endless. The first steps put the limits in key order. Later ones delete limits and put others, which get
 //! the slots of the deleted ones.
 
+mod extend;
 mod parts;
 mod profile;
 mod template;
@@ -44,6 +45,8 @@ pub struct Script {
     put: usize,
     /// Recently sent transactions.
     writes: Vec<Write>,
+    /// Recent extensions, to be repeated.
+    extensions: Vec<Step>,
     /// Ids that limits had at some time.
     ids: Vec<LimitId>,
     /// A Book that has applied every step so far. The script reads sequences and balances from it, to choose values
@@ -103,6 +106,7 @@ impl Script {
             deleted: Vec::new(),
             put: 0,
             writes: Vec::new(),
+            extensions: Vec::new(),
             ids: Vec::new(),
             shadow,
             seed,
@@ -148,9 +152,10 @@ impl Script {
         }
         match self.random.below(100) {
             93..95 if self.profile.is_calm => Step::Tick,
-            0..40 => self.reserve(),
-            40..50 => self.retry(),
-            50..75 => self.complete(),
+            0..36 => self.reserve(),
+            36..45 => self.retry(),
+            45..57 => self.extend(),
+            57..75 => self.complete(),
             75..83 => self.write(),
             83..86 => self.change_template(),
             86..93 => self.put(),

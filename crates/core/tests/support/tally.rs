@@ -95,6 +95,21 @@ pub const ALL: &[&str] = &[
     "ACCOUNT_FROZEN",
     "CONFLICT",
     "INSUFFICIENT_CREDIT",
+    "extend malformed",
+    "extend of a stale limit",
+    "extend of an expired lease",
+    "extend with another body",
+    "extend with another number",
+    "extend of an unknown limit",
+    "extend of a decreasing limit",
+    "extend of a paused limit",
+    "extend of an unknown account",
+    "extend of limits elsewhere",
+    "extend to too many limits",
+    "extend denied",
+    "extend denied credit",
+    "extended",
+    "completed, reported usage counted",
     "kept elsewhere",
     "template in unknown namespace",
     "template differs in names only",
@@ -117,6 +132,9 @@ impl Tally {
         if let Outcome::Complete(CompleteOutcome::Completed(settlement)) = outcome {
             if !settlement.ignored.is_empty() {
                 self.add("completed, something ignored");
+            }
+            if !settlement.raised.is_empty() {
+                self.add("completed, reported usage counted");
             }
             for overage in &settlement.overages {
                 self.add(match overage.how {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
+    Backend, CompleteRequest, CreditReadError, ExtendRequest, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
 };
 use earmark_core::{
     ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, Setting, SettingChange, UnixMs, WriteError,
@@ -138,6 +138,35 @@ impl Caller {
         matches!(answer, Some(Ok(_)))
     }
 
+    /// Renews a lease, with the next number or again with the last one.
+    pub async fn renew(&mut self, node: usize, lease: LeaseId, number: usize) -> bool {
+        let text = self.say(node, &format!("renewal {number} of {lease}"));
+        let asked = self.context.oracle.borrow_mut().ask(&text);
+        let number_sent = u32::try_from(number).unwrap();
+        let (add, used) = (Vec::new(), Vec::new());
+        let request = ExtendRequest { namespace: namespace(), lease, number: number_sent, add, used, renew: true };
+        let answer =
+            self.ask(node, async move |backend| backend.extend(Principal::System, vec![request]).await.remove(0)).await;
+        if let Some(Ok(answer)) = &answer {
+            self.context.oracle.borrow_mut().renewed(lease, number, asked, answer);
+        }
+        matches!(answer, Some(Ok(_)))
+    }
+
+    /// Repeats a renewal until it is answered, on any node, as after a failover.
+    async fn until_renewed(&mut self, lease: LeaseId) {
+        let answered = self.context.oracle.borrow().leases[&lease].renewed.len();
+        let number = if answered > 0 && self.random.chance(20) { answered } else { answered + 1 };
+        for _ in 0..TRIES {
+            let node = self.any();
+            if self.renew(node, lease, number).await {
+                return;
+            }
+            let pause = self.ms(0, 200);
+            sleep(pause).await;
+        }
+    }
+
     pub async fn look_at(&mut self, node: usize, lease: LeaseId) -> bool {
         let text = self.say(node, &format!("lease {lease}"));
         let asked = self.context.oracle.borrow_mut().ask(&text);
@@ -188,7 +217,11 @@ impl Caller {
                     held.push(lease);
                     self.until_answered(lease, &parts).await;
                 }
-                (55..82, _) if !held.is_empty() => {
+                (55..68, _) if !held.is_empty() => {
+                    let lease = held[self.random.index(held.len())];
+                    self.until_renewed(lease).await;
+                }
+                (68..82, _) if !held.is_empty() => {
                     let at = self.random.index(held.len());
                     let lease = held.swap_remove(at);
                     self.settle(lease).await;

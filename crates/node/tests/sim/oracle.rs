@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use earmark_admission::{CompleteAnswer, LeaseView, Refusal, ReserveAnswer};
+use earmark_admission::{CompleteAnswer, ExtendAnswer, LeaseView, Refusal, ReserveAnswer};
 use earmark_core::{LeaseId, LeaseState, Operation, Receipt, TxId};
 
 use crate::host::BEGIN_US;
@@ -47,6 +47,15 @@ pub struct Lease {
     /// The first complete: its minimum log time and its actuals.
     completing: Option<(u64, Vec<(&'static str, u64)>)>,
     completed: Option<u64>,
+    /// The answers to its renewals: their ends, by number from 1.
+    pub renewed: Vec<Option<u64>>,
+}
+
+impl Lease {
+    /// The latest end that a renewal was answered with; 0 without any.
+    fn renewed_until(&self) -> u64 {
+        self.renewed.iter().flatten().copied().max().unwrap_or(0)
+    }
 }
 
 /// Known facts about one writer.
@@ -216,9 +225,36 @@ impl Oracle {
     /// Checks that an uncompleted lease did not expire early.
     fn may_have_ended(&mut self, lease: LeaseId, reserved_ms: u64, facts: &Lease) {
         let held = facts.parts.iter().map(|(key, _)| hold_ms(key)).min().unwrap_or(0);
+        let end = (reserved_ms + held).max(facts.renewed_until());
         let right = right_ms();
         let top = right + self.ahead_ms + (right - BEGIN_US / 1_000) / 500 + SLACK_MS;
-        self.must(reserved_ms + held <= top, || format!("{lease} ended before its time: {facts:?}"));
+        self.must(end <= top, || format!("{lease} ended before its time: {facts:?}"));
+    }
+
+    /// The answer to a renewal: the same for the same number, as long as the lease lives.
+    pub fn renewed(&mut self, lease: LeaseId, number: usize, asked: RequestMark, answer: &ExtendAnswer) {
+        self.note(&format!("{lease} renewal {number}: {answer:?}"));
+        let facts = self.leases[&lease].clone();
+        let told = || format!("{lease}, renewal {number}, is told {answer:?}: {facts:?}");
+        let before = |at: Option<u64>| at.is_some_and(|at| at < asked.at);
+        match answer {
+            ExtendAnswer::Extended { ends_at, .. } => {
+                let ends_at = ends_at.map(|end| end.get());
+                self.must(!before(facts.denied) && !before(facts.completed), told);
+                match facts.renewed.get(number - 1) {
+                    Some(first) => self.must(*first == ends_at, told),
+                    None => self.leases.get_mut(&lease).unwrap().renewed.push(ends_at),
+                }
+            }
+            ExtendAnswer::Refused(Refusal::LeaseExpired) => {
+                if let (Some((ms, at)), None) = (facts.allowed, &facts.completing)
+                    && at < asked.at
+                {
+                    self.may_have_ended(lease, ms, &facts);
+                }
+            }
+            ExtendAnswer::Denied { .. } | ExtendAnswer::Refused(_) => self.must(false, told),
+        }
     }
 
     pub fn completing(&mut self, lease: LeaseId, actuals: &[(&'static str, u64)], asked: RequestMark) {
@@ -340,7 +376,8 @@ impl Oracle {
             let part = |parts: &[(&str, u64)]| parts.iter().find(|part| part.0 == limit.key).map(|part| part.1);
             let (Some(amount), Some((start, _))) = (part(&lease.parts), lease.allowed) else { continue };
             let amount = i64::try_from(amount).unwrap();
-            let end = start + limit.hold_ms;
+            let is_renewed = limit.key == SLOTS.key;
+            let end = (start + limit.hold_ms).max(if is_renewed { lease.renewed_until() } else { 0 });
             let mut kept = amount;
             if let Some((floor_ms, actuals)) = &lease.completing {
                 let settled = (*floor_ms).clamp(start, end);

@@ -33,7 +33,7 @@ impl Model {
                 return CompleteOutcome::LeasesQuotaExceeded;
             }
             let fate = Fate::Marked { resolved_at };
-            self.leases.push(Lease { namespace: said.namespace, id: said.lease, job: None, fate });
+            self.remember_lease(said.namespace, said.lease, None, fate);
             return CompleteOutcome::Marked;
         };
         let (reserved_at, parts) = match self.leases[place].fate {
@@ -44,38 +44,55 @@ impl Model {
             }
         };
         self.look_at_all(&parts);
-        let job = self.leases.remove(place).job;
-        let fate = Fate::Completed { reserved_at, requirements: requirements(&parts), resolved_at };
-        self.leases.push(Lease { namespace: said.namespace, id: said.lease, job, fate });
+        let lease = self.leases.remove(place);
+        let requirements = lease.requirements().unwrap();
+        let is_extended = lease.extended.is_some();
+        let fate = Fate::Completed { reserved_at, requirements, resolved_at };
+        self.remember_lease(said.namespace, said.lease, lease.job, fate);
 
         let is_held = |name: &Named| parts.iter().any(|p| *name == Named::Number(p.limit));
         let ignored = (0..names.len()).filter(|&place| !is_held(&names[place])).collect();
         let mut overages = Vec::new();
         for part in parts.iter().filter(|part| !matches!(part.kind, Kind::Credit(_))) {
             let place = names.iter().position(|name| *name == Named::Number(part.limit));
-            let actual = place.map_or(part.amount, |place| said.actuals[place].amount);
-            overages.extend(self.settle((said.namespace, said.lease), part, actual));
+            let actual = place.map_or(part.total(), |place| said.actuals[place].amount).max(part.used);
+            let of_newest = actual.saturating_sub(part.earlier);
+            overages.extend(self.settle((said.namespace, said.lease), part, of_newest));
         }
         let charges = self.charge((said.namespace, said.lease), |limit| {
-            let place = names.iter().position(|name| *name == Named::Number(limit))?;
-            Some(said.actuals[place].amount)
+            let place = names.iter().position(|name| *name == Named::Number(limit));
+            let part = parts.iter().find(|part| part.limit == limit).unwrap();
+            Some(place.map_or(part.amount, |place| said.actuals[place].amount).max(part.used))
         });
-        CompleteOutcome::Completed(Settlement { ignored, raised: Vec::new(), overages, charges, is_extended: false })
+        let used = |name: &Named| parts.iter().find(|p| *name == Named::Number(p.limit)).map_or(0, |p| p.used);
+        let raised = (0..names.len()).filter(|&place| said.actuals[place].amount < used(&names[place])).collect();
+        CompleteOutcome::Completed(Settlement { ignored, raised, overages, charges, is_extended })
     }
 
     /// A complete with zero usage that leaves a different trace.
     pub fn release(&mut self, said: Release) -> CompleteOutcome {
         let Release { namespace, lease } = said;
         let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
-        let held = held.filter(Lease::is_held).and_then(|lease| lease.requirements()).unwrap_or_default();
+        let held = held.filter(Lease::is_held);
+        let first = held.as_ref().and_then(Lease::requirements).unwrap_or_default();
+        let held = match held.map(|lease| lease.fate) {
+            Some(Fate::Held { parts, .. }) => requirements(&parts),
+            _ => Vec::new(),
+        };
         let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::from(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
         let outcome = self.complete(Complete { namespace, lease, actuals: &actuals });
         if matches!(outcome, CompleteOutcome::Completed(_)) {
             let place = self.remembered(namespace, lease).unwrap();
-            self.leases[place].fate = Fate::Released { requirements: held, resolved_at: self.time() };
+            self.leases[place].fate = Fate::Released { requirements: first, resolved_at: self.time() };
         }
-        outcome
+        match outcome {
+            // Nothing was reported with a release.
+            CompleteOutcome::Completed(settlement) => {
+                CompleteOutcome::Completed(Settlement { raised: Vec::new(), ..settlement })
+            }
+            other => other,
+        }
     }
 
     fn settle(&mut self, lease: (NamespaceId, LeaseId), part: &Held, actual: u64) -> Option<OverageTaken> {
@@ -118,7 +135,7 @@ impl Model {
     }
 
     /// Settled usage of a window longer than the retention expires with its slot.
-    fn settled_end(&self, part: &Held) -> UnixMs {
+    pub fn settled_end(&self, part: &Held) -> UnixMs {
         let window = hold_ms(&part.kind);
         if window <= self.config.retention_ms || matches!(part.kind, Kind::Calendar { .. }) {
             return part.end;

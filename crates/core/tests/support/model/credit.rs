@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
-    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft, UnixMs, Usage, VaultId,
-    VaultName,
+    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, OnTimeout, Overage, Overdraft, UnixMs, Usage,
+    VaultId, VaultName,
 };
 
 use super::Model;
@@ -49,6 +49,28 @@ pub struct Hold {
     pub amount: u64,
     pub end: UnixMs,
     pub keeps_debt: bool,
+    /// The reported usage.
+    pub used: u64,
+    pub charges_timeout: bool,
+    /// What it paid at its timeout, once that is recorded.
+    pub paid: Option<u64>,
+    /// The order of holds that end in one second.
+    pub queued: u64,
+}
+
+impl Hold {
+    /// The part that its timeout charges.
+    fn due(&self) -> u64 {
+        match self.paid {
+            Some(_) => 0,
+            None if self.charges_timeout => self.amount,
+            None => self.used.min(self.amount),
+        }
+    }
+
+    fn second(&self) -> u64 {
+        self.end.get().div_ceil(1_000)
+    }
 }
 
 impl Model {
@@ -93,8 +115,8 @@ impl Model {
     }
 
     pub fn held(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
-        let mine = self.holds.iter().filter(|h| h.account == account && h.asset == *asset && h.end > now);
-        mine.map(|h| i128::from(h.amount)).sum()
+        let mine = self.holds.iter().filter(|h| h.account == account && h.asset == *asset);
+        mine.map(|h| i128::from(if h.end > now { h.amount } else { h.due() })).sum()
     }
 
     pub fn spendable(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
@@ -174,7 +196,7 @@ impl Model {
     }
 
     /// Paying and paid account, if both exist.
-    fn payers(&self, namespace: NamespaceId, terms: &CreditTerms) -> Option<(AccountId, AccountId)> {
+    pub fn payers(&self, namespace: NamespaceId, terms: &CreditTerms) -> Option<(AccountId, AccountId)> {
         let vault = self.vault(namespace, &terms.vault)?;
         Some((self.find_account(vault, &terms.account)?, self.find_account(vault, &terms.revenue)?))
     }
@@ -206,8 +228,23 @@ impl Model {
         let (account, revenue) = self.payers(lease.0, &terms).unwrap();
         let keeps_debt = self.limits[limit].definition.overage == Overage::Debt;
         self.see_asset(vault, &terms.asset);
-        let asset = terms.asset;
-        self.holds.push(Hold { lease, limit, account, asset, revenue, amount, end, keeps_debt });
+        let asset = terms.asset.clone();
+        let charges_timeout = terms.on_timeout == OnTimeout::Charge;
+        let queued = self.next_queued();
+        self.holds.push(Hold {
+            lease,
+            limit,
+            account,
+            asset,
+            revenue,
+            amount,
+            end,
+            keeps_debt,
+            used: 0,
+            charges_timeout,
+            paid: None,
+            queued,
+        });
     }
 
     /// Adds an asset to a vault.
@@ -220,20 +257,76 @@ impl Model {
 
     /// Charges the cost of a lease, first from its holds, then from the owners.
     pub fn charge(&mut self, lease: (NamespaceId, LeaseId), actual: impl Fn(LimitId) -> Option<u64>) -> Vec<Charge> {
-        let (mut mine, others): (Vec<Hold>, Vec<Hold>) = self.holds.drain(..).partition(|hold| hold.lease == lease);
-        self.holds = others;
-        mine.sort_by_key(|hold| hold.limit);
-        let mut charges: Vec<Charge> = Vec::new();
-        for hold in &mine {
-            let cost = actual(hold.limit).unwrap_or(hold.amount);
-            let of_hold = if hold.end > self.time() { cost.min(hold.amount) } else { 0 };
+        let mut limits: Vec<LimitId> =
+            self.holds.iter().filter(|hold| hold.lease == lease).map(|hold| hold.limit).collect();
+        limits.sort();
+        let (mut charges, mut mine): (Vec<Charge>, Vec<Hold>) = (Vec::new(), Vec::new());
+        for limit in limits {
+            let place = self.holds.iter().position(|hold| hold.lease == lease && hold.limit == limit).unwrap();
+            let mut hold = self.holds.remove(place);
+            let mut cost = actual(hold.limit).unwrap_or(hold.amount);
+            let mut of_hold = 0;
+            if hold.end > self.time() {
+                of_hold = cost.min(hold.amount);
+            } else {
+                self.time_out(&mut hold);
+                cost = cost.saturating_sub(hold.paid.unwrap());
+            }
             let paid = if self.add(hold.account, &hold.asset, -i128::from(of_hold)) { of_hold } else { 0 };
             charges.push(Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 });
+            mine.push(hold);
         }
         for (hold, charge) in mine.iter().zip(&mut charges) {
             self.charge_owner(hold, charge);
         }
         charges
+    }
+
+    pub fn next_queued(&mut self) -> u64 {
+        self.queued += 1;
+        self.queued
+    }
+
+    /// Settles the timeouts of up to 64 holds, in order.
+    pub fn time_out_due(&mut self) {
+        for _ in 0..64 {
+            let now = self.time();
+            let is_due = |hold: &Hold| hold.paid.is_none() && hold.second() * 1_000 <= now.get();
+            let due = (0..self.holds.len()).filter(|place| is_due(&self.holds[*place]));
+            let first = due.min_by_key(|place| (self.holds[*place].second(), self.holds[*place].queued));
+            let Some(first) = first else { return };
+            let mut hold = self.holds.remove(first);
+            self.time_out(&mut hold);
+            self.holds.push(hold);
+        }
+    }
+
+    /// Settles the timeouts of a lease that is forgotten.
+    pub fn time_out_all(&mut self, lease: (NamespaceId, LeaseId)) {
+        let mut limits: Vec<LimitId> =
+            self.holds.iter().filter(|hold| hold.lease == lease).map(|hold| hold.limit).collect();
+        limits.sort();
+        for limit in limits {
+            let place = self.holds.iter().position(|hold| hold.lease == lease && hold.limit == limit).unwrap();
+            let mut hold = self.holds.remove(place);
+            self.time_out(&mut hold);
+        }
+    }
+
+    /// Charges what a hold that has ended still owes. It is not among the holds meanwhile.
+    fn time_out(&mut self, hold: &mut Hold) {
+        if hold.paid.is_some() {
+            return;
+        }
+        let cost = if hold.charges_timeout { hold.used.max(hold.amount) } else { hold.used };
+        let due = hold.due();
+        let mut charge = Charge { limit: hold.limit, cost, paid: 0, debt: 0, uncollected: 0 };
+        if cost > 0 {
+            charge.paid = if self.add(hold.account, &hold.asset, -i128::from(due)) { due } else { 0 };
+            self.charge_owner(hold, &mut charge);
+            self.timeouts.push(charge);
+        }
+        hold.paid = Some(charge.paid);
     }
 
     fn charge_owner(&mut self, hold: &Hold, charge: &mut Charge) {

@@ -5,6 +5,7 @@ use earmark_core::{
 };
 
 use super::Model;
+use super::extend::Extended;
 
 const FORGOTTEN_PER_COMMAND: usize = 16;
 
@@ -17,6 +18,11 @@ pub struct Lease {
     pub id: LeaseId,
     pub job: Option<JobId>,
     pub fate: Fate,
+    /// The order of leases that end in one second.
+    pub queued: u64,
+    pub extended: Option<Extended>,
+    /// The requirements of the reserve, once it was extended.
+    pub first: Option<Requirements>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +45,19 @@ pub struct Held {
     pub end: UnixMs,
     /// A shadow limit would have denied it.
     pub would_deny: bool,
+    /// The sum of its earlier parts; `amount` and `end` are those of the newest.
+    pub earlier: u64,
+    pub earlier_end: UnixMs,
+    /// The highest usage reported.
+    pub used: u64,
+    /// Credit that another store holds.
+    pub is_external: bool,
+}
+
+impl Held {
+    pub fn total(&self) -> u64 {
+        self.earlier.saturating_add(self.amount)
+    }
 }
 
 impl Model {
@@ -69,9 +88,9 @@ impl Model {
             let due = (0..self.leases.len()).filter_map(|place| {
                 let lease = &self.leases[place];
                 let Fate::Held { ref parts, .. } = lease.fate else { return None };
-                self.is_due(now, lease).then(|| (end_second(lease.id, parts), place))
+                self.is_due(now, lease).then(|| (end_second(lease.id, parts), lease.queued, place))
             });
-            let Some((_, first)) = due.min() else { break };
+            let Some((_, _, first)) = due.min() else { break };
             self.forget_at(first);
         }
         for _ in 0..FORGOTTEN_PER_COMMAND {
@@ -94,6 +113,7 @@ impl Model {
         if let Fate::Held { parts, .. } = &lease.fate {
             self.look_at_all(parts);
         }
+        self.time_out_all((lease.namespace, lease.id));
         self.holds.retain(|hold| hold.lease != (lease.namespace, lease.id));
         self.forgotten_before = self.forgotten_before.max(lease.id.time().plus_ms(1));
     }
@@ -118,6 +138,8 @@ impl Lease {
     /// Its requirements; `None` if it was completed before a reserve.
     pub fn requirements(&self) -> Option<Requirements> {
         match self.fate {
+            Fate::Held { .. } if self.first.is_some() => self.first.clone(),
+            Fate::Held { .. } if self.extended.is_some() => self.extended.as_ref().map(|it| it.original.clone()),
             Fate::Held { ref parts, .. } => Some(requirements(parts)),
             Fate::Completed { ref requirements, .. }
             | Fate::Denied { ref requirements, .. }
@@ -129,18 +151,29 @@ impl Lease {
 }
 
 /// The second after the end of an incomplete lease, which is forgotten one retention later.
-fn end_second(lease: LeaseId, parts: &[Held]) -> u64 {
-    let last_end = parts.iter().map(|p| p.end).max().unwrap();
+pub fn end_second(lease: LeaseId, parts: &[Held]) -> u64 {
+    let last_end = last_end(parts);
     lease.time().max(last_end).get().div_ceil(1_000)
+}
+
+fn last_end(parts: &[Held]) -> UnixMs {
+    parts.iter().map(|p| p.end.max(p.earlier_end)).max().unwrap()
+}
+
+/// Whether a lease can be extended.
+pub fn is_alive(now: UnixMs, lease: &Lease) -> bool {
+    let Fate::Held { ref parts, .. } = lease.fate else { return false };
+    now < bound_end(parts).unwrap_or_else(|| last_end(parts))
 }
 
 pub fn requirements(parts: &[Held]) -> Requirements {
     parts.iter().map(|p| (p.key.clone(), p.amount)).collect()
 }
 
-/// A lease is live while all its reservations are.
-pub fn is_live(now: UnixMs, parts: &[Held]) -> bool {
-    parts.iter().all(|p| now < p.end)
+/// A lease is live while all its reservations are; an extended one while it can be extended.
+pub fn is_live(now: UnixMs, lease: &Lease) -> bool {
+    let Fate::Held { ref parts, .. } = lease.fate else { return false };
+    if lease.extended.is_some() { is_alive(now, lease) } else { parts.iter().all(|p| now < p.end) }
 }
 
 pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, job: Option<JobId>) -> LeaseInfo {

@@ -1,8 +1,8 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind,
-    RequirementSet, Reserve, ReserveOutcome,
+    CreditDenial, Denial, JobId, Kind, LeaseId, LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind,
+    RequirementSet, Reserve, ReserveOutcome, UnixMs,
 };
 
 use super::calendar;
@@ -82,12 +82,7 @@ impl Model {
         if has_credit && !self.has_room(asked.namespace, QuotaKind::JournalBytesPerDay) {
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::JournalBytesPerDay, retry_after_ms: 10_000 };
         }
-        let is_full = self.limits.iter().count() > self.config.limits_max as usize
-            || owners.iter().any(|owner| {
-                self.used(self.time(), *owner, QuotaKind::DerivedLimits) > self.quota(*owner, QuotaKind::DerivedLimits)
-            });
-        if !owners.is_empty() && is_full {
-            self.derived_now = 64;
+        if self.is_beyond_derived(owners) {
             return ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
         }
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
@@ -102,13 +97,37 @@ impl Model {
                 wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
                 let requirements = self.by_key(namespace, &wanted);
                 let fate = Fate::NoCredit { requirements, resolved_at, denial };
-                self.leases.push(Lease { namespace, id, job: asked.job.cloned(), fate });
+                self.remember_lease(namespace, id, asked.job.cloned(), fate);
                 ReserveOutcome::InsufficientCredit(denial)
             }
         }
     }
 
-    fn is_in_the_way(&self, limit: LimitId, amount: u64) -> bool {
+    /// Whether the limits that a command derived are one too many.
+    pub fn is_beyond_derived(&mut self, owners: &[NamespaceId]) -> bool {
+        let is_full = self.limits.iter().count() > self.config.limits_max as usize
+            || owners.iter().any(|owner| {
+                self.used(self.time(), *owner, QuotaKind::DerivedLimits) > self.quota(*owner, QuotaKind::DerivedLimits)
+            });
+        let is_beyond = !owners.is_empty() && is_full;
+        if is_beyond {
+            self.derived_now = 64;
+        }
+        is_beyond
+    }
+
+    /// Notes that limits were decided about.
+    pub fn note_decided(&mut self, wanted: &[(LimitId, u64)]) {
+        let decided = self.decided();
+        wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
+    }
+
+    pub fn remember_lease(&mut self, namespace: NamespaceId, id: LeaseId, job: Option<JobId>, fate: Fate) {
+        let queued = self.next_queued();
+        self.leases.push(Lease { namespace, id, job, fate, queued, extended: None, first: None });
+    }
+
+    pub fn is_in_the_way(&self, limit: LimitId, amount: u64) -> bool {
         self.terms(limit).is_none() && amount > self.room(limit)
     }
 
@@ -132,7 +151,7 @@ impl Model {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
         match lease.fate {
-            Fate::Held { reserved_at, parts: ref held } if is_live(now, held) => {
+            Fate::Held { reserved_at, parts: ref held } if is_live(now, lease) => {
                 let is_above = |name: &Named| held.iter().any(|p| p.would_deny && *name == Named::Number(p.limit));
                 let would_deny = (0..names.len()).filter(|&place| is_above(&names[place])).collect();
                 ReserveOutcome::Exists { reserved_at, would_deny }
@@ -155,7 +174,7 @@ impl Model {
     }
 
     /// The first limit, by key, that is unknown or decreasing.
-    fn refuse_limits(&self, namespace: NamespaceId, names: &[Named], blocked: &[usize]) -> Option<ReserveOutcome> {
+    pub fn refuse_limits(&self, namespace: NamespaceId, names: &[Named], blocked: &[usize]) -> Option<ReserveOutcome> {
         let mut refusals: Vec<(LimitKey, usize, ReserveOutcome)> = Vec::new();
         for (requirement, name) in names.iter().enumerate() {
             let (key, limit) = match name {
@@ -198,24 +217,35 @@ impl Model {
             let kind = definition.definition.kind.clone();
             let end = calendar::end(&kind, now);
             let is_credit = matches!(kind, Kind::Credit(_));
-            if is_credit && !self.external.credit {
-                self.hold((namespace, id), limit, amount, end);
-            } else if !is_credit {
+            if !is_credit {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
             }
             let key = self.qualified(namespace, limit);
-            parts.push(Held { limit, key, amount, kind, end, would_deny: is_above });
+            let (earlier_end, is_external) = (UnixMs::default(), self.external.credit);
+            let (earlier, used, would_deny) = (0, 0, is_above);
+            parts.push(Held { limit, key, amount, kind, end, would_deny, earlier, earlier_end, used, is_external });
         }
         parts.sort_by_key(|p| p.limit);
-        self.leases.push(Lease { namespace, id, job, fate: Fate::Held { reserved_at: now, parts } });
+        for part in parts.iter().filter(|part| !part.is_external && matches!(part.kind, Kind::Credit(_))) {
+            self.hold((namespace, id), part.limit, part.amount, part.end);
+        }
+        self.remember_lease(namespace, id, job, Fate::Held { reserved_at: now, parts });
         ReserveOutcome::Created { reserved_at: now, would_deny }
     }
 
     fn deny(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
-        let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
-        let now = self.time();
-        let decided = self.decided();
-        wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
+        let (namespace, id, now) = (asked.namespace, asked.lease, self.time());
+        let denial = self.denial((namespace, id), wanted);
+        let retry_at = now.plus_ms(denial.retry_after_ms);
+        let requirements = self.by_key(namespace, wanted);
+        let fate = Fate::Denied { requirements, resolved_at: now, retry_at, denial: denial.clone() };
+        self.remember_lease(namespace, id, asked.job.cloned(), fate);
+        ReserveOutcome::Denied(denial)
+    }
+
+    /// Counts a denial for every limit in the way.
+    pub fn denial(&mut self, (namespace, id): (NamespaceId, LeaseId), wanted: &[(LimitId, u64)]) -> Denial {
+        self.note_decided(wanted);
         // Limits in the way: whether the capacity is too small, and the wait.
         let mut in_the_way: Vec<(bool, u64, usize)> = Vec::new();
         for (place, &(limit, amount)) in wanted.iter().enumerate() {
@@ -235,15 +265,11 @@ impl Model {
         in_the_way.sort_by_key(|&(never, wait, place)| (!never, u64::MAX - wait, order(&requirements[place].0)));
         let never = in_the_way.iter().any(|&(never, _, _)| never);
         let longest = in_the_way.iter().map(|&(_, wait, _)| wait).max().unwrap();
-        let denial = Denial {
+        Denial {
             retry_after_ms: if never { NEVER_RETRY_MS } else { longest },
             limited_by: in_the_way.iter().map(|&(_, _, place)| place).collect(),
             never,
-        };
-        let retry_at = now.plus_ms(denial.retry_after_ms);
-        let fate = Fate::Denied { requirements, resolved_at: now, retry_at, denial: denial.clone() };
-        self.leases.push(Lease { namespace, id, job, fate });
-        ReserveOutcome::Denied(denial)
+        }
     }
 
     fn by_key(&self, own: NamespaceId, wanted: &[(LimitId, u64)]) -> Requirements {

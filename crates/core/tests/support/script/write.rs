@@ -1,8 +1,8 @@
 //! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX, Operation,
-    Overdraft, TxId, UnixMs, VaultName, Write,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX, OnTimeout,
+    Operation, Overdraft, TxId, UnixMs, VaultName, Write,
 };
 
 use super::profile::Amounts;
@@ -36,7 +36,7 @@ impl Script {
             account: account(payer),
             asset: asset(what),
             revenue: account(paid),
-            on_timeout: Default::default(),
+            on_timeout: self.random.pick(&[OnTimeout::Release, OnTimeout::Release, OnTimeout::Charge]),
         }
     }
 
