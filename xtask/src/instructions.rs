@@ -171,7 +171,7 @@ impl Calls {
     }
 }
 
-/// A ULID of now.
+/// A ULID with the current time.
 fn lease(random: u64) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();

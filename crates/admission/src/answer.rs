@@ -9,10 +9,10 @@ use earmark_core::{
 
 use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
+    describe_raised,
 };
 use crate::callers::KeyError;
 use crate::clock::{utc, utc_from};
-use crate::extend::describe_below_used;
 use crate::quotas::describe_quota;
 use crate::registry::PlacementError;
 
@@ -140,7 +140,7 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
     let raised: Vec<LimitKey> = raised.map(|actual| actual.key.clone()).collect();
     CompleteAnswer {
         reconciled: true,
-        message: joined(describe_ignored(&ignored), describe_below_used(&raised)),
+        message: joined(describe_ignored(&ignored), describe_raised(&raised)),
         ignored,
         raised,
         is_invalid: false,

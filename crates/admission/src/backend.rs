@@ -400,6 +400,13 @@ pub fn describe_ignored(ignored: &[LimitKey]) -> Option<String> {
     (!keys.is_empty()).then(|| format!("ignored, since the lease had not reserved them: {}", keys.join(", ")))
 }
 
+/// Names the actuals below the usage that extensions reported. `None` without any.
+#[must_use]
+pub fn describe_raised(raised: &[LimitKey]) -> Option<String> {
+    let keys: Vec<&str> = raised.iter().map(LimitKey::as_str).collect();
+    (!keys.is_empty()).then(|| format!("counted as the usage that was reported, which is higher: {}", keys.join(", ")))
+}
+
 /// The result of a change to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitChange {

@@ -23,7 +23,7 @@ pub fn count_expired(records: &[JournalRecord]) {
     }
 }
 
-/// What became of a hold that ran out. `None` for other records.
+/// The fate of a hold that ran out. `None` for other records.
 fn fate(record: &JournalRecord) -> Option<&'static str> {
     match record {
         JournalRecord::Release(hold) if hold.actor.is_none() => Some("returned"),

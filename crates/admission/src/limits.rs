@@ -134,7 +134,7 @@ pub struct LimitsExtend {
     pub used: Vec<Amount>,
     /// Whether to move the ends of its concurrency reservations.
     pub renew: bool,
-    /// What the credit store said about `add`.
+    /// The answer of the credit store about `add`.
     pub credit: CreditStep,
 }
 
@@ -154,7 +154,7 @@ impl From<ExtendAnswer> for LimitsExtended {
     }
 }
 
-/// What the credit store said about an extension, before the limits decide.
+/// The answer of the credit store about an extension, before the limits decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreditStep {
     /// The credit is held, or none is asked for.

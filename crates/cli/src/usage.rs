@@ -39,7 +39,7 @@ pub(crate) struct UsageArgs {
     /// Limits to show, 1 to 1000 [default: all by key, else 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     count: Option<u32>,
-    /// Show the list again every so many seconds, until interrupted [default with --watch: 2]
+    /// Show the list again at this interval in seconds, until interrupted [default with --watch: 2]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
         value_parser = clap::value_parser!(u64).range(1..=WATCH_SECONDS_MAX))]
     watch: Option<u64>,

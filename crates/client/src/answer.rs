@@ -59,7 +59,7 @@ pub enum ReserveAnswer {
     },
     /// The lease is too old, or was used for other requirements.
     Invalid {
-        /// What was found, and what is allowed.
+        /// The value that was found, and the values that are allowed.
         message: String,
     },
 }

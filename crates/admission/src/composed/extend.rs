@@ -21,7 +21,7 @@ use crate::limits::{CreditStep, LimitsExtend, LimitsExtended, Registry};
 enum Growth {
     /// The lease was never allowed, or has ended.
     Expired,
-    /// What the limits are told, the holds of this extension, and when the lease was reserved if that was looked up.
+    /// The answer of credit for the limits, the holds of this extension, and when the lease was reserved if that was looked up.
     Told(CreditStep, Vec<HoldPart>, Option<UnixMs>),
 }
 

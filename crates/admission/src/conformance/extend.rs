@@ -7,7 +7,7 @@ use super::driver::{Driver, MINUTE, SLOTS, amounts, definition, key, namespace};
 use crate::backend::{Refusal, ReserveAnswer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 
-/// What an extension of a case asks for.
+/// The extension that a case requests.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Asked<'a> {
     pub(super) add: &'a [(&'a str, u64)],

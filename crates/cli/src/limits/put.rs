@@ -69,7 +69,7 @@ pub(crate) struct PutArgs {
     /// Account that receives the payments of a credit limit [default: revenue]
     #[arg(long, value_name = "ACCOUNT")]
     revenue: Option<AccountName>,
-    /// What becomes of a credit hold whose lease times out. release: charge the reported usage, return the rest; charge:
+    /// The rule for a credit hold whose lease times out. release: charge the reported usage, return the rest; charge:
     /// charge all of it [default: release]
     #[arg(long, value_enum)]
     on_timeout: Option<OnTimeoutArg>,

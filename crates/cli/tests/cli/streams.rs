@@ -27,7 +27,7 @@ fn post(server: &Server, path: &str, body: &Value) -> Value {
     serde_json::from_str(&answer.body).unwrap()
 }
 
-/// What all streams did.
+/// The counts of all streams.
 #[derive(Default)]
 struct Storm {
     /// Streams that were admitted and have neither begun to complete nor died.

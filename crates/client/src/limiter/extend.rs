@@ -104,7 +104,7 @@ pub(super) struct Extensions {
     taken: Mutex<Vec<(LimitKey, u64)>>,
 }
 
-/// Who asks for an extension.
+/// The part of the client that asks for an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AskedBy {
     Guard,

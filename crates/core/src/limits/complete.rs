@@ -124,7 +124,7 @@ impl Limits {
 }
 
 /// The actuals of a released or extended lease, and those that no limit of the lease has, ordered by limit. Nothing is
-/// used of a released one. What was reported as used is a floor; `raised` gets the indexes of lower actuals.
+/// used of a released one. The reported usage is a floor; `raised` gets the indexes of lower actuals.
 fn counted_actuals(
     parts: &[Reservation],
     more: &[ExtendedPart],

@@ -127,11 +127,11 @@ pub struct CreditTerms {
     pub asset: AssetName,
     /// The account that receives the payment.
     pub revenue: AccountName,
-    /// What becomes of a hold that times out.
+    /// The rule for a hold that times out.
     pub on_timeout: OnTimeout,
 }
 
-/// What becomes of a hold whose lease neither completes nor is renewed in time.
+/// The rule for a hold whose lease neither completes nor is renewed in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OnTimeout {

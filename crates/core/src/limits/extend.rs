@@ -517,12 +517,12 @@ impl State {
     }
 }
 
-/// What an extension adds, as the requirements of a reserve, which the same rules decide about.
+/// The amounts that an extension adds, as the requirements of a reserve, which the same rules decide about.
 fn wanted<'a>(command: &Extend<'a>) -> Reserve<'a> {
     Reserve { namespace: command.namespace, lease: command.lease, job: None, requirements: command.add }
 }
 
-/// What an extension reports, as the requirements of a reserve, to rank them by name.
+/// The usage that an extension reports, as the requirements of a reserve, to rank them by name.
 fn reported<'a>(command: &Extend<'a>) -> Reserve<'a> {
     Reserve { requirements: command.used, ..wanted(command) }
 }

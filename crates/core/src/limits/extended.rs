@@ -83,7 +83,7 @@ impl Record for Extended {
     }
 }
 
-/// What extensions changed about one reservation of a lease, whose record has the newest part.
+/// The changes of extensions to one reservation of a lease, whose record has the newest part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExtendedPart {
     /// The end of the newest part.

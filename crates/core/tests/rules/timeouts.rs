@@ -117,7 +117,7 @@ fn a_limit_that_charges_timeouts_charges_all_of_it() {
     assert_eq!(sums(&bank), (95, 0, 5));
 }
 
-/// What will be charged was spendable between the end of a hold and its settlement, which waits its turn.
+/// The amount to be charged was spendable between the end of a hold and its settlement, which waits its turn.
 #[test]
 fn with_65_holds_due_at_once_nobody_spends_what_will_be_charged() {
     for is_charging in [false, true] {
@@ -182,7 +182,7 @@ fn usage_above_the_hold_is_charged_by_the_rule_of_the_limit() {
         assert_eq!(sums(&bank), (left, 0, paid), "{has} {overage:?}");
         let expected = (lease, 40, u64::try_from(paid).unwrap(), uncollected, SettleReason::Timeout, false);
         assert_eq!(settlements(&mut bank), [expected]);
-        // What was not paid then can be paid later.
+        // The unpaid rest can be paid later.
         bank.commit(vec![issue("acme", "usd", 100)]);
         let late = bank.test.settle(lease, &[("usd", 10)]);
         assert_eq!(late.charges[0].cost, uncollected);

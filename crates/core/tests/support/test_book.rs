@@ -22,7 +22,7 @@ pub struct TestBook {
     pub wall_ahead_ms: u64,
 }
 
-/// What an extension asks for.
+/// The request of an extension.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     pub add: &'a [(&'a str, u64)],

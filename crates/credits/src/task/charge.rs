@@ -64,7 +64,7 @@ impl Settling<'_> {
         let charge = |(part, cost): (&Part, &u64)| {
             let account = |name: &AccountName| AccountKey { home: part.home.clone(), account: name.clone() };
             let held = if part.posting.is_some() { part.amount() } else { 0 };
-            // What was paid at the timeout is not paid again, and not refunded.
+            // The payment at the timeout is neither repeated nor refunded.
             let cost = cost.saturating_sub(part.paid_at_timeout.unwrap_or(0));
             Charge {
                 owner: account(&part.terms.account),

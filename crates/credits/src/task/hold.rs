@@ -40,7 +40,7 @@ pub(super) struct Wanted {
     charges: bool,
 }
 
-/// What a plan of holds builds on.
+/// The inputs of a plan of holds.
 pub(super) struct Base<'a> {
     pub(super) gate: GateId,
     /// The holds that the lease has, all of them active.

@@ -117,7 +117,7 @@ impl Life {
     }
 }
 
-/// What extensions added to the holds of a lease, and what was returned of it.
+/// The amounts that extensions added to the holds of a lease, and the amounts returned.
 #[derive(Debug, Default)]
 pub(crate) struct Growths {
     held: BTreeMap<u32, BTreeMap<LimitKey, u64>>,

@@ -52,7 +52,7 @@ pub struct Hold {
     /// The reported usage.
     pub used: u64,
     pub charges_timeout: bool,
-    /// What it paid at its timeout, once that is recorded.
+    /// The amount paid at its timeout, once that is recorded.
     pub paid: Option<u64>,
     /// The order of holds that end in one second.
     pub queued: u64,

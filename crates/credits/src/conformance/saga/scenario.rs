@@ -124,7 +124,7 @@ pub(super) struct View {
 const SHORT: HoldSpec = HoldSpec { timeout_seconds: 30, ..hold_of("acme", 400) };
 /// A hold that outlasts the tasks that sweep: they would sweep those of other tasks too.
 const LONG: HoldSpec = hold_of("acme", 400);
-/// What an extension adds to it.
+/// The amount that an extension adds to it.
 const MORE: HoldSpec = hold_of("acme", 100);
 /// A limit that the lease did not hold, in another vault. It sorts first.
 const OTHER: HoldSpec = HoldSpec { name: "a", vault: EU, ..hold_of("acme", 20) };

@@ -82,7 +82,7 @@ async fn stream(fixture: &Fixture, processes: &[Arc<TestProcess>; 2], random: &m
     (lease, used)
 }
 
-/// What the limit `release` of a lease cost.
+/// The cost of a lease at its limit `release`.
 async fn cost_of(fixture: &Fixture, lease: LeaseId) -> u64 {
     let key = LeaseKey { namespace: fixture.namespace.clone(), lease };
     let entries = fixture.store.lease(key).await.expect("a store that answers");

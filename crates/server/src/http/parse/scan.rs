@@ -98,8 +98,8 @@ impl<'a> Scan<'a> {
         self.peek().is_none().then_some(())
     }
 
-    /// A text up to the next quote. Escapes and control characters are refused by whoever parses it: no name, id or field
-    /// has any.
+    /// A text up to the next quote. The parser of the value refuses escapes and control characters: no name, id or
+    /// field has any.
     fn text(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let from = self.at;

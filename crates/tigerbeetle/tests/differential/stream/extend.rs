@@ -63,7 +63,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// What to ask of a lease with these reservations.
+    /// A random extension of a lease with these reservations.
     fn body(&mut self, all: &[Amount], number: u32) -> Extended {
         let mut add = if self.random.chance(60) { self.parts() } else { Vec::new() };
         for part in all {
