@@ -134,10 +134,12 @@ impl Inner {
                 Some(_) if is_cached => self.leases.forget(id),
                 Some(answer) => return Ok(answer),
                 None => {
-                    if let Some(answer) = self.extend_next(&checked, &record).await? {
-                        return Ok(answer);
+                    match self.extend_next(&checked, &record).await? {
+                        // No transfer was sent for such a refusal, so the ledger has not confirmed the cached lease.
+                        Some(refused) if is_cached && leaves_number_free(&refused.answer) => self.leases.forget(id),
+                        Some(answer) => return Ok(answer),
+                        None => self.leases.forget(id),
                     }
-                    self.leases.forget(id);
                 }
             }
         }
@@ -362,6 +364,15 @@ impl Inner {
             ExtendResult::Changed | ExtendResult::Expired | ExtendResult::Denied { .. } => Ok(None),
             ExtendResult::Failed(message) => Err(BackendError::Failed(message)),
         }
+    }
+}
+
+/// Whether an answer is a refusal that is not recorded in the ledger.
+fn leaves_number_free(answer: &ExtendAnswer) -> bool {
+    match answer {
+        ExtendAnswer::Refused(Refusal::InsufficientCredit { .. }) => false,
+        ExtendAnswer::Refused(_) => true,
+        ExtendAnswer::Extended { .. } | ExtendAnswer::Denied { .. } => false,
     }
 }
 

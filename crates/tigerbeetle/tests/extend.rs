@@ -224,3 +224,20 @@ async fn calendar_and_shadow_limits_are_extended() {
     assert!(a.limits.complete(vec![request]).await.remove(0).unwrap().reconciled);
     assert_eq!((a.reserved("tokens").await, a.reserved("shadow").await), (55, 8));
 }
+
+/// Regression: a process whose cache did not know that another one had extended or ended a lease refused it by name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_by_name_comes_after_what_another_process_did() {
+    let Some(server) = Server::start() else { return };
+    let [a, b] = two(&server).await;
+    let unknown = &[("nothing", 1)];
+    let refused = ExtendAnswer::Refused(Refusal::UnknownLimitKey(key("nothing")));
+    let lease = a.admit(&[("tpm", 100), ("slots", 1)]).await;
+    assert_eq!(a.extend_with(lease, 1, unknown, CreditStep::Held).await, refused);
+    assert!(is_extended(&b.extend(lease, 1).await));
+    let reused = a.extend_with(lease, 1, unknown, CreditStep::Held).await;
+    assert_eq!(reused, ExtendAnswer::number_reused(1));
+    assert_eq!(a.extend_with(lease, 2, unknown, CreditStep::Held).await, refused);
+    b.complete(lease, 100).await;
+    assert_eq!(a.extend_with(lease, 2, unknown, CreditStep::Held).await, ExtendAnswer::expired());
+}
