@@ -8,16 +8,16 @@ use super::support::counter::{Sums, key};
 use super::support::flaky::{Fault, How, Step, When};
 
 type Answered = Option<Result<ExtendAnswer, BackendError>>;
-type Asked<'a> = (&'a [(&'a str, u64)], &'a [(&'a str, u64)]);
+type Asked<'a> = [&'a [(&'a str, u64)]; 2];
 
 const TAKEN: Sums = Sums { rpm: 1, slots: 1, usd: 70, held: 30, paid: 0 };
 const EXTENDED: Sums = Sums { rpm: 3, slots: 1, usd: 50, held: 50, paid: 0 };
 
 const LEASE: &[(&str, u64)] = &[("rpm", 1), ("slots", 1), ("usd", 30)];
 /// Fits; has too little room; has too little credit.
-const MORE: Asked<'_> = (&[("rpm", 2), ("usd", 20)], &[("usd", 12), ("rpm", 1)]);
-const TOO_FULL: Asked<'_> = (&[("rpm", 10), ("usd", 20)], &[]);
-const TOO_DEAR: Asked<'_> = (&[("rpm", 2), ("usd", 71)], &[]);
+const MORE: Asked<'_> = [&[("rpm", 2), ("usd", 20)], &[("usd", 12), ("rpm", 1)]];
+const TOO_FULL: Asked<'_> = [&[("rpm", 10), ("usd", 20)], &[]];
+const TOO_DEAR: Asked<'_> = [&[("rpm", 2), ("usd", 71)], &[]];
 
 fn is_extended(answer: &Answered) -> bool {
     matches!(answer, Some(Ok(ExtendAnswer::Extended { ends_at: Some(_), .. })))
@@ -57,7 +57,7 @@ async fn an_extension_that_was_cut_off_at_any_step_is_finished_by_its_retry() {
             // The first process was slow, not dead. Its late steps change nothing.
             pair.settle_down().await;
             assert_eq!(pair.sums().await, EXTENDED, "{fault:?}");
-            assert!(is_extended(&pair.extend(lease, 2, (&[], &[])).await), "{fault:?}");
+            assert!(is_extended(&pair.extend(lease, 2, [&[], &[]]).await), "{fault:?}");
             assert!(pair.complete(lease, &[("rpm", 2), ("usd", 5)]).await.unwrap().unwrap().reconciled);
             // Reported usage is a floor.
             assert_eq!(pair.sums().await, Sums { rpm: 2, slots: 0, usd: 88, held: 0, paid: 12 }, "{fault:?}");
@@ -143,7 +143,7 @@ async fn a_number_that_the_limits_leave_free_can_grow_again() {
         assert!(is_extended(&pair.extend(lease, 1, MORE).await));
         assert_eq!(pair.sums().await, EXTENDED);
         for unknown in ["nothing", "nowhere"] {
-            let asked: Asked<'_> = (&[("usd", 1), (unknown, 1)], &[]);
+            let asked: Asked<'_> = [&[("usd", 1), (unknown, 1)], &[]];
             let refused = pair.extend(lease, 2, asked).await;
             assert_eq!(refused, Some(Ok(ExtendAnswer::Refused(Refusal::UnknownLimitKey(key(unknown))))));
         }
@@ -176,7 +176,7 @@ async fn renewals_move_the_ends_of_both_parts() {
         assert!(is_allowed(pair.reserve(lease, LEASE).await));
         for number in 1..=5 {
             pair.clock.advance_ms(25_000);
-            let answer = pair.extend(lease, number, (&[], &[])).await;
+            let answer = pair.extend(lease, number, [&[], &[]]).await;
             let Some(Ok(ExtendAnswer::Extended { ends_at: Some(ends_at), .. })) = answer else { panic!("{answer:?}") };
             // The slot ends first.
             assert_eq!(ends_at.get() - 1_700_000_000_000, u64::from(number) * 25_000 + 30_000);
@@ -184,7 +184,7 @@ async fn renewals_move_the_ends_of_both_parts() {
             assert_eq!((sums.slots, sums.usd, sums.held), (1, 70, 30));
         }
         pair.clock.advance_ms(41_000);
-        assert!(has_expired(&pair.extend(lease, 6, (&[], &[])).await));
+        assert!(has_expired(&pair.extend(lease, 6, [&[], &[]]).await));
         let sums = pair.sums().await;
         assert_eq!((sums.slots, sums.usd, sums.held), (0, 100, 0));
     }

@@ -559,8 +559,7 @@ fn a_key_that_finds_no_room_evicts_idle_limits_for_the_next() {
     let refused = ReserveOutcome::QuotaExceeded { kind: QuotaKind::DerivedLimits, retry_after_ms: 10_000 };
     let lease = test.lease();
     assert_eq!(test.reserve(lease, &[("user:new", 1)]), refused);
-    // One command frees no more than 64.
-    assert_eq!(derived(&test), 136);
+    assert_eq!(derived(&test), 136, "one command frees no more than 64");
     assert!(matches!(test.reserve(lease, &[("user:new", 1)]), ReserveOutcome::Created { .. }));
 }
 

@@ -119,7 +119,7 @@ impl Pair {
         &self,
         lease: LeaseId,
         number: u32,
-        (add, used): (&[(&str, u64)], &[(&str, u64)]),
+        [add, used]: [&[(&str, u64)]; 2],
     ) -> Option<Result<ExtendAnswer, BackendError>> {
         let (add, used) = (amounts(add), amounts(used));
         let request = ExtendRequest { namespace: namespace(), lease, number, add, used, renew: true };
