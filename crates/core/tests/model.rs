@@ -74,7 +74,7 @@ fn thousands_of_reservations_on_one_limit_are_answered_like_a_few() {
 #[test]
 fn the_scripts_meet_every_outcome() {
     let mut tally = Tally::default();
-    for seed in 0..100 {
+    for seed in 0..300 {
         let script = Script::new(seed);
         let mut model = Model::new(script.config());
         for timed in script.take(STEPS) {

@@ -52,6 +52,8 @@ pub struct Model {
     derived_now: usize,
     /// Limits that the command being applied may free.
     touched: Vec<LimitId>,
+    /// Derived limits that the command deleted.
+    cleared: Vec<LimitId>,
     /// The last revision given.
     revision: u64,
     reservations: Vec<Reservation>,
@@ -98,6 +100,7 @@ impl Model {
             template_number: 0,
             derived_now: 0,
             touched: Vec::new(),
+            cleared: Vec::new(),
             revision: 0,
             reservations: Vec::new(),
             leases: Vec::new(),

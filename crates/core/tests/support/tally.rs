@@ -105,7 +105,6 @@ pub const ALL: &[&str] = &[
     "extend of a paused limit",
     "extend of an unknown account",
     "extend of limits elsewhere",
-    "extend to too many limits",
     "extend denied",
     "extend denied credit",
     "extended",

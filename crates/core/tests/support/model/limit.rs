@@ -137,7 +137,7 @@ impl Model {
             return LimitOutcome::NotFound;
         }
         (self.limits[id].debt, self.limits[id].decided) = (0, 0);
-        self.look_at(id);
+        self.cleared.push(id);
         self.revision += 1;
         self.finish_decreases();
         LimitOutcome::Changed { limit: id, revision: self.revision, status: LimitStatus::Deleted }

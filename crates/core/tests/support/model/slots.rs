@@ -90,6 +90,9 @@ impl Model {
         for limit in std::mem::take(&mut self.touched) {
             self.free_if_gone(limit);
         }
+        for limit in std::mem::take(&mut self.cleared) {
+            self.evict(limit);
+        }
         let derived = std::mem::take(&mut self.derived_now);
         let may_go = |limit: &Limit| {
             limit.derived.is_some() || matches!(limit.standing, LimitPhase::Deleting | LimitPhase::Deleted)

@@ -82,7 +82,7 @@ async fn the_sizes_that_operators_are_told_are_right() {
     for _ in 0..EACH {
         leases.push(client.admit(&[("acme:usd", 100)]).await.lease);
     }
-    sizes.compare("a live lease with a hold", backed_up(&cluster, "snapshot/").await - snapshot, 78);
+    sizes.compare("a live lease with a hold", backed_up(&cluster, "snapshot/").await - snapshot, 87);
     sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 91);
     let journal = backed_up(&cluster, "journal/").await;
     for lease in leases {

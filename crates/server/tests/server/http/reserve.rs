@@ -161,15 +161,15 @@ async fn a_lease_can_be_looked_up() {
 
     server.reserve(&lease, &[("slots", 2), ("a:rpm", 1)]).await;
     let requirements = json!([{"key": "a:rpm", "amount": 1}, {"key": "slots", "amount": 2}]);
-    let view = |state| {
+    let view = |state, ends_at| {
         json!({"lease": {
             "lease_id": lease, "reserved_at_unix_ms": START_MS, "requirements": requirements, "state": state,
-            "job_id": null,
+            "job_id": null, "extensions": 0, "used": [], "ends_at_unix_ms": ends_at,
         }})
     };
-    assert_eq!(server.ok("GET", &path, &nothing).await, view("live"));
+    assert_eq!(server.ok("GET", &path, &nothing).await, view("live", START_MS + 30_000));
     server.clock.advance_ms(30_000);
-    assert_eq!(server.ok("GET", &path, &nothing).await, view("expired"));
+    assert_eq!(server.ok("GET", &path, &nothing).await, view("expired", 0));
     server.complete(&lease, &[]).await;
     assert_eq!(server.ok("GET", &path, &nothing).await["lease"]["state"], "completed");
 
