@@ -149,7 +149,7 @@ pub enum EntryKind {
         /// Why it was settled.
         reason: SettleReason,
     },
-    /// The hold was released in full, by timeout or because the lease cost nothing.
+    /// The hold or its growth was released: by timeout, by a refused extension, or because the lease cost nothing.
     Release(HoldView),
 }
 

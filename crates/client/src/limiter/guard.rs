@@ -80,7 +80,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the extension is denied or refused, or no answer came before the deadline. Then its outcome is unknown: call
-    /// it again with the same extension, which takes nothing twice.
+    /// it again with the same extension, before any other one. That takes nothing twice.
     pub async fn extend(&mut self, extension: &Extension, deadline: Deadline) -> Result<Extended, ExtendError> {
         let extended = self.extensions.extend(&self.shared, extension, AskedBy::Guard, deadline).await;
         self.grow();
