@@ -77,8 +77,8 @@ pub(crate) trait Database: Send + Sync + 'static {
 
     /// A page of an account's history: namespace, vault, account, after, max.
     const HISTORY: &'static str;
-    /// The sums of an account's postings as `asset`, `part`, `amount`: namespace, vault, account, now. The part `kept` of
-    /// what is due will be charged.
+    /// The sums of an account's postings as `asset`, `part`, `amount`: namespace, vault, account, now. Of a
+    /// hold that is due, the part `kept` will be charged.
     const FUNDS: &'static str;
     /// The sums of what an account can spend as `part`, `amount`: namespace, vault, account, now, asset.
     const SPENDABLE: &'static str;
