@@ -1,0 +1,12 @@
+//! The gateway: LLM traffic, limited and charged between an SDK and its provider.
+//!
+//! A client changes the `base_url` of its SDK. The gateway bounds each call from its own bytes, reserves the bound at
+//! Earmark, sends the call to the provider, and settles what the provider says was used.
+//!
+//! The modules without I/O decide; the others execute. [`api`] knows the paths of both APIs.
+
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
+
+pub mod api;
+
+pub use api::{Api, Endpoint};
