@@ -1,6 +1,6 @@
 //! The attributes of a call.
 
-use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key};
+use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key, id128};
 
 use crate::mistake::quoted;
 
@@ -56,6 +56,19 @@ impl Attributes {
         self.0.get(place).map(|(_, value)| &**value)
     }
 
+    /// A hash of names and values, which a lease keeps of its call. It is the same on every node and in every version.
+    #[must_use]
+    pub fn hash32(&self) -> u32 {
+        let bytes = self.0.iter().map(|(name, value)| name.len().saturating_add(value.len()).saturating_add(2));
+        let mut text = String::with_capacity(bytes.fold(0, usize::saturating_add));
+        // A name has no `=` and a value no line break, so that no two lists give the same text.
+        for (name, value) in &self.0 {
+            text.extend([&**name, "=", &**value, "\n"]);
+        }
+        let [a, b, c, d, ..] = id128(&text).to_u128().to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+
     /// Names and values, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
@@ -92,12 +105,27 @@ fn check_value(value: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    const HASH: u32 = 921_844_551;
+
     #[test]
     fn attributes_are_found_by_name_whatever_their_order() {
         let attributes = Attributes::new([("user", "ü:1"), ("model", "gpt-4o"), ("a0_", "x")]).unwrap();
         assert_eq!(attributes.get("user"), Some("ü:1"));
         assert_eq!(attributes.get("use"), None);
         assert_eq!(attributes.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["a0_", "model", "user"]);
+    }
+
+    #[test]
+    fn the_hash_of_attributes_stays_and_covers_names_and_values() {
+        let hash = |pairs: &[(&str, &str)]| Attributes::new(pairs.iter().copied()).unwrap().hash32();
+        // Leases keep it on disk, so it must not change.
+        assert_eq!(hash(&[("model", "gpt-4o"), ("tenant", "acme")]), HASH);
+        assert_eq!(hash(&[("tenant", "acme"), ("model", "gpt-4o")]), HASH);
+        let others = [&[][..], &[("tenant", "acme")], &[("a", "b")], &[("a", "b=c")], &[("ab", "c")], &[("a", "bc")]];
+        for (place, one) in others.iter().enumerate() {
+            assert_ne!(hash(one), HASH);
+            assert!(others[..place].iter().all(|other| hash(other) != hash(one)), "{one:?}");
+        }
     }
 
     #[test]

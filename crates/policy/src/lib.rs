@@ -28,6 +28,7 @@
 mod attributes;
 mod condition;
 mod document;
+mod headers;
 mod key_pattern;
 mod mistake;
 mod policy;
@@ -39,6 +40,7 @@ pub use document::{
     Amount, DENY_BYTES_MAX, Document, Effect, LimitUse, POLICY_BYTES_MAX, POLICY_LIMITS_MAX, PRICES_MAX, RULES_MAX,
     Rule, Unmatched,
 };
+pub use headers::{DecisionHeaders, LimitState, headers};
 pub use mistake::Mistake;
 pub use policy::{
     ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, Policy, REQUIREMENTS_MAX, Refusal, RuleMatch, Settlement,

@@ -62,6 +62,8 @@ pub struct CallAmount {
     pub key: LimitKey,
     /// The amount.
     pub amount: u64,
+    /// Whether the amount is a cost, in the asset of the prices.
+    pub is_cost: bool,
 }
 
 /// The actual amounts of a call that was made.
@@ -217,6 +219,32 @@ impl Policy {
         Settlement { cost: evaluation.measure.cost, actuals: evaluation.amounts }
     }
 
+    /// The further amounts of a call that may use this many more output tokens. The cost is that of the dearest rate that
+    /// may apply.
+    ///
+    /// # Errors
+    /// The policy refuses the call. The revision that allowed it does not.
+    pub fn grow(&self, attributes: &Attributes, output_tokens: u32) -> Result<Vec<CallAmount>, Refusal> {
+        let values = self.names.values(attributes);
+        let mut evaluation = Evaluation::new(self, &values, Measure::growth(self, attributes, output_tokens));
+        for rule in &self.rules {
+            evaluation.judge(rule)?;
+        }
+        Ok(evaluation.amounts)
+    }
+
+    /// The limits of a call that was not made, each with the amount 0.
+    #[must_use]
+    pub fn release(&self, attributes: &Attributes) -> Vec<CallAmount> {
+        let values = self.names.values(attributes);
+        let mut evaluation = Evaluation::new(self, &values, Measure::NOTHING);
+        for rule in self.rules.iter().filter(|rule| rule.holds(&values)) {
+            // A rule that fails has added nothing, so there is nothing to undo.
+            let _refused = evaluation.add(rule);
+        }
+        evaluation.amounts
+    }
+
     /// The rules that a call matches, and what follows from them.
     #[must_use]
     pub fn explain(&self, call: &Call<'_>) -> Explanation {
@@ -260,26 +288,54 @@ impl CompiledRule {
 
 /// The amounts of a call: bounds before it, actual ones after it.
 struct Measure {
+    kind: MeasureKind,
     input_tokens: u32,
     output_tokens: u32,
     cost: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MeasureKind {
+    /// The most that a call may use.
+    Bound,
+    /// More output than the bound.
+    Growth,
+    /// The actual usage.
+    Actual,
+    /// No usage: every amount is 0.
+    Nothing,
+}
+
+impl MeasureKind {
     /// Whether amounts of 0 stay: an actual amount may be 0, a requirement may not.
-    keeps_zero: bool,
+    fn keeps_zero(self) -> bool {
+        matches!(self, MeasureKind::Actual | MeasureKind::Nothing)
+    }
+
     /// The maximum number of amounts.
-    amounts_max: usize,
+    fn amounts_max(self) -> usize {
+        if self.keeps_zero() { ACTUALS_MAX } else { REQUIREMENTS_MAX }
+    }
 }
 
 impl Measure {
+    const NOTHING: Measure = Measure { kind: MeasureKind::Nothing, input_tokens: 0, output_tokens: 0, cost: Some(0) };
+
+    fn growth(policy: &Policy, attributes: &Attributes, output_tokens: u32) -> Measure {
+        let cost = policy.price(attributes).map(|price| price.output_bound(output_tokens));
+        Measure { kind: MeasureKind::Growth, input_tokens: 0, output_tokens, cost }
+    }
+
     fn bound(policy: &Policy, call: &Call<'_>) -> Measure {
         let (input_tokens, output_tokens) = (call.input_tokens_max, call.output_tokens_max);
         let cost = policy.price(call.attributes).map(|price| price.bound(input_tokens, output_tokens));
-        Measure { input_tokens, output_tokens, cost, keeps_zero: false, amounts_max: REQUIREMENTS_MAX }
+        Measure { kind: MeasureKind::Bound, input_tokens, output_tokens, cost }
     }
 
     fn actual(policy: &Policy, attributes: &Attributes, usage: &Usage) -> Measure {
         let cost = policy.price(attributes).map(|price| price.cost(usage));
         let Usage { input_tokens, output_tokens, .. } = *usage;
-        Measure { input_tokens, output_tokens, cost, keeps_zero: true, amounts_max: ACTUALS_MAX }
+        Measure { kind: MeasureKind::Actual, input_tokens, output_tokens, cost }
     }
 }
 
@@ -330,25 +386,26 @@ impl<'a> Evaluation<'a> {
     fn add(&mut self, rule: &CompiledRule) -> Result<(), RuleFault> {
         let CompiledEffect::Limits(limits) = &rule.effect else { return Err(RuleFault::Denied) };
         let before = self.amounts.len();
-        let mut raised: Vec<(usize, u64)> = Vec::new();
+        let mut raised: Vec<(usize, (u64, bool))> = Vec::new();
         let added = limits.iter().try_for_each(|(pattern, amount)| {
+            let is_cost = *amount == Amount::Cost;
             let amount = self.amount(*amount)?;
             let key = pattern.key(self.values, &mut self.buffer).map_err(|fault| match fault {
                 KeyFault::Missing(slot) => RuleFault::Missing(self.policy.names.name(slot).into()),
                 KeyFault::Invalid(error) => RuleFault::InvalidKey(error),
             })?;
             match self.amounts.iter().position(|other| other.key == key) {
-                Some(place) => raised.extend(self.raise(place, amount)),
-                None if amount == 0 && !self.measure.keeps_zero => {}
-                None if self.amounts.len() == self.measure.amounts_max => return Err(RuleFault::TooMany),
-                None => self.amounts.push(CallAmount { key, amount }),
+                Some(place) => raised.extend(self.raise(place, amount, is_cost)),
+                None if amount == 0 && !self.measure.kind.keeps_zero() => {}
+                None if self.amounts.len() == self.measure.kind.amounts_max() => return Err(RuleFault::TooMany),
+                None => self.amounts.push(CallAmount { key, amount, is_cost }),
             }
             Ok(())
         });
         if added.is_err() {
-            for (place, amount) in raised.into_iter().rev() {
+            for (place, (amount, is_cost)) in raised.into_iter().rev() {
                 if let Some(other) = self.amounts.get_mut(place) {
-                    other.amount = amount;
+                    (other.amount, other.is_cost) = (amount, is_cost);
                 }
             }
             self.amounts.truncate(before);
@@ -356,14 +413,21 @@ impl<'a> Evaluation<'a> {
         added
     }
 
-    /// Raises an amount that a rule before named too. Returns its place and the amount it had.
-    fn raise(&mut self, place: usize, amount: u64) -> Option<(usize, u64)> {
-        let other = self.amounts.get_mut(place).filter(|other| other.amount < amount)?;
-        Some((place, std::mem::replace(&mut other.amount, amount)))
+    /// Raises an amount that a rule before named too. Returns its place and what it was.
+    fn raise(&mut self, place: usize, amount: u64, is_cost: bool) -> Option<(usize, (u64, bool))> {
+        let other = self.amounts.get_mut(place)?;
+        let before = (other.amount, other.is_cost);
+        (other.amount, other.is_cost) = (other.amount.max(amount), other.is_cost || is_cost);
+        Some((place, before))
     }
 
     fn amount(&self, amount: Amount) -> Result<u64, RuleFault> {
         let (input, output) = (u64::from(self.measure.input_tokens), u64::from(self.measure.output_tokens));
+        match (self.measure.kind, amount) {
+            (MeasureKind::Nothing, _) => return Ok(0),
+            (MeasureKind::Growth, Amount::Requests | Amount::Fixed(_)) => return Ok(0),
+            (MeasureKind::Bound | MeasureKind::Growth | MeasureKind::Actual, _) => {}
+        }
         match amount {
             Amount::Requests => Ok(1),
             Amount::InputTokens => Ok(input),

@@ -167,6 +167,11 @@ impl Filled {
         self.sum([(input_tokens, input), (output_tokens, self.output.max(self.reasoning))])
     }
 
+    /// The cost of output alone if every token has the dearest rate that it may have.
+    fn output_bound(&self, output_tokens: u32) -> u64 {
+        Filled { per_request: 0, ..*self }.sum([(output_tokens, self.output.max(self.reasoning))])
+    }
+
     fn sum<const N: usize>(&self, parts: [(u32, u64); N]) -> u64 {
         let product = |(tokens, rate): (u32, u64)| u128::from(tokens).saturating_mul(u128::from(rate));
         let tokens = parts.into_iter().map(product).fold(0_u128, u128::saturating_add);
@@ -194,6 +199,18 @@ impl Price {
         for tier in self.above.iter().take_while(|tier| input_tokens_max > tier.input_tokens) {
             rates = tier.rates.or(rates);
             bound = bound.max(rates.filled().bound(input_tokens_max, output_tokens_max));
+        }
+        bound
+    }
+
+    /// The most that further output tokens of a call can cost, whatever its tier.
+    #[must_use]
+    pub fn output_bound(&self, output_tokens: u32) -> u64 {
+        let mut rates = self.rates;
+        let mut bound = rates.filled().output_bound(output_tokens);
+        for tier in &self.above {
+            rates = tier.rates.or(rates);
+            bound = bound.max(rates.filled().output_bound(output_tokens));
         }
         bound
     }

@@ -163,6 +163,27 @@ fn a_usage_becomes_actual_amounts_of_the_same_limits() {
     );
 }
 
+#[test]
+fn more_output_takes_more_of_the_limits_that_count_it() {
+    let grown = |call: &str, tokens| policy(POLICY).grow(&attributes(call), tokens).map(|amounts| shown(&amounts));
+    let call = "provider=openai model=gpt-4o tenant=acme user=u1";
+    let amounts = "!default:openai:gpt-4o:tpm=500 openai:gpt-4o:out=500 tenant:acme:tpd=500 acme:usd=5000";
+    assert_eq!(grown(call, 500).as_deref(), Ok(amounts));
+    assert_eq!(grown(call, 0).as_deref(), Ok(""));
+    assert_eq!(grown("model=gpt-4o", 1), Err(Refusal::MissingAttribute("tenant".into())));
+}
+
+#[test]
+fn a_call_that_was_not_made_releases_all_its_limits() {
+    let call = "provider=openai model=gpt-4o tenant=acme user=u1";
+    let reserved = evaluate(POLICY, call, 1_200, 500).unwrap();
+    let keys = |text: &str| text.split(' ').map(|it| it.split_once('=').unwrap().0.to_owned()).collect::<Vec<_>>();
+    let released = policy(POLICY).release(&attributes(call));
+    assert!(released.iter().all(|it| it.amount == 0));
+    assert_eq!(keys(&shown(&released)), keys(&reserved));
+    assert_eq!(released.iter().filter(|it| it.is_cost).map(|it| it.key.as_str()).collect::<Vec<_>>(), ["acme:usd"]);
+}
+
 /// Every piece of a document that is likely to be wrong.
 fn any_document() -> impl Strategy<Value = String> {
     let pieces = vec![
@@ -234,6 +255,32 @@ proptest! {
         if let Ok(reserved) = policy.evaluate(&call) {
             for actual in policy.settle(&attributes, &usage).actuals {
                 let bound = reserved.iter().find(|it| it.key == actual.key).map_or(0, |it| it.amount);
+                prop_assert!(actual.amount <= bound, "{}: {} of {}", actual.key, actual.amount, bound);
+            }
+        }
+    }
+
+    #[test]
+    fn settling_within_the_grown_bounds_never_takes_more_than_was_reserved(
+        attributes in any_attributes(),
+        bounds in (0..5_000_u32, 0..5_000_u32),
+        more in prop::collection::vec(0..5_000_u32, 0..4),
+        parts in prop::array::uniform6(0..20_000_u32),
+    ) {
+        let policy = policy(&format!("{POLICY}reasoning = 12_000_000\nabove = [ {{ input_tokens = 100, output = 15_000_001 }} ]\n"));
+        let call = Call { attributes: &attributes, input_tokens_max: bounds.0, output_tokens_max: bounds.1 };
+        let usage = Usage {
+            input_tokens: parts[0].min(bounds.0),
+            output_tokens: parts[1].min(bounds.1 + more.iter().sum::<u32>()),
+            cached_input_tokens: parts[2],
+            cache_write_tokens: parts[3],
+            cache_write_1h_tokens: parts[4],
+            reasoning_tokens: parts[5],
+        };
+        if let Ok(mut reserved) = policy.evaluate(&call) {
+            reserved.extend(more.iter().flat_map(|tokens| policy.grow(&attributes, *tokens).unwrap()));
+            for actual in policy.settle(&attributes, &usage).actuals {
+                let bound: u64 = reserved.iter().filter(|it| it.key == actual.key).map(|it| it.amount).sum();
                 prop_assert!(actual.amount <= bound, "{}: {} of {}", actual.key, actual.amount, bound);
             }
         }
