@@ -214,7 +214,7 @@ impl Client {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<String>) -> Result<HttpResponse, Failure> {
-        let request = HttpRequest { method, path: path.to_owned(), body: body.map(Into::into) };
+        let request = HttpRequest { method, path: path.to_owned(), body: body.map(Into::into), client_key: None };
         let response = self.http.send(&request, Deadline::after(ANSWER_TIMEOUT)).await;
         response.map_err(|failure| self.url.failure(failure))
     }

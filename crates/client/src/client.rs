@@ -8,19 +8,22 @@ use earmark_core::{
     Usage, VaultName,
 };
 
-use crate::answer::{LeaseView, LimitView, Scope, UsagePage, UsageQuery};
+use crate::answer::{ExtendAnswer, LeaseView, LimitView, Scope, UsagePage, UsageQuery};
 use crate::backoff::{Backoff, BackoffOptions};
+use crate::call::{Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Identity};
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
 use crate::env::SharedEnv;
 use crate::failure::{Certainty, Failure};
 use crate::http::ConnectionPool;
+use crate::key::ClientKey;
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
-    DeleteLimit, DeleteTemplate, GetBalances, GetClientState, GetLease, GetLimit, GetUsage, ListLimits, ListTemplates,
-    ListUsage, Pause, PauseLimit, PutLimit, PutTemplate, Request,
+    CompleteCall, DeleteLimit, DeleteTemplate, ExplainCall, ExtendCall, GetBalances, GetClientState, GetLease,
+    GetLimit, GetUsage, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit, PutTemplate,
+    Request, WhoAmI,
 };
 use crate::stream::LeaseStream;
 use crate::wire::{Grpc, Http, Wire};
@@ -221,6 +224,68 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Option<UnixMs>, Failure> {
         self.ask(&PauseLimit(key, Pause { length, reason }), deadline).await
+    }
+
+    /// Asks for a call, with the same lease until there is an answer. A denied or refused call needs a new lease.
+    /// `client` is the key of the client that a gateway calls for.
+    ///
+    /// # Errors
+    /// When the call is malformed, the caller may not set an attribute, or no answer came in time: then the lease may
+    /// hold amounts, so repeat it or complete it as [`CallResult::Refused`](crate::CallResult::Refused).
+    pub async fn call(
+        &self,
+        call: &Call,
+        client: Option<&ClientKey>,
+        deadline: Deadline,
+    ) -> Result<CallAnswer, Failure> {
+        self.ask(&PlaceCall(call, client), deadline).await
+    }
+
+    /// Extends a live call. Repeat an extension without an answer as it is; the next one has the next number.
+    ///
+    /// # Errors
+    /// When the extension is malformed, or no answer came in time.
+    pub async fn extend_call(
+        &self,
+        lease: LeaseId,
+        extension: &CallExtension,
+        deadline: Deadline,
+    ) -> Result<ExtendAnswer, Failure> {
+        self.ask(&ExtendCall(lease, extension), deadline).await
+    }
+
+    /// Settles a call. It may be repeated: only the first one counts.
+    ///
+    /// # Errors
+    /// When the outcome is malformed or does not belong to the lease, or no answer came in time.
+    pub async fn complete_call(
+        &self,
+        lease: LeaseId,
+        outcome: &CallOutcome,
+        deadline: Deadline,
+    ) -> Result<CallCompleted, Failure> {
+        self.ask(&CompleteCall(lease, outcome), deadline).await
+    }
+
+    /// What the answer to a call would be. It takes nothing; the lease of `call` is not used.
+    ///
+    /// # Errors
+    /// When the call is malformed, or no answer came in time.
+    pub async fn explain(
+        &self,
+        call: &Call,
+        client: Option<&ClientKey>,
+        deadline: Deadline,
+    ) -> Result<CallExplanation, Failure> {
+        self.ask(&ExplainCall(call, client), deadline).await
+    }
+
+    /// Who the key of this client is, or the client that a gateway calls for.
+    ///
+    /// # Errors
+    /// [`Failure::Unauthorized`] if the key is not valid; or when no answer came in time.
+    pub async fn whoami(&self, client: Option<&ClientKey>, deadline: Deadline) -> Result<Identity, Failure> {
+        self.ask(&WhoAmI(client), deadline).await
     }
 
     /// One limit.

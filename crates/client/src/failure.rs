@@ -61,6 +61,12 @@ pub enum Failure {
         /// The message of the server.
         message: String,
     },
+    /// The key was accepted, but may not do this. The request was not executed.
+    #[error("the caller may not do this: {message}")]
+    Forbidden {
+        /// The message of the server.
+        message: String,
+    },
     /// The key exceeds its request rate, and the request was not executed.
     #[error("{server} limits the request rate of this key: {message}")]
     RateLimited {
@@ -121,6 +127,7 @@ impl Failure {
             | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
+            | Failure::Forbidden { .. }
             | Failure::RateLimited { .. }
             | Failure::NotFound { .. } => Certainty::NothingHappened,
             Failure::NoAnswer { .. }
@@ -142,6 +149,7 @@ impl Failure {
             | Failure::Unexpected { .. } => true,
             Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
+            | Failure::Forbidden { .. }
             | Failure::NotFound { .. }
             | Failure::UnknownThenRefused { .. }
             | Failure::DeadlinePassed { .. } => false,
@@ -172,6 +180,7 @@ impl Failure {
             | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
+            | Failure::Forbidden { .. }
             | Failure::NotFound { .. }
             | Failure::UnknownThenRefused { .. }
             | Failure::DeadlinePassed { .. } => false,

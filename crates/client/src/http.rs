@@ -33,6 +33,7 @@ pub(crate) use pool::ConnectionPool;
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
+use crate::key::ClientKey;
 use crate::options::{ClientOptions, OptionsError, Protocol};
 
 /// The number of characters of an unexpected body that an error message shows.
@@ -62,19 +63,27 @@ pub struct HttpRequest {
     pub path: String,
     /// The JSON body.
     pub body: Option<Bytes>,
+    /// The key of the client that a gateway calls for.
+    pub client_key: Option<ClientKey>,
 }
 
 impl HttpRequest {
     /// A request without a body.
     #[must_use]
     pub fn new(method: Method, path: impl Into<String>) -> HttpRequest {
-        HttpRequest { method, path: path.into(), body: None }
+        HttpRequest { method, path: path.into(), body: None, client_key: None }
     }
 
     /// The same request with a JSON body.
     #[must_use]
     pub fn json(self, body: impl Into<Bytes>) -> HttpRequest {
         HttpRequest { body: Some(body.into()), ..self }
+    }
+
+    /// The same request for the client with this key. Only a key of role `gateway` may send it.
+    #[must_use]
+    pub fn for_client(self, client_key: Option<ClientKey>) -> HttpRequest {
+        HttpRequest { client_key, ..self }
     }
 }
 

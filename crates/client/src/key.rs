@@ -8,6 +8,40 @@ use hyper::header::HeaderValue;
 #[derive(Clone)]
 pub struct ApiKey(HeaderValue);
 
+/// The key of a client that a gateway calls for. It is never printed.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ClientKey(HeaderValue);
+
+impl ClientKey {
+    /// Checks that a text can be a key.
+    ///
+    /// # Errors
+    /// When it cannot be a header.
+    pub fn new(text: &str) -> Result<ClientKey, ApiKeyError> {
+        let mut value = checked(text)?;
+        value.set_sensitive(true);
+        Ok(ClientKey(value))
+    }
+
+    /// The value of the header `x-earmark-client-key`.
+    pub(crate) const fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientKey(..)")
+    }
+}
+
+fn checked(text: &str) -> Result<HeaderValue, ApiKeyError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ApiKeyError);
+    }
+    HeaderValue::from_str(text).map_err(|_| ApiKeyError)
+}
+
 /// Why a text is not a key. The message does not repeat the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key: only visible ASCII characters are allowed, at least one")]
@@ -19,9 +53,7 @@ impl ApiKey {
     /// # Errors
     /// When it cannot be a header.
     pub fn new(text: &str) -> Result<ApiKey, ApiKeyError> {
-        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(ApiKeyError);
-        }
+        checked(text)?;
         let mut value = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| ApiKeyError)?;
         value.set_sensitive(true);
         Ok(ApiKey(value))
@@ -48,6 +80,9 @@ mod tests {
         let key = ApiKey::new("ek_secret").unwrap();
         assert_eq!(format!("{key:?}"), "ApiKey(..)");
         assert!(!format!("{:?}", key.header()).contains("secret"));
+        let client = ClientKey::new("ek_secret").unwrap();
+        assert_eq!(format!("{client:?} {:?}", client.header()), "ClientKey(..) Sensitive");
+        assert!(ClientKey::new("a b").is_err());
         assert!(!format!("{:?}", ApiKey::new("secret\n").unwrap_err()).contains("secret"));
     }
 

@@ -55,6 +55,7 @@ mod address;
 mod answer;
 mod backoff;
 mod batcher;
+mod call;
 mod client;
 mod connect;
 mod deadline;
@@ -83,13 +84,17 @@ pub use answer::{
 };
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;
+pub use call::{
+    Call, CallAnswer, CallCompleted, CallDecision, CallExplanation, CallExtension, CallOutcome, CallResult, CallUsage,
+    ExplainedLimit, Identity, PolicyRefusal,
+};
 pub use client::Client;
 pub use deadline::Deadline;
 pub use earmark_core as core;
 pub use env::{Env, SystemEnv};
 pub use failure::{Certainty, Failure};
 pub use job::{Actuals, Job, JobError};
-pub use key::{ApiKey, ApiKeyError};
+pub use key::{ApiKey, ApiKeyError, ClientKey};
 pub use limiter::{AcquireError, ExtendError, Extension, Guard, KeepAlive, Limiter, LimiterOptions, TryAcquire};
 #[cfg(feature = "local")]
 pub use local::LocalOptions;

@@ -1,5 +1,6 @@
 //! Requests to a server, each with the type of its answer, over HTTP, over gRPC and on a Book in this process.
 
+mod call;
 mod lease;
 mod limit;
 mod template;
@@ -10,6 +11,7 @@ use std::future::Future;
 use serde::de::DeserializeOwned;
 use tonic::{Response, Status};
 
+pub(crate) use call::{CompleteCall, ExplainCall, ExtendCall, PlaceCall, WhoAmI};
 pub(crate) use lease::{Batch, CompleteItem, ExtendItem, GetLease, Item, ReserveItem};
 #[cfg(feature = "local")]
 pub(crate) use limit::LimitViews;

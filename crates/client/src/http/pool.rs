@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -20,6 +20,8 @@ use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::options::ClientOptions;
 
+/// The header with the key of the client that a gateway calls for.
+const CLIENT_KEY: HeaderName = HeaderName::from_static("x-earmark-client-key");
 /// Idle time in seconds after which a connection is not reused: the server may be about to close it.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
@@ -154,6 +156,9 @@ impl ConnectionPool {
         }
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, key);
+        }
+        if let Some(client_key) = &call.client_key {
+            request = request.header(CLIENT_KEY, client_key.header());
         }
         request
             .body(Full::new(call.body.clone().unwrap_or_default()))

@@ -142,7 +142,7 @@ impl Shared {
 
 fn refused(failure: Failure) -> AcquireError {
     match failure {
-        Failure::Unauthorized { message } => AcquireError::Unauthorized { message },
+        Failure::Unauthorized { message } | Failure::Forbidden { message } => AcquireError::Unauthorized { message },
         other => AcquireError::InvalidRequest { message: other.to_string() },
     }
 }

@@ -261,7 +261,9 @@ fn not_extended(answer: ReserveAnswer) -> ExtendError {
 
 fn failed(failure: Failure) -> ExtendError {
     match failure {
-        Failure::Unauthorized { message } => ExtendError::Refused(AcquireError::Unauthorized { message }),
+        Failure::Unauthorized { message } | Failure::Forbidden { message } => {
+            ExtendError::Refused(AcquireError::Unauthorized { message })
+        }
         Failure::Invalid { message } => ExtendError::Refused(AcquireError::InvalidRequest { message }),
         other => ExtendError::Failed(other),
     }

@@ -127,7 +127,8 @@ pub(crate) fn failure(server: &str, status: &Status) -> Failure {
         }
         Code::InvalidArgument | Code::ResourceExhausted if is_from_server => Failure::Invalid { message },
         Code::NotFound if is_from_server => Failure::NotFound { message },
-        Code::Unauthenticated | Code::PermissionDenied if is_from_server => Failure::Unauthorized { message },
+        Code::Unauthenticated if is_from_server => Failure::Unauthorized { message },
+        Code::PermissionDenied if is_from_server => Failure::Forbidden { message },
         Code::Unavailable | Code::Internal => Failure::Unavailable { server, message },
         code => Failure::NoAnswer { server, why: format!("{code}: {message}") },
     }

@@ -42,7 +42,8 @@ fn refusal(reader: Reader<'_>, response: &HttpResponse) -> Failure {
     let message = if message.is_empty() { error } else { message };
     match response.status {
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => Failure::Invalid { message },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Unauthorized { message },
+        StatusCode::UNAUTHORIZED => Failure::Unauthorized { message },
+        StatusCode::FORBIDDEN => Failure::Forbidden { message },
         StatusCode::TOO_MANY_REQUESTS => reader.rate_limited(message),
         StatusCode::NOT_FOUND => Failure::NotFound { message },
         // The body did not arrive in time, so nothing was executed. It may arrive with the next attempt.

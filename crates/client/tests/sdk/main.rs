@@ -5,6 +5,7 @@
 
 mod acquire;
 mod batches;
+mod calls;
 mod examples;
 mod extend;
 mod failover;

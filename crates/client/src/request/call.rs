@@ -1,0 +1,280 @@
+//! Calls, over HTTP only.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{LeaseId, LimitKey, NamespaceName};
+use earmark_proto::v1;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tonic::{Response, Status};
+
+use super::Request;
+use crate::answer::ExtendAnswer;
+use crate::call::{
+    Call, CallAnswer, CallCompleted, CallDecision, CallExplanation, CallExtension, CallOutcome, CallResult, CallUsage,
+    ExplainedLimit, Identity, PolicyRefusal,
+};
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::http::{HttpRequest, Method};
+use crate::key::ClientKey;
+#[cfg(feature = "local")]
+use crate::local::Local;
+use crate::wire::{Grpc, Reader};
+
+const CALLS: &str = "/v1/calls";
+/// Why a client over gRPC or of a Book in this process makes no calls.
+const HTTP_ONLY: &str = "calls need a client with Protocol::Http";
+
+/// Asks for a call.
+pub(crate) struct PlaceCall<'a>(pub(crate) &'a Call, pub(crate) Option<&'a ClientKey>);
+/// Extends a live call.
+pub(crate) struct ExtendCall<'a>(pub(crate) LeaseId, pub(crate) &'a CallExtension);
+/// Settles a call.
+pub(crate) struct CompleteCall<'a>(pub(crate) LeaseId, pub(crate) &'a CallOutcome);
+/// Asks what the answer to a call would be. Its lease and job do not matter.
+pub(crate) struct ExplainCall<'a>(pub(crate) &'a Call, pub(crate) Option<&'a ClientKey>);
+/// Asks who the caller is, or the client that a gateway calls for.
+pub(crate) struct WhoAmI<'a>(pub(crate) Option<&'a ClientKey>);
+
+/// The body of a call, and without its lease of an explanation.
+#[derive(Serialize)]
+struct CallBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<String>,
+    attributes: &'a BTreeMap<String, String>,
+    input_tokens_max: u64,
+    output_tokens_max: u64,
+}
+
+#[derive(Serialize)]
+struct ExtendBody<'a> {
+    lease_id: String,
+    extension: u32,
+    attributes: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_output_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used: Option<&'a CallUsage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_revision: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CompleteBody<'a> {
+    lease_id: String,
+    attributes: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<&'a CallUsage>,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_revision: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct CallReply {
+    #[serde(flatten)]
+    reserve: v1::ReserveResponse,
+    #[serde(default)]
+    requirements: Vec<v1::Requirement>,
+    policy_revision: Option<u64>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct CompleteReply {
+    #[serde(flatten)]
+    complete: v1::CompleteResponse,
+    #[serde(default)]
+    actuals: Vec<v1::Actual>,
+    cost: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct ExplainReply {
+    allowed: bool,
+    #[serde(default)]
+    rules: Vec<RuleReply>,
+    #[serde(default)]
+    limits: Vec<ExplainedLimit>,
+    cost: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct RuleReply {
+    name: String,
+    matched: bool,
+}
+
+fn body<'a>(call: &'a Call, lease_id: Option<String>) -> CallBody<'a> {
+    let Call { job, attributes, input_tokens_max, output_tokens_max, .. } = call;
+    let job_id = job.as_ref().filter(|_| lease_id.is_some()).map(ToString::to_string);
+    let (input_tokens_max, output_tokens_max) = (*input_tokens_max, *output_tokens_max);
+    CallBody { lease_id, job_id, attributes, input_tokens_max, output_tokens_max }
+}
+
+fn post(path: &str, body: &impl Serialize, client: Option<&ClientKey>) -> serde_json::Result<HttpRequest> {
+    Ok(HttpRequest::new(Method::POST, path).json(serde_json::to_vec(body)?).for_client(client.cloned()))
+}
+
+fn key(reader: Reader<'_>, namespace: Option<&str>, key: &str) -> Result<LimitKey, Failure> {
+    let qualified = namespace.map(|namespace| format!("!{namespace}:{key}"));
+    LimitKey::parse_qualified(qualified.as_deref().unwrap_or(key)).map_err(|error| reader.unexpected(error))
+}
+
+fn cost(reader: Reader<'_>, text: Option<&str>) -> Result<Option<u128>, Failure> {
+    let wrong = |_| reader.unexpected(format!("cost: found {text:?}, allowed is a decimal number"));
+    text.map(str::parse).transpose().map_err(wrong)
+}
+
+/// The parts of [`Request`] that calls do not have.
+macro_rules! http_only {
+    () => {
+        async fn grpc(&self, _: &Grpc, _: Deadline) -> Result<Response<Self::Message>, Status> {
+            Err(Status::invalid_argument(HTTP_ONLY))
+        }
+
+        #[cfg(feature = "local")]
+        async fn local(&self, _: &Local) -> Result<Self::Answer, Failure> {
+            Err(Failure::Invalid { message: HTTP_ONLY.to_owned() })
+        }
+    };
+}
+
+impl Request for PlaceCall<'_> {
+    type Message = CallReply;
+    type Answer = CallAnswer;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        post(CALLS, &body(self.0, Some(self.0.lease.to_string())), self.1)
+    }
+
+    fn read(&self, reader: Reader<'_>, message: CallReply) -> Result<CallAnswer, Failure> {
+        let CallReply { reserve, requirements, policy_revision } = message;
+        let requirement =
+            |part: &v1::Requirement| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.amount));
+        let requirements = requirements.iter().map(requirement).collect::<Result<_, _>>()?;
+        let code = reserve.error.split(':').next().unwrap_or_default();
+        let decision = match code {
+            "missing_attribute" | "no_price" | "no_rule" | "denied_by_rule" if !reserve.allowed => {
+                let v1::ReserveResponse { error, message, .. } = reserve;
+                CallDecision::Refused(PolicyRefusal { error, message: message.unwrap_or_default() })
+            }
+            _ => CallDecision::Limits(reader.reserved(reserve)?),
+        };
+        Ok(CallAnswer { decision, requirements, policy_revision })
+    }
+
+    http_only!();
+}
+
+impl Request for ExtendCall<'_> {
+    type Message = v1::ExtendResponse;
+    type Answer = ExtendAnswer;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let ExtendCall(lease, extension) = self;
+        let body = ExtendBody {
+            lease_id: lease.to_string(),
+            extension: extension.number,
+            attributes: &extension.attributes,
+            add_output_tokens: Some(extension.add_output_tokens).filter(|more| *more > 0),
+            used: extension.used.as_ref(),
+            policy_revision: extension.policy_revision,
+            namespace: extension.namespace.as_ref().map(NamespaceName::as_str),
+        };
+        post("/v1/calls/extend", &body, None)
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::ExtendResponse) -> Result<ExtendAnswer, Failure> {
+        reader.extended(message)
+    }
+
+    http_only!();
+}
+
+impl Request for CompleteCall<'_> {
+    type Message = CompleteReply;
+    type Answer = CallCompleted;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let CompleteCall(lease, outcome) = self;
+        let (usage, name) = match &outcome.result {
+            CallResult::Used(usage) => (Some(usage), "done"),
+            CallResult::Done => (None, "done"),
+            CallResult::Refused => (None, "refused"),
+            CallResult::Unknown => (None, "unknown"),
+        };
+        let body = CompleteBody {
+            lease_id: lease.to_string(),
+            attributes: &outcome.attributes,
+            usage,
+            outcome: name,
+            policy_revision: outcome.policy_revision,
+            namespace: outcome.namespace.as_ref().map(NamespaceName::as_str),
+        };
+        post("/v1/calls/complete", &body, None)
+    }
+
+    fn read(&self, reader: Reader<'_>, message: CompleteReply) -> Result<CallCompleted, Failure> {
+        let CompleteReply { complete, actuals, cost: text } = message;
+        let actual =
+            |part: &v1::Actual| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.actual_amount));
+        let completed = reader.completed(complete)?;
+        Ok(CallCompleted {
+            reconciled: completed.reconciled,
+            message: completed.message,
+            actuals: actuals.iter().map(actual).collect::<Result<_, _>>()?,
+            cost: cost(reader, text.as_deref())?,
+        })
+    }
+
+    http_only!();
+}
+
+impl Request for ExplainCall<'_> {
+    type Message = ExplainReply;
+    type Answer = CallExplanation;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        post("/v1/calls/explain", &body(self.0, None), self.1)
+    }
+
+    fn read(&self, reader: Reader<'_>, message: ExplainReply) -> Result<CallExplanation, Failure> {
+        let text = message.cost.map(|cost| match cost {
+            Value::String(text) => text,
+            other => other.to_string(),
+        });
+        Ok(CallExplanation {
+            allowed: message.allowed,
+            rules: message.rules.into_iter().map(|rule| (rule.name, rule.matched)).collect(),
+            limits: message.limits,
+            cost: cost(reader, text.as_deref())?,
+        })
+    }
+
+    http_only!();
+}
+
+impl Request for WhoAmI<'_> {
+    type Message = Identity;
+    type Answer = Identity;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::GET, "/v1/whoami").for_client(self.0.cloned()))
+    }
+
+    fn read(&self, _: Reader<'_>, message: Identity) -> Result<Identity, Failure> {
+        Ok(message)
+    }
+
+    http_only!();
+}

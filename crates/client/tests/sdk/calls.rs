@@ -1,0 +1,168 @@
+//! Calls: their requests, their answers and their retry rules.
+
+use std::collections::BTreeMap;
+
+use earmark_client::{
+    ApiKey, Call, CallDecision, CallExtension, CallOutcome, CallResult, CallUsage, Certainty, Client, ClientKey,
+    ClientOptions, Deadline, ExtendAnswer, Failure, PolicyRefusal, Protocol, ReserveAnswer,
+};
+
+use crate::fixture::{ScriptedServer, TestServer, ok, unavailable};
+use crate::support::{key, soon};
+
+const LEASE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+fn call() -> Call {
+    Call {
+        lease: LEASE.parse().unwrap(),
+        job: None,
+        attributes: attributes(),
+        input_tokens_max: 1_200,
+        output_tokens_max: 500,
+    }
+}
+
+fn attributes() -> BTreeMap<String, String> {
+    [("model", "gpt-4o"), ("tenant", "acme")].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+/// The body of a request as JSON.
+fn body(request: &str) -> serde_json::Value {
+    serde_json::from_str(request.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[tokio::test]
+async fn a_call_keeps_its_lease_until_its_outcome_is_known() {
+    let mut answers = vec![
+        None,
+        unavailable(),
+        ok(r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":7,"error":"","policy_revision":3,
+               "requirements":[{"key":"tpm","amount":1700},{"key":"rpm","amount":1,"namespace":"team"}]}"#),
+    ]
+    .into_iter();
+    let script = ScriptedServer::by(move |_| answers.next().flatten()).await;
+    let mut options = ClientOptions::of(&[&script.url]).unwrap();
+    options.key = Some(ApiKey::new("emk_gateway").unwrap());
+    let client = Client::new(options).unwrap();
+    let answer = client.call(&call(), Some(&ClientKey::new("emk_client").unwrap()), soon()).await.unwrap();
+    assert!(matches!(answer.decision, CallDecision::Limits(ReserveAnswer::Allowed { .. })), "{answer:?}");
+    assert_eq!(answer.policy_revision, Some(3));
+    let foreign = earmark_client::core::LimitKey::parse_qualified("!team:rpm").unwrap();
+    assert_eq!(answer.requirements, [(key("tpm"), 1_700), (foreign, 1)]);
+    let requests = script.requests();
+    assert_eq!(requests.len(), 3);
+    for request in &requests {
+        assert!(request.starts_with("POST /v1/calls HTTP/1.1\r\n"), "{request}");
+        assert!(request.contains("\r\nauthorization: Bearer emk_gateway\r\n"), "{request}");
+        assert!(request.contains("\r\nx-earmark-client-key: emk_client\r\n"), "{request}");
+        let expected = serde_json::json!({"lease_id": LEASE, "attributes": {"model": "gpt-4o", "tenant": "acme"},
+            "input_tokens_max": 1200, "output_tokens_max": 500});
+        assert_eq!(body(request), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_policy_is_an_answer() {
+    let script = ScriptedServer::by(|_| {
+        ok(r#"{"allowed":false,"retry_after_ms":0,"reserved_at_unix_ms":0,"error":"denied_by_rule:free",
+               "message":"not in your plan","requirements":[],"policy_revision":2}"#)
+    })
+    .await;
+    let answer = script.client().call(&call(), None, soon()).await.unwrap();
+    let refusal = PolicyRefusal { error: "denied_by_rule:free".into(), message: "not in your plan".into() };
+    assert_eq!(answer.decision, CallDecision::Refused(refusal));
+    assert!(!script.requests()[0].contains("x-earmark-client-key"));
+}
+
+#[tokio::test]
+async fn an_attribute_that_the_key_may_not_set_is_forbidden_and_not_retried() {
+    let refused = r#"{"error":"forbidden","message":"attributes: tenant: found b, the key has acme"}"#;
+    let script = ScriptedServer::by(move |_| Some((403, refused.to_owned()))).await;
+    let failure = script.client().call(&call(), None, soon()).await.unwrap_err();
+    let message = "attributes: tenant: found b, the key has acme".to_owned();
+    assert_eq!(failure, Failure::Forbidden { message });
+    assert_eq!(failure.certainty(), Certainty::NothingHappened);
+    assert_eq!(script.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn an_outcome_names_usage_namespace_and_policy() {
+    let script = ScriptedServer::by(|request| match request.starts_with("POST /v1/calls/extend ") {
+        true => ok(r#"{"allowed":true,"retry_after_ms":0,"error":"","ends_at_unix_ms":9}"#),
+        false => {
+            ok(r#"{"ok":true,"error":"","reconciled":true,"actuals":[{"key":"tpm","actual_amount":12}],"cost":"34"}"#)
+        }
+    })
+    .await;
+    let client = script.client();
+    let usage = CallUsage { input_tokens: 10, output_tokens: 2, cached_input_tokens: Some(4), ..CallUsage::default() };
+    let extension = CallExtension {
+        number: 2,
+        attributes: attributes(),
+        namespace: Some("team".parse().unwrap()),
+        policy_revision: Some(3),
+        used: Some(usage.clone()),
+        ..CallExtension::default()
+    };
+    let extended = client.extend_call(call().lease, &extension, soon()).await.unwrap();
+    assert!(matches!(extended, ExtendAnswer::Extended(_)), "{extended:?}");
+    let (namespace, policy_revision) = (extension.namespace, extension.policy_revision);
+    for (result, outcome) in [
+        (CallResult::Used(usage), "done"),
+        (CallResult::Done, "done"),
+        (CallResult::Refused, "refused"),
+        (CallResult::Unknown, "unknown"),
+    ] {
+        let end = CallOutcome { attributes: attributes(), namespace: namespace.clone(), policy_revision, result };
+        let completed = client.complete_call(call().lease, &end, soon()).await.unwrap();
+        assert!(completed.reconciled);
+        assert_eq!((completed.actuals, completed.cost), (vec![(key("tpm"), 12)], Some(34)));
+        assert_eq!(body(script.requests().last().unwrap())["outcome"], outcome);
+    }
+    let requests = script.requests();
+    let attributes = serde_json::json!({"model": "gpt-4o", "tenant": "acme"});
+    let used = serde_json::json!({"input_tokens": 10, "output_tokens": 2, "cached_input_tokens": 4});
+    let extend = serde_json::json!({"lease_id": LEASE, "extension": 2, "attributes": attributes, "used": used,
+        "policy_revision": 3, "namespace": "team"});
+    assert_eq!(body(&requests[0]), extend);
+    let complete = serde_json::json!({"lease_id": LEASE, "attributes": attributes, "usage": used, "outcome": "done",
+        "policy_revision": 3, "namespace": "team"});
+    assert_eq!(body(&requests[1]), complete);
+    assert!(body(&requests[3]).get("usage").is_none());
+}
+
+#[tokio::test]
+async fn whoami_tells_the_labels_of_a_key() {
+    let script = ScriptedServer::by(|_| {
+        ok(r#"{"actor":"client:a","namespace":"team","role":"client","labels":{"tenant":"acme"},"may_set":["user"]}"#)
+    })
+    .await;
+    let identity = script.client().whoami(Some(&ClientKey::new("emk_client").unwrap()), soon()).await.unwrap();
+    assert_eq!((identity.namespace.as_str(), identity.role.as_str()), ("team", "client"));
+    assert_eq!(identity.labels.get("tenant").map(String::as_str), Some("acme"));
+    assert_eq!(identity.may_set, ["user"]);
+    assert!(script.requests()[0].starts_with("GET /v1/whoami HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn an_explanation_names_rules_and_limits() {
+    let script = ScriptedServer::by(|_| {
+        ok(r#"{"allowed":false,"rules":[{"name":"tenant","matched":true}],
+               "limits":[{"key":"tpm","amount":1700,"capacity":1000,"available":900,"fits":false}],"cost":"12"}"#)
+    })
+    .await;
+    let explained = script.client().explain(&call(), None, soon()).await.unwrap();
+    assert_eq!(explained.rules, [("tenant".to_owned(), true)]);
+    assert_eq!((explained.limits[0].fits, explained.cost), (Some(false), Some(12)));
+    assert!(body(&script.requests()[0]).get("lease_id").is_none());
+}
+
+#[tokio::test]
+async fn calls_over_grpc_are_refused_by_name() {
+    let server = TestServer::start().await;
+    let failure = server.client(Protocol::Grpc).call(&call(), None, soon()).await.unwrap_err();
+    assert_eq!(failure, Failure::Invalid { message: "calls need a client with Protocol::Http".into() });
+    let local = Client::local(earmark_client::LocalOptions::default()).unwrap();
+    let deadline = Deadline::after(std::time::Duration::from_secs(1));
+    assert!(matches!(local.whoami(None, deadline).await, Err(Failure::Invalid { .. })));
+}
