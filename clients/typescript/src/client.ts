@@ -1,0 +1,217 @@
+import { checkAmount, checkKey, InputError } from "./amount.js";
+import { Backoff } from "./backoff.js";
+import { bound, Deadline, PASSED, sleep, type WaitOptions } from "./deadline.js";
+import { type Certainty, RequestError } from "./error.js";
+import { stringify } from "./json.js";
+import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
+import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
+import type {
+  Balance, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList,
+} from "./wire.js";
+
+/** Which limits to list with their usage. */
+export interface UsageQuery {
+  /** Only limits whose key begins like this. */
+  readonly prefix?: string;
+  /** The order. Only a list by key has further pages. */
+  readonly sort?: "key" | "fullness" | "debt";
+  /** `next` of the previous page. */
+  readonly after?: string;
+  /** Limits on the page, 1 to 1,000. */
+  readonly pageSize?: number;
+}
+
+/** A namespace, or a vault of it. */
+export interface Scope {
+  /** By default `default`. */
+  readonly namespace?: string;
+  readonly vault?: string;
+}
+
+/** How an answer is read from a response. It throws a {@link RequestError} if the response has none. */
+export type Read<T> = (response: HttpResponse) => T;
+
+/** The answer of status 200 that has all these fields. */
+export function fields<T>(...names: (keyof T & string)[]): Read<T> {
+  return (response) => {
+    if (response.status !== 200) throw refusal(response);
+    const json = response.json as Record<string, unknown> | null | undefined;
+    const missing = names.find((name) => typeof json !== "object" || json === null || json[name] === undefined);
+    if (missing !== undefined) throw unexpected(response, `${missing} is missing`);
+    return json as T;
+  };
+}
+
+/**
+ * A client of the servers of one cluster.
+ *
+ * Leases need a {@link Limiter} and sequenced writes a {@link Writer}, which follow the retry rules. The methods here can
+ * be called again without any rule.
+ */
+export class Client {
+  /** @internal */
+  readonly settings: Settings;
+  /** The index of the server that the next request goes to. */
+  #preferred = 0;
+
+  constructor(options: ClientOptions) {
+    this.settings = checked(options);
+  }
+
+  /** @internal */
+  backoff(): Backoff {
+    return new Backoff(this.settings.backoff, this.settings.random);
+  }
+
+  /** @internal */
+  deadline(wait: WaitOptions | undefined): Deadline {
+    return Deadline.after(checkWithin(wait?.withinMs ?? this.settings.withinMs));
+  }
+
+  /**
+   * Sends a request once, to the preferred server. When that server is at fault, the next request goes to the next one.
+   * @internal
+   */
+  async askOnce<T>(request: HttpRequest, read: Read<T>, deadline: Deadline, signal?: AbortSignal): Promise<T> {
+    const { servers, attemptTimeoutMs } = this.settings;
+    const index = this.#preferred;
+    try {
+      const by = deadline.orAfter(attemptTimeoutMs);
+      return read(await send(this.settings, servers[index] as string, request, by, signal));
+    } catch (error) {
+      // Of several callers that saw it fail, only the first moves on.
+      if (error instanceof RequestError && error.blamesServer && this.#preferred === index) this.advance();
+      throw error;
+    }
+  }
+
+  /** @internal */
+  advance(): void {
+    this.#preferred = (this.#preferred + 1) % this.settings.servers.length;
+  }
+
+  /**
+   * Makes attempts until one has an answer, fails for good, or the deadline passes.
+   * @internal
+   */
+  async retry<T>(changesState: boolean, deadline: Deadline, attempt: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    const backoff = this.backoff();
+    let last: RequestError | undefined;
+    let earlier: Certainty = "nothing_happened";
+    while (!deadline.hasPassed()) {
+      try {
+        const answer = await bound(attempt(), deadline, signal);
+        if (answer === PASSED) break;
+        return answer;
+      } catch (error) {
+        if (!(error instanceof RequestError)) throw error;
+        if (!error.isTransient) throw error.after(earlier);
+        if (changesState && error.certainty === "unknown") earlier = "unknown";
+        last = error;
+        await sleep(backoff.waitMs(error, this.settings.servers.length), deadline, signal);
+      }
+    }
+    throw RequestError.deadlinePassed(last);
+  }
+
+  async #ask<T>(request: HttpRequest, read: Read<T>, wait: WaitOptions | undefined): Promise<T> {
+    const deadline = this.deadline(wait);
+    const attempt = () => this.askOnce(request, read, deadline, wait?.signal);
+    return await this.retry(request.method !== "GET", deadline, attempt, wait?.signal);
+  }
+
+  /**
+   * Creates a limit or changes its definition.
+   *
+   * An attempt whose answer was lost may still arrive later and undo a later change of the same limit. Use a
+   * {@link Writer} where changes of one limit follow each other closely.
+   */
+  async putLimit(definition: LimitDefinition, wait?: WaitOptions): Promise<LimitChanged> {
+    checkKey("key", definition.key);
+    if (definition.capacity !== undefined) checkAmount("capacity", definition.capacity, 1n);
+    return await this.#ask({ method: "PUT", path: "/v1/admin/limits", body: stringify(definition) }, fields<LimitChanged>("status"), wait);
+  }
+
+  /** Stops reserves on a limit, and deletes it once it is empty. */
+  async deleteLimit(key: string, wait?: WaitOptions): Promise<LimitChanged> {
+    return await this.#ask({ method: "DELETE", path: limitPath(key) }, fields<LimitChanged>("status"), wait);
+  }
+
+  /** One limit. */
+  async limit(key: string, wait?: WaitOptions): Promise<LimitInfo> {
+    const read = fields<{ limit: LimitInfo }>("limit");
+    return (await this.#ask({ method: "GET", path: limitPath(key) }, read, wait)).limit;
+  }
+
+  /** All limits, sorted by key. They are read in pages, so limits that change meanwhile may appear or not. */
+  async limits(wait?: WaitOptions): Promise<LimitInfo[]> {
+    const all: LimitInfo[] = [];
+    for (let after: string | null | undefined; after !== null; ) {
+      const path = `/v1/admin/limits${query({ after })}`;
+      const page = await this.#ask({ method: "GET", path }, fields<{ limits: LimitInfo[]; next: string | null }>("limits", "next"), wait);
+      all.push(...page.limits);
+      after = page.next;
+    }
+    return all;
+  }
+
+  /** The usage of a limit. */
+  async usage(key: string, wait?: WaitOptions): Promise<LimitUsage> {
+    return await this.#ask({ method: "GET", path: `${limitPath(key)}/usage` }, fields<LimitUsage>("capacity", "reserved", "available"), wait);
+  }
+
+  /** Limits with their usage: a page by key, or the first ones by fullness or debt. */
+  async usagePage(asked: UsageQuery = {}, wait?: WaitOptions): Promise<UsageList> {
+    const { prefix, sort, after, pageSize } = asked;
+    const path = `/v1/usage${query({ prefix, sort, after, page_size: pageSize })}`;
+    return await this.#ask({ method: "GET", path }, fields<UsageList>("usage", "next"), wait);
+  }
+
+  /** Refuses new reserves of a limit for a time, at most one hour; 0 resumes it. */
+  async pauseLimit(key: string, forMs: number, reason?: string, wait?: WaitOptions): Promise<void> {
+    checkAmount("forMs", forMs, 0n);
+    const request: HttpRequest = { method: "POST", path: `${limitPath(key)}/pause`, body: stringify({ for_ms: forMs, reason }) };
+    await this.#ask(request, fields<{ ok: true }>("ok"), wait);
+  }
+
+  /** One lease, as far as the server remembers it. */
+  async lease(id: string, wait?: WaitOptions): Promise<LeaseInfo> {
+    const read = fields<{ lease: LeaseInfo }>("lease");
+    return (await this.#ask({ method: "GET", path: `/v1/leases/${encodeURIComponent(id)}` }, read, wait)).lease;
+  }
+
+  /** The balances of an account, sorted by asset. */
+  async balances(vault: string, account: string, wait?: WaitOptions): Promise<Balance[]> {
+    const path = `/v1/vaults/${encodeURIComponent(vault)}/accounts/${encodeURIComponent(account)}/balances`;
+    return (await this.#ask({ method: "GET", path }, fields<{ balances: Balance[] }>("balances"), wait)).balances;
+  }
+
+  /** Puts the policy of a namespace: a TOML document. Returns its revision. */
+  async putPolicy(policy: string, namespace?: string, wait?: WaitOptions): Promise<number> {
+    const request: HttpRequest = { method: "PUT", path: `/v1/admin/policy${query({ namespace })}`, body: stringify({ policy }) };
+    return (await this.#ask(request, fields<{ ok: true; revision: number }>("revision"), wait)).revision;
+  }
+
+  /** The policy of a namespace. */
+  async policy(namespace?: string, wait?: WaitOptions): Promise<PolicyInfo> {
+    const path = `/v1/admin/policy${query({ namespace })}`;
+    return await this.#ask({ method: "GET", path }, fields<PolicyInfo>("policy", "revision"), wait);
+  }
+
+  /** The last sequence number that a client committed in a scope; 0 before the first. */
+  async clientState(scope: Scope, clientId: string, wait?: WaitOptions): Promise<number> {
+    const path = `/v1/clients/${encodeURIComponent(clientId)}${query({ namespace: scope.namespace ?? "default", vault: scope.vault })}`;
+    const read = fields<{ last_committed_sequence: number }>("last_committed_sequence");
+    return (await this.#ask({ method: "GET", path }, read, wait)).last_committed_sequence;
+  }
+}
+
+function limitPath(key: string): string {
+  if (checkKey("key", key).namespace !== undefined) throw new InputError("key", key, "is a key of the caller's namespace");
+  return `/v1/admin/limits/${encodeURIComponent(key)}`;
+}
+
+function query(values: Record<string, string | number | null | undefined>): string {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null);
+  return given.length === 0 ? "" : `?${given.map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`).join("&")}`;
+}

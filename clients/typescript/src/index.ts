@@ -1,0 +1,22 @@
+/**
+ * The client of Earmark: admission control and a credit ledger for LLM traffic. Servers only: a browser would expose the key.
+ */
+export { type Amount, type Amounts, InputError } from "./amount.js";
+export type { BackoffOptions } from "./backoff.js";
+export type { BatchOptions } from "./batcher.js";
+export { Client, type Scope, type UsageQuery } from "./client.js";
+export type { WaitOptions } from "./deadline.js";
+export {
+  AcquireError, type AcquireReason, type Certainty, type Denial, ExtendError, type ExtendReason, type FailureKind, RequestError,
+} from "./error.js";
+export type { Extended } from "./extensions.js";
+export type { KeepAlive } from "./keep_alive.js";
+export { type AcquireOptions, type CallCompleted, CallLease, type Completed, type Extension, Lease } from "./lease.js";
+export { type CallDescription, Limiter, type LimiterOptions, type Tried } from "./limiter.js";
+export type { ClientOptions } from "./options.js";
+export { SequenceFileError } from "./sequence_file.js";
+export type {
+  Balance, CallUsage, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt,
+  UsageItem, UsageList, WriteRefusal,
+} from "./wire.js";
+export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

@@ -1,0 +1,234 @@
+/**
+ * The bodies of requests and answers, in the words of the server. The tests compare them with its `/openapi.json`.
+ */
+import type { Actual, Amount, Requirement } from "./amount.js";
+
+export interface ReserveRequest {
+  lease_id: string;
+  job_id?: string;
+  requirements: Requirement[];
+}
+
+export interface ReserveAnswer {
+  allowed: boolean;
+  retry_after_ms: number;
+  reserved_at_unix_ms: number;
+  error: string;
+  message?: string;
+  limited_by?: string[];
+  never?: true;
+  would_deny?: string[];
+}
+
+export interface ExtendRequest {
+  lease_id: string;
+  extension: number;
+  add?: Requirement[];
+  used?: Actual[];
+  renew?: boolean;
+}
+
+export interface ExtendAnswer {
+  allowed: boolean;
+  retry_after_ms: number;
+  error: string;
+  message?: string;
+  limited_by?: string[];
+  never?: true;
+  ends_at_unix_ms: number;
+}
+
+export interface CompleteRequest {
+  lease_id: string;
+  job_id?: string;
+  actuals: Actual[];
+}
+
+export interface CompleteAnswer {
+  ok: boolean;
+  error: string;
+  message?: string;
+  reconciled: boolean;
+}
+
+/** The tokens of a call. Cached and written tokens are part of the input, reasoning tokens part of the output. */
+export interface CallUsage {
+  input_tokens: Amount;
+  output_tokens: Amount;
+  cached_input_tokens?: Amount;
+  cache_write_tokens?: Amount;
+  cache_write_1h_tokens?: Amount;
+  reasoning_tokens?: Amount;
+  service_tier?: string;
+}
+
+export interface CallRequest {
+  lease_id: string;
+  job_id?: string;
+  attributes: Record<string, string>;
+  input_tokens_max: Amount;
+  output_tokens_max: Amount;
+}
+
+export interface CallAnswer extends ReserveAnswer {
+  requirements?: { key: string; amount: Amount; namespace?: string }[];
+  policy_revision?: number;
+}
+
+export interface CallExtendRequest {
+  lease_id: string;
+  extension: number;
+  attributes: Record<string, string>;
+  add_output_tokens?: Amount;
+  used?: CallUsage;
+  policy_revision?: number;
+}
+
+/** How a call ended: with its usage, without the upstream having taken it, or unknown. */
+export type CallOutcome = "done" | "refused" | "unknown";
+
+export interface CallCompleteRequest {
+  lease_id: string;
+  attributes: Record<string, string>;
+  usage?: CallUsage;
+  outcome: CallOutcome;
+  policy_revision?: number;
+}
+
+export interface CallCompleteAnswer extends CompleteAnswer {
+  actuals?: { key: string; actual_amount: Amount; namespace?: string }[];
+  /** The cost in minor units, as a decimal string. */
+  cost?: string;
+}
+
+/** The definition of a limit. */
+export interface LimitDefinition {
+  key: string;
+  kind: "rolling" | "concurrency" | "calendar" | "credit";
+  capacity?: Amount;
+  window_seconds?: number;
+  timeout_seconds?: number;
+  period?: "hour" | "day" | "week" | "month";
+  utc_offset_minutes?: number;
+  vault?: string;
+  account?: string;
+  asset?: string;
+  revenue?: string;
+  on_timeout?: "release" | "charge";
+  unit?: string;
+  description?: string;
+  overage?: "debt" | "deny";
+  shared?: boolean;
+  enforce?: boolean;
+}
+
+export interface LimitInfo {
+  definition: LimitDefinition;
+  status: "active" | "decreasing";
+  pending_decrease_to: Amount | null;
+  paused_until_unix_ms?: number;
+  revision: number;
+  template?: string;
+}
+
+export interface LimitChanged {
+  ok: true;
+  status: "active" | "decreasing" | "deleted";
+}
+
+export interface LimitUsage {
+  capacity: Amount;
+  reserved: Amount;
+  available: Amount;
+  debt: Amount;
+  status: "active" | "decreasing";
+  pending_decrease_to: Amount | null;
+  paused_until_unix_ms?: number;
+}
+
+export interface UsageItem {
+  key: string;
+  kind: LimitDefinition["kind"];
+  capacity: Amount;
+  reserved: Amount;
+  available: Amount;
+  debt: Amount;
+  status: "active" | "decreasing";
+  paused_until_unix_ms?: number;
+}
+
+export interface UsageList {
+  usage: UsageItem[];
+  /** `after` of the next page; `null` on the last one. */
+  next: string | null;
+}
+
+export interface LeaseInfo {
+  lease_id: string;
+  job_id: string | null;
+  reserved_at_unix_ms: number;
+  requirements: { key: string; amount: Amount }[];
+  state: "live" | "expired" | "completed" | "denied";
+  extensions: number;
+  used: { key: string; actual_amount: Amount }[];
+  ends_at_unix_ms: number;
+}
+
+/** Amounts of credit are decimal strings of minor units. */
+export interface Balance {
+  asset: string;
+  available: string;
+  held: string;
+  pending: string;
+}
+
+export interface PolicyInfo {
+  policy: string;
+  revision: number;
+}
+
+/** An operation of a sequenced write: exactly one field. Amounts of credit are decimal strings of minor units, or `bigint`. */
+export type Operation =
+  | { put_limit: { definition: LimitDefinition; expected_revision?: number } }
+  | { delete_limit: { key: string; expected_revision?: number } }
+  | { open_vault: { vault: string } }
+  | { open_account: { account: string; overdraft?: "deny" | "allow" } }
+  | { freeze_account: { account: string } }
+  | { unfreeze_account: { account: string } }
+  | { close_account: { account: string } }
+  | { issue: { account: string; asset: string; amount: string | bigint; memo?: string } }
+  | { transfer: { from: string; to: string; asset: string; amount: string | bigint; memo?: string } }
+  | { retire: { account: string; asset: string; amount: string | bigint; memo?: string } };
+
+export interface WriteRequest {
+  namespace: string;
+  vault?: string;
+  client_id: string;
+  sequence: number;
+  operations: readonly Operation[];
+}
+
+export type OperationResult =
+  | { limit: string; revision: number; status: "active" | "decreasing" | "deleted" }
+  | { vault: string }
+  | { account: string }
+  | { entry: string }
+  | { client_id: string };
+
+/** The receipt of a committed transaction. A repeated write gets the same one. */
+export interface Receipt {
+  tx_id: string;
+  sequence: number;
+  log_index: number;
+  committed_at_unix_ms: number;
+  actor: string;
+  results: OperationResult[];
+}
+
+/** Why a transaction was not committed. */
+export interface WriteRefusal {
+  code: string;
+  message: string;
+  operation?: number;
+  last_committed_sequence?: number;
+}
