@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, Charge, CompleteOutcome, CreditDenial, InvalidParts, KeyInfo, KeyOutcome, LimitKey, LimitOutcome,
-    LimitStatus, OverageHow, QuotaKind, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
+    Book, CallMark, Charge, CompleteOutcome, CreditDenial, InvalidParts, KeyInfo, KeyOutcome, LimitKey, LimitOutcome,
+    LimitStatus, OverageHow, QuotaKind, REQUIREMENTS_MAX, RequirementSet, ReserveOutcome, Settlement, UnixMs,
 };
 
 use crate::backend::{
@@ -24,17 +24,19 @@ pub(crate) const STALE: &str = "the id of a deleted limit was sent twice";
 pub(crate) fn reserve(
     book: &Book,
     wall: UnixMs,
-    requirements: &[Amount],
+    (requirements, call): (&[Amount], Option<CallMark>),
     outcome: ReserveOutcome,
 ) -> Result<ReserveAnswer, BackendError> {
     let invalid = |message| Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message }));
     let key = |place: usize| requirements.get(place).map(|part| part.key.clone());
     match outcome {
-        ReserveOutcome::Created { reserved_at, would_deny } | ReserveOutcome::Exists { reserved_at, would_deny } => {
-            let mut would_deny: Vec<LimitKey> = would_deny.iter().filter_map(key).collect();
-            would_deny.sort_unstable();
-            Ok(ReserveAnswer::Allowed { reserved_at, would_deny })
+        ReserveOutcome::Created { reserved_at, would_deny } => {
+            Ok(allowed(requirements, reserved_at, would_deny, call.map(|call| call.policy_revision)))
         }
+        ReserveOutcome::Exists { reserved_at, would_deny, policy_revision } => {
+            Ok(allowed(requirements, reserved_at, would_deny, policy_revision))
+        }
+        ReserveOutcome::OwnedByGateway => Ok(ReserveAnswer::Refused(Refusal::OwnedByGateway)),
         ReserveOutcome::Denied(denial) | ReserveOutcome::ExistsDenied(denial) => Ok(ReserveAnswer::Denied {
             retry_after_ms: denial.retry_after_ms,
             limited_by: denial.limited_by.iter().filter_map(|place| key(*place)).collect(),
@@ -97,6 +99,18 @@ pub(crate) fn reserve(
     }
 }
 
+fn allowed(
+    requirements: &[Amount],
+    reserved_at: UnixMs,
+    would_deny: RequirementSet,
+    policy_revision: Option<u64>,
+) -> ReserveAnswer {
+    let key = |place: usize| requirements.get(place).map(|part| part.key.clone());
+    let mut would_deny: Vec<LimitKey> = would_deny.iter().filter_map(key).collect();
+    would_deny.sort_unstable();
+    ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision }
+}
+
 /// Translates the outcome of a complete.
 pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<CompleteAnswer, BackendError> {
     let reconciled = outcome.is_reconciled();
@@ -106,6 +120,8 @@ pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<C
         CompleteOutcome::Completed(settlement) => Ok(settled(actuals, &settlement)),
         // Whether it was extended is forgotten; when in doubt, its credit is settled again.
         CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, is_extended: true, ..CompleteAnswer::default() }),
+        CompleteOutcome::OwnedByGateway => Ok(CompleteAnswer::owned_by_gateway()),
+        CompleteOutcome::OtherCall => Ok(CompleteAnswer::other_call()),
         CompleteOutcome::HeldNothing => say("this lease held nothing"),
         CompleteOutcome::Marked => say("this lease was not known; a reserve of it that arrives late will take nothing"),
         CompleteOutcome::UnknownByAge => {
@@ -144,6 +160,7 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         ignored,
         raised,
         is_invalid: false,
+        owned_by_gateway: false,
         is_extended: settlement.is_extended,
         exceeded: None,
         overage_reserved: sum(OverageHow::Reserved),

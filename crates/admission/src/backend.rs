@@ -4,14 +4,15 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage,
-    SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseClaim,
+    LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind,
+    QuotaUsage, SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
 use crate::callers::Keys;
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::lease_view::LeaseView;
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;
 use crate::quotas::{QuotaError, describe_quota};
@@ -236,6 +237,10 @@ pub struct ReserveRequest {
     pub lease: LeaseId,
     /// The caller's job, for logs.
     pub job: Option<JobId>,
+    /// The call behind it, kept with the lease. A retry of the call gets the first answer, whatever its requirements.
+    pub call: Option<CallMark>,
+    /// Whether a gateway sends it. Then extend and complete are refused to all others.
+    pub by_gateway: bool,
     /// 1 to 32 requirements in any order. Keys are unique.
     pub requirements: Vec<Amount>,
 }
@@ -249,6 +254,8 @@ pub struct CompleteRequest {
     pub lease: LeaseId,
     /// The caller's job, for logs.
     pub job: Option<JobId>,
+    /// Who sends it, and for which call.
+    pub claim: LeaseClaim,
     /// Up to 32 amounts in any order; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
 }
@@ -284,6 +291,10 @@ pub enum ReserveAnswer {
         reserved_at: UnixMs,
         /// The limits that are not enforced and would have denied it, ordered by key.
         would_deny: Vec<LimitKey>,
+        /// The policy revision of the first attempt, if the lease is that of a call. If it is not that of this request,
+        /// the request had the requirements of another policy, and no credit was touched: send it again with the
+        /// requirements of this revision.
+        policy_revision: Option<u64>,
     },
     /// A limit lacks room. The lease stays denied: retry with a new one.
     Denied {
@@ -306,6 +317,8 @@ pub enum Refusal {
         /// The field that is wrong, and what is allowed.
         message: String,
     },
+    /// A gateway made the lease, and another caller sends this. Nothing changed.
+    OwnedByGateway,
     /// No limit has this key. The same lease may try again.
     UnknownLimitKey(LimitKey),
     /// The limit is decreasing. The same lease may try again.
@@ -362,6 +375,8 @@ pub struct CompleteAnswer {
     pub raised: Vec<LimitKey>,
     /// Whether the request was malformed. Then nothing was applied.
     pub is_invalid: bool,
+    /// Whether a gateway made the lease and another caller completes it. Then nothing was applied.
+    pub owned_by_gateway: bool,
     /// The quota that is used up, if the lease is unknown and could not be marked. Then nothing was applied.
     pub exceeded: Option<QuotaKind>,
     /// Whether extensions changed the lease, so that it may hold credit that its reserve did not.
@@ -380,6 +395,20 @@ pub struct CompleteAnswer {
     pub credit_uncollected: u64,
 }
 
+impl CompleteAnswer {
+    /// The refusal of a lease that a gateway made.
+    #[must_use]
+    pub fn owned_by_gateway() -> CompleteAnswer {
+        CompleteAnswer { message: Some(OWNED_BY_GATEWAY.into()), owned_by_gateway: true, ..CompleteAnswer::default() }
+    }
+
+    /// The refusal of a claim on a lease that is not that of its call.
+    #[must_use]
+    pub fn other_call() -> CompleteAnswer {
+        CompleteAnswer { message: Some(OTHER_CALL.into()), is_invalid: true, ..CompleteAnswer::default() }
+    }
+}
+
 /// Explains a credit shortage to the caller. `None` when the account simply has too little.
 #[must_use]
 pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static str> {
@@ -392,6 +421,13 @@ pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static st
         CreditShortage::NotEnough => None,
     }
 }
+
+/// The refusal of a claim on a lease that is not that of its call.
+pub const OTHER_CALL: &str =
+    "lease_id: this lease is not that of a call with these attributes; repeat those of the call";
+
+/// The refusal of a lease that a gateway made.
+pub const OWNED_BY_GATEWAY: &str = "lease_id: a gateway made this lease; only gateways can change it";
 
 /// Names the ignored actuals to the caller. `None` without any.
 #[must_use]
@@ -480,39 +516,6 @@ pub enum BackendError {
     /// An internal failure.
     #[error("{0}")]
     Failed(String),
-}
-
-/// A lease, as far as it is remembered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseView {
-    /// When it was allowed, if it was.
-    pub reserved_at: Option<UnixMs>,
-    /// The reserved amounts, ordered by key. Empty for a denied or completed lease.
-    pub requirements: Vec<Amount>,
-    /// The state of the lease.
-    pub state: LeaseState,
-    /// The job of its first reserve, if it is known. TigerBeetle does not store it: only the process that took the
-    /// reserve knows it, for a while.
-    pub job: Option<JobId>,
-    /// The number of its last extension; 0 without one.
-    pub extensions: u32,
-    /// The usage that its extensions reported, ordered by key.
-    pub used: Vec<Amount>,
-    /// When the first of its concurrency and credit reservations ends. `None` without any, or if it is not live.
-    pub ends_at: Option<UnixMs>,
-}
-
-impl LeaseView {
-    /// A denied lease, about which nothing more is known.
-    pub const DENIED: LeaseView = LeaseView {
-        reserved_at: None,
-        requirements: Vec::new(),
-        state: LeaseState::Denied,
-        job: None,
-        extensions: 0,
-        used: Vec::new(),
-        ends_at: None,
-    };
 }
 
 /// Gauges of a backend.

@@ -52,6 +52,8 @@ impl<H: BookHost> BookCredits<H> {
             ReserveAnswer::Refused(Refusal::QuotaExceeded { .. }) => {
                 Err(BackendError::Overloaded("the namespace has used up its quota of leases or of journal bytes"))
             }
+            // The limits judged the claim. The Book of the credit knows no owners.
+            ReserveAnswer::Refused(Refusal::OwnedByGateway) => failed("a hold has an owner".into()),
             ReserveAnswer::Denied { .. } => failed("the limits of a hold are not of kind credit".into()),
         }
     }
@@ -82,7 +84,13 @@ impl<H: BookHost> BookCredits<H> {
         for request in &requests {
             let (namespace, lease) = (request.namespace.clone(), request.lease);
             match self.actuals(request).await {
-                Ok(actuals) => completes.push(CompleteRequest { namespace, lease, job: None, actuals }),
+                Ok(actuals) => completes.push(CompleteRequest {
+                    namespace,
+                    lease,
+                    job: None,
+                    claim: earmark_core::LeaseClaim::default(),
+                    actuals,
+                }),
                 Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
             }
         }
@@ -167,7 +175,15 @@ impl<H: BookHost> BookCredits<H> {
 fn step_request(namespace: NamespaceName, lease: LeaseId, number: u32, holds: &[HoldPart]) -> ExtendRequest {
     let amount = |part: &HoldPart| Amount { key: part.limit.key.clone(), amount: part.amount };
     let add = holds.iter().map(amount).collect();
-    ExtendRequest { namespace, lease, number, add, used: Vec::new(), renew: false }
+    ExtendRequest {
+        namespace,
+        lease,
+        number,
+        add,
+        used: Vec::new(),
+        claim: earmark_core::LeaseClaim::default(),
+        renew: false,
+    }
 }
 
 fn grown(answer: ExtendAnswer) -> Result<GrowAnswer, BackendError> {
@@ -184,7 +200,8 @@ fn grown(answer: ExtendAnswer) -> Result<GrowAnswer, BackendError> {
             | Refusal::LimitPaused { .. }
             | Refusal::LimitDecreasing { .. }),
         ) => Ok(GrowAnswer::Blocked(refusal)),
-        other @ (ExtendAnswer::Denied { .. } | ExtendAnswer::Refused(Refusal::LeaseExpired)) => {
+        other @ (ExtendAnswer::Denied { .. }
+        | ExtendAnswer::Refused(Refusal::LeaseExpired | Refusal::OwnedByGateway)) => {
             Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}")))
         }
     }
@@ -221,7 +238,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
                 let amount =
                     |part: &crate::credits::HoldPart| Amount { key: part.limit.key.clone(), amount: part.amount };
                 let requirements = holds.iter().map(amount).collect();
-                ReserveRequest { namespace, lease, job: None, requirements }
+                ReserveRequest { namespace, lease, job: None, call: None, by_gateway: false, requirements }
             });
             let answers = self.0.reserve(right_of(actor), requests.collect()).await;
             let answers = leases.into_iter().zip(answers);

@@ -1,12 +1,12 @@
 //! Extensions on a Book: the command, its outcomes as answers, and the backend's part.
 
 use earmark_core::{
-    Command, CreditDenial, EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend, LeaseId,
-    LimitKey, LimitRef, NamespaceId, Outcome, Part, Principal,
+    Command, CreditDenial, EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend, LeaseClaim,
+    LeaseId, LimitKey, LimitRef, NamespaceId, Outcome, Part, Principal,
 };
 
 use crate::answer::{NO_SUCH_REQUIREMENT, STALE, describe};
-use crate::backend::{Amount, Answer, BackendError, Refusal};
+use crate::backend::{Amount, Answer, BackendError, OTHER_CALL, Refusal};
 use crate::book_host::{BookBackend, BookHost, Inner};
 use crate::book_request::{Answered, Applied, BookRequest, Decided, NamesLimits, by_key};
 use crate::extend::{ExtendAnswer, ExtendRequest};
@@ -27,15 +27,16 @@ pub(crate) struct BookExtend {
     added: usize,
     renew: bool,
     step: ExtendStep,
+    claim: LeaseClaim,
 }
 
 impl BookExtend {
     pub(crate) fn new<H: BookHost>(inner: &Inner<H>, request: ExtendRequest, step: ExtendStep) -> BookExtend {
-        let ExtendRequest { namespace, lease, number, add, used, renew } = request;
+        let ExtendRequest { namespace, lease, number, add, used, renew, claim } = request;
         let parts = [inner.parts(&namespace, &add), inner.parts(&namespace, &used)];
         let added = add.len();
         let amounts = add.into_iter().chain(used).collect();
-        BookExtend { namespace: inner.namespace(&namespace), lease, number, parts, amounts, added, renew, step }
+        BookExtend { namespace: inner.namespace(&namespace), lease, number, parts, amounts, added, renew, step, claim }
     }
 
     fn has_ids(&self) -> bool {
@@ -53,10 +54,10 @@ impl BookRequest for BookExtend {
     type Error = BackendError;
 
     fn command(&self) -> Command<'_> {
-        let BookExtend { lease, number, renew, step, .. } = *self;
+        let BookExtend { lease, number, renew, step, claim, .. } = *self;
         let [add, used] = &self.parts;
         self.namespace.map_or(Command::Tick, |namespace| {
-            Command::Extend(Extend { namespace, lease, number, add, used, renew, step })
+            Command::Extend(Extend { namespace, lease, number, add, used, renew, step, claim })
         })
     }
 
@@ -93,6 +94,8 @@ fn extended(
         ExtendOutcome::Invalid(invalid) => Ok(ExtendAnswer::invalid(describe_invalid(invalid))),
         ExtendOutcome::StaleLimit => Err(BackendError::Failed(STALE.into())),
         ExtendOutcome::LeaseExpired => Ok(ExtendAnswer::expired()),
+        ExtendOutcome::OwnedByGateway => Ok(ExtendAnswer::Refused(Refusal::OwnedByGateway)),
+        ExtendOutcome::OtherCall => Ok(ExtendAnswer::invalid(OTHER_CALL.into())),
         ExtendOutcome::NumberReused => Ok(ExtendAnswer::number_reused(number)),
         ExtendOutcome::NumberDiffers { expected } => Ok(ExtendAnswer::number_differs(number, expected)),
         ExtendOutcome::UnknownLimit { part } => refuse(part, &Refusal::UnknownLimitKey),

@@ -14,7 +14,7 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_request::{
@@ -22,6 +22,7 @@ use crate::book_request::{
 };
 use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::lease_view::LeaseView;
 use crate::names::Names;
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;
@@ -385,6 +386,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
             namespace: inner.namespace(&request.namespace),
             lease: request.lease,
             job: request.job,
+            call: request.call,
+            by_gateway: request.by_gateway,
             parts: inner.parts(&request.namespace, &request.requirements),
             requirements: request.requirements,
         };
@@ -411,6 +414,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
             namespace: inner.namespace(&request.namespace),
             lease: request.lease,
             parts: Some(inner.parts(&request.namespace, &request.actuals)),
+            claim: request.claim,
             actuals: request.actuals,
         };
         Box::pin(self.decide(by, requests, Direction::GivesBack, |request| &request.namespace, resolve))
@@ -466,28 +470,9 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        let view = move |book: &Book, now| {
-            let own = book.namespace(&namespace)?;
-            let info = book.lease(now, own, lease)?;
-            let named =
-                |(limit, amount): &(_, u64)| Some(Amount { key: book.key_seen_from(own, *limit)?, amount: *amount });
-            let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
-            requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            let mut used: Vec<Amount> = info.used.iter().filter_map(named).collect();
-            used.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            Some(LeaseView {
-                reserved_at: info.reserved_at,
-                requirements,
-                state: info.state,
-                job: info.job,
-                extensions: info.extensions,
-                used,
-                ends_at: info.ends_at.filter(|end| *end > now),
-            })
-        };
         Box::pin(async move {
             self.check_placement()?;
-            self.read(view).await
+            self.read(move |book, now| LeaseView::of(book, now, &namespace, lease)).await
         })
     }
 

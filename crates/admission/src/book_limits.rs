@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    CreditShortage, ExtendStep, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
+    CreditShortage, ExtendStep, LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
 };
 
 use crate::backend::{
-    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, Refusal, ReserveAnswer,
-    ReserveRequest, Stats,
+    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal, ReserveAnswer, ReserveRequest,
+    Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::lease_view::LeaseView;
 use crate::limits::{CreditStep, EnforcedStatus, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve};
 use crate::submitter::Direction;
 
@@ -65,8 +66,8 @@ fn limits_extended(answer: ExtendAnswer, blocked: Option<Refusal>) -> LimitsExte
 impl<H: BookHost> Limits for BookLimits<H> {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
-            let LimitsReserve { namespace, lease, job, requirements } = request;
-            ReserveRequest { namespace, lease, job, requirements }
+            let LimitsReserve { namespace, lease, job, call, by_gateway, requirements } = request;
+            ReserveRequest { namespace, lease, job, call, by_gateway, requirements }
         });
         self.0.reserve(Principal::System, requests.collect())
     }
@@ -75,9 +76,9 @@ impl<H: BookHost> Limits for BookLimits<H> {
         Box::pin(async move {
             let blocked: Vec<Option<Refusal>> = requests.iter().map(|request| request.credit.refusal()).collect();
             let requests = requests.into_iter().map(|request| {
-                let LimitsExtend { namespace, lease, number, mut add, used, renew, credit } = request;
+                let LimitsExtend { namespace, lease, number, mut add, used, renew, credit, claim } = request;
                 let step = extend_step(&credit, &mut add);
-                (ExtendRequest { namespace, lease, number, add, used, renew }, step)
+                (ExtendRequest { namespace, lease, number, add, used, renew, claim }, step)
             });
             let answers = self.0.extend_step(Principal::System, requests.collect()).await;
             let answers = answers.into_iter().zip(blocked);
@@ -87,8 +88,8 @@ impl<H: BookHost> Limits for BookLimits<H> {
 
     fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
-            let LimitsComplete { namespace, lease, actuals } = request;
-            CompleteRequest { namespace, lease, job: None, actuals }
+            let LimitsComplete { namespace, lease, claim, actuals } = request;
+            CompleteRequest { namespace, lease, job: None, claim, actuals }
         });
         self.0.complete(Principal::System, requests.collect())
     }
@@ -166,7 +167,7 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Result<CompleteAnswer, BackendError> {
         self.0.find_namespaces([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
-        let release = BookComplete { namespace, lease, parts: None, actuals: Vec::new() };
+        let release = BookComplete { namespace, lease, parts: None, claim: LeaseClaim::default(), actuals: Vec::new() };
         let answers = self.0.submit_resolved(Principal::System, vec![release], Direction::GivesBack).await;
         answers.into_iter().next().unwrap_or_else(|| Err(BackendError::Failed("the Book did not answer".into())))
     }

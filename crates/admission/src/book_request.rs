@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, JobId,
-    KeyInfo, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal,
-    PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, UnixMs, Write, WriteOutcome,
+    Book, CallMark, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup,
+    JobId, KeyInfo, LeaseClaim, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
+    Part, Principal, PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, UnixMs, Write, WriteOutcome,
 };
 use tokio::sync::oneshot;
 
@@ -176,6 +176,8 @@ pub(crate) struct BookReserve {
     pub(crate) namespace: Option<NamespaceId>,
     pub(crate) lease: LeaseId,
     pub(crate) job: Option<JobId>,
+    pub(crate) call: Option<CallMark>,
+    pub(crate) by_gateway: bool,
     /// The requirements, by id where the id is known.
     pub(crate) parts: Vec<Part>,
     pub(crate) requirements: Vec<Amount>,
@@ -187,8 +189,9 @@ impl BookRequest for BookReserve {
 
     fn command(&self) -> Command<'_> {
         self.namespace.map_or(Command::Tick, |namespace| {
-            let (lease, job) = (self.lease, self.job.as_ref());
-            Command::Reserve(Reserve { namespace, lease, job, requirements: &self.parts })
+            let BookReserve { lease, ref job, call, by_gateway, .. } = *self;
+            let (job, requirements) = (job.as_ref(), &self.parts);
+            Command::Reserve(Reserve { namespace, lease, job, call, by_gateway, requirements })
         })
     }
 
@@ -198,7 +201,7 @@ impl BookRequest for BookReserve {
                 Some(Ok(Decided::Stale(BookReserve { parts: by_key(&self.requirements), ..self.clone() })))
             }
             Outcome::Reserve(outcome) => {
-                let answer = answer::reserve(applied.book, applied.wall, &self.requirements, outcome);
+                let answer = answer::reserve(applied.book, applied.wall, (&self.requirements, self.call), outcome);
                 Some(answer.map(Decided::Answer))
             }
             Outcome::Ticked => Some(Ok(Decided::Answer(answer::unknown_namespace(&self.requirements)))),
@@ -214,6 +217,7 @@ pub(crate) struct BookComplete {
     pub(crate) lease: LeaseId,
     /// The actuals, by id where the id is known; `None` returns everything that the lease reserved.
     pub(crate) parts: Option<Vec<Part>>,
+    pub(crate) claim: LeaseClaim,
     pub(crate) actuals: Vec<Amount>,
 }
 
@@ -224,7 +228,9 @@ impl BookRequest for BookComplete {
     fn command(&self) -> Command<'_> {
         let lease = self.lease;
         match (self.namespace, &self.parts) {
-            (Some(namespace), Some(actuals)) => Command::Complete(Complete { namespace, lease, actuals }),
+            (Some(namespace), Some(actuals)) => {
+                Command::Complete(Complete { namespace, lease, claim: self.claim, actuals })
+            }
             (Some(namespace), None) => Command::Release(Release { namespace, lease }),
             (None, _) => Command::Tick,
         }

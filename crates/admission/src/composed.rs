@@ -28,13 +28,14 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange,
+    LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::lease_view::LeaseView;
 use crate::limits::Limits;
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;

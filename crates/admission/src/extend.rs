@@ -1,6 +1,6 @@
 //! Extensions: more amounts, later ends and reported usage for a live lease.
 
-use earmark_core::{LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs};
+use earmark_core::{LeaseClaim, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs};
 
 use crate::backend::{Amount, Refusal, describe_ignored};
 
@@ -19,6 +19,8 @@ pub struct ExtendRequest {
     pub used: Vec<Amount>,
     /// Whether to move the ends of its concurrency and credit reservations.
     pub renew: bool,
+    /// Who sends it, and for which call.
+    pub claim: LeaseClaim,
 }
 
 /// The answer to an extension. A denial is an answer, not an error.

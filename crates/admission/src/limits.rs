@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Config, CreditShortage, JobId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use earmark_core::{
+    CallMark, Config, CreditShortage, JobId, LeaseClaim, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
+};
 
-use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, Refusal, ReserveAnswer, Stats};
+use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, Refusal, ReserveAnswer, Stats};
 use crate::extend::ExtendAnswer;
+use crate::lease_view::LeaseView;
 
 /// Enforces rolling and concurrency limits, in a Book or in TigerBeetle. It registers every lease, credit-only leases
 /// included, with a fingerprint of all requirements.
@@ -115,6 +118,10 @@ pub struct LimitsReserve {
     pub lease: LeaseId,
     /// The job behind it. A retry does not change it.
     pub job: Option<JobId>,
+    /// The call behind it, kept with the lease. A retry of the call gets the first answer, whatever its requirements.
+    pub call: Option<CallMark>,
+    /// Whether a gateway sends it. Then extend and complete are refused to all others.
+    pub by_gateway: bool,
     /// 1 to 32 requirements in any order, those on credit included. Keys are unique.
     pub requirements: Vec<Amount>,
 }
@@ -136,6 +143,8 @@ pub struct LimitsExtend {
     pub renew: bool,
     /// The answer of the credit store about `add`.
     pub credit: CreditStep,
+    /// Who sends it, and for which call.
+    pub claim: LeaseClaim,
 }
 
 /// The answer to [`LimitsExtend`].
@@ -185,6 +194,8 @@ pub struct LimitsComplete {
     pub namespace: NamespaceName,
     /// The lease that was allowed.
     pub lease: LeaseId,
+    /// Who sends it, and for which call.
+    pub claim: LeaseClaim,
     /// Up to 32 amounts in any order, without credit; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
 }

@@ -68,7 +68,8 @@ impl Storm {
     async fn call(&self, lease: LeaseId, random: &mut Random) {
         let amounts = [1, 1 + random.below(800), 1 + random.below(3), 1 + random.below(800)];
         let requirements = self.parts(amounts);
-        let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
+        let request =
+            ReserveRequest { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
         if random.below(10) == 0 {
             let asked = self.book.reserve(Principal::System, vec![request.clone()]);
             hang_up(asked).await;
@@ -96,7 +97,13 @@ impl Storm {
         for (known, back) in self.known.iter().zip((0..4).map(|i| amounts[i] - used[i])) {
             known.fetch_sub(back, Ordering::SeqCst);
         }
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: self.parts(used) };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: self.parts(used),
+        };
         if random.below(10) == 0 {
             hang_up(self.book.complete(Principal::System, vec![request])).await;
             return;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use earmark_admission::{
     AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
     DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer as ExtendAnswered, ExtendRequest, LimitChange, LimitError,
-    LimitQuery, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, Refusal, ReserveAnswer as Answered,
-    ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest, describe_credit_shortage, describe_quota,
-    describe_write_error,
+    LimitQuery, OWNED_BY_GATEWAY, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, Refusal,
+    ReserveAnswer as Answered, ReserveRequest, SystemClock, UsageError, WriteAnswer, WriteRequest,
+    describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -75,6 +75,7 @@ impl Local {
             number: item.number,
             add: amounts(&item.add),
             used: amounts(&item.used),
+            claim: earmark_core::LeaseClaim::default(),
             renew: item.renew,
         };
         let requests = items.iter().map(request).collect();
@@ -183,6 +184,8 @@ impl Local {
             namespace: self.namespace.clone(),
             lease: item.lease,
             job: item.job.id().cloned(),
+            call: None,
+            by_gateway: false,
             requirements: amounts(item.job.requirements()),
         }
     }
@@ -192,6 +195,7 @@ impl Local {
             namespace: self.namespace.clone(),
             lease: item.lease,
             job: item.job.id().cloned(),
+            claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(item.actuals.amounts()),
         }
     }
@@ -260,7 +264,7 @@ fn view(info: LimitInfo) -> LimitView {
 
 fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Failure> {
     Ok(match answer.map_err(failed)? {
-        Answered::Allowed { reserved_at, would_deny } => ReserveAnswer::Allowed { reserved_at, would_deny },
+        Answered::Allowed { reserved_at, would_deny, .. } => ReserveAnswer::Allowed { reserved_at, would_deny },
         Answered::Denied { never: true, limited_by, .. } => ReserveAnswer::Never { limited_by },
         Answered::Denied { retry_after_ms, limited_by, .. } => {
             let retry_after = Duration::from_millis(retry_after_ms);
@@ -268,6 +272,7 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
         }
         Answered::Refused(refusal) => match refusal {
             Refusal::InvalidRequest { message } => ReserveAnswer::Invalid { message },
+            Refusal::OwnedByGateway => ReserveAnswer::Invalid { message: OWNED_BY_GATEWAY.into() },
             Refusal::UnknownLimitKey(key) => ReserveAnswer::UnknownLimitKey(key),
             Refusal::LimitDecreasing { key, retry_after_ms } => {
                 let retry_after = Duration::from_millis(retry_after_ms);
@@ -308,7 +313,7 @@ fn extended(answer: Result<ExtendAnswered, BackendError>) -> Result<ExtendAnswer
 
 fn completed(answer: Result<earmark_admission::CompleteAnswer, BackendError>) -> Result<Completed, Failure> {
     let answer = answer.map_err(failed)?;
-    match answer.is_invalid || answer.exceeded.is_some() {
+    match answer.is_invalid || answer.owned_by_gateway || answer.exceeded.is_some() {
         true => Err(Failure::Invalid { message: answer.message.unwrap_or_default() }),
         false => Ok(Completed { reconciled: answer.reconciled, message: answer.message }),
     }

@@ -199,15 +199,26 @@ impl CreditWorkload {
         let namespace = NamespaceId::DEFAULT;
         let reserves = calls.iter().map(|(lease, parts)| {
             let requirements = &parts[3 - shared..];
-            Command::Reserve(Reserve { namespace, lease: *lease, job: None, requirements })
+            Command::Reserve(Reserve {
+                namespace,
+                lease: *lease,
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements,
+            })
         });
         self.apply_all(&reserves.collect::<Vec<_>>());
         let actuals: Vec<[Part; 1]> =
             calls.iter().map(|(_, parts)| [Part { amount: 300, ..parts[3].clone() }]).collect();
-        let completes = calls
-            .iter()
-            .zip(&actuals)
-            .map(|((lease, _), actuals)| Command::Complete(Complete { namespace, lease: *lease, actuals }));
+        let completes = calls.iter().zip(&actuals).map(|((lease, _), actuals)| {
+            Command::Complete(Complete {
+                namespace,
+                lease: *lease,
+                claim: earmark_core::LeaseClaim::default(),
+                actuals,
+            })
+        });
         self.apply_all(&completes.collect::<Vec<_>>());
     }
 

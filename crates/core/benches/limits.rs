@@ -162,11 +162,23 @@ impl Users {
     fn visit(&mut self, user: u64, actual: u64, longest: &mut Longest) {
         let (namespace, lease) = (NamespaceId::DEFAULT, self.lease());
         let parts = [Part { limit: LimitRef::Key(key(user)), amount: 1 }];
-        let reserve = Command::Reserve(Reserve { namespace, lease, job: None, requirements: &parts });
+        let reserve = Command::Reserve(Reserve {
+            namespace,
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: &parts,
+        });
         let outcome = longest.call(|| self.book.apply(self.now, reserve));
         assert!(matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. })), "{outcome:?}");
         let actuals = [Part { amount: actual, ..parts[0].clone() }];
-        let complete = Command::Complete(Complete { namespace, lease, actuals: &actuals });
+        let complete = Command::Complete(Complete {
+            namespace,
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: &actuals,
+        });
         longest.call(|| self.book.apply(self.now, complete));
     }
 
@@ -214,7 +226,14 @@ impl Users {
             let commands: Vec<Command<'_>> = calls
                 .iter()
                 .map(|(lease, parts)| {
-                    Command::Reserve(Reserve { namespace, lease: *lease, job: None, requirements: parts })
+                    Command::Reserve(Reserve {
+                        namespace,
+                        lease: *lease,
+                        job: None,
+                        call: None,
+                        by_gateway: false,
+                        requirements: parts,
+                    })
                 })
                 .collect();
             outcomes.clear();

@@ -160,7 +160,12 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
         let lease = LeaseId::from_parts(now, u128::from(number));
         assert!(matches!(reserve(&mut book, now, lease, &parts), ReserveOutcome::Created { .. }));
         if settle {
-            let complete = Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &[] };
+            let complete = Complete {
+                namespace: NamespaceId::DEFAULT,
+                lease,
+                claim: earmark_core::LeaseClaim::default(),
+                actuals: &[],
+            };
             book.apply(now, Command::Complete(complete));
         }
     }
@@ -171,7 +176,8 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
 }
 
 fn reserve(book: &mut Book, now: UnixMs, lease: LeaseId, requirements: &[Part]) -> ReserveOutcome {
-    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements };
+    let reserve =
+        Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, call: None, by_gateway: false, requirements };
     match book.apply(now, Command::Reserve(reserve)) {
         Outcome::Reserve(outcome) => outcome,
         other => panic!("{other:?}"),

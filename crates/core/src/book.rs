@@ -1,5 +1,6 @@
 //! The Book: commands in, outcomes out.
 
+mod call;
 pub(crate) mod codec;
 mod command;
 mod extend;
@@ -15,6 +16,7 @@ mod transact;
 mod transact_vault;
 mod write;
 
+pub use call::{CallMark, LeaseClaim};
 pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
     Command, Complete, DeleteLimit, DeleteTemplate, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId,

@@ -23,7 +23,7 @@
 //! let requirements = [Part { limit: LimitRef::Key(rpm.key.clone()), amount: 1 }];
 //! let mut reserve = |number, now| {
 //!     let lease = LeaseId::from_parts(now, number);
-//!     let reserve = Reserve { namespace, lease, job: None, requirements: &requirements };
+//!     let reserve = Reserve { namespace, lease, job: None, call: None, by_gateway: false, requirements: &requirements };
 //!     book.apply(now, Command::Reserve(reserve))
 //! };
 //! assert!(matches!(reserve(1, now), Outcome::Reserve(ReserveOutcome::Created { .. })));

@@ -449,7 +449,14 @@ fn a_command_that_the_book_refuses_for_its_size_comes_back_from_its_bytes() {
     let put = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
     let requirements = vec![Part { limit: LimitRef::Id(LimitId::default()), amount: 1 }; 300];
     let lease = LeaseId::from_parts(START, 1);
-    let reserve = Command::Reserve(Reserve { namespace, lease, job: None, requirements: &requirements });
+    let reserve = Command::Reserve(Reserve {
+        namespace,
+        lease,
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements: &requirements,
+    });
     for command in [put, reserve] {
         let mut bytes = Vec::new();
         command.encode(&mut bytes);

@@ -110,6 +110,8 @@ impl Calls {
             namespace: NamespaceId::DEFAULT,
             lease,
             job: None,
+            call: None,
+            by_gateway: false,
             requirements: &requirements,
         });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
@@ -134,7 +136,12 @@ impl Calls {
             .collect();
         said.truncate(self.random.index(said.len() + 1));
         let actuals: Vec<Part> = said.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command = Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals });
+        let command = Command::Complete(Complete {
+            namespace: NamespaceId::DEFAULT,
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: &actuals,
+        });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         match outcome {

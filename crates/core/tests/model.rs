@@ -181,10 +181,20 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
             }
             Move::Put(definition) => Step::Put { namespace, definition, expected_revision: None },
             Move::Delete(name) => Step::Delete { namespace, key: key(name), expected_revision: None },
-            Move::Reserve(number, requirements) => {
-                Step::Reserve { namespace, lease: lease_of(number, now), job: None, requirements }
-            }
-            Move::Complete(number, actuals) => Step::Complete { namespace, lease: lease_of(number, now), actuals },
+            Move::Reserve(number, requirements) => Step::Reserve {
+                namespace,
+                lease: lease_of(number, now),
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements,
+            },
+            Move::Complete(number, actuals) => Step::Complete {
+                namespace,
+                lease: lease_of(number, now),
+                claim: earmark_core::LeaseClaim::default(),
+                actuals,
+            },
         };
         steps.push(Timed { now, wall: now, step });
     }

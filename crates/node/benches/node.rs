@@ -35,7 +35,7 @@ fn requests(count: usize, next: &mut u128) -> Vec<ReserveRequest> {
         *next += 1;
         let requirements = (0..LIMITS).map(|place| Amount { key: key(place), amount: 1 }).collect();
         let lease = LeaseId::from_parts(now, *next);
-        ReserveRequest { namespace: namespace(), lease, job: None, requirements }
+        ReserveRequest { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements }
     };
     (0..count).map(request).collect()
 }
@@ -108,7 +108,7 @@ async fn derive_limits(backend: &NodeBackend, limits: u64) {
             let users = (0..REQUIREMENTS_MAX as u64).map(|user| first * REQUIREMENTS_MAX as u64 + user);
             let requirements = users.map(|number| Amount { key: user(number), amount: 1 }).collect();
             let lease = LeaseId::from_parts(now, u128::from(*first) | 1 << 79);
-            ReserveRequest { namespace: namespace(), lease, job: None, requirements }
+            ReserveRequest { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements }
         };
         let answers = backend.reserve(Principal::System, batch.iter().map(request).collect()).await;
         let is_allowed = |answer: &_| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));

@@ -235,7 +235,14 @@ mod tests {
             let parts = vec![Part { limit, amount: 1 }; 32];
             let (namespace, lease) = (NamespaceId::DEFAULT, LeaseId::from_u128(1));
             let job = JobId::new(&"j".repeat(JobId::BYTES_MAX))?;
-            let command = Command::Reserve(Reserve { namespace, lease, job: Some(&job), requirements: &parts });
+            let command = Command::Reserve(Reserve {
+                namespace,
+                lease,
+                job: Some(&job),
+                call: None,
+                by_gateway: false,
+                requirements: &parts,
+            });
             let mut bytes = Vec::new();
             command.encode(&mut bytes);
             let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&command));

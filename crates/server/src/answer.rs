@@ -5,8 +5,8 @@ use std::fmt;
 
 use axum::http::StatusCode;
 use earmark_admission::{
-    BackendError, CompleteAnswer, ExtendAnswer, Refusal, ReserveAnswer, describe_credit_shortage, describe_quota,
-    quota_code,
+    BackendError, CompleteAnswer, ExtendAnswer, OWNED_BY_GATEWAY, Refusal, ReserveAnswer, describe_credit_shortage,
+    describe_quota, quota_code,
 };
 use earmark_core::{CreditShortage, LimitKey, QuotaKind, UnixMs};
 use serde::{Serialize, Serializer};
@@ -202,7 +202,7 @@ const NOT_ALLOWED: ReserveWire<'_> = ReserveWire {
 impl<'a> ReserveWire<'a> {
     pub(crate) fn of(answer: &'a Result<ReserveAnswer, BackendError>) -> ReserveWire<'a> {
         match answer {
-            Ok(ReserveAnswer::Allowed { reserved_at, would_deny }) => {
+            Ok(ReserveAnswer::Allowed { reserved_at, would_deny, .. }) => {
                 ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), would_deny, ..NOT_ALLOWED }
             }
             Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never }) => {
@@ -230,6 +230,10 @@ impl<'a> ReserveWire<'a> {
         match refusal {
             Refusal::InvalidRequest { message } => {
                 let message = Some(message.into());
+                ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
+            }
+            Refusal::OwnedByGateway => {
+                let message = Some(OWNED_BY_GATEWAY.into());
                 ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
             }
             Refusal::UnknownLimitKey(key) => {
@@ -371,11 +375,11 @@ pub(crate) struct CompleteWire<'a> {
 impl<'a> CompleteWire<'a> {
     pub(crate) fn of(answer: &'a Result<CompleteAnswer, BackendError>) -> CompleteWire<'a> {
         match answer {
-            Ok(CompleteAnswer { reconciled, message, is_invalid, exceeded, .. }) => CompleteWire {
-                ok: !is_invalid && exceeded.is_none(),
+            Ok(CompleteAnswer { reconciled, message, is_invalid, owned_by_gateway, exceeded, .. }) => CompleteWire {
+                ok: !is_invalid && !owned_by_gateway && exceeded.is_none(),
                 error: match exceeded {
                     Some(kind) => Code::QuotaExceeded(*kind),
-                    None if *is_invalid => Code::InvalidRequest,
+                    None if *is_invalid || *owned_by_gateway => Code::InvalidRequest,
                     None => Code::None,
                 },
                 message: message.as_deref().map(Cow::Borrowed),

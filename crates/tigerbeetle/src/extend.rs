@@ -45,7 +45,7 @@ struct Prepared {
 
 impl CheckedExtend {
     fn new(request: LimitsExtend) -> Result<CheckedExtend, ExtendAnswer> {
-        let LimitsExtend { namespace, lease, number, add, used, renew, credit } = request;
+        let LimitsExtend { namespace, lease, number, add, used, renew, credit, .. } = request;
         if number == 0 || number > EXTENSIONS_MAX {
             let message = format!("extension: found {number}, allowed 1 to {EXTENSIONS_MAX}");
             return Err(ExtendAnswer::invalid(message));

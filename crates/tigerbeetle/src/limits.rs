@@ -96,6 +96,9 @@ impl Inner {
             extensions: record.newest.number,
             used: by_key(held().filter_map(|held| amount(held, held.used)).collect()),
             ends_at: record.ends_at().filter(|_| state == LeaseState::Live),
+            policy_revision: None,
+            call_fingerprint: None,
+            by_gateway: false,
         }))
     }
 }

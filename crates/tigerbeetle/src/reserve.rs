@@ -283,7 +283,7 @@ impl Inner {
     fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
         let (reserved_at, would_deny) = (record.reserved_at(), record.would_deny(&checked.name.namespace));
         self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
-        ReserveAnswer::Allowed { reserved_at, would_deny }
+        ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision: None }
     }
 
     /// The answer to a reserve of a lease that exists.
@@ -300,7 +300,7 @@ impl Inner {
         Ok(match retry {
             Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
             Retry::OtherRequirements => answer::other_requirements(),
-            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny },
+            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision: None },
         })
     }
 

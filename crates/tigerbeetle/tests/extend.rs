@@ -38,7 +38,14 @@ impl Process {
 
     async fn admit(&self, parts: &[(&str, u64)]) -> LeaseId {
         let lease = lease();
-        let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements: amounts(parts) };
+        let request = LimitsReserve {
+            namespace: namespace(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: amounts(parts),
+        };
         let answer = self.limits.reserve(vec![request]).await.remove(0).unwrap();
         assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
         lease
@@ -46,7 +53,16 @@ impl Process {
 
     async fn extend_with(&self, lease: LeaseId, number: u32, add: &[(&str, u64)], credit: CreditStep) -> ExtendAnswer {
         let (namespace, add, used) = (namespace(), amounts(add), amounts(&[("tpm", 5 * u64::from(number))]));
-        let request = LimitsExtend { namespace, lease, number, add, used, renew: true, credit };
+        let request = LimitsExtend {
+            namespace,
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew: true,
+            credit,
+        };
         self.limits.extend(vec![request]).await.remove(0).unwrap().answer
     }
 
@@ -56,7 +72,12 @@ impl Process {
     }
 
     async fn complete(&self, lease: LeaseId, actual: u64) -> CompleteAnswer {
-        let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tpm", actual)]) };
+        let request = LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(&[("tpm", actual)]),
+        };
         self.limits.complete(vec![request]).await.remove(0).unwrap()
     }
 
@@ -220,7 +241,12 @@ async fn calendar_and_shadow_limits_are_extended() {
     let answer = a.extend_with(lease, 4, &[("tokens", 31)], CreditStep::Held).await;
     assert!(matches!(answer, ExtendAnswer::Denied { .. }), "{answer:?}");
     assert_eq!((a.reserved("tokens").await, a.reserved("shadow").await), (70, 12));
-    let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tokens", 55), ("shadow", 0)]) };
+    let request = LimitsComplete {
+        namespace: namespace(),
+        lease,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals: amounts(&[("tokens", 55), ("shadow", 0)]),
+    };
     assert!(a.limits.complete(vec![request]).await.remove(0).unwrap().reconciled);
     assert_eq!((a.reserved("tokens").await, a.reserved("shadow").await), (55, 8));
 }

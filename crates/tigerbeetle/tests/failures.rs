@@ -31,7 +31,17 @@ async fn open(server: &Server, registry: Arc<TestRegistry>) -> TigerBeetleLimits
 
 async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) -> Result<ReserveAnswer, BackendError> {
     let requirements = amounts(&[("tpm", amount)]);
-    limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, job: None, requirements }]).await.remove(0)
+    limits
+        .reserve(vec![LimitsReserve {
+            namespace: namespace(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements,
+        }])
+        .await
+        .remove(0)
 }
 
 /// On a busy machine a new server may exceed the deadline; retry with the same lease.
@@ -47,7 +57,14 @@ async fn reserve_patiently(limits: &TigerBeetleLimits, lease: LeaseId, amount: u
 
 async fn complete(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) -> Result<bool, BackendError> {
     let actuals = amounts(&[("tpm", amount)]);
-    let answers = limits.complete(vec![LimitsComplete { namespace: namespace(), lease, actuals }]).await;
+    let answers = limits
+        .complete(vec![LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals,
+        }])
+        .await;
     answers.into_iter().next().unwrap().map(|answer| answer.reconciled)
 }
 
@@ -180,7 +197,14 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
         assert!(error.contains(name) && error.contains(field), "{error}");
         for _ in 0..2 {
             let requirements = amounts(&[(name, 1)]);
-            let request = LimitsReserve { namespace: namespace(), lease: lease(), job: None, requirements };
+            let request = LimitsReserve {
+                namespace: namespace(),
+                lease: lease(),
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements,
+            };
             assert!(limits.reserve(vec![request]).await.remove(0).is_err());
             // The background lookup does not use the account either.
             let info = registry.get(&namespace(), &key(name)).unwrap();
@@ -208,7 +232,14 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
     }
     for _ in 0..2 {
         let requests: Vec<_> = (0..256)
-            .map(|_| LimitsReserve { namespace: namespace(), lease: lease(), job: None, requirements: amounts(&parts) })
+            .map(|_| LimitsReserve {
+                namespace: namespace(),
+                lease: lease(),
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements: amounts(&parts),
+            })
             .collect();
         let answers = limits.reserve(requests.clone()).await;
         let is_allowed = |answer: &&Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
@@ -220,6 +251,7 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
         let completes = requests.iter().take(200).map(|request| LimitsComplete {
             namespace: namespace(),
             lease: request.lease,
+            claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(&[("tpm", 0), ("a", 0), ("b", 0), ("c", 0)]),
         });
         let answers = limits.complete(completes.collect()).await;
@@ -279,8 +311,14 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
     let registry = TestRegistry::default();
     registry.put(&namespace(), definition("usd", Kind::Credit(terms), 0));
     let limits = open(&server, Arc::new(registry)).await;
-    let request =
-        |lease| LimitsReserve { namespace: namespace(), lease, job: None, requirements: amounts(&[("usd", 5)]) };
+    let request = |lease| LimitsReserve {
+        namespace: namespace(),
+        lease,
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements: amounts(&[("usd", 5)]),
+    };
     let leases: Vec<LeaseId> = (0..8).map(|_| lease()).collect();
     for leases in leases.chunks(2) {
         for answer in limits.reserve(leases.iter().copied().map(request).collect()).await {
@@ -294,7 +332,12 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
     for lease in leases {
         let answer = limits.reserve(vec![request(lease)]).await.remove(0);
         assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
-        let complete = LimitsComplete { namespace: namespace(), lease, actuals: Vec::new() };
+        let complete = LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: Vec::new(),
+        };
         assert!(limits.complete(vec![complete]).await.remove(0).unwrap().reconciled);
     }
 }
@@ -309,11 +352,23 @@ async fn what_is_left_to_do_for_a_batch_of_retries_is_done_side_by_side() {
     let leases: Vec<LeaseId> = (0..256).map(|_| lease()).collect();
     let reserves = |leases: &[LeaseId]| -> Vec<LimitsReserve> {
         let requirements = amounts(&[("tpm", 1)]);
-        let of = |lease| LimitsReserve { namespace: namespace(), lease, job: None, requirements: requirements.clone() };
+        let of = |lease| LimitsReserve {
+            namespace: namespace(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: requirements.clone(),
+        };
         leases.iter().copied().map(of).collect()
     };
     let completes = |leases: &[LeaseId]| -> Vec<LimitsComplete> {
-        let of = |lease| LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tpm", 1)]) };
+        let of = |lease| LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(&[("tpm", 1)]),
+        };
         leases.iter().copied().map(of).collect()
     };
     let reserve = async |leases: &[LeaseId]| {

@@ -46,7 +46,14 @@ impl TestLimits {
     }
 
     async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
-        let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements: amounts(parts) };
+        let request = LimitsReserve {
+            namespace: namespace(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: amounts(parts),
+        };
         self.limits.reserve(vec![request]).await.remove(0).unwrap()
     }
 
@@ -58,7 +65,12 @@ impl TestLimits {
     }
 
     async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
-        let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(parts) };
+        let request = LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(parts),
+        };
         self.limits.complete(vec![request]).await.remove(0).unwrap()
     }
 

@@ -63,15 +63,15 @@ impl<H: BookHost> Parts<H> {
     /// Splits the actuals. The settlement of a lease whose reserve took no credit is left out. A credit limit, or the template of a limit, may have been deleted since, so a key that is not
     /// known goes to both.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
-        let (namespace, lease) = (request.namespace.clone(), request.lease);
+        let (namespace, lease, claim) = (request.namespace.clone(), request.lease, request.claim);
         if is_any_twice(&request.actuals) {
             // The limits reject a duplicate key. Credit must not settle such a request.
-            return (LimitsComplete { namespace, lease, actuals: request.actuals.clone() }, None);
+            return (LimitsComplete { namespace, lease, claim, actuals: request.actuals.clone() }, None);
         }
         let limits =
             request.actuals.iter().filter(|actual| !self.is_credit(&request.namespace, &actual.key)).cloned().collect();
         let settle = (!self.creditless.has(&namespace, lease)).then(|| self.settlement(request));
-        (LimitsComplete { namespace, lease, actuals: limits }, settle)
+        (LimitsComplete { namespace, lease, claim, actuals: limits }, settle)
     }
 
     fn settlement(&self, request: &CompleteRequest) -> SettleRequest {

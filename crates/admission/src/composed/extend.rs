@@ -11,10 +11,11 @@ use earmark_core::{
 
 use super::reserve::{CreditNeed, account_not_found, shortage};
 use super::{Parts, all};
-use crate::backend::{Amount, Answer, BackendError, LeaseView, Refusal};
+use crate::backend::{Amount, Answer, BackendError, Refusal};
 use crate::book_host::BookHost;
 use crate::credits::{GrowAnswer, GrowRequest, HoldPart, RenewAnswer, RenewRequest, ShrinkRequest, Timeouts};
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::lease_view::LeaseView;
 use crate::limits::{CreditStep, LimitsExtend, LimitsExtended, Registry};
 
 /// The credit of an extension before the limits decide.
@@ -65,6 +66,7 @@ impl<H: BookHost> Parts<H> {
             add: request.add.clone(),
             used: request.used.clone(),
             renew: request.renew,
+            claim: request.claim,
             credit,
         };
         let extended = self.limits.extend(vec![asked]).await.into_iter().next();

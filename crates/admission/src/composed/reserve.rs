@@ -135,6 +135,8 @@ impl<H: BookHost> Parts<H> {
             namespace: request.namespace.clone(),
             lease: request.lease,
             job: request.job.clone(),
+            call: request.call,
+            by_gateway: request.by_gateway,
             requirements: request.requirements.clone(),
         });
         let taken = self.limits.reserve(asked.collect()).await;
@@ -172,6 +174,7 @@ impl<H: BookHost> Parts<H> {
             ReserveAnswer::Denied { .. }
             | ReserveAnswer::Refused(
                 Refusal::InvalidRequest { .. }
+                | Refusal::OwnedByGateway
                 | Refusal::UnknownLimitKey(_)
                 | Refusal::LimitDecreasing { .. }
                 | Refusal::LimitPaused { .. }

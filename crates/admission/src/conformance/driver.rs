@@ -65,7 +65,14 @@ impl<H: Harness> Driver<'_, H> {
     }
 
     pub(super) fn request(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveRequest {
-        ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) }
+        ReserveRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: amounts(parts),
+        }
     }
 
     pub(super) async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
@@ -98,7 +105,13 @@ impl<H: Harness> Driver<'_, H> {
     }
 
     pub(super) async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(parts),
+        };
         let answers = self.0.backend().complete(Principal::System, vec![request]).await;
         answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
     }

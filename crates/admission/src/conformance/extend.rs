@@ -29,7 +29,8 @@ impl<H: Harness> Driver<'_, H> {
     pub(super) async fn extend(&self, lease: LeaseId, number: u32, asked: Asked<'_>) -> ExtendAnswer {
         let (namespace, renew) = (namespace(), asked.renew);
         let (add, used) = (amounts(asked.add), amounts(asked.used));
-        let request = ExtendRequest { namespace, lease, number, add, used, renew };
+        let request =
+            ExtendRequest { namespace, lease, number, add, used, claim: earmark_core::LeaseClaim::default(), renew };
         let answers = self.0.backend().extend(earmark_core::Principal::System, vec![request]).await;
         answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
     }

@@ -69,7 +69,13 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     };
     let pay = async |by: Principal, lease, cost| {
         let actuals = vec![Amount { key: key("usd"), amount: cost }];
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals,
+        };
         let paid = backend.complete(by, vec![request]).await;
         assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
     };

@@ -95,7 +95,13 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
     assert_eq!(backend.put_limit(by.clone(), put).await, Err(LimitError::Backend(unauthenticated.clone())));
     let actuals = vec![Amount { key: super::driver::key("rpm"), amount: 0 }];
-    let complete = crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
+    let complete = crate::backend::CompleteRequest {
+        namespace: namespace(),
+        lease: taken,
+        job: None,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals,
+    };
     assert_eq!(backend.complete(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
     let token = Token::random().expect("random bits");
     assert_eq!(keys.create(by.clone(), command(&token, Role::Admin)).await, Err(KeyError::Backend(unauthenticated)));

@@ -17,7 +17,7 @@ fn foreign(name: &str) -> LimitKey {
 /// Reserves from the namespace `team`.
 async fn reserve(harness: &impl Harness, lease: LeaseId, keys: &[LimitKey]) -> ReserveAnswer {
     let requirements = keys.iter().map(|key| Amount { key: key.clone(), amount: 1 }).collect();
-    let request = ReserveRequest { namespace: team(), lease, job: None, requirements };
+    let request = ReserveRequest { namespace: team(), lease, job: None, call: None, by_gateway: false, requirements };
     let answers = harness.backend().reserve(Principal::System, vec![request]).await;
     answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
 }
@@ -46,7 +46,8 @@ pub async fn a_shared_limit_is_reserved_from_other_namespaces(harness: &impl Har
         assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(unknown)));
     }
     let actuals = vec![Amount { key: foreign("gpt:slots"), amount: 1 }];
-    let request = CompleteRequest { namespace: team(), lease, job: None, actuals };
+    let request =
+        CompleteRequest { namespace: team(), lease, job: None, claim: earmark_core::LeaseClaim::default(), actuals };
     let answers = harness.backend().complete(Principal::System, vec![request]).await;
     assert!(
         answers.into_iter().all(|answer| answer.is_ok_and(|answer| answer.reconciled && answer.ignored.is_empty()))

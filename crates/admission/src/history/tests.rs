@@ -81,7 +81,14 @@ impl Shop {
     fn hold(&mut self, number: u128, amount: u64) -> LeaseId {
         let lease = LeaseId::from_parts(NOW, number);
         let requirements = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
-        let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements: &requirements };
+        let reserve = Reserve {
+            namespace: NamespaceId::DEFAULT,
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: &requirements,
+        };
         let outcome = self.book.apply(NOW, Command::Reserve(reserve));
         assert!(matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { reserved_at: NOW, .. })));
         self.history.extend(self.book.drain_journal());
@@ -90,7 +97,12 @@ impl Shop {
 
     fn settle(&mut self, lease: LeaseId, amount: u64) {
         let actuals = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
-        let complete = Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals };
+        let complete = Complete {
+            namespace: NamespaceId::DEFAULT,
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: &actuals,
+        };
         self.book.apply(NOW, Command::Complete(complete));
         self.history.extend(self.book.drain_journal());
     }

@@ -103,12 +103,25 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
 
     let lease = LeaseId::from_parts(host.clock.now().wall, 1);
     host.is_behind.store(true, Ordering::SeqCst);
-    let reserve = ReserveRequest { namespace: namespace(), lease, job: None, requirements: used(4) };
+    let reserve = ReserveRequest {
+        namespace: namespace(),
+        lease,
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements: used(4),
+    };
     let answer = backend.reserve(Principal::System, vec![reserve]).await.remove(0);
     assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
 
     host.is_behind.store(true, Ordering::SeqCst);
-    let complete = CompleteRequest { namespace: namespace(), lease, job: None, actuals: used(15) };
+    let complete = CompleteRequest {
+        namespace: namespace(),
+        lease,
+        job: None,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals: used(15),
+    };
     let answer = backend.complete(Principal::System, vec![complete]).await.remove(0).unwrap();
     assert_eq!((answer.reconciled, answer.overage_debt, answer.ignored), (true, 11, Vec::new()));
     let usage = backend.usage(namespace(), key("tpm")).await.unwrap().unwrap();

@@ -25,8 +25,15 @@ fn slots() -> Definition {
 /// The answers of a process about `slots`, one word each.
 async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
     let (namespace, requirements) = (namespace(), one_slot());
-    let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
-    let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals: Vec::new() };
+    let request =
+        ReserveRequest { namespace: namespace.clone(), lease, job: None, call: None, by_gateway: false, requirements };
+    let complete = CompleteRequest {
+        namespace: namespace.clone(),
+        lease,
+        job: None,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals: Vec::new(),
+    };
     vec![
         format!("{:?}", backend.reserve(Principal::System, vec![request]).await.remove(0)),
         format!("{:?}", backend.complete(Principal::System, vec![complete]).await.remove(0)),
@@ -74,7 +81,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     // The Book itself refuses a process that has not checked.
     let unaware = BookLimits::new(registry.clone());
     let (namespace, requirements) = (namespace(), one_slot());
-    let request = LimitsReserve { namespace, lease: lease(5), job: None, requirements };
+    let request = LimitsReserve { namespace, lease: lease(5), job: None, call: None, by_gateway: false, requirements };
     let answer = unaware.reserve(vec![request]).await.remove(0);
     assert_eq!(answer, Err(PlacementError::LimitsExternal.into()));
 }

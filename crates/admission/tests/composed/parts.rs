@@ -14,7 +14,14 @@ use super::support::{Pair, credit_elsewhere, limits_elsewhere};
 
 fn request(pair: &Pair, number: u128, parts: &[(&str, u64)]) -> ReserveRequest {
     let requirements = parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
-    ReserveRequest { namespace: namespace(), lease: pair.lease(number), job: None, requirements }
+    ReserveRequest {
+        namespace: namespace(),
+        lease: pair.lease(number),
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements,
+    }
 }
 
 #[tokio::test]
@@ -36,7 +43,13 @@ async fn a_batch_is_one_batch_for_each_part() {
         assert_eq!(calls, [1, 1, 1]);
         let completes = requests.into_iter().map(|request| {
             let ReserveRequest { namespace, lease, .. } = request;
-            CompleteRequest { namespace, lease, job: None, actuals: Vec::new() }
+            CompleteRequest {
+                namespace,
+                lease,
+                job: None,
+                claim: earmark_core::LeaseClaim::default(),
+                actuals: Vec::new(),
+            }
         });
         let answers = pair.backend.complete(Principal::System, completes.collect()).await;
         let reconciled: Vec<bool> =

@@ -110,6 +110,8 @@ impl Names {
             namespace: self.namespace.clone(),
             lease: call.lease,
             job: None,
+            call: None,
+            by_gateway: false,
             requirements: self.keys.iter().map(requirement).collect(),
         }
     }
@@ -120,6 +122,7 @@ impl Names {
             namespace: self.namespace.clone(),
             lease: call.lease,
             job: None,
+            claim: earmark_core::LeaseClaim::default(),
             actuals: self.keys.iter().filter_map(actual).collect(),
         }
     }

@@ -80,6 +80,8 @@ impl Workload {
                 namespace: NamespaceId::DEFAULT,
                 lease: call.lease,
                 job: None,
+                call: None,
+                by_gateway: false,
                 requirements: &self.parts,
             }),
         )
@@ -96,7 +98,14 @@ impl Workload {
             .zip(&parts)
             .map(|(call, requirements)| {
                 let namespace = NamespaceId::DEFAULT;
-                Command::Reserve(Reserve { namespace, lease: call.lease, job: None, requirements })
+                Command::Reserve(Reserve {
+                    namespace,
+                    lease: call.lease,
+                    job: None,
+                    call: None,
+                    by_gateway: false,
+                    requirements,
+                })
             })
             .collect();
         self.book.apply_all(self.now, &commands, outcomes);
@@ -109,7 +118,12 @@ impl Workload {
         let actuals = [self.parts[1].clone(), self.parts[3].clone()];
         self.book.apply(
             self.now,
-            Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease: call.lease, actuals: &actuals }),
+            Command::Complete(Complete {
+                namespace: NamespaceId::DEFAULT,
+                lease: call.lease,
+                claim: earmark_core::LeaseClaim::default(),
+                actuals: &actuals,
+            }),
         )
     }
 
@@ -127,6 +141,7 @@ impl Workload {
                 number,
                 add: &self.parts,
                 used: &[],
+                claim: earmark_core::LeaseClaim::default(),
                 renew: true,
                 step: ExtendStep::Whole,
             }),

@@ -1,5 +1,6 @@
 //! Commands as bytes, for the log. A command has one encoding only.
 
+mod call;
 mod extend;
 mod key;
 mod outcome;
@@ -10,6 +11,7 @@ mod result;
 mod template;
 mod write;
 
+use call::Marked;
 pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};
@@ -17,6 +19,7 @@ pub(crate) use result::{put_result, read_result};
 pub(crate) use template::template;
 pub(crate) use write::{operations, put_operations};
 
+use super::call::LeaseClaim;
 use super::command::{
     Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, ForeignLimit, LimitId, LimitRef,
     NamespaceId, Part, PauseLimit, PutLimit, Release, Reserve,
@@ -48,6 +51,10 @@ const PUT_TEMPLATE: u8 = 14;
 const DELETE_TEMPLATE: u8 = 15;
 const PAUSE_LIMIT: u8 = 16;
 const EXTEND: u8 = 17;
+/// A reserve for a call or by a gateway, with flags that follow the lease.
+const RESERVE_MARKED: u8 = 18;
+/// A complete with a claim, which follows the lease.
+const COMPLETE_CLAIMED: u8 = 19;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
@@ -112,8 +119,13 @@ impl Command<'_> {
             Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
             Command::PauseLimit(command) => put_pause(out, command),
             Command::Reserve(command) => {
-                out.put_u8(if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE });
+                let is_marked = command.call.is_some() || command.by_gateway;
+                let plain = if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE };
+                out.put_u8(if is_marked { RESERVE_MARKED } else { plain });
                 put_lease(out, command.namespace, command.lease);
+                if is_marked {
+                    call::put_reserve(out, command);
+                }
                 if let Some(job) = command.job {
                     out.put_text(job.as_str());
                 }
@@ -121,8 +133,12 @@ impl Command<'_> {
             }
             Command::Extend(command) => extend::put(out, EXTEND, command),
             Command::Complete(command) => {
-                out.put_u8(COMPLETE);
+                let is_claimed = command.claim != LeaseClaim::default();
+                out.put_u8(if is_claimed { COMPLETE_CLAIMED } else { COMPLETE });
                 put_lease(out, command.namespace, command.lease);
+                if is_claimed {
+                    call::put_claim(out, command.claim);
+                }
                 put_parts(out, command.actuals);
             }
             Command::Release(command) => {
@@ -239,18 +255,25 @@ impl CommandBuffer {
                 reason: self.reason.insert(input.text()?.to_owned()),
                 only_lengthen: input.bool()?,
             }),
-            tag @ (RESERVE | RESERVE_FOR_JOB) => {
+            tag @ (RESERVE | RESERVE_FOR_JOB | RESERVE_MARKED) => {
                 let (namespace, lease) = lease(&mut input)?;
-                self.job = if tag == RESERVE { None } else { Some(JobId::new(input.text()?)?) };
+                let marked = if tag == RESERVE_MARKED { call::reserve(&mut input)? } else { Marked::default() };
+                let has_job = tag == RESERVE_FOR_JOB || marked.has_job;
+                self.job = if has_job { Some(JobId::new(input.text()?)?) } else { None };
+                let Marked { call, by_gateway, .. } = marked;
                 let job = self.job.as_ref();
                 let requirements = parts(&mut input, &mut self.parts)?;
-                Command::Reserve(Reserve { namespace, lease, job, requirements })
+                Command::Reserve(Reserve { namespace, lease, job, call, by_gateway, requirements })
             }
             EXTEND => Command::Extend(extend::extend(&mut input, &mut self.parts, &mut self.used)?),
-            COMPLETE => {
+            tag @ (COMPLETE | COMPLETE_CLAIMED) => {
                 let (namespace, lease) = lease(&mut input)?;
+                let claim = if tag == COMPLETE { LeaseClaim::default() } else { call::claim(&mut input)? };
+                if tag == COMPLETE_CLAIMED && claim == LeaseClaim::default() {
+                    return Err(CodecError::Malformed("it has a claim that claims nothing"));
+                }
                 let actuals = parts(&mut input, &mut self.parts)?;
-                Command::Complete(Complete { namespace, lease, actuals })
+                Command::Complete(Complete { namespace, lease, claim, actuals })
             }
             RELEASE => {
                 let (namespace, lease) = lease(&mut input)?;

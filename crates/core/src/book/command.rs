@@ -1,5 +1,6 @@
 //! The commands of the Book.
 
+use super::call::{CallMark, LeaseClaim};
 use super::extend::Extend;
 use super::write::Write;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
@@ -229,6 +230,10 @@ pub struct Reserve<'a> {
     pub lease: LeaseId,
     /// The job behind it, kept with the lease. A retry does not change it.
     pub job: Option<&'a JobId>,
+    /// The call behind it, kept with the lease. A retry of the call gets the first answer, whatever its requirements.
+    pub call: Option<CallMark>,
+    /// Whether a gateway sends it. Then the lease is refused to all others.
+    pub by_gateway: bool,
     /// 1 to [`REQUIREMENTS_MAX`] amounts, each at least 1, no limit twice, in any order.
     pub requirements: &'a [Part],
 }
@@ -240,6 +245,8 @@ pub struct Complete<'a> {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
+    /// Who completes it, and for which call.
+    pub claim: LeaseClaim,
     /// Up to [`REQUIREMENTS_MAX`] amounts, no limit twice.
     pub actuals: &'a [Part],
 }

@@ -1,5 +1,6 @@
 //! Extend: take more for a live lease, move its end, and report its usage.
 
+use super::call::LeaseClaim;
 use super::command::{NamespaceId, Part};
 use super::outcome::{CreditDenial, CreditShortage, Denial, InvalidParts, RequirementSet};
 use crate::id::LeaseId;
@@ -26,6 +27,8 @@ pub struct Extend<'a> {
     pub renew: bool,
     /// The whole extension, or one step of it.
     pub step: ExtendStep,
+    /// Who extends it, and for which call.
+    pub claim: LeaseClaim,
 }
 
 /// The steps of an extension whose limits another system enforces: that system decides about the number after the credit
@@ -100,6 +103,10 @@ pub enum ExtendOutcome {
     StaleLimit,
     /// The lease was never allowed, was completed or released, or a reservation of it ended.
     LeaseExpired,
+    /// A gateway made the lease, and another caller extends it.
+    OwnedByGateway,
+    /// The lease is not that of a call with the attributes of the claim.
+    OtherCall,
     /// The last extension has this number and another body.
     NumberReused,
     /// The number is older than the last one, or leaves a gap.

@@ -182,7 +182,9 @@ pub enum ReserveOutcome {
         /// The index of the requirement.
         requirement: usize,
     },
-    /// The lease was used with other requirements.
+    /// A gateway made the lease, and another caller repeats its reserve.
+    OwnedByGateway,
+    /// The lease was used with other requirements, or for another call.
     ExistsWithOtherRequirements,
     /// The lease was allowed before and still holds everything.
     Exists {
@@ -190,6 +192,8 @@ pub enum ReserveOutcome {
         reserved_at: UnixMs,
         /// The requirements that a shadow limit would have denied.
         would_deny: RequirementSet,
+        /// The revision of the policy that its first reserve named, if it was for a call.
+        policy_revision: Option<u64>,
     },
     /// The lease was denied before and stays denied.
     ExistsDenied(Denial),
@@ -369,6 +373,10 @@ pub enum CompleteOutcome {
         /// The index of the actual.
         actual: usize,
     },
+    /// A gateway made the lease, and another caller completes it. Nothing changed.
+    OwnedByGateway,
+    /// The lease is not that of a call with the attributes of the claim. Nothing changed.
+    OtherCall,
     /// Completed before. Nothing changed.
     Before,
     /// The lease held nothing: it was denied, released, or completed while unknown. Nothing changed.
@@ -394,6 +402,8 @@ impl CompleteOutcome {
             CompleteOutcome::Completed(_) | CompleteOutcome::Before => true,
             CompleteOutcome::Invalid(_)
             | CompleteOutcome::StaleLimit { .. }
+            | CompleteOutcome::OwnedByGateway
+            | CompleteOutcome::OtherCall
             | CompleteOutcome::HeldNothing
             | CompleteOutcome::UnknownByAge
             | CompleteOutcome::Overloaded

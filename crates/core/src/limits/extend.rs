@@ -519,7 +519,14 @@ impl State {
 
 /// The amounts that an extension adds, as the requirements of a reserve, which the same rules decide about.
 fn wanted<'a>(command: &Extend<'a>) -> Reserve<'a> {
-    Reserve { namespace: command.namespace, lease: command.lease, job: None, requirements: command.add }
+    Reserve {
+        namespace: command.namespace,
+        lease: command.lease,
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements: command.add,
+    }
 }
 
 /// The usage that an extension reports, as the requirements of a reserve, to rank them by name.

@@ -137,8 +137,14 @@ impl Limits {
     fn pause_followed(&mut self, now: UnixMs, command: &PauseLimit<'_>) -> PauseOutcome {
         let namespace = command.namespace;
         let part = Part { limit: LimitRef::Key(command.key.clone()), amount: 1 };
-        let as_reserve =
-            Reserve { namespace, lease: LeaseId::default(), job: None, requirements: std::slice::from_ref(&part) };
+        let as_reserve = Reserve {
+            namespace,
+            lease: LeaseId::default(),
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: std::slice::from_ref(&part),
+        };
         let limit = self.lookup(now, namespace, command.key).unwrap_or(UNKNOWN);
         let mut resolved = [ResolvedPart { limit, amount: 1, position: 0, is_blocked: false }];
         self.follow_templates(now, &as_reserve, &mut resolved);

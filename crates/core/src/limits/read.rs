@@ -8,7 +8,7 @@ use super::{
     CreditTerms, Definition, Ending, ExtendedPart, Found, KindTag, LimitSlot, LimitView, Limits, Listed, Pause, Phase,
     State, TIME_MAX,
 };
-use crate::book::{LimitId, LimitStatus, NamespaceId};
+use crate::book::{CallMark, LimitId, LimitStatus, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey};
 use crate::time::UnixMs;
 
@@ -125,6 +125,10 @@ pub struct LeaseInfo {
     pub used: Vec<(LimitId, u64)>,
     /// When the first of its concurrency and credit reservations ends, if it has any.
     pub ends_at: Option<UnixMs>,
+    /// The call of its first reserve.
+    pub call: Option<CallMark>,
+    /// Whether a gateway made it.
+    pub by_gateway: bool,
 }
 
 /// The state of a lease.
@@ -333,6 +337,8 @@ impl Limits {
                     extensions: extended.map_or(0, |extended| extended.number),
                     used: used.map(|(part, more)| (id_of(part.limit), more.used)).collect(),
                     ends_at: (life.bound != UnixMs::MAX).then_some(life.bound),
+                    call: None,
+                    by_gateway: false,
                 })
             }
             Found::Tombstone(number) => {
@@ -358,6 +364,8 @@ impl Limits {
                     extensions: 0,
                     used: Vec::new(),
                     ends_at: None,
+                    call: None,
+                    by_gateway: false,
                 })
             }
         }

@@ -294,7 +294,11 @@ impl Limits {
                 } else if Life::of(reserved_at, &parts, &[]).first <= now {
                     ReserveOutcome::LeaseExpired
                 } else {
-                    ReserveOutcome::Exists { reserved_at, would_deny: would_deny(&parts, resolved) }
+                    ReserveOutcome::Exists {
+                        reserved_at,
+                        would_deny: would_deny(&parts, resolved),
+                        policy_revision: None,
+                    }
                 };
                 self.parts = parts;
                 outcome
@@ -344,7 +348,11 @@ impl Limits {
         } else if life.until <= now {
             ReserveOutcome::LeaseExpired
         } else {
-            ReserveOutcome::Exists { reserved_at: lease.reserved_at, would_deny: would_deny(parts, resolved) }
+            ReserveOutcome::Exists {
+                reserved_at: lease.reserved_at,
+                would_deny: would_deny(parts, resolved),
+                policy_revision: None,
+            }
         }
     }
 

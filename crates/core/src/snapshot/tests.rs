@@ -29,11 +29,14 @@ fn small_book() -> Book {
     for (number, amount) in [(1, 60), (2, 30), (3, 50)] {
         let lease = LeaseId::from_parts(now, number);
         let requirements = &[Part { limit: LimitRef::Id(LimitId::default()), amount }];
-        book.apply(now, Command::Reserve(Reserve { namespace, lease, job: None, requirements }));
+        book.apply(
+            now,
+            Command::Reserve(Reserve { namespace, lease, job: None, call: None, by_gateway: false, requirements }),
+        );
     }
     let lease = LeaseId::from_parts(now, 1);
     let actuals = &[Part { limit: LimitRef::Id(LimitId::default()), amount: 20 }];
-    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, actuals }));
+    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals }));
     book
 }
 
@@ -75,6 +78,8 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
                 namespace,
                 lease,
                 job: (number == 5).then_some(&job),
+                call: None,
+                by_gateway: false,
                 requirements: &requirements,
             }),
         );

@@ -335,7 +335,7 @@ fn a_repeated_reserve_is_judged_by_its_first_body() {
     let ReserveOutcome::Created { would_deny, .. } = test.reserve(lease, &body) else { panic!("it was denied") };
     test.extended(lease, 1, add(&[("calls", 1), ("tpm", 3), ("shadow", 2)]));
     assert_snapshot_keeps(&mut test);
-    let again = ReserveOutcome::Exists { reserved_at: START, would_deny };
+    let again = ReserveOutcome::Exists { reserved_at: START, would_deny, policy_revision: None };
     assert_eq!(test.reserve(lease, &body), again);
     for other in [&[("shadow", 2), ("calls", 2), ("tpm", 3)][..], &[("shadow", 7), ("calls", 2), ("tpm", 3)]] {
         assert_eq!(test.reserve(lease, other), ReserveOutcome::ExistsWithOtherRequirements);

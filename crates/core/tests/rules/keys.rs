@@ -384,11 +384,11 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
     let [paid, lost] = [bank.test.lease(), bank.test.lease()];
     for (by, lease) in [(&root, paid), (&user, lost)] {
         let requirements = &[Part { limit: limit.clone(), amount: 10 }];
-        let reserve = Reserve { namespace, lease, job: None, requirements };
+        let reserve = Reserve { namespace, lease, job: None, call: None, by_gateway: false, requirements };
         bank.test.book.apply_as(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];
-    let complete = Complete { namespace, lease: paid, actuals };
+    let complete = Complete { namespace, lease: paid, claim: earmark_core::LeaseClaim::default(), actuals };
     bank.test.book.apply_as(bank.test.now(), &caller, Command::Complete(complete));
     // A command of another caller triggers the expiry, but the actor is the system.
     bank.test.advance(62_000);

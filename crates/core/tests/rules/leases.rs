@@ -40,6 +40,8 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         extensions: 0,
         used: Vec::new(),
         ends_at: None,
+        call: None,
+        by_gateway: false,
     };
     assert_eq!(test.info(lease), Some(expected));
 }

@@ -78,7 +78,12 @@ fn leases_of_one_namespace_leave_room_for_the_others() {
     assert_eq!(test.reserve(lease, &[("rpm", 1)]), full);
     assert_eq!(used(&test, test.namespace, QuotaKind::Leases), 4, "two of them were denied");
     let unknown = test.lease();
-    let complete = Step::Complete { namespace: test.namespace, lease: unknown, actuals: Vec::new() };
+    let complete = Step::Complete {
+        namespace: test.namespace,
+        lease: unknown,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals: Vec::new(),
+    };
     assert_eq!(test.apply(&complete), Outcome::Complete(CompleteOutcome::LeasesQuotaExceeded));
     // Other namespaces go on, and so does a complete of a known lease.
     let team = std::mem::replace(&mut test.namespace, NamespaceId::DEFAULT);

@@ -29,7 +29,7 @@ fn a_shadow_limit_lets_everything_in_and_names_itself_and_a_retry_repeats_it() {
     test.put_active(shadow(rolling("s", 1_000, 60)));
     let again = |places: &[usize]| {
         let would_deny: RequirementSet = places.iter().copied().collect();
-        ReserveOutcome::Exists { reserved_at: START, would_deny }
+        ReserveOutcome::Exists { reserved_at: START, would_deny, policy_revision: None }
     };
     assert_eq!(test.reserve(lease, &asked), again(&[0, 2]));
     assert_eq!(test.reserve(lease, &[("s", 3), ("a", 5), ("z", 1)]), again(&[0, 2]));
@@ -115,7 +115,10 @@ fn a_snapshot_keeps_what_is_above_the_capacity_and_what_a_retry_is_told() {
     test.book = restored(&mut test.book);
     assert_eq!(test.reserved("s"), 42);
     let would_deny = [1].into_iter().collect();
-    assert_eq!(test.reserve(lease, &[("on", 1), ("s", 2)]), ReserveOutcome::Exists { reserved_at: START, would_deny });
+    assert_eq!(
+        test.reserve(lease, &[("on", 1), ("s", 2)]),
+        ReserveOutcome::Exists { reserved_at: START, would_deny, policy_revision: None }
+    );
     // Enforced while 42 are reserved: the snapshot of a limit that decreases from above its capacity is accepted too.
     test.put(rolling("s", 10, 60));
     test.book = restored(&mut test.book);

@@ -55,7 +55,7 @@ impl DenseScript {
                 requirements.push(by_id(id(number), self.random.between(1, most)));
             }
         }
-        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, requirements }
+        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, job: None, call: None, by_gateway: false, requirements }
     }
 
     fn complete(&mut self) -> Step {
@@ -65,7 +65,7 @@ impl DenseScript {
         let lease = self.open.swap_remove(self.random.index(self.open.len()));
         let amount = self.random.below(5);
         let actuals = vec![by_id(id(0), amount), by_id(id(2), 1)];
-        Step::Complete { namespace: NamespaceId::DEFAULT, lease, actuals }
+        Step::Complete { namespace: NamespaceId::DEFAULT, lease, claim: earmark_core::LeaseClaim::default(), actuals }
     }
 
     fn pass_time(&mut self) {

@@ -257,6 +257,8 @@ impl Model {
                 used: parts.iter().filter(|part| part.used > 0).map(|part| (part.limit, part.used)).collect(),
                 ends_at: bound_end(parts),
                 state: if is_live(now, lease) { LeaseState::Live } else { LeaseState::Expired },
+                call: None,
+                by_gateway: false,
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, job),
             Fate::Marked { .. } => closed(None, LeaseState::Completed, job),

@@ -347,7 +347,7 @@ impl Script {
         let lease = self.new_lease();
         let requirements = self.requirements(namespace);
         self.remember(namespace, lease, &requirements);
-        Step::Reserve { namespace, lease, job: self.job(), requirements }
+        Step::Reserve { namespace, lease, job: self.job(), call: None, by_gateway: false, requirements }
     }
 
     /// The same requirements, in another order or by id; sometimes others, or another namespace.
@@ -369,7 +369,7 @@ impl Script {
             13..16 => namespace = self.namespace(),
             _ => {}
         }
-        Step::Reserve { namespace, lease: used.lease, job: self.job(), requirements }
+        Step::Reserve { namespace, lease: used.lease, job: self.job(), call: None, by_gateway: false, requirements }
     }
 
     fn job(&mut self) -> Option<JobId> {
@@ -386,7 +386,7 @@ impl Script {
             Used { namespace, lease, requirements }
         });
         let actuals = self.actuals(namespace, requirements);
-        Step::Complete { namespace, lease, actuals }
+        Step::Complete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals }
     }
 
     fn put(&mut self) -> Step {

@@ -1,9 +1,9 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, Extend, ExtendStep, ExternalSetup, JobId,
-    LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit, PutLimit, PutPolicy,
-    PutTemplate, Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
+    CallMark, Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, Extend, ExtendStep, ExternalSetup,
+    JobId, LeaseClaim, LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit,
+    PutLimit, PutPolicy, PutTemplate, Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -41,11 +41,14 @@ pub enum Step {
         namespace: NamespaceId,
         lease: LeaseId,
         job: Option<JobId>,
+        call: Option<CallMark>,
+        by_gateway: bool,
         requirements: Vec<Part>,
     },
     Complete {
         namespace: NamespaceId,
         lease: LeaseId,
+        claim: LeaseClaim,
         actuals: Vec<Part>,
     },
     Extend {
@@ -56,6 +59,7 @@ pub enum Step {
         used: Vec<Part>,
         renew: bool,
         step: ExtendStep,
+        claim: LeaseClaim,
     },
     Release {
         namespace: NamespaceId,
@@ -94,14 +98,14 @@ impl Step {
             Step::Pause { namespace, ref key, for_ms, ref reason, only_lengthen } => {
                 Command::PauseLimit(PauseLimit { namespace, key, for_ms, reason, only_lengthen })
             }
-            Step::Reserve { namespace, lease, ref job, ref requirements } => {
-                Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), requirements })
+            Step::Reserve { namespace, lease, ref job, call, by_gateway, ref requirements } => {
+                Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), call, by_gateway, requirements })
             }
-            Step::Complete { namespace, lease, ref actuals } => {
-                Command::Complete(Complete { namespace, lease, actuals })
+            Step::Complete { namespace, lease, claim, ref actuals } => {
+                Command::Complete(Complete { namespace, lease, claim, actuals })
             }
-            Step::Extend { namespace, lease, number, ref add, ref used, renew, step } => {
-                Command::Extend(Extend { namespace, lease, number, add, used, renew, step })
+            Step::Extend { namespace, lease, number, ref add, ref used, renew, step, claim } => {
+                Command::Extend(Extend { namespace, lease, number, add, used, renew, step, claim })
             }
             Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
             Step::Drop { namespace, ref key, revision } => Command::DropLimit(DropLimit { namespace, key, revision }),

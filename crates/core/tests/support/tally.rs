@@ -204,6 +204,8 @@ fn extend(outcome: &ExtendOutcome) -> &'static str {
         ExtendOutcome::Invalid(_) => "extend malformed",
         ExtendOutcome::StaleLimit => "extend of a stale limit",
         ExtendOutcome::LeaseExpired => "extend of an expired lease",
+        ExtendOutcome::OwnedByGateway => "extend of a gateway's lease",
+        ExtendOutcome::OtherCall => "extend of another call",
         ExtendOutcome::NumberReused => "extend with another body",
         ExtendOutcome::NumberDiffers { .. } => "extend with another number",
         ExtendOutcome::UnknownLimit { .. } => "extend of an unknown limit",
@@ -269,10 +271,12 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::Invalid(InvalidParts::AmountZero { .. }) => "reserve of 0",
         ReserveOutcome::Invalid(InvalidParts::Duplicate { .. }) => "reserve of one limit twice",
         ReserveOutcome::StaleLimit { .. } => "reserve of a stale id",
+        ReserveOutcome::OwnedByGateway => "reserve of a gateway's lease",
         ReserveOutcome::ExistsWithOtherRequirements => "reserve exists with other requirements",
         ReserveOutcome::Exists { would_deny, .. } if !would_deny.is_empty() => {
             "reserve exists, a shadow limit would deny"
         }
+        ReserveOutcome::Exists { policy_revision: Some(_), .. } => "reserve exists, for a call",
         ReserveOutcome::Exists { .. } => "reserve exists",
         ReserveOutcome::ExistsDenied(_) => "reserve exists, denied",
         ReserveOutcome::LeaseExpired => "reserve, lease expired",
@@ -310,6 +314,8 @@ fn complete(outcome: &CompleteOutcome) -> &'static str {
         CompleteOutcome::Invalid(InvalidParts::AmountZero { .. }) => "complete of 0",
         CompleteOutcome::Invalid(InvalidParts::Duplicate { .. }) => "complete of one limit twice",
         CompleteOutcome::StaleLimit { .. } => "complete of a stale id",
+        CompleteOutcome::OwnedByGateway => "complete of a gateway's lease",
+        CompleteOutcome::OtherCall => "complete of another call",
         CompleteOutcome::Before => "complete before",
         CompleteOutcome::HeldNothing => "complete held nothing",
         CompleteOutcome::UnknownByAge => "complete unknown by age",

@@ -65,7 +65,7 @@ pub fn created(reserved_at: UnixMs) -> ReserveOutcome {
 
 /// Allowed before, and no shadow limit would have denied it.
 pub fn exists(reserved_at: UnixMs) -> ReserveOutcome {
-    ReserveOutcome::Exists { reserved_at, would_deny: RequirementSet::default() }
+    ReserveOutcome::Exists { reserved_at, would_deny: RequirementSet::default(), policy_revision: None }
 }
 
 pub fn calendar(name: &str, capacity: u64, period: Period, utc_offset_minutes: i16) -> Definition {
@@ -184,7 +184,14 @@ impl TestBook {
     }
 
     pub fn reserve_parts(&mut self, lease: LeaseId, requirements: Vec<Part>) -> ReserveOutcome {
-        let step = Step::Reserve { namespace: self.namespace, lease, job: self.job.clone(), requirements };
+        let step = Step::Reserve {
+            namespace: self.namespace,
+            lease,
+            job: self.job.clone(),
+            call: None,
+            by_gateway: false,
+            requirements,
+        };
         match self.apply(&step) {
             Outcome::Reserve(outcome) => outcome,
             other => panic!("no answer to a reserve: {other:?}"),
@@ -217,7 +224,8 @@ impl TestBook {
     }
 
     pub fn complete_parts(&mut self, lease: LeaseId, actuals: Vec<Part>) -> CompleteOutcome {
-        let step = Step::Complete { namespace: self.namespace, lease, actuals };
+        let step =
+            Step::Complete { namespace: self.namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals };
         match self.apply(&step) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a complete: {other:?}"),
@@ -227,7 +235,16 @@ impl TestBook {
     pub fn extend(&mut self, lease: LeaseId, number: u32, asked: Asked<'_>) -> ExtendOutcome {
         let Asked { add, used, renew, step } = asked;
         let (namespace, add, used) = (self.namespace, parts(add), parts(used));
-        match self.apply(&Step::Extend { namespace, lease, number, add, used, renew, step }) {
+        match self.apply(&Step::Extend {
+            namespace,
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew,
+            step,
+        }) {
             Outcome::Extend(outcome) => outcome,
             other => panic!("no answer to an extension: {other:?}"),
         }

@@ -114,7 +114,8 @@ impl Caller {
         let asked = self.context.oracle.borrow_mut().ask(&text);
         self.context.oracle.borrow_mut().reserving(lease, parts, asked);
         let requirements = amounts(parts);
-        let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
+        let request =
+            ReserveRequest { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
         let answer = self
             .ask(node, async move |backend| backend.reserve(Principal::System, vec![request]).await.remove(0))
             .await;
@@ -128,7 +129,13 @@ impl Caller {
         let text = self.say(node, &format!("complete {lease} {parts:?}"));
         let asked = self.context.oracle.borrow_mut().ask(&text);
         self.context.oracle.borrow_mut().completing(lease, parts, asked);
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(parts),
+        };
         let answer = self
             .ask(node, async move |backend| backend.complete(Principal::System, vec![request]).await.remove(0))
             .await;
@@ -144,7 +151,15 @@ impl Caller {
         let asked = self.context.oracle.borrow_mut().ask(&text);
         let number_sent = u32::try_from(number).unwrap();
         let (add, used) = (Vec::new(), Vec::new());
-        let request = ExtendRequest { namespace: namespace(), lease, number: number_sent, add, used, renew: true };
+        let request = ExtendRequest {
+            namespace: namespace(),
+            lease,
+            number: number_sent,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew: true,
+        };
         let answer =
             self.ask(node, async move |backend| backend.extend(Principal::System, vec![request]).await.remove(0)).await;
         if let Some(Ok(answer)) = &answer {

@@ -121,7 +121,14 @@ impl Caller {
     /// Reserves until there is an answer.
     pub(super) async fn take(&mut self, node: Option<usize>, lease: LeaseId, parts: &[(&str, u64)]) -> Option<Taken> {
         while !self.context.is_over() {
-            let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) };
+            let request = ReserveRequest {
+                namespace: namespace(),
+                lease,
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements: amounts(parts),
+            };
             let reserve =
                 async move |node: Arc<NodeBackend>| node.reserve(Principal::System, vec![request]).await.remove(0);
             match self.attempt(node, &format!("reserve {parts:?}"), reserve).await {
@@ -137,7 +144,13 @@ impl Caller {
 
     async fn end(&mut self, lease: LeaseId, parts: &[(&str, u64)]) -> Option<()> {
         while !self.context.is_over() {
-            let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+            let request = CompleteRequest {
+                namespace: namespace(),
+                lease,
+                job: None,
+                claim: earmark_core::LeaseClaim::default(),
+                actuals: amounts(parts),
+            };
             let complete =
                 async move |node: Arc<NodeBackend>| node.complete(Principal::System, vec![request]).await.remove(0);
             if let Some(Ok(_)) = self.attempt(None, &format!("complete {parts:?}"), complete).await {

@@ -214,7 +214,10 @@ impl Oracle {
                 self.must(key.as_str() == FLEX.key && !was_allowed, || told("allowed"));
             }
             ReserveAnswer::Refused(
-                Refusal::UnknownLimitKey(_) | Refusal::AccountNotFound { .. } | Refusal::QuotaExceeded { .. },
+                Refusal::OwnedByGateway
+                | Refusal::UnknownLimitKey(_)
+                | Refusal::AccountNotFound { .. }
+                | Refusal::QuotaExceeded { .. },
             ) => {
                 self.must(false, || told("for known limits"));
             }

@@ -88,7 +88,14 @@ pub fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
 }
 
 pub fn reserve_request(lease: LeaseId, parts: &[(&str, u64)]) -> ReserveRequest {
-    ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) }
+    ReserveRequest {
+        namespace: namespace(),
+        lease,
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements: amounts(parts),
+    }
 }
 
 pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
@@ -125,7 +132,13 @@ impl TestClient {
     }
 
     pub async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(parts),
+        };
         self.0.complete(Principal::System, vec![request]).await.pop().unwrap().unwrap()
     }
 

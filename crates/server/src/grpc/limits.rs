@@ -361,7 +361,7 @@ pub(super) fn reserve_request(
 ) -> Result<ReserveRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
-    Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
+    Ok(ReserveRequest { namespace, lease, job, call: None, by_gateway: false, requirements: amounts(parts) })
 }
 
 pub(super) fn extend_request(
@@ -370,7 +370,15 @@ pub(super) fn extend_request(
 ) -> Result<ExtendRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let ExtendParts { namespace, lease, number, add, used, renew } = convert::extend_parts(request)?;
-    Ok(ExtendRequest { namespace, lease, number, add: amounts(add), used: amounts(used), renew })
+    Ok(ExtendRequest {
+        namespace,
+        lease,
+        number,
+        add: amounts(add),
+        used: amounts(used),
+        claim: earmark_core::LeaseClaim::default(),
+        renew,
+    })
 }
 
 pub(super) fn complete_request(
@@ -379,7 +387,7 @@ pub(super) fn complete_request(
 ) -> Result<CompleteRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
-    Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })
+    Ok(CompleteRequest { namespace, lease, job, claim: earmark_core::LeaseClaim::default(), actuals: amounts(parts) })
 }
 
 /// The answer to a single reserve. A failure fails the call.
@@ -429,7 +437,7 @@ pub(super) fn extend_response(wire: ExtendWire<'_>) -> v1::ExtendResponse {
 fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
     let response = complete_response(CompleteWire::of(answer));
     match answer {
-        Ok(CompleteAnswer { is_invalid: false, .. }) => Ok(response),
+        Ok(CompleteAnswer { is_invalid: false, owned_by_gateway: false, .. }) => Ok(response),
         Ok(_) => Err(Status::invalid_argument(response.message.unwrap_or_default())),
         Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
     }

@@ -36,6 +36,8 @@ impl ReserveBody {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
             job: self.job_id.map(|job| job.0),
+            call: None,
+            by_gateway: false,
             requirements: seen_from(namespace, self.requirements.amounts, "requirements")?,
         })
     }
@@ -61,6 +63,7 @@ impl CompleteBody {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
             job: self.job_id.map(|job| job.0),
+            claim: earmark_core::LeaseClaim::default(),
             actuals: seen_from(namespace, self.actuals.amounts, "actuals")?,
         })
     }
@@ -93,6 +96,7 @@ impl ExtendBody {
             number: self.extension.0,
             add: seen_from(namespace, self.add.map(|add| add.amounts).unwrap_or_default(), "add")?,
             used: seen_from(namespace, self.used.map(|used| used.amounts).unwrap_or_default(), "used")?,
+            claim: earmark_core::LeaseClaim::default(),
             renew: self.renew.unwrap_or(true),
         })
     }

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_plain_admission_is_written_as_serde_writes_it() {
         let reserved_at = UnixMs::new(1_700_000_000_123);
-        let answer = Ok(ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new() });
+        let answer = Ok(ReserveAnswer::Allowed { reserved_at, would_deny: Vec::new(), policy_revision: None });
         let wire = ReserveWire::of(&answer);
         assert_eq!(plain(&wire).unwrap(), serde_json::to_vec(&wire).unwrap());
         for other in [

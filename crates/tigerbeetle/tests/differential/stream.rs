@@ -346,9 +346,23 @@ impl Stream {
     ) -> Result<(&'static str, (u64, u64)), Disturbed> {
         let began = wall_ms();
         let (namespace, requirements) = (self.namespace.clone(), parts.to_vec());
-        let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
+        let request = ReserveRequest {
+            namespace: namespace.clone(),
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements,
+        };
         let book = self.book.reserve(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
-        let request = LimitsReserve { namespace, lease, job: None, requirements: request.requirements };
+        let request = LimitsReserve {
+            namespace,
+            lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: request.requirements,
+        };
         let ledger = self.node().reserve(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
         self.say(&("reserve", lease, parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(), &ledger));
@@ -475,9 +489,16 @@ impl Stream {
         }
         let began = wall_ms();
         let (namespace, lease) = (self.namespace.clone(), asked.lease);
-        let request = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals };
+        let request = CompleteRequest {
+            namespace: namespace.clone(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals,
+        };
         let book = self.book.complete(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
-        let request = LimitsComplete { namespace, lease, actuals: request.actuals };
+        let request =
+            LimitsComplete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals: request.actuals };
         let actuals = request.actuals.clone();
         let ledger = self.node().complete(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();

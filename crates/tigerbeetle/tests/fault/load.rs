@@ -61,7 +61,8 @@ impl RequestTarget for Direct {
 
 pub async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<AnswerKind, BackendError> {
     let requirements = amounts(&[("slots", 1), ("tokens", tokens)]);
-    let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements };
+    let request =
+        LimitsReserve { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
     limits.reserve(vec![request]).await.remove(0).map(|answer| match answer {
         ReserveAnswer::Allowed { .. } => AnswerKind::Allowed,
         ReserveAnswer::Denied { .. } => AnswerKind::Denied,
@@ -71,7 +72,12 @@ pub async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) ->
 }
 
 pub async fn complete(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<AnswerKind, BackendError> {
-    let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tokens", tokens)]) };
+    let request = LimitsComplete {
+        namespace: namespace(),
+        lease,
+        claim: earmark_core::LeaseClaim::default(),
+        actuals: amounts(&[("tokens", tokens)]),
+    };
     limits.complete(vec![request]).await.remove(0).map(|answer| match answer.reconciled {
         true => AnswerKind::Reconciled,
         false => AnswerKind::Unreconciled,

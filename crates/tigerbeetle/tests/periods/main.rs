@@ -51,12 +51,18 @@ impl AtTheEnd {
 
     async fn reserve(&self, lease: LeaseId, amount: u64) -> ReserveAnswer {
         let requirements = amounts(&[("tph", amount)]);
-        let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements };
+        let request =
+            LimitsReserve { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
         self.limits.reserve(vec![request]).await.remove(0).unwrap()
     }
 
     async fn complete(&self, lease: LeaseId, amount: u64) -> CompleteAnswer {
-        let complete = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tph", amount)]) };
+        let complete = LimitsComplete {
+            namespace: namespace(),
+            lease,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(&[("tph", amount)]),
+        };
         self.limits.complete(vec![complete]).await.remove(0).unwrap()
     }
 
@@ -113,7 +119,8 @@ async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry() {
     for lease in leases {
         let limits = Arc::clone(&test.limits);
         let requirements = amounts(&[("tph", 30)]);
-        let request = LimitsReserve { namespace: namespace(), lease, job: None, requirements };
+        let request =
+            LimitsReserve { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
         tokio::spawn(async move { limits.reserve(vec![request]).await });
     }
     test.sleep_until(400).await;
@@ -124,11 +131,23 @@ async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry() {
     let url: LedgerUrl = format!("tigerbeetle://{}?cluster=0", test._server.address()).parse().unwrap();
     let other = TigerBeetleLimits::open(TigerBeetleOptions::new(url), test.registry.clone()).await.unwrap();
     let requirements = amounts(&[("tph", 30)]);
-    let request = LimitsReserve { namespace: namespace(), lease: leases[0], job: None, requirements };
+    let request = LimitsReserve {
+        namespace: namespace(),
+        lease: leases[0],
+        job: None,
+        call: None,
+        by_gateway: false,
+        requirements,
+    };
     let retried = other.reserve(vec![request]).await.remove(0).unwrap();
     assert!(is_allowed(&retried), "{retried:?}");
     let actuals = amounts(&[("tph", 30)]);
-    let complete = LimitsComplete { namespace: namespace(), lease: leases[1], actuals };
+    let complete = LimitsComplete {
+        namespace: namespace(),
+        lease: leases[1],
+        claim: earmark_core::LeaseClaim::default(),
+        actuals,
+    };
     let is_known = other.complete(vec![complete]).await.remove(0).unwrap().reconciled;
     test.sleep_until(3_000).await;
     let info = test.registry.get(&namespace(), &key("tph")).unwrap();

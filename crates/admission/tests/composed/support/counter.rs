@@ -110,7 +110,8 @@ impl Pair {
         parts: &[(&str, u64)],
     ) -> Result<ReserveAnswer, BackendError> {
         let requirements = amounts(parts);
-        let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
+        let request =
+            ReserveRequest { namespace: namespace(), lease, job: None, call: None, by_gateway: false, requirements };
         self.backend.reserve(Principal::System, vec![request]).await.into_iter().next().unwrap()
     }
 
@@ -122,7 +123,15 @@ impl Pair {
         [add, used]: [&[(&str, u64)]; 2],
     ) -> Option<Result<ExtendAnswer, BackendError>> {
         let (add, used) = (amounts(add), amounts(used));
-        let request = ExtendRequest { namespace: namespace(), lease, number, add, used, renew: true };
+        let request = ExtendRequest {
+            namespace: namespace(),
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew: true,
+        };
         let answer = tokio::time::timeout(PATIENCE, self.backend.extend(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
@@ -133,7 +142,13 @@ impl Pair {
         lease: LeaseId,
         parts: &[(&str, u64)],
     ) -> Option<Result<CompleteAnswer, BackendError>> {
-        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let request = CompleteRequest {
+            namespace: namespace(),
+            lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: amounts(parts),
+        };
         let answer = tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }

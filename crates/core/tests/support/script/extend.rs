@@ -42,7 +42,16 @@ impl Script {
         let reports = self.random.pick(&[1, 2, 33]);
         used.truncate(reports);
         let renew = self.random.chance(55);
-        let step = Step::Extend { namespace, lease, number, add, used, renew, step: ExtendStep::Whole };
+        let step = Step::Extend {
+            namespace,
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew,
+            step: ExtendStep::Whole,
+        };
         if self.extensions.len() == RECENT {
             self.extensions.remove(0);
         }
@@ -52,11 +61,13 @@ impl Script {
 
     /// The same extension, with what it adds in another order; sometimes with another body.
     fn again(&mut self, step: Step) -> Step {
-        let Step::Extend { namespace, lease, number, mut add, mut used, renew, step } = step else { return step };
+        let Step::Extend { namespace, lease, number, mut add, mut used, renew, step, claim } = step else {
+            return step;
+        };
         self.random.shuffle(&mut add);
         self.random.shuffle(&mut used);
         self.rename(namespace, &mut add);
         let renew = renew != self.random.chance(10);
-        Step::Extend { namespace, lease, number, add, used, renew, step }
+        Step::Extend { namespace, lease, number, add, used, renew, step, claim }
     }
 }

@@ -136,7 +136,13 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
     client.ask(taken.clone()).await.unwrap();
     let complete = || {
         let actuals = Vec::new();
-        vec![CompleteRequest { namespace: team.clone(), lease: taken.lease, job: None, actuals }]
+        vec![CompleteRequest {
+            namespace: team.clone(),
+            lease: taken.lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals,
+        }]
     };
     for round in 0..4 {
         cluster.start(away).await;

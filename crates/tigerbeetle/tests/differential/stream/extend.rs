@@ -38,10 +38,27 @@ impl Stream {
         let began = wall_ms();
         let (namespace, lease) = (self.namespace.clone(), asked.lease);
         let Extended { number, add, used, renew } = body.clone();
-        let request = ExtendRequest { namespace: namespace.clone(), lease, number, add, used, renew };
+        let request = ExtendRequest {
+            namespace: namespace.clone(),
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew,
+        };
         let book = self.book.extend(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
         let ExtendRequest { add, used, .. } = request;
-        let request = LimitsExtend { namespace, lease, number, add, used, renew, credit: CreditStep::Held };
+        let request = LimitsExtend {
+            namespace,
+            lease,
+            number,
+            add,
+            used,
+            claim: earmark_core::LeaseClaim::default(),
+            renew,
+            credit: CreditStep::Held,
+        };
         let ledger = self.node().extend(vec![request]).await.remove(0).unwrap().answer;
         let ended = wall_ms();
         self.say(&("extend", lease, &body, &book, &ledger));

@@ -15,6 +15,8 @@ const MARKED: u8 = 6;
 const COMPLETED: u8 = 7;
 const LEASES_QUOTA_EXCEEDED: u8 = 8;
 const STALE_LIMIT: u8 = 9;
+const OWNED_BY_GATEWAY: u8 = 10;
+const OTHER_CALL: u8 = 11;
 
 pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
     match outcome {
@@ -26,6 +28,8 @@ pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
             out.put_u8(STALE_LIMIT);
             put_size(out, *actual);
         }
+        CompleteOutcome::OwnedByGateway => out.put_u8(OWNED_BY_GATEWAY),
+        CompleteOutcome::OtherCall => out.put_u8(OTHER_CALL),
         CompleteOutcome::Before => out.put_u8(BEFORE),
         CompleteOutcome::HeldNothing => out.put_u8(HELD_NOTHING),
         CompleteOutcome::UnknownByAge => out.put_u8(UNKNOWN_BY_AGE),
@@ -43,6 +47,8 @@ pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
     Ok(match input.u8()? {
         INVALID => CompleteOutcome::Invalid(invalid_parts(input)?),
         STALE_LIMIT => CompleteOutcome::StaleLimit { actual: size(input)? },
+        OWNED_BY_GATEWAY => CompleteOutcome::OwnedByGateway,
+        OTHER_CALL => CompleteOutcome::OtherCall,
         BEFORE => CompleteOutcome::Before,
         HELD_NOTHING => CompleteOutcome::HeldNothing,
         UNKNOWN_BY_AGE => CompleteOutcome::UnknownByAge,

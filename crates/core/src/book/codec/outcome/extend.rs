@@ -22,6 +22,8 @@ const QUOTA_EXCEEDED: u8 = 12;
 const DENIED: u8 = 13;
 const INSUFFICIENT_CREDIT: u8 = 14;
 const EXTENDED: u8 = 15;
+const OWNED_BY_GATEWAY: u8 = 16;
+const OTHER_CALL: u8 = 17;
 
 const INVALID_NUMBER: u8 = 1;
 const INVALID_ADD: u8 = 2;
@@ -35,6 +37,8 @@ pub(super) fn put_extend(out: &mut Vec<u8>, outcome: &ExtendOutcome) {
         }
         ExtendOutcome::StaleLimit => out.put_u8(STALE_LIMIT),
         ExtendOutcome::LeaseExpired => out.put_u8(LEASE_EXPIRED),
+        ExtendOutcome::OwnedByGateway => out.put_u8(OWNED_BY_GATEWAY),
+        ExtendOutcome::OtherCall => out.put_u8(OTHER_CALL),
         ExtendOutcome::NumberReused => out.put_u8(NUMBER_REUSED),
         ExtendOutcome::NumberDiffers { expected } => {
             out.put_u8(NUMBER_DIFFERS);
@@ -86,6 +90,8 @@ pub(super) fn extend(input: &mut Bytes<'_>) -> Result<ExtendOutcome> {
         INVALID => ExtendOutcome::Invalid(invalid(input)?),
         STALE_LIMIT => ExtendOutcome::StaleLimit,
         LEASE_EXPIRED => ExtendOutcome::LeaseExpired,
+        OWNED_BY_GATEWAY => ExtendOutcome::OwnedByGateway,
+        OTHER_CALL => ExtendOutcome::OtherCall,
         NUMBER_REUSED => ExtendOutcome::NumberReused,
         NUMBER_DIFFERS => ExtendOutcome::NumberDiffers { expected: input.u32()? },
         UNKNOWN_LIMIT => ExtendOutcome::UnknownLimit { part: size(input)? },

@@ -23,8 +23,10 @@ const CREATED: u8 = 14;
 const LIMITS_EXTERNAL: u8 = 15;
 const ACCOUNT_NOT_FOUND: u8 = 16;
 const QUOTA_EXCEEDED: u8 = 17;
-const LIMIT_PAUSED: u8 = 19;
 const STALE_LIMIT: u8 = 18;
+const LIMIT_PAUSED: u8 = 19;
+const OWNED_BY_GATEWAY: u8 = 20;
+const CALL_EXISTS: u8 = 21;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
     match outcome {
@@ -37,10 +39,14 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
         }
         ReserveOutcome::ExistsWithOtherRequirements => out.put_u8(EXISTS_WITH_OTHER_REQUIREMENTS),
-        ReserveOutcome::Exists { reserved_at, would_deny } => {
-            out.put_u8(EXISTS);
+        ReserveOutcome::OwnedByGateway => out.put_u8(OWNED_BY_GATEWAY),
+        ReserveOutcome::Exists { reserved_at, would_deny, policy_revision } => {
+            out.put_u8(if policy_revision.is_some() { CALL_EXISTS } else { EXISTS });
             out.put_u64(reserved_at.get());
             out.put_u32(would_deny.bits());
+            if let Some(revision) = policy_revision {
+                out.put_u64(*revision);
+            }
         }
         ReserveOutcome::ExistsDenied(denial) => {
             out.put_u8(EXISTS_DENIED);
@@ -109,7 +115,12 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         INVALID => ReserveOutcome::Invalid(invalid_parts(input)?),
         STALE_LIMIT => ReserveOutcome::StaleLimit { requirement: size(input)? },
         EXISTS_WITH_OTHER_REQUIREMENTS => ReserveOutcome::ExistsWithOtherRequirements,
-        EXISTS => ReserveOutcome::Exists { reserved_at: time(input)?, would_deny: requirement_set(input)? },
+        OWNED_BY_GATEWAY => ReserveOutcome::OwnedByGateway,
+        tag @ (EXISTS | CALL_EXISTS) => ReserveOutcome::Exists {
+            reserved_at: time(input)?,
+            would_deny: requirement_set(input)?,
+            policy_revision: if tag == EXISTS { None } else { Some(input.u64()?) },
+        },
         EXISTS_DENIED => ReserveOutcome::ExistsDenied(denial(input)?),
         EXISTS_INSUFFICIENT_CREDIT => ReserveOutcome::ExistsInsufficientCredit(credit_denial(input)?),
         LEASE_EXPIRED => ReserveOutcome::LeaseExpired,
