@@ -3,10 +3,14 @@
 //! A client changes the `base_url` of its SDK. The gateway bounds each call from its own bytes, reserves the bound at
 //! Earmark, sends the call to the provider, and settles what the provider says was used.
 //!
-//! The modules without I/O decide; the others execute. [`api`] knows the paths of both APIs.
+//! The modules without I/O decide; the others execute. [`api`] knows the paths of both APIs, [`body`] scans, bounds and
+//! changes a request.
 
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
 pub mod api;
+pub mod body;
+#[deny(clippy::arithmetic_side_effects)]
+pub mod json;
 
 pub use api::{Api, Endpoint};
