@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     API_KEY_PREFIX, Actor, CreateKey, Definition, DefinitionChange, INVITATION_PREFIX, KEY_SECONDS_MAX, KEYS_MAX,
-    KeyChange, KeyId, KeyInfo, KeyName, LimitKey, NamespaceName, Principal, QuotaChange, QuotaKind, RevokeKey, Role,
-    SecretHash, TxId, UnixMs, VaultName,
+    KeyChange, KeyId, KeyInfo, KeyName, Labels, LimitKey, MaySet, NamespaceName, Principal, QuotaChange, QuotaKind,
+    RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -165,6 +165,10 @@ pub enum ChangeKind {
         name: KeyName,
         /// The key's role.
         role: Role,
+        /// The attributes of each of its calls.
+        labels: Labels,
+        /// The attributes that its calls may set.
+        may_set: MaySet,
     },
     /// A limit was put or deleted outside a transaction.
     Limit {

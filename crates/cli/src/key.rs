@@ -24,10 +24,12 @@ Examples:
 
 const CREATE_HELP: &str = "\
 Roles:
-  admin   everything in its namespace, including keys; in namespace default also the cluster
-  writer  writes credit, changes limits, and reads
-  caller  reserves and completes, and nothing else
-  reader  reads
+  admin    everything in its namespace, including keys; in namespace default also the cluster
+  writer   writes credit, changes limits, and reads
+  caller   reserves and completes, and nothing else
+  reader   reads
+  gateway  reserves, extends and completes for the clients of its namespace; in namespace default for all of them
+  client   calls through a gateway, and nothing else
 
 A server without keys accepts every caller on its own machine. The first key ends that, so it must have role admin, be
 in namespace default and not expire.
@@ -72,7 +74,7 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     name: KeyName,
     /// Role of the key, see below
-    #[arg(long, value_parser = ["admin", "writer", "caller", "reader"])]
+    #[arg(long, value_parser = ["admin", "writer", "caller", "reader", "gateway", "client"])]
     role: String,
     /// The only namespace in which the key is valid [default: the namespace of your own key]
     #[arg(long, value_name = "NAME")]

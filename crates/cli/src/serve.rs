@@ -129,6 +129,9 @@ pub(crate) struct ServeArgs {
     /// Claim that holds the namespace of a session token
     #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace", requires = "issuer")]
     namespace_claim: String,
+    /// Attribute of calls that a claim of a session token fixes, such as tenant=org_id; repeatable
+    #[arg(long, value_name = "ATTRIBUTE=CLAIM", value_parser = callers::attribute_claim, requires = "issuer")]
+    attribute_claim: Vec<(String, String)>,
     /// Longest lifetime of a session token, such as 3600 or 1h, counted from the claim iat, or from now without that claim
     #[arg(long, value_name = "DURATION", default_value = "1d", requires = "issuer")]
     #[arg(value_parser = quantity::seconds(SESSION_SECONDS_MAX))]

@@ -1,6 +1,7 @@
 //! API keys: roles, expiry and revocation. Only the hash of a secret is kept.
 
 mod client_owner;
+mod labels;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use client_owner::{ClientClaim, ClientOwner};
+pub use labels::{
+    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, KEY_ATTRIBUTE, LabelError, Labels, MaySet,
+    check_attribute_name, check_attribute_value, quoted,
+};
 pub use secret::SecretHash;
 
 use crate::book::{KeyChange, KeyEntry, KeyOutcome};
@@ -40,11 +45,15 @@ pub enum Role {
     Caller = 3,
     /// All reads.
     Reader = 4,
+    /// Calls for the holders of other keys; in the namespace `default` for those of every namespace.
+    Gateway = 5,
+    /// Calls through a gateway only.
+    Client = 6,
 }
 
 impl Role {
     /// All roles.
-    pub const ALL: [Role; 4] = [Role::Admin, Role::Writer, Role::Caller, Role::Reader];
+    pub const ALL: [Role; 6] = [Role::Admin, Role::Writer, Role::Caller, Role::Reader, Role::Gateway, Role::Client];
 
     /// The role as text.
     #[must_use]
@@ -54,6 +63,8 @@ impl Role {
             Role::Writer => "writer",
             Role::Caller => "caller",
             Role::Reader => "reader",
+            Role::Gateway => "gateway",
+            Role::Client => "client",
         }
     }
 
@@ -70,7 +81,7 @@ impl fmt::Display for Role {
 
 /// A text that names no role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("role: found {0:?}, allowed are admin, writer, caller and reader")]
+#[error("role: found {0:?}, allowed are admin, writer, caller, reader, gateway and client")]
 pub struct RoleError(pub String);
 
 impl FromStr for Role {
@@ -119,6 +130,10 @@ pub struct KeyInfo {
     pub namespace: NamespaceName,
     /// The only client id it may write as; `None` for any.
     pub client: Option<ClientId>,
+    /// The attributes of each of its calls.
+    pub labels: Labels,
+    /// The attributes that its calls may set.
+    pub may_set: MaySet,
     /// Creation time.
     pub created_at: UnixMs,
     /// The actor that created it.
@@ -165,6 +180,10 @@ pub struct CreateKey {
     pub namespace: NamespaceName,
     /// The only client id it may write as.
     pub client: Option<ClientId>,
+    /// The attributes of each of its calls.
+    pub labels: Labels,
+    /// The attributes that its calls may set. A label of the same name wins.
+    pub may_set: MaySet,
     /// Validity in seconds from creation; at most [`KEY_SECONDS_MAX`].
     pub valid_seconds: Option<u32>,
     /// Refuse the command if any key exists. Set for the first key, which the operator creates when the server
@@ -400,6 +419,8 @@ impl Keys {
             role: command.role,
             namespace: command.namespace.clone(),
             client: command.client.clone(),
+            labels: command.labels.clone(),
+            may_set: command.may_set.clone(),
             created_at: now,
             created_by: command.actor.clone(),
             expires_at: lasts.map(|ms| now.plus_ms(ms)),

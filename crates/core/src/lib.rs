@@ -55,8 +55,9 @@ pub use credits::{
 };
 pub use id::*;
 pub use keys::{
-    ClientClaim, ClientOwner, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, Principal, RevokeKey, Role,
-    RoleError, SecretHash,
+    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, ClientClaim, ClientOwner, CreateKey,
+    KEY_ATTRIBUTE, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, LabelError, Labels, MaySet, Principal, RevokeKey,
+    Role, RoleError, SecretHash, check_attribute_name, check_attribute_value, quoted,
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,

@@ -1,22 +1,15 @@
 //! The attributes of a call.
 
-use earmark_core::{LOOKS_LIKE_API_KEY, contains_api_key, id128};
-
-use crate::mistake::quoted;
-
-/// The maximum number of attributes of a call.
-pub const ATTRIBUTES_MAX: usize = 32;
-/// The maximum length of an attribute's name in bytes.
-pub const NAME_BYTES_MAX: usize = 64;
-/// The maximum length of an attribute's value in bytes.
-pub const VALUE_BYTES_MAX: usize = 256;
+pub(crate) use earmark_core::check_attribute_name as check_name;
+use earmark_core::{ATTRIBUTES_MAX, KEY_ATTRIBUTE, check_attribute_value, id128};
 
 /// Why the attributes of a call are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("attributes: {0}")]
 pub struct AttributeError(String);
 
-/// The attributes of a call: names and values, checked and sorted by name.
+/// The attributes of a call: names and values, checked and sorted by name. `key`, which the server sets, comes on top of
+/// the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attributes(Vec<(Box<str>, Box<str>)>);
 
@@ -29,13 +22,15 @@ impl Attributes {
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Attributes, AttributeError> {
         let mut checked = Vec::new();
+        let mut places = ATTRIBUTES_MAX;
         for (name, value) in pairs {
             let (name, value) = (name.as_ref(), value.as_ref());
-            if checked.len() == ATTRIBUTES_MAX {
-                return Err(AttributeError(format!("found more than {ATTRIBUTES_MAX}, allowed are {ATTRIBUTES_MAX}")));
+            if name != KEY_ATTRIBUTE {
+                let too_many = || format!("found more than {ATTRIBUTES_MAX}, allowed are {ATTRIBUTES_MAX}");
+                places = places.checked_sub(1).ok_or_else(|| AttributeError(too_many()))?;
             }
             check_name(name).map_err(AttributeError)?;
-            check_value(value).map_err(|what| AttributeError(format!("{name}: {what}")))?;
+            check_attribute_value(value).map_err(|what| AttributeError(format!("{name}: {what}")))?;
             checked.push((Box::from(name), Box::from(value)));
         }
         checked.sort_unstable();
@@ -72,32 +67,6 @@ impl Attributes {
     /// Names and values, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
-    }
-}
-
-/// Checks the name of an attribute.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
-    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
-    let is_name_byte = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    if starts && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_name_byte) {
-        return Ok(());
-    }
-    Err(format!(
-        "found the name {}, allowed are 1 to {NAME_BYTES_MAX} bytes of lower-case letters, digits and _, a letter first",
-        quoted(name)
-    ))
-}
-
-fn check_value(value: &str) -> Result<(), String> {
-    if contains_api_key(value) {
-        return Err(LOOKS_LIKE_API_KEY.to_owned());
-    }
-    if value.is_empty() || value.len() > VALUE_BYTES_MAX {
-        return Err(format!("found {} bytes, allowed are 1 to {VALUE_BYTES_MAX}", value.len()));
-    }
-    match value.chars().find(|character| character.is_control()) {
-        Some(character) => Err(format!("found the control character {character:?}, allowed is UTF-8 without any")),
-        None => Ok(()),
     }
 }
 
@@ -148,6 +117,8 @@ mod tests {
         assert_eq!(twice.to_string(), "attributes: found a twice, allowed is each name once");
         let names: Vec<String> = (0..33).map(|number| format!("a{number}")).collect();
         assert!(Attributes::new(names.iter().map(|name| (name, "x"))).is_err());
-        assert!(Attributes::new(names.iter().take(32).map(|name| (name, "x"))).is_ok());
+        let most = || names.iter().take(32).map(|name| (name.as_str(), "x"));
+        assert!(Attributes::new(most()).is_ok());
+        assert!(Attributes::new(most().chain([("key", "k1")])).is_ok(), "key comes on top");
     }
 }

@@ -34,7 +34,7 @@ mod mistake;
 mod policy;
 mod price;
 
-pub use attributes::{ATTRIBUTES_MAX, AttributeError, Attributes, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+pub use attributes::{AttributeError, Attributes};
 pub use condition::{CONDITION_BYTES_MAX, CONDITION_NESTING_MAX};
 pub use document::{
     Amount, DENY_BYTES_MAX, Document, Effect, LimitUse, POLICY_BYTES_MAX, POLICY_LIMITS_MAX, PRICES_MAX, RULES_MAX,

@@ -19,7 +19,7 @@ pub const RATE_MAX: u64 = 1_000_000_000_000;
 /// The maximum number of tiers of a price.
 pub const TIERS_MAX: usize = 8;
 /// The maximum length of the name of a model or provider in bytes: that of an attribute.
-pub(crate) const MODEL_BYTES_MAX: usize = crate::VALUE_BYTES_MAX;
+pub(crate) const MODEL_BYTES_MAX: usize = earmark_core::ATTRIBUTE_VALUE_BYTES_MAX;
 /// The tokens that a rate is for.
 const TOKENS_PER_RATE: u128 = 1_000_000;
 

@@ -1,24 +1,39 @@
 //! The authenticated caller, and what its role allows.
 
+#[allow(dead_code, reason = "the routes of calls use it")]
+mod attributes;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Operation, Principal, Role, VaultName};
+use earmark_core::{
+    Actor, ClientId, KeyId, KeyInfo, Labels, LimitKey, MaySet, NamespaceName, Operation, Principal, Role, VaultName,
+};
 
 use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
 use crate::budget::BytesUsed;
+#[allow(unused_imports, reason = "the routes of calls use it")]
+pub(crate) use attributes::AttributeRefusal;
 
 /// The permission that a route or gRPC method needs. Every row of both tables names one, so none can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// No credentials: health checks and API descriptions.
     Public,
-    /// Reserve, extend and complete.
+    /// Reserve.
     Call,
+    /// Extend and complete.
+    Settle,
+    /// Explain a call.
+    Explain,
+    /// Pause a limit.
+    Pause,
     /// Sequenced writes and changes of limits.
     Write,
     Read,
+    /// Read who the caller is.
+    Identify,
     /// Administer one namespace: its keys and its change log.
     Manage,
     /// Administer the server and its cluster.
@@ -30,15 +45,22 @@ impl Access {
     pub(crate) fn allows(self, role: Role, is_of_default: bool) -> bool {
         match (self, role) {
             (Access::Public, _) => true,
-            (Access::Call, Role::Admin | Role::Caller) => true,
-            (Access::Call, Role::Writer | Role::Reader) => false,
+            // A client calls through a gateway only.
+            (_, Role::Client) => false,
+            (Access::Call | Access::Settle, Role::Admin | Role::Caller | Role::Gateway) => true,
+            (Access::Call | Access::Settle, Role::Writer | Role::Reader) => false,
+            (Access::Explain, Role::Admin | Role::Writer | Role::Reader | Role::Gateway) => true,
+            (Access::Explain, Role::Caller) => false,
+            (Access::Pause, Role::Admin | Role::Writer | Role::Gateway) => true,
+            (Access::Pause, Role::Caller | Role::Reader) => false,
             (Access::Write, Role::Admin | Role::Writer) => true,
-            (Access::Write, Role::Caller | Role::Reader) => false,
+            (Access::Write, Role::Caller | Role::Reader | Role::Gateway) => false,
             (Access::Read, Role::Admin | Role::Writer | Role::Reader) => true,
-            (Access::Read, Role::Caller) => false,
+            (Access::Read, Role::Caller | Role::Gateway) => false,
+            (Access::Identify, _) => true,
             (Access::Manage, Role::Admin) => true,
             (Access::Operate, Role::Admin) => is_of_default,
-            (Access::Manage | Access::Operate, Role::Writer | Role::Caller | Role::Reader) => false,
+            (Access::Manage | Access::Operate, Role::Writer | Role::Caller | Role::Reader | Role::Gateway) => false,
         }
     }
 
@@ -46,7 +68,10 @@ impl Access {
     fn roles(self) -> &'static str {
         match self {
             Access::Public => "any",
-            Access::Call => "caller or admin",
+            Access::Call | Access::Settle => "caller, gateway or admin",
+            Access::Explain => "reader, writer, gateway or admin",
+            Access::Pause => "writer, gateway or admin",
+            Access::Identify => "admin, writer, caller, reader or gateway",
             Access::Write => "writer or admin",
             Access::Read => "reader, writer or admin",
             Access::Manage => "admin",
@@ -131,6 +156,14 @@ pub(crate) struct Caller {
     pub(crate) by: Principal,
     /// Any program on this machine, while the server has no keys. It may name any namespace.
     is_local: bool,
+    /// The attributes that its credentials fix.
+    pub(crate) labels: Labels,
+    /// The attributes that its calls may set.
+    pub(crate) may_set: MaySet,
+    /// The API key, if it has one.
+    pub(crate) key_id: Option<KeyId>,
+    /// A gateway sent the request, for itself or for a client.
+    pub(crate) by_gateway: bool,
     /// The key of its request rate and its queue: one per API key, and one per user and namespace.
     pub(crate) rate_key: Option<LimitKey>,
     /// Its queue, if concurrent requests per caller are limited.
@@ -151,6 +184,10 @@ impl Caller {
             client: info.client.clone(),
             by: Principal::Key(info.number),
             is_local: false,
+            labels: info.labels.clone(),
+            may_set: info.may_set.clone(),
+            key_id: Some(info.id.clone()),
+            by_gateway: info.role == Role::Gateway,
             rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
             queue: None,
             shares: None,
@@ -159,7 +196,7 @@ impl Caller {
     }
 
     /// The user of a session token.
-    pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
+    pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName, labels: Labels) -> Caller {
         let by = Principal::Session { actor: actor.clone(), role };
         // Namespace and actor together may exceed the length of a key; the actor alone never does.
         let rate_key = LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
@@ -171,6 +208,10 @@ impl Caller {
             client: None,
             by,
             is_local: false,
+            labels,
+            may_set: MaySet::default(),
+            key_id: None,
+            by_gateway: role == Role::Gateway,
             rate_key,
             queue: None,
             shares: None,
@@ -180,7 +221,7 @@ impl Caller {
 
     /// The sender of a request that needs no credentials.
     pub(crate) fn anonymous(actor: Actor, namespace: NamespaceName) -> Caller {
-        Caller { is_anonymous: true, ..Caller::from_session(actor, Role::Reader, namespace) }
+        Caller { is_anonymous: true, ..Caller::from_session(actor, Role::Reader, namespace, Labels::default()) }
     }
 
     /// Any program on this machine.
@@ -192,6 +233,10 @@ impl Caller {
             client: None,
             by: Principal::Anonymous,
             is_local: true,
+            labels: Labels::default(),
+            may_set: MaySet::default(),
+            key_id: None,
+            by_gateway: false,
             rate_key: None,
             queue: None,
             shares: None,
@@ -213,6 +258,7 @@ impl Caller {
         }
         let needed = access.roles();
         let place = match access {
+            _ if self.role == Role::Client => ", which calls through a gateway only".to_owned(),
             Access::Operate => format!(" in namespace {}", self.namespace),
             _ => String::new(),
         };
@@ -284,11 +330,12 @@ mod tests {
 
     #[test]
     fn a_forbidden_request_names_the_role_that_is_needed_and_the_one_that_the_caller_has() {
-        let caller =
-            |role, namespace: &str| Caller::from_session("user:1".parse().unwrap(), role, namespace.parse().unwrap());
+        let caller = |role, namespace: &str| {
+            Caller::from_session("user:1".parse().unwrap(), role, namespace.parse().unwrap(), Labels::default())
+        };
         for (role, namespace, access, message) in [
             (Role::Caller, "team", Access::Manage, "needs role admin; this session has role caller"),
-            (Role::Reader, "team", Access::Call, "needs role caller or admin; this session has role reader"),
+            (Role::Reader, "team", Access::Call, "needs role caller, gateway or admin; this session has role reader"),
             (
                 Role::Admin,
                 "team",

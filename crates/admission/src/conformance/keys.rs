@@ -23,6 +23,8 @@ fn command(token: &Token, role: Role) -> CreateKey {
         role,
         namespace: namespace(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "system:test".parse().expect("an actor"),

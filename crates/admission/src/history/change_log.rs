@@ -125,7 +125,11 @@ impl ChangeEntry {
             }
             ChangeKind::Limit { limit, .. } | ChangeKind::Template { template: limit, .. } => of_limit(limit),
             ChangeKind::Pause { reason, .. } => reason.len(),
-            ChangeKind::Key { .. } | ChangeKind::Quotas { .. } | ChangeKind::Policy { .. } => 0,
+            ChangeKind::Key { labels, may_set, .. } => {
+                let labels = labels.iter().map(|(name, value)| name.len().saturating_add(value.len()));
+                labels.chain(may_set.iter().map(str::len)).sum()
+            }
+            ChangeKind::Quotas { .. } | ChangeKind::Policy { .. } => 0,
         }
     }
 }
@@ -140,7 +144,14 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             actor: key.actor.clone(),
             namespace: key.namespace.clone(),
             vault: None,
-            what: ChangeKind::Key { change: key.change, id: key.id.clone(), name: key.name.clone(), role: key.role },
+            what: ChangeKind::Key {
+                change: key.change,
+                id: key.id.clone(),
+                name: key.name.clone(),
+                role: key.role,
+                labels: key.labels.clone(),
+                may_set: key.may_set.clone(),
+            },
         }),
         JournalRecord::Limit(limit) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Backend, KeyError, Token};
-use earmark_core::{Actor, CreateKey, KeyName, NamespaceName, Principal, Role};
+use earmark_core::{Actor, CreateKey, KeyName, Labels, MaySet, NamespaceName, Principal, Role};
 use earmark_node::{Net, PeerFiles, RealNet, TlsNet};
 use earmark_server::{Issuer, IssuerOptions, ServerError, Tls};
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,14 +62,27 @@ impl ServeArgs {
             audience: audience.clone(),
             role_claim: self.role_claim.clone(),
             namespace_claim: self.namespace_claim.clone(),
+            attribute_claims: self.attribute_claim.clone(),
             lifetime_max: Duration::from_secs(self.issuer_max_age.into()),
         };
+        Labels::new(self.attribute_claim.iter().map(|(name, _)| (name, "any")))
+            .map_err(|error| Failure::Usage(format!("--attribute-claim: {error}")))?;
         let opened = Issuer::open(options, path);
         let opened = opened.map_err(|error| Failure::Usage(format!("--issuer-keys: {error}")))?;
         let opened = Arc::new(opened);
         let reloaded = Arc::clone(&opened);
         on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
         Ok(Some(opened))
+    }
+}
+
+/// Parses the attribute and the claim of `--attribute-claim`.
+pub(super) fn attribute_claim(text: &str) -> Result<(String, String), String> {
+    let (attribute, claim) = text.split_once('=').ok_or("found no =, allowed is ATTRIBUTE=CLAIM")?;
+    Labels::new([(attribute, "any")]).map_err(|error| error.to_string())?;
+    match claim {
+        "" => Err("the name of the claim is empty".into()),
+        _ => Ok((attribute.to_owned(), claim.to_owned())),
     }
 }
 
@@ -93,6 +106,8 @@ pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name:
         role: Role::Admin,
         namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?,
         client: None,
+        labels: Labels::default(),
+        may_set: MaySet::default(),
         valid_seconds: None,
         is_first: true,
         actor: Actor::new(&format!("system:{name}")).map_err(misnamed)?,

@@ -9,7 +9,7 @@ use super::receipt::Receipt;
 use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
-use crate::keys::{KeyInfo, KeyNumber, Role};
+use crate::keys::{KeyInfo, KeyNumber, Labels, MaySet, Role};
 use crate::limits::Definition;
 use crate::quota::QuotaKind;
 use crate::time::{Moment, UnixMs};
@@ -299,6 +299,10 @@ pub struct KeyEntry {
     pub role: Role,
     /// The namespace of the key.
     pub namespace: NamespaceName,
+    /// The attributes of each of its calls.
+    pub labels: Labels,
+    /// The attributes that its calls may set.
+    pub may_set: MaySet,
     /// The actor.
     pub actor: Actor,
 }
@@ -313,6 +317,8 @@ impl KeyEntry {
             name: info.name.clone(),
             role: info.role,
             namespace: info.namespace.clone(),
+            labels: info.labels.clone(),
+            may_set: info.may_set.clone(),
             actor,
         }
     }

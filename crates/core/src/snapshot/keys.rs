@@ -3,7 +3,7 @@
 use super::records::time;
 use crate::book::Book;
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::keys::{KEYS_MAX, Key, KeyInfo, KeyNumber, Role, SecretHash};
+use crate::keys::{KEYS_MAX, Key, KeyInfo, KeyNumber, Labels, MaySet, Role, SecretHash};
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -18,6 +18,8 @@ pub(super) fn put_key(out: &mut Vec<u8>, key: &Key) {
     out.put_u8(info.role as u8);
     out.put_text(info.namespace.as_str());
     out.put_text(info.client.as_ref().map_or("", ClientId::as_str));
+    info.labels.put(out);
+    info.may_set.put(out);
     out.put_u64(info.created_at.get());
     out.put_text(info.created_by.as_str());
     put_time(out, info.expires_at);
@@ -60,10 +62,24 @@ fn read(number: KeyNumber, input: &mut Bytes<'_>) -> Result<Key> {
         "" => None,
         client => Some(ClientId::new(client).map_err(unnamed)?),
     };
+    let (labels, may_set) = (Labels::read(input)?, MaySet::read(input)?);
     let created_at = time(input)?;
     let created_by = Actor::new(input.text()?).map_err(unnamed)?;
     let (expires_at, revoked_at) = (maybe_time(input)?, maybe_time(input)?);
-    let info = KeyInfo { number, id, name, role, namespace, client, created_at, created_by, expires_at, revoked_at };
+    let info = KeyInfo {
+        number,
+        id,
+        name,
+        role,
+        namespace,
+        client,
+        labels,
+        may_set,
+        created_at,
+        created_by,
+        expires_at,
+        revoked_at,
+    };
     Ok(Key::new(info, secret))
 }
 

@@ -19,6 +19,8 @@ fn create(id: &str) -> CreateKey {
         role: Role::Admin,
         namespace: "default".parse().unwrap(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "system:bootstrap".parse().unwrap(),
@@ -319,6 +321,8 @@ fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
         role: Role::Caller,
         namespace: "team".parse().unwrap(),
         client: Some("billing-1".parse().unwrap()),
+        labels: earmark_core::Labels::new([("tenant", "acme"), ("plan", "pro")]).unwrap(),
+        may_set: earmark_core::MaySet::new(["user"]).unwrap(),
         valid_seconds: Some(60),
         ..create("caller")
     };
@@ -333,6 +337,7 @@ fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
     let secret = SecretHash::of(b"caller");
     let found = again.authenticate(test.now(), &"caller".parse().unwrap(), &secret).unwrap();
     assert_eq!((found.role, found.client.as_ref().unwrap().as_str()), (Role::Caller, "billing-1"));
+    assert_eq!((found.labels.to_string(), found.may_set.to_string()), ("plan=pro tenant=acme".into(), "user".into()));
     let mut later = again;
     assert_eq!(make(&mut later, &create("next")), KeyOutcome::Created(KeyNumber(3)));
 }
@@ -340,13 +345,18 @@ fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
 #[test]
 fn what_became_of_keys_is_in_the_journal_with_who_did_it() {
     let mut test = test();
-    make(&mut test.book, &create("other"));
-    make(&mut test.book, &create("other"));
+    let labels = earmark_core::Labels::new([("tenant", "acme")]).unwrap();
+    let other = CreateKey { labels, ..create("other") };
+    make(&mut test.book, &other);
+    make(&mut test.book, &other);
     revoke(&mut test, "other");
     revoke(&mut test, "other");
     let said: Vec<(String, KeyChange, String)> = (test.book.drain_journal().into_iter())
         .map(|record| match record {
-            JournalRecord::Key(key) => (key.id.to_string(), key.change, key.actor.to_string()),
+            JournalRecord::Key(key) => {
+                assert_eq!(key.labels.get("tenant"), (*key.id.as_str() == *"other").then_some("acme"));
+                (key.id.to_string(), key.change, key.actor.to_string())
+            }
             other => panic!("{other:?}"),
         })
         .collect();

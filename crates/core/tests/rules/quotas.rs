@@ -260,6 +260,8 @@ fn keys_are_refused_by_quota_and_a_revoked_key_makes_room() {
         role: Role::Admin,
         namespace: space.parse().unwrap(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "client:root".parse().unwrap(),

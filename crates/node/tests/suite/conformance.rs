@@ -90,6 +90,8 @@ async fn no_file_of_a_node_has_the_secret_of_a_key_and_its_snapshot_log_and_jour
         role: Role::Admin,
         namespace: "default".parse().unwrap(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: true,
         actor: "system:bootstrap".parse().unwrap(),

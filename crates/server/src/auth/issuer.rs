@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use earmark_core::{Actor, NamespaceName, Role};
+use earmark_core::{Actor, Labels, NamespaceName, Role};
 use ring::signature::{ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -34,6 +34,9 @@ pub struct IssuerOptions {
     pub role_claim: String,
     /// The name of the claim with the namespace.
     pub namespace_claim: String,
+    /// The attributes that claims fix: the name of the attribute, and that of the claim. A token without the claim lacks
+    /// the attribute.
+    pub attribute_claims: Vec<(String, String)>,
     /// Longest lifetime of a token, from its claim `iat`, or from now without one.
     pub lifetime_max: Duration,
 }
@@ -195,7 +198,7 @@ impl Issuer {
     }
 
     fn session(&self, claims: &Map<String, Value>, now: SystemTime) -> Option<Session> {
-        let IssuerOptions { issuer, audience, role_claim, namespace_claim, lifetime_max } = &self.options;
+        let IssuerOptions { issuer, audience, role_claim, namespace_claim, lifetime_max, .. } = &self.options;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         let is_meant = match claims.get("aud")? {
             Value::String(one) => one == audience,
@@ -221,7 +224,22 @@ impl Issuer {
         let actor = Actor::new(&format!("user:{}", text("sub")?)).ok()?;
         let role: Role = text(role_claim)?.parse().ok()?;
         let namespace = NamespaceName::new(text(namespace_claim)?).ok()?;
-        Some(Session { caller: Caller::from_session(actor, role, namespace), remaining })
+        let labels = self.labels(claims)?;
+        Some(Session { caller: Caller::from_session(actor, role, namespace, labels), remaining })
+    }
+
+    /// The attributes that the token's claims fix. A claim whose value is no attribute makes the token invalid.
+    fn labels(&self, claims: &Map<String, Value>) -> Option<Labels> {
+        let mut labels = Vec::with_capacity(self.options.attribute_claims.len());
+        for (attribute, claim) in &self.options.attribute_claims {
+            match claims.get(claim) {
+                None | Some(Value::Null) => {}
+                Some(Value::String(text)) => labels.push((attribute, text.clone())),
+                Some(Value::Number(number)) if !number.is_f64() => labels.push((attribute, number.to_string())),
+                Some(_) => return None,
+            }
+        }
+        Labels::new(labels).ok()
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) async fn call(
         QueueCost::PerItem => None,
     };
     let room = match method.access {
-        Access::Public | Access::Read => Ok(AnswerRoom::of_read()),
-        Access::Call | Access::Write | Access::Manage | Access::Operate => {
+        Access::Public | Access::Read | Access::Explain | Access::Identify => Ok(AnswerRoom::of_read()),
+        Access::Call | Access::Settle | Access::Pause | Access::Write | Access::Manage | Access::Operate => {
             AnswerRoom::of_change(&app.responses, context.holders(), message.len())
         }
     };

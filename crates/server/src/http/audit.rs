@@ -125,12 +125,15 @@ impl<'a> EntryWire<'a> {
                 };
                 (if operations.is_empty() { "nothing".into() } else { operations.join("; ") }, what)
             }
-            ChangeKind::Key { change, id, name, role } => {
+            ChangeKind::Key { change, id, name, role, labels, may_set } => {
                 let change = match change {
                     KeyChange::Created => "create",
                     KeyChange::Revoked => "revoke",
                 };
-                (format!("{change}_key {id} {name} {role}"), WhatWire::Key { key_id: id.as_str() })
+                let mut said = format!("{change}_key {id} {name} {role}");
+                labels.iter().for_each(|(name, value)| said.push_str(&format!(" {name}={value}")));
+                may_set.iter().for_each(|name| said.push_str(&format!(" may_set={name}")));
+                (said, WhatWire::Key { key_id: id.as_str() })
             }
             ChangeKind::Limit { limit, revision } => {
                 let edit = if limit.new.is_some() { "put" } else { "delete" };

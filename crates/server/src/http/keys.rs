@@ -70,6 +70,8 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         role: body.role.0,
         namespace,
         client: body.client_id.map(|client| client.0),
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: body.expires_in_seconds.map(|seconds| seconds.0),
         is_first: false,
         actor: caller.actor.clone(),

@@ -148,7 +148,7 @@ pub(crate) static ROUTES: [Route; 42] = [
             answer(500, EXTEND_ANSWER, "`backend_error`: the outcome is unknown. Retry with the same number."),
             answer(503, &["ExtendAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same number."),
         ],
-        ..post("/v1/extend", Access::Call, |app, call| Box::pin(extend::one(app, call)))
+        ..post("/v1/extend", Access::Settle, |app, call| Box::pin(extend::one(app, call)))
     },
     Route {
         body: Some(&BatchBody::<ExtendBody>::SHAPE),
@@ -156,7 +156,7 @@ pub(crate) static ROUTES: [Route; 42] = [
         operation: "extend_batch",
         about: "Executes up to 256 independent extensions; the results have the same order.",
         answers: &[answer(200, &["ExtendResults"], "A result for each, failures included.")],
-        ..post("/v1/extend/batch", Access::Call, |app, call| Box::pin(extend::batch(app, call)))
+        ..post("/v1/extend/batch", Access::Settle, |app, call| Box::pin(extend::batch(app, call)))
     },
     Route {
         body: Some(&CompleteBody::SHAPE),
@@ -168,7 +168,7 @@ pub(crate) static ROUTES: [Route; 42] = [
             answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
             answer(503, &["CompleteAnswer", "Problem"], "`overloaded`: nothing happened. Complete again."),
         ],
-        ..post("/v1/complete", Access::Call, |app, call| Box::pin(complete::one(app, call)))
+        ..post("/v1/complete", Access::Settle, |app, call| Box::pin(complete::one(app, call)))
     },
     Route {
         body: Some(&BatchBody::<ReserveBody>::SHAPE),
@@ -184,7 +184,7 @@ pub(crate) static ROUTES: [Route; 42] = [
         operation: "complete_batch",
         about: "Executes up to 256 independent completes; the results have the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
-        ..post("/v1/complete/batch", Access::Call, |app, call| Box::pin(complete::batch(app, call)))
+        ..post("/v1/complete/batch", Access::Settle, |app, call| Box::pin(complete::batch(app, call)))
     },
     Route {
         body: Some(&LimitDocument::SHAPE),
@@ -246,7 +246,7 @@ pub(crate) static ROUTES: [Route; 42] = [
             FAILED,
             OVERLOADED,
         ],
-        ..post("/v1/admin/limits/{key}/pause", Access::Write, |app, call| Box::pin(limits::pause(app, call)))
+        ..post("/v1/admin/limits/{key}/pause", Access::Pause, |app, call| Box::pin(limits::pause(app, call)))
     },
     Route {
         query: shape::LIMIT_QUERY,

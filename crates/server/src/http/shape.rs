@@ -53,7 +53,7 @@ impl Described for Text<LeaseId> {
 }
 
 impl Described for Text<Role> {
-    const SHAPE: Shape = Shape::Choice(&["admin", "writer", "caller", "reader"]);
+    const SHAPE: Shape = Shape::Choice(&["admin", "writer", "caller", "reader", "gateway", "client"]);
 }
 
 /// Defines the struct of a body, or of an object in one. The doc comment of a field becomes its description.

@@ -2,7 +2,7 @@
 
 use super::{BY_ANYONE, BY_KEY, BY_NAMED, BY_SESSION, CodecError};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::keys::{CreateKey, KeyNumber, Principal, RevokeKey, Role, SecretHash};
+use crate::keys::{CreateKey, KeyNumber, Labels, MaySet, Principal, RevokeKey, Role, SecretHash};
 use crate::wire::{Bytes, Put};
 
 /// Appends the right that the command behind it comes by: nothing for Earmark's own, so that a log without keys
@@ -65,6 +65,8 @@ pub(super) fn put_create(out: &mut Vec<u8>, command: &CreateKey) {
     if let Some(client) = &command.client {
         out.put_text(client.as_str());
     }
+    command.labels.put(out);
+    command.may_set.put(out);
     out.put_u8(command.valid_seconds.is_some().into());
     if let Some(seconds) = command.valid_seconds {
         out.put_u32(seconds);
@@ -81,6 +83,8 @@ pub(super) fn create(input: &mut Bytes<'_>) -> Result<CreateKey, CodecError> {
         role: role(input)?,
         namespace: NamespaceName::new(input.text()?)?,
         client: if input.bool()? { Some(ClientId::new(input.text()?)?) } else { None },
+        labels: Labels::read(input)?,
+        may_set: MaySet::read(input)?,
         valid_seconds: if input.bool()? { Some(input.u32()?) } else { None },
         is_first: input.bool()?,
         actor: Actor::new(input.text()?)?,
@@ -126,6 +130,8 @@ mod tests {
             role,
             namespace: "team".parse().unwrap(),
             client: Some("c".parse().unwrap()),
+            labels: Labels::new([("tenant", "acme")]).unwrap(),
+            may_set: MaySet::new(["user"]).unwrap(),
             valid_seconds: Some(60),
             is_first: false,
             actor: "client:k0".parse().unwrap(),
@@ -146,7 +152,14 @@ mod tests {
     #[test]
     fn what_is_done_to_keys_comes_back_from_its_bytes() {
         for role in Role::ALL {
-            let open = CreateKey { client: None, valid_seconds: None, is_first: true, ..create_key(role) };
+            let open = CreateKey {
+                client: None,
+                labels: Labels::default(),
+                may_set: MaySet::default(),
+                valid_seconds: None,
+                is_first: true,
+                ..create_key(role)
+            };
             assert_comes_back(Command::CreateKey(&create_key(role)));
             assert_comes_back(Command::CreateKey(&open));
         }
@@ -165,7 +178,10 @@ mod tests {
         let secret = "07".repeat(32);
         let expected = format!(
             "20020000006b31{secret}0700000062696c6c696e670204000000\
-             7465616d010100000063013c0000000009000000636c69656e743a6b30"
+             7465616d010100000063\
+             010000000600000074656e616e740400000061636d65\
+             010000000400000075736572\
+             013c0000000009000000636c69656e743a6b30"
         );
         assert_eq!(created, expected);
         let revoke = RevokeKey {

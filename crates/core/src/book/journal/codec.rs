@@ -13,7 +13,7 @@ use crate::book::codec::{
 use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
-use crate::keys::KeyNumber;
+use crate::keys::{KeyNumber, Labels, MaySet};
 use crate::limits::{Definition, Template};
 use crate::quota::QuotaKind;
 use crate::wire::{Bytes, Put};
@@ -357,6 +357,8 @@ fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {
     out.put_text(key.name.as_str());
     out.put_u8(key.role as u8);
     out.put_text(key.namespace.as_str());
+    key.labels.put(out);
+    key.may_set.put(out);
     out.put_text(key.actor.as_str());
 }
 
@@ -373,6 +375,8 @@ fn key(input: &mut Bytes<'_>) -> Result<KeyEntry> {
         name: KeyName::new(input.text()?)?,
         role: role(input)?,
         namespace: NamespaceName::new(input.text()?)?,
+        labels: Labels::read(input)?,
+        may_set: MaySet::read(input)?,
         actor: Actor::new(input.text()?)?,
     })
 }

@@ -183,6 +183,8 @@ fn any_key() -> impl Strategy<Value = KeyEntry> {
         name: name.parse().unwrap(),
         role: Role::ALL[role],
         namespace: name.parse().unwrap(),
+        labels: Labels::new([("tenant", &name)]).unwrap(),
+        may_set: MaySet::new(is_created.then_some("user")).unwrap(),
         actor: format!("client:{id}").parse().unwrap(),
     })
 }
@@ -297,10 +299,15 @@ fn the_bytes_of_a_record_never_change() {
         name: "n".parse().unwrap(),
         role: Role::Caller,
         namespace: "team".parse().unwrap(),
+        labels: Labels::new([("a", "1")]).unwrap(),
+        may_set: MaySet::new(["u"]).unwrap(),
         actor: "user:7".parse().unwrap(),
     };
     let key_bytes = "010501000000000000000101000000000000020200000002000000".to_owned()
-        + "6b31010000006e03040000007465616d06000000757365723a37";
+        + "6b31010000006e03040000007465616d"
+        + "0100000001000000610100000031"
+        + "010000000100000075"
+        + "06000000757365723a37";
     assert_eq!(hex(&bytes(&JournalRecord::Key(key.clone()))), key_bytes);
     assert_eq!(JournalRecord::Key(key).accounts(), []);
     let limit = |edit| {

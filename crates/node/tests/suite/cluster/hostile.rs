@@ -168,6 +168,8 @@ async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys()
         role: Role::Admin,
         namespace: "default".parse().unwrap(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "client:root".parse().unwrap(),

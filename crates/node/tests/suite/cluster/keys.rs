@@ -14,6 +14,8 @@ fn create(token: &Token) -> CreateKey {
         role: Role::Admin,
         namespace: namespace(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "system:bootstrap".parse().unwrap(),

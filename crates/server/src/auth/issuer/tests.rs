@@ -19,6 +19,7 @@ fn options() -> IssuerOptions {
         audience: "earmark".into(),
         role_claim: "earmark_role".into(),
         namespace_claim: "earmark_namespace".into(),
+        attribute_claims: vec![("tenant".into(), "org_id".into()), ("seat".into(), "seat".into())],
         lifetime_max: Duration::from_secs(3_600),
     }
 }

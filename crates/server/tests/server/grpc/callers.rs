@@ -19,17 +19,18 @@ use crate::support::KeyedServer;
 const NOT_SERVER_ADMIN: &str = "needs role admin in namespace default; this key has role admin in namespace team";
 const UNAUTHENTICATED: &str = "the credentials are missing or not valid";
 /// The roles of the keys of a [`Row`], in order.
-const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
+const ROLES: [&str; 8] = ["", "client", "gateway", "reader", "caller", "writer", "admin", "admin"];
 
-/// Allowed for: no key, reader, caller, writer, admin of another namespace, admin of `default`.
-type Row = (&'static str, [bool; 6]);
+/// Allowed for: no key, client, gateway, reader, caller, writer, admin of another namespace, admin of `default`.
+type Row = (&'static str, [bool; 8]);
 
-const ALL: [bool; 6] = [true; 6];
-const CALL: [bool; 6] = [false, false, true, false, true, true];
-const WRITE: [bool; 6] = [false, false, false, true, true, true];
-const READ: [bool; 6] = [false, true, false, true, true, true];
+const ALL: [bool; 8] = [true; 8];
+const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
+const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
+const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
+const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
 /// For an admin of `default` alone.
-const OPERATE: [bool; 6] = [false, false, false, false, false, true];
+const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
 /// One row per method. A method of our package without a row does not
 /// compile.
@@ -45,7 +46,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/GetLimit", READ),
     ("/earmark.v1.LimitsService/ListLimits", READ),
     ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
-    ("/earmark.v1.LimitsService/PauseLimit", WRITE),
+    ("/earmark.v1.LimitsService/PauseLimit", PAUSE),
     ("/earmark.v1.LimitsService/GetUsage", READ),
     ("/earmark.v1.LimitsService/PutTemplate", WRITE),
     ("/earmark.v1.LimitsService/ListTemplates", READ),
@@ -96,6 +97,8 @@ async fn every_method_lets_in_just_the_roles_of_its_row() {
     let keyed = KeyedServer::open().await;
     let callers = [
         None,
+        Some(keyed.key(Role::Client, "default").await),
+        Some(keyed.key(Role::Gateway, "default").await),
         Some(keyed.key(Role::Reader, "default").await),
         Some(keyed.key(Role::Caller, "default").await),
         Some(keyed.key(Role::Writer, "default").await),

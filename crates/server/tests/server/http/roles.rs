@@ -9,17 +9,18 @@ use super::callers::UNAUTHENTICATED;
 use crate::support::{KeyedServer, TestServer};
 
 /// The roles of the keys of a [`Row`], in order.
-const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
+const ROLES: [&str; 8] = ["", "client", "gateway", "reader", "caller", "writer", "admin", "admin"];
 
-/// Allowed for: no key, reader, caller, writer, admin of another namespace, admin of `default`.
-type Row = (&'static str, &'static str, [bool; 6]);
+/// Allowed for: no key, client, gateway, reader, caller, writer, admin of another namespace, admin of `default`.
+type Row = (&'static str, &'static str, [bool; 8]);
 
-const ALL: [bool; 6] = [true; 6];
-const CALL: [bool; 6] = [false, false, true, false, true, true];
-const WRITE: [bool; 6] = [false, false, false, true, true, true];
-const READ: [bool; 6] = [false, true, false, true, true, true];
-const MANAGE: [bool; 6] = [false, false, false, false, true, true];
-const OPERATE: [bool; 6] = [false, false, false, false, false, true];
+const ALL: [bool; 8] = [true; 8];
+const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
+const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
+const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
+const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
+const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
+const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
 const MATRIX: [Row; 42] = [
     ("post", "/v1/reserve", CALL),
@@ -32,7 +33,7 @@ const MATRIX: [Row; 42] = [
     ("get", "/v1/admin/limits", READ),
     ("get", "/v1/admin/limits/{key}", READ),
     ("delete", "/v1/admin/limits/{key}", WRITE),
-    ("post", "/v1/admin/limits/{key}/pause", WRITE),
+    ("post", "/v1/admin/limits/{key}/pause", PAUSE),
     ("get", "/v1/admin/limits/{key}/usage", READ),
     ("put", "/v1/admin/templates", WRITE),
     ("get", "/v1/admin/templates", READ),
@@ -79,6 +80,8 @@ async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
     let keyed = KeyedServer::open().await;
     let callers = [
         None,
+        Some(keyed.key(Role::Client, "default").await),
+        Some(keyed.key(Role::Gateway, "default").await),
         Some(keyed.key(Role::Reader, "default").await),
         Some(keyed.key(Role::Caller, "default").await),
         Some(keyed.key(Role::Writer, "default").await),

@@ -26,6 +26,8 @@ pub(crate) fn key(role: Role, namespace: &str) -> (Token, CreateKey) {
         role,
         namespace: namespace.parse().unwrap(),
         client: None,
+        labels: earmark_core::Labels::default(),
+        may_set: earmark_core::MaySet::default(),
         valid_seconds: None,
         is_first: false,
         actor: "system:test".parse().unwrap(),

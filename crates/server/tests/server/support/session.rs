@@ -27,6 +27,7 @@ pub(crate) fn issuer() -> Arc<Issuer> {
         audience: "earmark".into(),
         role_claim: "earmark_role".into(),
         namespace_claim: "earmark_namespace".into(),
+        attribute_claims: vec![("tenant".into(), "org_id".into())],
         lifetime_max: Duration::from_secs(3_600),
     };
     Arc::new(Issuer::open(options, &path).unwrap())
