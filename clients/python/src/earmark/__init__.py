@@ -1,0 +1,60 @@
+"""The Python client of Earmark: admission control and credit for LLM traffic.
+
+`Limiter` and `AsyncLimiter` admit calls and follow the retry rules: the same lease while an outcome is unknown, a new
+one after a denial, and a complete on every way out. `Writer` and `AsyncWriter` write transactions exactly once.
+`earmark.openai` and `earmark.anthropic` limit every attempt of the official SDKs.
+"""
+
+from . import answers, errors
+from ._env import Env
+from ._extensions import Extended
+from ._rules import Backoff
+from .answers import Balance, Completed, LeaseView, Limit, LimitUsage, Receipt, UsagePage, WriteRefusal
+from .async_client import AsyncClient
+from .async_limiter import AsyncKeepAlive, AsyncLease, AsyncLimiter
+from .client import Client
+from .errors import (
+    AcquireError,
+    AcquireTimeout,
+    Denial,
+    EarmarkError,
+    ExtendError,
+    Failure,
+    InputError,
+)
+from .limiter import KeepAlive, Lease, Limiter
+from .work import Call, Job, Usage
+
+__all__ = [
+    "AcquireError",
+    "AcquireTimeout",
+    "AsyncClient",
+    "AsyncKeepAlive",
+    "AsyncLease",
+    "AsyncLimiter",
+    "Backoff",
+    "Balance",
+    "Call",
+    "Client",
+    "Completed",
+    "Denial",
+    "EarmarkError",
+    "Env",
+    "ExtendError",
+    "Extended",
+    "Failure",
+    "InputError",
+    "Job",
+    "KeepAlive",
+    "Lease",
+    "LeaseView",
+    "Limit",
+    "LimitUsage",
+    "Limiter",
+    "Receipt",
+    "Usage",
+    "UsagePage",
+    "WriteRefusal",
+    "answers",
+    "errors",
+]

@@ -1,0 +1,45 @@
+"""The HTTP library: `httpx`, or `httpx2` where only that is installed. Both have the same interface."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from .errors import Failure, NoAnswer, Unreachable
+
+if TYPE_CHECKING:
+    import httpx as httpx
+else:
+    try:
+        import httpx
+    except ModuleNotFoundError:
+        import httpx2 as httpx
+
+#: Idle connections are closed after this number of seconds, before the server closes them at 60.
+KEEP_SECONDS = 30.0
+
+
+def limits(connections_max: int) -> httpx.Limits:
+    """The bounds of a connection pool."""
+    return httpx.Limits(
+        max_connections=connections_max, max_keepalive_connections=connections_max, keepalive_expiry=KEEP_SECONDS
+    )
+
+
+def tls(roots: str | None) -> ssl.SSLContext:
+    """The root certificates of the machine, or those of a PEM file."""
+    return ssl.create_default_context(cafile=roots)
+
+
+def timeouts(connect: float, attempt: float) -> dict[str, dict[str, float]]:
+    """The timeouts of one request, in seconds."""
+    attempt = max(attempt, 0.001)
+    return {"timeout": {"connect": min(connect, attempt), "read": attempt, "write": attempt, "pool": attempt}}
+
+
+def failed(server: str, error: Exception) -> Failure:
+    """The failure behind an error of the library. Only a failed connection is certain to have sent nothing."""
+    why = str(error) or type(error).__name__
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        return Unreachable(f"{server} cannot be reached: {why}")
+    return NoAnswer(f"{server} gave no answer: {why}")

@@ -1,0 +1,215 @@
+"""The asynchronous client, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import _http, _requests
+from ._env import Env
+from ._http import httpx
+from ._options import Options
+from ._rules import Backoff, Rule, Send, Sleep, Store
+from ._wire import Request, judge
+from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
+from .errors import Failure, NoAnswer, Unexpected
+
+T = TypeVar("T")
+Ask = Callable[[Request[Any], float], Awaitable[Any]]
+Wait = Callable[[Sleep], Awaitable[None]]
+
+
+class AsyncClient:
+    """A client of the servers of one cluster. It connects with the first request, and belongs to one event loop.
+
+    Leases need an `AsyncLimiter` and sequenced writes an `AsyncWriter`, which follow the retry rules. The methods here can be called
+    again without any rule. Every method that may wait takes a `timeout` in seconds, by default that of the client.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        key: str | None = None,
+        roots: str | None = None,
+        is_plaintext_allowed: bool = False,
+        timeout: float = 30.0,
+        connect_timeout: float = 2.0,
+        attempt_timeout: float = 8.0,
+        connections_max: int = 256,
+        answer_bytes_max: int = 64 << 20,
+        backoff: Backoff | None = None,
+        env: Env | None = None,
+    ) -> None:
+        """A client of one server, or of several servers of one cluster in the order in which they are tried.
+
+        `key` is an API key or a session token; `roots` is a PEM file with root certificates, by default those of the
+        machine. `attempt_timeout` must exceed the 5 s for which a node waits for a new leader.
+        """
+        self.options = Options.of(
+            servers,
+            key=key,
+            roots=roots,
+            is_plaintext_allowed=is_plaintext_allowed,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            attempt_timeout=attempt_timeout,
+            connections_max=connections_max,
+            answer_bytes_max=answer_bytes_max,
+            backoff=backoff,
+            env=env,
+        )
+        self._transport = httpx.AsyncHTTPTransport(
+            verify=_http.tls(roots), limits=_http.limits(connections_max), trust_env=False
+        )
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run(self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None) -> T:
+        """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep."""
+        result: Any = None
+        try:
+            while True:
+                effect = rule.send(result)
+                if isinstance(effect, Send):
+                    result = await (ask or self.send)(effect.request, effect.by)
+                elif isinstance(effect, Store):
+                    raise TypeError("only a writer stores")
+                else:
+                    result = None
+                    await (wait(effect) if wait is not None else asyncio.sleep(effect.seconds))
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            rule.close()
+
+    async def send(self, request: Request[T], by: float) -> T | Failure:
+        """Sends a request once, to the preferred server."""
+        server = self.options.core.servers.preferred()
+        answer = await self._send(server, request, by)
+        self.options.core.servers.answered(server, answer)
+        return answer
+
+    async def _send(self, server: str, request: Request[T], by: float) -> T | Failure:
+        end, extensions = self.options.timeouts(by)
+        http = httpx.Request(
+            request.method,
+            server + request.path,
+            headers=self.options.headers,
+            content=request.body or None,
+            extensions=extensions,
+        )
+        try:
+            status, body = await _within(self._response(http), end - self.options.core.env.now())
+        except httpx.TransportError as error:
+            return _http.failed(server, error)
+        except asyncio.TimeoutError:
+            return NoAnswer(f"{server} gave no answer: its response did not end in time")
+        if body is None:
+            return Unexpected(f"{server} answered with more than {self.options.answer_bytes_max} bytes")
+        return judge(server, request, status, body)
+
+    async def _response(self, request: httpx.Request) -> tuple[int, bytes | None]:
+        body = bytearray()
+        response = await self._transport.handle_async_request(request)
+        try:
+            stream: Any = response.stream
+            async for chunk in stream:
+                body += chunk
+                if len(body) > self.options.answer_bytes_max:
+                    return response.status_code, None
+        finally:
+            await response.aclose()
+        return response.status_code, bytes(body)
+
+    async def _ask(self, request: Request[T], timeout: float | None) -> T:
+        return await self.run(self.options.core.ask(request, self.options.deadline(timeout)))
+
+    async def put_limit(self, definition: Mapping[str, Any], *, timeout: float | None = None) -> str:
+        """Creates a limit or changes its definition, and returns its status."""
+        return await self._ask(_requests.put_limit(definition), timeout)
+
+    async def delete_limit(self, key: str, *, timeout: float | None = None) -> str:
+        """Stops reserves on a limit, deletes it once it is empty, and returns its status."""
+        return await self._ask(_requests.delete_limit(key), timeout)
+
+    async def pause_limit(
+        self, key: str, seconds: float, reason: str | None = None, *, timeout: float | None = None
+    ) -> int:
+        """Refuses new reserves of a limit for a time, at most one hour; 0 resumes it. Returns the server time at which
+        the pause ends."""
+        return await self._ask(_requests.pause_limit(key, seconds, reason), timeout)
+
+    async def limit(self, key: str, *, timeout: float | None = None) -> Limit:
+        """One limit."""
+        return await self._ask(_requests.limit(key), timeout)
+
+    async def limits(self, prefix: str | None = None, *, timeout: float | None = None) -> list[Limit]:
+        """All limits whose key begins with `prefix`, sorted by key."""
+        return await self.run(_requests.limits(self.options.core, prefix, self.options.deadline(timeout)))
+
+    async def usage(self, key: str, *, timeout: float | None = None) -> LimitUsage:
+        """The usage of a limit."""
+        return await self._ask(_requests.usage(key), timeout)
+
+    async def usage_page(
+        self,
+        prefix: str | None = None,
+        sort: str = "key",
+        after: str | None = None,
+        page_size: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> UsagePage:
+        """Limits with their usage: a page by key, or the first ones by fullness or debt."""
+        return await self._ask(_requests.usage_page(prefix, sort, after, page_size), timeout)
+
+    async def lease(self, lease_id: str, *, timeout: float | None = None) -> LeaseView:
+        """One lease."""
+        return await self._ask(_requests.lease(lease_id), timeout)
+
+    async def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
+        """The balances of an account, sorted by asset."""
+        return await self._ask(_requests.balances(vault, account), timeout)
+
+    async def client_state(
+        self, client_id: str, namespace: str = "default", vault: str | None = None, *, timeout: float | None = None
+    ) -> int:
+        """The last sequence number that a client committed in a scope; 0 before the first."""
+        return await self._ask(_requests.client_state(client_id, namespace, vault), timeout)
+
+    async def put_policy(
+        self,
+        policy: str,
+        *,
+        expected_revision: int | None = None,
+        namespace: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Replaces the policy of a namespace, a TOML document, and returns its revision."""
+        return await self._ask(_requests.put_policy(policy, expected_revision, namespace), timeout)
+
+    async def policy(self, namespace: str | None = None, *, timeout: float | None = None) -> tuple[str, int]:
+        """The policy of a namespace with its revision."""
+        return await self._ask(_requests.policy(namespace), timeout)
+
+
+async def _within(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    if sys.version_info >= (3, 11):
+        async with asyncio.timeout(seconds):
+            return await work
+    return await asyncio.wait_for(work, seconds)

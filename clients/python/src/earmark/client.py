@@ -1,0 +1,208 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import _http, _requests
+from ._env import Env
+from ._http import httpx
+from ._options import Options
+from ._rules import Backoff, Rule, Send, Sleep, Store
+from ._wire import Request, judge
+from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
+from .errors import Failure, NoAnswer, Unexpected
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of the servers of one cluster. It connects with the first request, and may be used by many threads.
+
+    Leases need a `Limiter` and sequenced writes a `Writer`, which follow the retry rules. The methods here can be called
+    again without any rule. Every method that may wait takes a `timeout` in seconds, by default that of the client.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        key: str | None = None,
+        roots: str | None = None,
+        is_plaintext_allowed: bool = False,
+        timeout: float = 30.0,
+        connect_timeout: float = 2.0,
+        attempt_timeout: float = 8.0,
+        connections_max: int = 256,
+        answer_bytes_max: int = 64 << 20,
+        backoff: Backoff | None = None,
+        env: Env | None = None,
+    ) -> None:
+        """A client of one server, or of several servers of one cluster in the order in which they are tried.
+
+        `key` is an API key or a session token; `roots` is a PEM file with root certificates, by default those of the
+        machine. `attempt_timeout` must exceed the 5 s for which a node waits for a new leader.
+        """
+        self.options = Options.of(
+            servers,
+            key=key,
+            roots=roots,
+            is_plaintext_allowed=is_plaintext_allowed,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            attempt_timeout=attempt_timeout,
+            connections_max=connections_max,
+            answer_bytes_max=answer_bytes_max,
+            backoff=backoff,
+            env=env,
+        )
+        self._transport = _transport(self.options)
+
+    @staticmethod
+    def of(options: Options) -> Client:
+        """A client with the options of another one, and connections of its own."""
+        client = Client.__new__(Client)
+        client.options = options
+        client._transport = _transport(options)
+        return client
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, rule: Rule[T], wait: Callable[[Sleep], None] | None = None) -> T:
+        """Runs a rule to its end. `wait` replaces the plain sleep."""
+        result: Any = None
+        try:
+            while True:
+                effect = rule.send(result)
+                if isinstance(effect, Send):
+                    result = self.send(effect.request, effect.by)
+                elif isinstance(effect, Store):
+                    raise TypeError("only a writer stores")
+                else:
+                    result = None
+                    wait(effect) if wait is not None else time.sleep(effect.seconds)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            rule.close()
+
+    def send(self, request: Request[T], by: float) -> T | Failure:
+        """Sends a request once, to the preferred server."""
+        server = self.options.core.servers.preferred()
+        answer = self._send(server, request, by)
+        self.options.core.servers.answered(server, answer)
+        return answer
+
+    def _send(self, server: str, request: Request[T], by: float) -> T | Failure:
+        end, extensions = self.options.timeouts(by)
+        http = httpx.Request(
+            request.method,
+            server + request.path,
+            headers=self.options.headers,
+            content=request.body or None,
+            extensions=extensions,
+        )
+        body = bytearray()
+        try:
+            response = self._transport.handle_request(http)
+            try:
+                stream: Any = response.stream
+                for chunk in stream:
+                    body += chunk
+                    if len(body) > self.options.answer_bytes_max:
+                        return Unexpected(f"{server} answered with more than {self.options.answer_bytes_max} bytes")
+                    if self.options.core.env.now() > end:
+                        return NoAnswer(f"{server} gave no answer: its response did not end in time")
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            return _http.failed(server, error)
+        return judge(server, request, response.status_code, bytes(body))
+
+    def _ask(self, request: Request[T], timeout: float | None) -> T:
+        return self.run(self.options.core.ask(request, self.options.deadline(timeout)))
+
+    def put_limit(self, definition: Mapping[str, Any], *, timeout: float | None = None) -> str:
+        """Creates a limit or changes its definition, and returns its status."""
+        return self._ask(_requests.put_limit(definition), timeout)
+
+    def delete_limit(self, key: str, *, timeout: float | None = None) -> str:
+        """Stops reserves on a limit, deletes it once it is empty, and returns its status."""
+        return self._ask(_requests.delete_limit(key), timeout)
+
+    def pause_limit(self, key: str, seconds: float, reason: str | None = None, *, timeout: float | None = None) -> int:
+        """Refuses new reserves of a limit for a time, at most one hour; 0 resumes it. Returns the server time at which
+        the pause ends."""
+        return self._ask(_requests.pause_limit(key, seconds, reason), timeout)
+
+    def limit(self, key: str, *, timeout: float | None = None) -> Limit:
+        """One limit."""
+        return self._ask(_requests.limit(key), timeout)
+
+    def limits(self, prefix: str | None = None, *, timeout: float | None = None) -> list[Limit]:
+        """All limits whose key begins with `prefix`, sorted by key."""
+        return self.run(_requests.limits(self.options.core, prefix, self.options.deadline(timeout)))
+
+    def usage(self, key: str, *, timeout: float | None = None) -> LimitUsage:
+        """The usage of a limit."""
+        return self._ask(_requests.usage(key), timeout)
+
+    def usage_page(
+        self,
+        prefix: str | None = None,
+        sort: str = "key",
+        after: str | None = None,
+        page_size: int | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> UsagePage:
+        """Limits with their usage: a page by key, or the first ones by fullness or debt."""
+        return self._ask(_requests.usage_page(prefix, sort, after, page_size), timeout)
+
+    def lease(self, lease_id: str, *, timeout: float | None = None) -> LeaseView:
+        """One lease."""
+        return self._ask(_requests.lease(lease_id), timeout)
+
+    def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
+        """The balances of an account, sorted by asset."""
+        return self._ask(_requests.balances(vault, account), timeout)
+
+    def client_state(
+        self, client_id: str, namespace: str = "default", vault: str | None = None, *, timeout: float | None = None
+    ) -> int:
+        """The last sequence number that a client committed in a scope; 0 before the first."""
+        return self._ask(_requests.client_state(client_id, namespace, vault), timeout)
+
+    def put_policy(
+        self,
+        policy: str,
+        *,
+        expected_revision: int | None = None,
+        namespace: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Replaces the policy of a namespace, a TOML document, and returns its revision."""
+        return self._ask(_requests.put_policy(policy, expected_revision, namespace), timeout)
+
+    def policy(self, namespace: str | None = None, *, timeout: float | None = None) -> tuple[str, int]:
+        """The policy of a namespace with its revision."""
+        return self._ask(_requests.policy(namespace), timeout)
+
+
+def _transport(options: Options) -> httpx.HTTPTransport:
+    limits = _http.limits(options.connections_max)
+    return httpx.HTTPTransport(verify=_http.tls(options.roots), limits=limits, trust_env=False)

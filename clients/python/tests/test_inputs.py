@@ -1,0 +1,149 @@
+"""Bad input: every message says what was found and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from proxy import Proxy
+
+from earmark import AcquireTimeout, Client, Env, InputError, Limiter, Usage
+from earmark.errors import CallerRefused, InvalidRequest, NotFound, Unauthorized, UnknownLimitKey
+from earmark.pytest_plugin import EarmarkServer
+
+
+@pytest.mark.parametrize(
+    ("requirements", "message"),
+    [
+        ({"a": 1.5}, "requirements.a: found 1.5 (float), allowed are integers; round up a float"),
+        ({"a": 1.0}, "found 1.0 (float)"),
+        ({"a": True}, "found True (bool)"),
+        ({"a": "7"}, "found '7' (str)"),
+        ({"a": 0}, "requirements.a: found 0, allowed are integers from 1"),
+        ({"a": 2**64}, "allowed are integers from 1 to 18446744073709551615"),
+        ({"a b": 1}, "requirements: found key 'a b', allowed are 1 to 256 letters, digits and :._@+-/|=~%"),
+        ({"": 1}, "found key ''"),
+        ({"!def ault:a": 1}, "!NAMESPACE: in front for a shared limit"),
+        ({}, "requirements: found none, allowed are 1 to 32"),
+        ({f"k{number}": 1 for number in range(33)}, "requirements: found 33, allowed are at most 32"),
+    ],
+)
+def test_requirements_are_checked_before_anything_is_sent(
+    requirements: dict[str, Any], message: str, proxy: Proxy
+) -> None:
+    with Client(proxy.url) as client, Limiter(client) as limiter:
+        with pytest.raises(InputError) as error:
+            limiter.acquire(requirements)
+        assert message in str(error.value)
+    assert proxy.count == 0
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"Model": "x"}, "attributes: found the name 'Model', allowed are a-z, 0-9 and _"),
+        ({"model": ""}, "attributes.model: found '', allowed are texts of 1 to 256 bytes"),
+        ({"model": "a\nb"}, "without control characters"),
+        ({"model": 4}, "attributes.model: found 4"),
+        ({f"a{number}": "x" for number in range(33)}, "attributes: found 33, allowed are at most 32"),
+    ],
+)
+def test_attributes_are_checked_before_anything_is_sent(attributes: dict[str, Any], message: str, proxy: Proxy) -> None:
+    with Client(proxy.url) as client, Limiter(client) as limiter:
+        with pytest.raises(InputError) as error:
+            limiter.call(attributes, input_tokens_max=1, output_tokens_max=1)
+        assert message in str(error.value)
+        with pytest.raises(InputError, match="output_tokens_max: found 4294967296"):
+            limiter.call({}, input_tokens_max=0, output_tokens_max=2**32)
+        with pytest.raises(InputError, match=r"usage.input_tokens: found 1.5 \(float\)"):
+            Usage(1.5, 0).json()  # type: ignore[arg-type]
+    assert proxy.count == 0
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("127.0.0.1:7878", "allowed is http://HOST:PORT"),
+        ("ftp://host", "allowed is http://HOST:PORT"),
+        ("http://host/v1", "without a user, a path or a query"),
+        ("http://host:99999", "allowed is http://HOST:PORT"),
+        ("http://", "allowed is http://HOST:PORT"),
+        ([], "servers: found none; name at least one"),
+    ],
+)
+def test_addresses_are_checked(server: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Client(server)
+    assert message in str(error.value)
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(InputError) as error:
+        Client("http://user:secret@host:1")
+    assert "secret" not in str(error.value)
+
+
+def test_a_key_is_not_sent_in_plaintext_to_another_machine_and_never_shown() -> None:
+    with pytest.raises(InputError, match=r"http://10.0.0.1:7878 is unencrypted and would expose the key"):
+        Client("http://10.0.0.1:7878", key="emk_secret")
+    with pytest.raises(InputError) as error:
+        Client("http://127.0.0.1:1", key="secret\n")
+    assert "secret" not in str(error.value)
+    Client("http://10.0.0.1:7878", key="emk_secret", is_plaintext_allowed=True).close()
+    with Client(["http://127.0.0.1:1", "https://host", "http://localhost:1", "http://[::1]:2"], key="emk_a") as client:
+        assert client.options.core.servers.urls[3] == "http://[::1]:2"
+
+
+def test_a_server_that_is_not_earmark_is_named_at_the_deadline(proxy: Proxy) -> None:
+    proxy.always = "not_earmark"
+    with Client(proxy.url) as client, Limiter(client, complete_within=0.1) as limiter:
+        with pytest.raises(AcquireTimeout) as error:
+            limiter.acquire({"a": 1}, timeout=0.1)
+    message = str(error.value)
+    assert f"{proxy.url} gave an answer that this version does not understand; is it an Earmark server?" in message
+    assert "Welcome to nginx" in message
+
+
+def test_a_key_that_is_not_accepted_is_refused_at_once() -> None:
+    server = EarmarkServer("--bootstrap-key")
+    try:
+        with Client(server.url, key="emk_expired_key") as client, Limiter(client) as limiter:
+            with pytest.raises(CallerRefused, match="check the key"):
+                limiter.acquire({"a": 1}, timeout=10)
+            with pytest.raises(Unauthorized, match="check the key"):
+                client.limits()
+        with Client(server.url) as client, pytest.raises(Unauthorized, match="check the key"):
+            client.limits()
+        with Client(server.url, key=server.key) as client:
+            assert client.limits() == []
+    finally:
+        server.stop()
+
+
+class Shifted(Env):
+    """A clock that is wrong."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.seconds * 1_000
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off_is_named(hours: int, earmark_server: EarmarkServer, tokens: str) -> None:
+    with Client(earmark_server.url, env=Shifted(hours * 3600)) as client, Limiter(client) as limiter:
+        with pytest.raises(InvalidRequest, match="clock"):
+            limiter.acquire({tokens: 1}, timeout=10)
+
+
+def test_unknown_names_are_refused(earmark_client: Client) -> None:
+    with Limiter(earmark_client) as limiter:
+        with pytest.raises(UnknownLimitKey, match="limit no:such does not exist; create it first"):
+            limiter.acquire({"no:such": 1})
+    with pytest.raises(NotFound):
+        earmark_client.usage("no:such")
+    with pytest.raises(InputError, match="allowed are limits of the own namespace"):
+        earmark_client.usage("!default:a")
+    with pytest.raises(InputError, match="sort: found 'size'"):
+        earmark_client.usage_page(sort="size")
