@@ -10,7 +10,20 @@
 
 pub mod api;
 pub mod body;
+#[allow(dead_code, reason = "the accept loop will use it")]
+mod circuit;
+pub mod config;
+pub mod earmark;
+#[allow(dead_code, reason = "the accept loop will use it")]
+mod identities;
 #[deny(clippy::arithmetic_side_effects)]
 pub mod json;
+#[allow(dead_code, reason = "the accept loop will use it")]
+mod metrics;
+pub mod open_calls;
+#[allow(dead_code, reason = "the accept loop will use it")]
+mod settle;
+#[allow(dead_code, reason = "the accept loop will use it")]
+mod upstream;
 
 pub use api::{Api, Endpoint};

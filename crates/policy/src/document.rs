@@ -3,7 +3,6 @@
 //! [`Document::parse`] reads TOML and names each mistake with field and line. Its `Display` writes TOML that reads back
 //! as the same document.
 
-mod fields;
 mod print;
 mod read;
 #[cfg(test)]

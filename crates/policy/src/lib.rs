@@ -28,6 +28,7 @@
 mod attributes;
 mod condition;
 mod document;
+pub mod fields;
 mod headers;
 mod key_pattern;
 mod mistake;

@@ -17,7 +17,9 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    pub(crate) fn new(line: usize, field: impl fmt::Display, what: impl fmt::Display) -> Mistake {
+    /// A mistake in a field.
+    #[must_use]
+    pub fn new(line: usize, field: impl fmt::Display, what: impl fmt::Display) -> Mistake {
         Mistake { line, field: field.to_string(), what: what.to_string() }
     }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use earmark_core::{AssetName, NameRule, NamespaceName};
 use toml::de::DeTable;
 
-use super::fields::{Fields, Lines};
 use super::{
     Amount, DENY_BYTES_MAX, Document, Effect, LimitUse, POLICY_BYTES_MAX, POLICY_LIMITS_MAX, PRICES_MAX, RULES_MAX,
     Rule, Unmatched,
 };
+use crate::fields::{Fields, Lines};
 use crate::key_pattern;
 use crate::mistake::{Mistake, quoted};
 use crate::policy::REQUIREMENTS_MAX;

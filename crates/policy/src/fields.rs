@@ -1,4 +1,5 @@
-//! The fields of a TOML table, with their paths and lines.
+//! The fields of a TOML table, with their paths and lines. Other documents of this workspace read their fields with it
+//! too, so that mistakes look the same everywhere.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -6,33 +7,41 @@ use toml::de::{DeTable, DeValue};
 use crate::mistake::{Mistake, quoted};
 
 /// The byte offsets at which lines begin.
-pub(super) struct Lines(Vec<usize>);
+pub struct Lines(Vec<usize>);
 
 impl Lines {
-    pub(super) fn of(text: &str) -> Lines {
+    /// The lines of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Lines {
         let after_break = |(at, byte): (usize, u8)| (byte == b'\n').then_some(at.saturating_add(1));
         Lines(std::iter::once(0).chain(text.bytes().enumerate().filter_map(after_break)).collect())
     }
 
     /// The line of an offset; the first is 1.
-    pub(super) fn at(&self, offset: usize) -> usize {
+    #[must_use]
+    pub fn at(&self, offset: usize) -> usize {
         self.0.partition_point(|start| *start <= offset).max(1)
     }
 }
 
 /// A table of the document.
-pub(super) struct Fields<'a> {
-    pub(super) lines: &'a Lines,
+pub struct Fields<'a> {
+    /// The lines of the document.
+    pub lines: &'a Lines,
     /// The path of the table, with a dot at its end; empty for the document.
-    pub(super) path: String,
+    pub path: String,
     /// The line of the table.
-    pub(super) line: usize,
-    pub(super) table: &'a DeTable<'a>,
+    pub line: usize,
+    /// The table.
+    pub table: &'a DeTable<'a>,
 }
 
 impl<'a> Fields<'a> {
     /// Refuses fields with other names.
-    pub(super) fn allow(&self, names: &[&str]) -> Result<(), Mistake> {
+    ///
+    /// # Errors
+    /// The first such field.
+    pub fn allow(&self, names: &[&str]) -> Result<(), Mistake> {
         match self.table.iter().find(|(name, _)| !names.contains(&name.get_ref().as_ref())) {
             Some((name, _)) => {
                 let (line, field) = (self.lines.at(name.span().start), quoted(name.get_ref()));
@@ -51,12 +60,14 @@ impl<'a> Fields<'a> {
     }
 
     /// The line of a field, or of the table if it lacks the field.
-    pub(super) fn line_of(&self, name: &str) -> usize {
+    #[must_use]
+    pub fn line_of(&self, name: &str) -> usize {
         self.get(name).map_or(self.line, |value| self.lines.at(value.span().start))
     }
 
     /// A mistake in a field.
-    pub(super) fn wrong(&self, name: &str, what: impl std::fmt::Display) -> Mistake {
+    #[must_use]
+    pub fn wrong(&self, name: &str, what: impl std::fmt::Display) -> Mistake {
         Mistake::new(self.line_of(name), format_args!("{}{name}", self.path), what)
     }
 
@@ -64,7 +75,11 @@ impl<'a> Fields<'a> {
         self.wrong(name, format_args!("found {}, allowed is {allowed}", shown(value)))
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, Mistake> {
+    /// A text. `None` if there is no such field.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>, Mistake> {
         match self.get(name).map(Spanned::get_ref) {
             None => Ok(None),
             Some(DeValue::String(text)) => Ok(Some(text)),
@@ -72,11 +87,19 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn required_text(&self, name: &str) -> Result<&'a str, Mistake> {
+    /// A text that must be there.
+    ///
+    /// # Errors
+    /// When it is missing or something else.
+    pub fn required_text(&self, name: &str) -> Result<&'a str, Mistake> {
         self.text(name)?.ok_or_else(|| self.wrong(name, "is required"))
     }
 
-    pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, Mistake> {
+    /// `true` or `false`. `None` if there is no such field.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn boolean(&self, name: &str) -> Result<Option<bool>, Mistake> {
         match self.get(name).map(Spanned::get_ref) {
             None => Ok(None),
             Some(DeValue::Boolean(value)) => Ok(Some(*value)),
@@ -85,7 +108,10 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from 0 to `max`.
-    pub(super) fn integer(&self, name: &str, max: u64) -> Result<Option<u64>, Mistake> {
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn integer(&self, name: &str, max: u64) -> Result<Option<u64>, Mistake> {
         let wrong =
             |found: &str| self.wrong(name, format_args!("found {found}, allowed are whole numbers from 0 to {max}"));
         match self.get(name).map(Spanned::get_ref) {
@@ -99,21 +125,61 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text, or a whole number.
-    pub(super) fn is_text(&self, name: &str) -> bool {
+    /// Whether a field is a text.
+    #[must_use]
+    pub fn is_text(&self, name: &str) -> bool {
         matches!(self.get(name).map(Spanned::get_ref), Some(DeValue::String(_)))
     }
 
-    /// A list of at most `max` tables. `None` if there is no such field.
-    pub(super) fn tables(&self, name: &str, max: usize) -> Result<Option<Vec<Fields<'a>>>, Mistake> {
-        let items = match self.get(name).map(Spanned::get_ref) {
-            None => return Ok(None),
-            Some(DeValue::Array(items)) => items,
-            Some(other) => return Err(self.other_type(name, other, "a list of tables")),
-        };
-        if items.len() > max {
-            return Err(self.wrong(name, format_args!("found {}, allowed are {max}", items.len())));
+    /// A list of at most `max` texts. `None` if there is no such field.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn texts(&self, name: &str, max: usize) -> Result<Option<Vec<&'a str>>, Mistake> {
+        let Some(items) = self.list(name, max, "a list of texts")? else { return Ok(None) };
+        let texts = items.iter().enumerate().map(|(place, item)| match item.get_ref() {
+            DeValue::String(text) => Ok(&**text),
+            other => {
+                let (line, path) = (self.lines.at(item.span().start), format!("{}{name}[{place}]", self.path));
+                Err(Mistake::new(line, path, format_args!("found {}, allowed is a text in quotes", shown(other))))
+            }
+        });
+        texts.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A table. `None` if there is no such field.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn table(&self, name: &str) -> Result<Option<Fields<'a>>, Mistake> {
+        match self.get(name).map(Spanned::get_ref) {
+            None => Ok(None),
+            Some(DeValue::Table(table)) => {
+                let path = format!("{}{name}.", self.path);
+                Ok(Some(Fields { lines: self.lines, path, line: self.line_of(name), table }))
+            }
+            Some(other) => Err(self.other_type(name, other, "a table")),
         }
+    }
+
+    /// A list of at most `max` items.
+    fn list(&self, name: &str, max: usize, allowed: &str) -> Result<Option<&'a [Spanned<DeValue<'a>>]>, Mistake> {
+        match self.get(name).map(Spanned::get_ref) {
+            None => Ok(None),
+            Some(DeValue::Array(items)) if items.len() > max => {
+                Err(self.wrong(name, format_args!("found {}, allowed are {max}", items.len())))
+            }
+            Some(DeValue::Array(items)) => Ok(Some(&**items)),
+            Some(other) => Err(self.other_type(name, other, allowed)),
+        }
+    }
+
+    /// A list of at most `max` tables. `None` if there is no such field.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn tables(&self, name: &str, max: usize) -> Result<Option<Vec<Fields<'a>>>, Mistake> {
+        let Some(items) = self.list(name, max, "a list of tables")? else { return Ok(None) };
         let tables = items.iter().enumerate().map(|(place, item)| {
             let (line, path) = (self.lines.at(item.span().start), format!("{}{name}[{place}]", self.path));
             match item.get_ref() {

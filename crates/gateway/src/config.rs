@@ -1,0 +1,169 @@
+//! The configuration: where to listen, the upstreams, and the models that clients may ask for.
+//!
+//! [`Config::parse`] reads TOML and names each mistake with field and line. [`Config::open_secrets`] reads the keys of the
+//! upstreams, from the environment or from files.
+
+pub(crate) mod read;
+mod secret;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_policy::{Mistake, Policy};
+use hyper::header::{HeaderName, HeaderValue};
+
+use crate::api::Api;
+pub use secret::{Secret, SecretError, SecretSource};
+
+/// The maximum length of a configuration in bytes.
+pub const CONFIG_BYTES_MAX: usize = 1 << 20;
+/// The maximum number of upstreams.
+pub const UPSTREAMS_MAX: usize = 64;
+/// The maximum number of models.
+pub const MODELS_MAX: usize = 4_096;
+/// The maximum number of targets of a model: the attempts that one call may make.
+pub const TARGETS_MAX: usize = 8;
+
+/// The configuration of a gateway.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The address for clients.
+    pub listen: SocketAddr,
+    /// The certificate chain and its key for TLS, two PEM files.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Allows to listen beyond loopback without TLS.
+    pub insecure_plaintext: bool,
+    /// The largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// The memory of all buffered bodies together, in bytes. Beyond it requests get 503.
+    pub max_buffered_bytes: usize,
+    /// Concurrent calls. Beyond it requests get 503.
+    pub max_calls: usize,
+    /// Calls that wait for their settlement. Beyond it new calls get 503.
+    pub max_settlements: usize,
+    /// The time that a client has to send its body.
+    pub body_timeout: Duration,
+    /// The time between two renewals of a call that is still running.
+    pub renew_interval: Duration,
+    /// The time that calls in flight have to finish at shutdown.
+    pub shutdown_timeout: Duration,
+    /// The upstreams, in the order of the document.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// The models, by the name that clients ask for.
+    pub models: BTreeMap<String, Arc<Model>>,
+}
+
+/// A provider, or a server with models.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// The name, which is the attribute `provider` of its calls.
+    pub name: String,
+    /// The API that it speaks.
+    pub api: Api,
+    /// The URL that the provider's SDK takes, without a slash at its end. `{model}` stands for the target's model.
+    pub base_url: String,
+    /// Where its key is. `None` for an upstream without keys.
+    pub key: Option<SecretSource>,
+    /// The header of the key. `authorization` has `Bearer` before the key.
+    pub key_header: HeaderName,
+    /// The query of every request, encoded: `api-version=2024-10-21`.
+    pub query: Option<String>,
+    /// Headers that every request gets.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The values of `anthropic-beta` that clients may send.
+    pub anthropic_beta: Vec<String>,
+    /// The field for an output cap that the client did not send. `None` for the endpoint's own.
+    pub cap_field: Option<String>,
+    /// Allows `http` to another machine.
+    pub insecure_plaintext: bool,
+    /// A PEM file with the root certificates to trust. `None` for those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// What happens when a client disconnects before its answer is complete.
+    pub disconnect: Disconnect,
+    /// The longest time that an answer is read for a client that has gone.
+    pub drain_timeout: Duration,
+    /// Concurrent answers that are read for clients that have gone. Beyond it they are cancelled.
+    pub drain_max: usize,
+    /// The limits that its 429 pauses: a policy with one rule, which makes keys of attributes.
+    pub pause: Option<Arc<Policy>>,
+    /// The longest pause.
+    pub pause_max: Duration,
+    /// Whether an attempt with an unknown outcome may be repeated at the next target. Both may then be charged.
+    pub retry_unknown: bool,
+    /// The timeouts by phase.
+    pub timeouts: Timeouts,
+    /// Consecutive failures that open the circuit.
+    pub circuit_failures: u32,
+    /// How long an open circuit lets nothing through.
+    pub circuit_pause: Duration,
+}
+
+/// The timeouts of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until the connection is there, TLS included.
+    pub connect: Duration,
+    /// From the request to the head of the answer.
+    pub first_byte: Duration,
+    /// Between two pieces of the answer, and for the client to take one.
+    pub idle: Duration,
+    /// From the request to the end of the answer.
+    pub total: Duration,
+}
+
+/// What happens when a client disconnects before its answer is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disconnect {
+    /// The answer is read to its end, and the call settled exactly.
+    Drain,
+    /// The connection to the upstream is closed, and the bound charged.
+    Cancel,
+}
+
+/// A model that clients may ask for.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The name, which is the attribute `alias` of its calls.
+    pub name: String,
+    /// The upstreams that have it, tried in order before the first byte.
+    pub targets: Vec<Target>,
+    /// The most input tokens of a call. `None` for no bound but the length of the body.
+    pub max_input_tokens: Option<u64>,
+    /// The output cap of a call without one. `None` refuses such a call.
+    pub max_output_tokens: Option<u64>,
+    /// Tokens that a provider adds to the input: tool prompts, templates.
+    pub input_overhead_tokens: u64,
+}
+
+/// One upstream that has a model.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// The name of the model there, which is the attribute `model` of its calls.
+    pub model: String,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// The first mistake, with field and line.
+    pub fn parse(text: &str) -> Result<Config, Mistake> {
+        read::config(text)
+    }
+
+    /// Reads the keys of the upstreams, by the name of the upstream.
+    ///
+    /// # Errors
+    /// The first key that is missing or unusable.
+    pub fn open_secrets(&self) -> Result<BTreeMap<String, Secret>, SecretError> {
+        let with_key = self.upstreams.iter().filter_map(|upstream| Some((upstream, upstream.key.as_ref()?)));
+        with_key.map(|(upstream, source)| Ok((upstream.name.clone(), source.open(&upstream.name)?))).collect()
+    }
+}

@@ -1,0 +1,75 @@
+//! Earmark, as the gateway uses it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use earmark_client::core::{LeaseId, LimitKey};
+use earmark_client::{
+    Call, CallAnswer, CallCompleted, CallExtension, CallOutcome, Client, ClientKey, Deadline, ExtendAnswer, Failure,
+    Identity,
+};
+
+/// Seconds for who a client is. The client waits for it.
+const WHO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Seconds for a reserve: longer than a cluster takes to elect a leader. The client waits for it.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Seconds for one try of a settlement, an extension or a pause. Nobody waits for it.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The answer to a request.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// Earmark, as the gateway uses it. Every method retries within its own time, with the same lease.
+pub trait Earmark: Send + Sync + 'static {
+    /// Who a client is; who the gateway is without a client's key.
+    fn who<'a>(&'a self, client: Option<&'a ClientKey>) -> Answer<'a, Identity>;
+
+    /// Reserves what a call may need.
+    fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer>;
+
+    /// Renews a call, and reports its usage so far.
+    fn extend<'a>(&'a self, lease: LeaseId, extension: &'a CallExtension) -> Answer<'a, ExtendAnswer>;
+
+    /// Settles a call.
+    fn complete<'a>(&'a self, lease: LeaseId, outcome: &'a CallOutcome) -> Answer<'a, CallCompleted>;
+
+    /// Pauses a limit.
+    fn pause<'a>(&'a self, key: &'a LimitKey, length: Duration, reason: &'a str) -> Answer<'a, ()>;
+}
+
+/// Earmark on servers.
+#[derive(Clone, Debug)]
+pub struct Remote(Client);
+
+impl Remote {
+    /// Earmark on the servers of this client, whose protocol is HTTP.
+    #[must_use]
+    pub fn new(client: Client) -> Remote {
+        Remote(client)
+    }
+}
+
+impl Earmark for Remote {
+    fn who<'a>(&'a self, client: Option<&'a ClientKey>) -> Answer<'a, Identity> {
+        Box::pin(self.0.whoami(client, Deadline::after(WHO_TIMEOUT)))
+    }
+
+    fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer> {
+        Box::pin(self.0.call(call, client, Deadline::after(CALL_TIMEOUT)))
+    }
+
+    fn extend<'a>(&'a self, lease: LeaseId, extension: &'a CallExtension) -> Answer<'a, ExtendAnswer> {
+        Box::pin(self.0.extend_call(lease, extension, Deadline::after(BACKGROUND_TIMEOUT)))
+    }
+
+    fn complete<'a>(&'a self, lease: LeaseId, outcome: &'a CallOutcome) -> Answer<'a, CallCompleted> {
+        Box::pin(self.0.complete_call(lease, outcome, Deadline::after(BACKGROUND_TIMEOUT)))
+    }
+
+    fn pause<'a>(&'a self, key: &'a LimitKey, length: Duration, reason: &'a str) -> Answer<'a, ()> {
+        Box::pin(
+            async move { self.0.pause_limit(key, length, reason, Deadline::after(BACKGROUND_TIMEOUT)).await.map(drop) },
+        )
+    }
+}
