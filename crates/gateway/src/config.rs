@@ -18,6 +18,7 @@ use earmark_policy::{Mistake, Policy};
 use hyper::header::{HeaderName, HeaderValue};
 
 use crate::api::Api;
+use crate::body::{CapField, ModelRules};
 pub use secret::{Secret, SecretError, SecretSource};
 
 /// The maximum length of a configuration in bytes.
@@ -77,8 +78,8 @@ pub struct Upstream {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The values of `anthropic-beta` that clients may send.
     pub anthropic_beta: Vec<String>,
-    /// The field for an output cap that the client did not send. `None` for the endpoint's own.
-    pub cap_field: Option<String>,
+    /// The output cap that it understands in chat completions.
+    pub cap_field: CapField,
     /// Allows `http` to another machine.
     pub insecure_plaintext: bool,
     /// A PEM file with the root certificates to trust. `None` for those of the system.
@@ -132,12 +133,6 @@ pub struct Model {
     pub name: String,
     /// The upstreams that have it, tried in order before the first byte.
     pub targets: Vec<Target>,
-    /// The most input tokens of a call. `None` for no bound but the length of the body.
-    pub max_input_tokens: Option<u64>,
-    /// The output cap of a call without one. `None` refuses such a call.
-    pub max_output_tokens: Option<u64>,
-    /// Tokens that a provider adds to the input: tool prompts, templates.
-    pub input_overhead_tokens: u64,
 }
 
 /// One upstream that has a model.
@@ -147,6 +142,8 @@ pub struct Target {
     pub upstream: Arc<Upstream>,
     /// The name of the model there, which is the attribute `model` of its calls.
     pub model: String,
+    /// The bounds of its calls.
+    pub rules: ModelRules,
 }
 
 impl Config {

@@ -152,7 +152,7 @@ fn attribute(reader: &mut Reader<'_>) -> Result<Option<String>, BodyRefusal> {
         return Ok(None);
     }
     let text = reader.string()?;
-    if text.raw_len() > earmark_policy::VALUE_BYTES_MAX.saturating_mul(6) {
+    if text.raw_len() > earmark_core::ATTRIBUTE_VALUE_BYTES_MAX.saturating_mul(6) {
         return Ok(None);
     }
     let value = text.decode().filter(|value| earmark_policy::Attributes::new([("user", value.as_ref())]).is_ok());
@@ -227,7 +227,7 @@ impl Scan {
         let start = reader.at();
         let model = reader.string()?.decode().map(std::borrow::Cow::into_owned);
         let is_allowed = |model: &String| {
-            let bytes = 1..=earmark_policy::VALUE_BYTES_MAX;
+            let bytes = 1..=earmark_core::ATTRIBUTE_VALUE_BYTES_MAX;
             bytes.contains(&model.len()) && !model.chars().any(char::is_control)
         };
         match model.filter(is_allowed) {

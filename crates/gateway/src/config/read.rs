@@ -19,6 +19,7 @@ use super::{
     UPSTREAMS_MAX, Upstream,
 };
 use crate::api::Api;
+use crate::body::{Allowance, CapField, INPUT_OVERHEAD_TOKENS, ModelRules};
 
 /// The most seconds of any timeout: a day.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
@@ -42,7 +43,7 @@ const UPSTREAM_NAME: NameRule = NameRule {
 };
 
 /// Fields that have a meaning in the design and are not built.
-const UNBUILT: [&str; 2] = ["routes", "media"];
+const UNBUILT: [&str; 1] = ["routes"];
 
 pub(super) fn config(text: &str) -> Result<Config, Mistake> {
     if text.len() > CONFIG_BYTES_MAX {
@@ -210,7 +211,7 @@ fn upstream(table: &Fields<'_>) -> Result<Upstream, Mistake> {
         query: query(table)?,
         headers: headers(table)?,
         anthropic_beta: owned(table.texts("anthropic_beta", ENTRIES_MAX)?),
-        cap_field: cap_field(table, api)?,
+        cap_field: cap_field(table)?,
         insecure_plaintext,
         ca_file: table.text("ca_file")?.map(PathBuf::from),
         disconnect,
@@ -318,19 +319,12 @@ fn headers(table: &Fields<'_>) -> Result<Vec<(HeaderName, HeaderValue)>, Mistake
     pairs(table, "headers")?.into_iter().map(header).collect()
 }
 
-fn cap_field(table: &Fields<'_>, api: Api) -> Result<Option<String>, Mistake> {
-    let allowed: &[&str] = match api {
-        Api::OpenAi => &["max_tokens", "max_completion_tokens"],
-        Api::Anthropic => &["max_tokens"],
-    };
-    match table.text("cap_field")? {
-        None => Ok(None),
-        Some(name) if allowed.contains(&name) => Ok(Some(name.to_owned())),
-        Some(other) => {
-            let what = format!("found {}, allowed are {}", quoted(other), allowed.join(" and "));
-            Err(table.wrong("cap_field", what))
-        }
-    }
+fn cap_field(table: &Fields<'_>) -> Result<CapField, Mistake> {
+    let text = table.text("cap_field")?;
+    text.map(str::parse)
+        .transpose()
+        .map(Option::unwrap_or_default)
+        .map_err(|what: String| table.wrong("cap_field", what))
 }
 
 /// The keys to pause, as a policy with one rule: it makes keys of attributes, and escapes them, like every other policy.
@@ -380,31 +374,64 @@ fn models(fields: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<BTreeMap<S
     Ok(models)
 }
 
+const MODEL_FIELDS: [&str; 8] = [
+    "name",
+    "targets",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_media_tokens",
+    "estimate",
+    "input_overhead_tokens",
+    "allow",
+];
+
 fn model(table: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<Model, Mistake> {
-    refuse_unbuilt(table)?;
-    table.allow(&["name", "targets", "max_input_tokens", "max_output_tokens", "estimate", "input_overhead_tokens"])?;
+    table.allow(&MODEL_FIELDS)?;
     let name = table.required_text("name")?;
     attribute(table, "name", name)?;
-    match table.text("estimate")? {
-        None | Some("bytes") => {}
-        Some("tokenizer") => return Err(table.wrong("estimate", "this version has no tokenizer; allowed is \"bytes\"")),
-        Some(other) => {
-            let what = format!("found {}, allowed are \"bytes\" and \"tokenizer\"", quoted(other));
-            return Err(table.wrong("estimate", what));
-        }
-    }
+    let rules = rules(table)?;
     let targets = table.texts("targets", TARGETS_MAX)?.unwrap_or_default();
     if targets.is_empty() {
         return Err(table.wrong("targets", "is required: at least one \"UPSTREAM/MODEL\""));
     }
-    let max_tokens = |field| table.integer(field, TOKENS_MAX).map(|most| most.filter(|most| *most > 0));
-    Ok(Model {
-        name: name.to_owned(),
-        targets: targets.into_iter().map(|text| target(table, text, upstreams)).collect::<Result<_, _>>()?,
-        max_input_tokens: max_tokens("max_input_tokens")?,
-        max_output_tokens: max_tokens("max_output_tokens")?,
-        input_overhead_tokens: table.integer("input_overhead_tokens", TOKENS_MAX)?.unwrap_or(512),
+    let targets = targets.into_iter().map(|text| target(table, text, upstreams, &rules));
+    Ok(Model { name: name.to_owned(), targets: targets.collect::<Result<_, _>>()? })
+}
+
+fn rules(table: &Fields<'_>) -> Result<ModelRules, Mistake> {
+    let estimate = table.text("estimate")?.map(str::parse).transpose();
+    Ok(ModelRules {
+        max_input_tokens: tokens(table, "max_input_tokens")?.filter(|most| *most > 0),
+        max_output_tokens: tokens(table, "max_output_tokens")?.filter(|most| *most > 0),
+        max_media_tokens: tokens(table, "max_media_tokens")?,
+        input_overhead_tokens: tokens(table, "input_overhead_tokens")?.unwrap_or(INPUT_OVERHEAD_TOKENS),
+        estimate: estimate.map_err(|what: String| table.wrong("estimate", what))?.unwrap_or_default(),
+        cap_field: CapField::default(),
+        allow: allowances(table)?,
     })
+}
+
+fn tokens(table: &Fields<'_>, field: &str) -> Result<Option<u32>, Mistake> {
+    let tokens = table.integer(field, TOKENS_MAX)?;
+    Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
+}
+
+/// Fields, tools and contents that a model allows by name, each with a bound and a fee.
+fn allowances(table: &Fields<'_>) -> Result<BTreeMap<String, Allowance>, Mistake> {
+    let Some(entries) = table.table("allow")? else { return Ok(BTreeMap::new()) };
+    let names = entries.table.keys().map(|name| name.get_ref().as_ref());
+    let allowance = |name: &str| {
+        let Some(entry) = entries.table(name)? else { return Err(entries.wrong(name, "is required")) };
+        entry.allow(&["max_input_tokens", "max_output_tokens", "fee_output_tokens"])?;
+        let required = |field| tokens(&entry, field)?.ok_or_else(|| entry.wrong(field, "is required: its bound"));
+        let allowance = Allowance {
+            max_input_tokens: required("max_input_tokens")?,
+            max_output_tokens: required("max_output_tokens")?,
+            fee_output_tokens: tokens(&entry, "fee_output_tokens")?.unwrap_or_default(),
+        };
+        Ok((name.to_owned(), allowance))
+    };
+    names.map(allowance).collect()
 }
 
 /// Refuses a text that cannot be an attribute's value.
@@ -413,7 +440,7 @@ fn attribute(table: &Fields<'_>, field: &str, value: &str) -> Result<(), Mistake
     checked.map(drop).map_err(|error| table.wrong(field, error))
 }
 
-fn target(table: &Fields<'_>, text: &str, upstreams: &[Arc<Upstream>]) -> Result<Target, Mistake> {
+fn target(table: &Fields<'_>, text: &str, upstreams: &[Arc<Upstream>], rules: &ModelRules) -> Result<Target, Mistake> {
     let wrong = |what: String| table.wrong("targets", what);
     let (name, model) = text
         .split_once('/')
@@ -424,5 +451,6 @@ fn target(table: &Fields<'_>, text: &str, upstreams: &[Arc<Upstream>]) -> Result
         let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
         wrong(format!("found the unknown upstream {}, allowed are {}", quoted(name), names.join(", ")))
     })?;
-    Ok(Target { upstream: Arc::clone(upstream), model: model.to_owned() })
+    let rules = ModelRules { cap_field: upstream.cap_field, ..rules.clone() };
+    Ok(Target { upstream: Arc::clone(upstream), model: model.to_owned(), rules })
 }

@@ -26,7 +26,8 @@ fn a_minimal_configuration_has_every_default() {
     assert!(!upstream.retry_unknown && upstream.pause.is_none() && upstream.key.is_none());
     let model = &config.models["gpt-4o"];
     assert_eq!(model.targets[0].model, "gpt-4o-2024-08-06");
-    assert_eq!((model.input_overhead_tokens, model.max_output_tokens), (512, None));
+    let rules = &model.targets[0].rules;
+    assert_eq!((rules.input_overhead_tokens, rules.max_output_tokens, rules.max_media_tokens), (512, None, None));
 }
 
 #[test]
@@ -45,7 +46,7 @@ key_file = "/run/secrets/azure"
 key_header = "api-key"
 query = { api-version = "2024-10-21" }
 headers = { x-team = "a" }
-cap_field = "max_completion_tokens"
+cap_field = "max_tokens"
 disconnect = "cancel"
 drain_seconds = 3
 drain_max = 4
@@ -66,6 +67,8 @@ max_input_tokens = 128000
 max_output_tokens = 16384
 input_overhead_tokens = 0
 estimate = "bytes"
+max_media_tokens = 9
+allow = { "tools.web_search" = { max_input_tokens = 20000, max_output_tokens = 0, fee_output_tokens = 5 } }
 "#,
     )
     .unwrap();
@@ -73,14 +76,17 @@ estimate = "bytes"
     assert_eq!(read::url_of(&azure.base_url, "a/b"), "https://x.openai.azure.com/openai/deployments/a%2Fb");
     assert_eq!(azure.query.as_deref(), Some("api-version=2024-10-21"));
     assert_eq!((azure.key_header.as_str(), azure.headers[0].0.as_str()), ("api-key", "x-team"));
-    assert_eq!(azure.cap_field.as_deref(), Some("max_completion_tokens"));
+    assert_eq!(azure.cap_field, CapField::MaxTokens);
     assert_eq!((azure.disconnect, azure.retry_unknown), (Disconnect::Cancel, true));
     assert_eq!(azure.timeouts.first_byte, Duration::from_secs(600));
     assert_eq!(azure.timeouts.idle, Duration::from_secs(2));
     assert!(azure.pause.is_some());
     assert_eq!(config.upstreams[1].key_header, "x-api-key");
     let model = &config.models["gpt-4o"];
-    assert_eq!((model.max_input_tokens, model.max_output_tokens), (Some(128_000), Some(16_384)));
+    let rules = &model.targets[0].rules;
+    assert_eq!((rules.max_input_tokens, rules.max_output_tokens), (Some(128_000), Some(16_384)));
+    assert_eq!((rules.max_media_tokens, rules.cap_field), (Some(9), CapField::MaxTokens));
+    assert_eq!(rules.allow["tools.web_search"].max_input_tokens, 20_000);
     assert_eq!(model.targets[1].model, "b/c");
 }
 
@@ -99,11 +105,7 @@ fn each_mistake_is_named_with_field_and_line() {
         ("[[models]]", "key_env = \"A\"\nkey_file = \"B\"\n[[models]]", "line 8: upstreams[0].key_file: found key_env"),
         ("[[models]]", "drain_max = 0\n[[models]]", "line 7: upstreams[0].drain_max: found 0, allowed are whole"),
         ("[[models]]", "headers = { host = \"a\" }\n[[models]]", "line 7: upstreams[0].headers: found host, which"),
-        (
-            "targets =",
-            "estimate = \"tokenizer\"\ntargets =",
-            "line 9: models[0].estimate: this version has no tokenizer",
-        ),
+        ("targets =", "estimate = \"tokenizer\"\ntargets =", "line 9: models[0].estimate: found \"tokenizer\""),
         ("\n[[upstreams]]", "listen = \"0.0.0.0:1\"\n[[upstreams]]", "line 1: listen: found 0.0.0.0:1, where keys"),
         ("\n[[upstreams]]", "routes = []\n[[upstreams]]", "line 1: routes: this version does not have it"),
         ("\n[[upstreams]]", "tls_key = \"a\"\n[[upstreams]]", "line 1: tls_cert: is required with tls_key"),
