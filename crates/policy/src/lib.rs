@@ -41,6 +41,9 @@ pub use document::{
     Amount, DENY_BYTES_MAX, Document, Effect, LimitUse, POLICY_BYTES_MAX, POLICY_LIMITS_MAX, PRICES_MAX, RULES_MAX,
     Rule, Unmatched,
 };
+pub use earmark_core::{
+    ATTRIBUTE_NAME_BYTES_MAX as NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX as VALUE_BYTES_MAX, ATTRIBUTES_MAX,
+};
 pub use headers::{DecisionHeaders, LimitState, headers};
 pub use mistake::Mistake;
 pub use policy::{
