@@ -69,12 +69,20 @@ export async function send(
 function failure(server: string, error: unknown, isLate: boolean): RequestError {
   if (error instanceof RequestError) return error;
   if (isLate) return new RequestError("no_answer", `${server} gave no answer: no response in time`);
-  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const cause = causeOf(error);
   const why = cause instanceof Error ? (cause.message || (cause as NodeJS.ErrnoException).code || cause.name) : String(cause);
-  const code = (cause as NodeJS.ErrnoException | undefined)?.code ?? "";
-  return NOT_CONNECTED.has(code)
-    ? new RequestError("unreachable", `${server} cannot be reached: ${why} (${code})`, { cause: error })
+  return isNotConnected(error)
+    ? new RequestError("unreachable", `${server} cannot be reached: ${why}`, { cause: error })
     : new RequestError("no_answer", `${server} gave no answer: ${why}`, { cause: error });
+}
+
+function causeOf(error: unknown): unknown {
+  return error instanceof Error && error.cause instanceof Error ? error.cause : error;
+}
+
+/** Whether a `fetch` failed before its first byte was sent. */
+export function isNotConnected(error: unknown): boolean {
+  return NOT_CONNECTED.has((causeOf(error) as NodeJS.ErrnoException | undefined)?.code ?? "");
 }
 
 /** The body as text, at most `bytesMax` of it. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { AcquireError, Client, ExtendError, InputError, Limiter, RequestError } from "../src/index.js";
-import { type Proxy, startProxy } from "./proxy.js";
+import { LATE_MS, type Proxy, startProxy } from "./proxy.js";
 import { type Server, startServer } from "./server.js";
 
 let server: Server;
@@ -144,11 +144,11 @@ test("an aborted acquire frees what its attempt may have reserved", async () => 
 test("a reserve that arrives after the caller gave up holds nothing", async () => {
   const { slots } = await limits(1);
   const limiter = new Limiter(client);
-  proxy.choose = (path) => (path === "/v1/reserve" ? "delay" : "pass");
+  proxy.choose = (path) => (path === "/v1/reserve" ? "late_request" : "pass");
   await assert.rejects(limiter.acquire({ [slots]: 1 }, { withinMs: 60 }), { reason: "deadline_passed" });
   proxy.choose = undefined;
   assert.equal(await limiter.flush(), true);
-  await new Promise((resolve) => setTimeout(resolve, 500));
+  await new Promise((resolve) => setTimeout(resolve, LATE_MS + 200));
   assert.ok(sent("/v1/complete").length >= 1);
   assert.equal(await reserved(slots), 0);
 });

@@ -8,10 +8,29 @@ import type { AddressInfo } from "node:net";
  * - `lose_request`: the connection breaks before the server has it.
  * - `lose_answer`: the server executes it, then the connection breaks.
  * - `duplicate`: the server gets it twice; the second answer is returned.
- * - `delay`: the server gets it only after the client has an error.
+ * - `late_request`: the connection breaks, and the server gets it {@link LATE_MS} later.
+ * - `late_answer`: the server executes it, and its answer comes {@link LATE_MS} later.
+ * - `hang`: the server does not get it, and no answer comes.
+ * - `unavailable`: 503, and the server does not get it.
+ * - `unavailable_after`: the server executes it, then the answer is 503.
+ * - `not_earmark`: a page of another program with status 200.
  * - a number: the server does not get it, and the client gets this status.
  */
-export type Fault = "pass" | "lose_request" | "lose_answer" | "duplicate" | "delay" | "hang" | number;
+export type Fault =
+  | "pass"
+  | "lose_request"
+  | "lose_answer"
+  | "duplicate"
+  | "late_request"
+  | "late_answer"
+  | "hang"
+  | "unavailable"
+  | "unavailable_after"
+  | "not_earmark"
+  | number;
+
+/** Milliseconds for which a late request or answer is held back. */
+export const LATE_MS = 1_000;
 
 export interface Seen {
   readonly path: string;
@@ -64,7 +83,11 @@ function json(body: string): any {
   }
 }
 
-export async function startProxy(target: string): Promise<Proxy> {
+function sleep(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, LATE_MS).unref());
+}
+
+export async function startProxy(target: string, onSeen: (seen: Seen) => void = () => {}): Promise<Proxy> {
   const late = new Set<Promise<unknown>>();
   const server = createServer((incoming, outgoing) => void handle(incoming, outgoing).catch(() => outgoing.destroy()));
   const proxy: Proxy = {
@@ -84,31 +107,33 @@ export async function startProxy(target: string): Promise<Proxy> {
     const path = incoming.url ?? "/";
     const seen = { path, body: json(body), authorization: incoming.headers.authorization } as { -readonly [K in keyof Seen]: Seen[K] };
     proxy.seen.push(seen);
+    onSeen(seen);
     const fault = proxy.choose?.(path, seen.body) ?? proxy.faults.shift() ?? "pass";
     const execute = async () => {
       const answer = await forward(target, incoming, body);
       seen.answer = json(answer.text);
       return answer;
     };
-    if (typeof fault === "number") {
-      outgoing.writeHead(fault, { "content-type": "application/json" });
-      outgoing.end(JSON.stringify({ error: "unavailable", message: "injected" }));
-      return;
-    }
+    const reply = (status: number, text: string) => {
+      outgoing.writeHead(status, { "content-type": "application/json" });
+      outgoing.end(text);
+    };
+    const problem = JSON.stringify({ error: "overloaded", message: "injected" });
+    if (typeof fault === "number") return reply(fault, problem);
+    if (fault === "unavailable") return reply(503, problem);
+    if (fault === "not_earmark") return reply(200, "<html>Welcome</html>");
     if (fault === "hang") return;
-    if (fault === "lose_request" || fault === "delay") {
+    if (fault === "lose_request" || fault === "late_request") {
       outgoing.destroy();
-      if (fault === "delay") late.add(new Promise((resolve) => setTimeout(resolve, 300)).then(execute));
+      if (fault === "late_request") late.add(sleep().then(execute));
       return;
     }
     let answer = await execute();
     if (fault === "duplicate") answer = await execute();
-    if (fault === "lose_answer") {
-      outgoing.destroy();
-      return;
-    }
-    outgoing.writeHead(answer.status, { "content-type": "application/json" });
-    outgoing.end(answer.text);
+    if (fault === "late_answer") await sleep();
+    if (fault === "unavailable_after") return reply(503, problem);
+    if (fault === "lose_answer") outgoing.destroy();
+    else reply(answer.status, answer.text);
   }
 
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Client, type Operation, Writer } from "../src/index.js";
-import { type Fault, type Proxy, startProxy } from "./proxy.js";
+import { type Fault, LATE_MS, type Proxy, startProxy } from "./proxy.js";
 import { type Server, startServer } from "./server.js";
 
 let server: Server;
@@ -88,11 +88,11 @@ test("a settled write was committed or never will be", async () => {
     assert.equal(await writer.settle(), fate);
     assert.equal(await balance(), amount);
   }
-  await withFault("delay", async () => {
+  await withFault("late_request", async () => {
     await assert.rejects(writer.write(issue("100"), { withinMs: 30 }), { reason: "outcome_unknown" });
   });
   assert.equal(await writer.settle(), "never_happened");
-  await new Promise((resolve) => setTimeout(resolve, 500));
+  await new Promise((resolve) => setTimeout(resolve, LATE_MS + 200));
   assert.equal(await balance(), "3", "the late copy found its number taken");
   assert.equal(await writer.settle(), undefined);
   await writer.close();
