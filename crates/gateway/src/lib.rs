@@ -4,11 +4,12 @@
 //! Earmark, sends the call to the provider, and settles what the provider says was used.
 //!
 //! The modules without I/O decide; the others execute. [`api`] knows the paths of both APIs, [`body`] scans, bounds and
-//! changes a request.
+//! changes a request, [`sse`] cuts a stream into frames, [`usage`] reads what was used.
 
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
 pub mod api;
+#[deny(clippy::arithmetic_side_effects)]
 pub mod body;
 #[allow(dead_code, reason = "the accept loop will use it")]
 mod circuit;
@@ -23,7 +24,11 @@ mod metrics;
 pub mod open_calls;
 #[allow(dead_code, reason = "the accept loop will use it")]
 mod settle;
+#[deny(clippy::arithmetic_side_effects)]
+pub mod sse;
 #[allow(dead_code, reason = "the accept loop will use it")]
 mod upstream;
+#[deny(clippy::arithmetic_side_effects)]
+pub mod usage;
 
 pub use api::{Api, Endpoint};
