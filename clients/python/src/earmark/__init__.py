@@ -24,6 +24,7 @@ from .errors import (
 )
 from .limiter import KeepAlive, Lease, Limiter
 from .work import Call, Job, Usage
+from .writer import AsyncWriter, Fate, Writer
 
 __all__ = [
     "AcquireError",
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncKeepAlive",
     "AsyncLease",
     "AsyncLimiter",
+    "AsyncWriter",
     "Backoff",
     "Balance",
     "Call",
@@ -43,6 +45,7 @@ __all__ = [
     "ExtendError",
     "Extended",
     "Failure",
+    "Fate",
     "InputError",
     "Job",
     "KeepAlive",
@@ -55,6 +58,7 @@ __all__ = [
     "Usage",
     "UsagePage",
     "WriteRefusal",
+    "Writer",
     "answers",
     "errors",
 ]

@@ -35,9 +35,10 @@ class Sleep:
 
 @dataclass(frozen=True)
 class Store:
-    """Write this text durably to the sequence file."""
+    """Write this text durably to the sequence file, unless a store with a higher stamp came first."""
 
     text: str
+    stamp: int
 
 
 Effect = Send | Sleep | Store

@@ -20,6 +20,7 @@ from .errors import Failure, NoAnswer, Unexpected
 T = TypeVar("T")
 Ask = Callable[[Request[Any], float], Awaitable[Any]]
 Wait = Callable[[Sleep], Awaitable[None]]
+Put = Callable[[Store], Awaitable[None]]
 
 
 class AsyncClient:
@@ -78,8 +79,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def run(self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None) -> T:
-        """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep."""
+    async def run(
+        self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None, store: Put | None = None
+    ) -> T:
+        """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep; `store` writes to a
+        sequence file."""
         result: Any = None
         try:
             while True:
@@ -87,7 +91,9 @@ class AsyncClient:
                 if isinstance(effect, Send):
                     result = await (ask or self.send)(effect.request, effect.by)
                 elif isinstance(effect, Store):
-                    raise TypeError("only a writer stores")
+                    assert store is not None, "only a writer stores"
+                    result = None
+                    await store(effect)
                 else:
                     result = None
                     await (wait(effect) if wait is not None else asyncio.sleep(effect.seconds))

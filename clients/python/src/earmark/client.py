@@ -81,8 +81,13 @@ class Client:
     ) -> None:
         self.close()
 
-    def run(self, rule: Rule[T], wait: Callable[[Sleep], None] | None = None) -> T:
-        """Runs a rule to its end. `wait` replaces the plain sleep."""
+    def run(
+        self,
+        rule: Rule[T],
+        wait: Callable[[Sleep], None] | None = None,
+        store: Callable[[Store], None] | None = None,
+    ) -> T:
+        """Runs a rule to its end. `wait` replaces the plain sleep; `store` writes to a sequence file."""
         result: Any = None
         try:
             while True:
@@ -90,7 +95,9 @@ class Client:
                 if isinstance(effect, Send):
                     result = self.send(effect.request, effect.by)
                 elif isinstance(effect, Store):
-                    raise TypeError("only a writer stores")
+                    assert store is not None, "only a writer stores"
+                    result = None
+                    store(effect)
                 else:
                     result = None
                     wait(effect) if wait is not None else time.sleep(effect.seconds)

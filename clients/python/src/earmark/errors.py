@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from .answers import WriteRefusal
 
 
 class EarmarkError(Exception):
@@ -236,3 +239,69 @@ class LeaseClosed(EarmarkError):
 
     def __init__(self) -> None:
         super().__init__("the lease is completed already; acquire again")
+
+
+class WriterError(EarmarkError):
+    """A write was not committed, or the writer cannot continue."""
+
+
+class WriteRefused(WriterError):
+    """The server refused the write. Nothing changed, and no copy can change anything later."""
+
+    def __init__(self, refusal: WriteRefusal) -> None:
+        super().__init__(f"the write was refused: {refusal}")
+        self.refusal = refusal
+
+
+class NotSent(WriterError):
+    """The request was not sent, or refused before the write was examined. Nothing changed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class OutcomeUnknown(WriterError):
+    """The outcome is unknown. The writer remembers the write as unfinished."""
+
+    def __init__(self, sequence: int, failure: EarmarkError) -> None:
+        super().__init__(f"the outcome of sequence {sequence} is unknown; repeat or settle it: {failure}")
+        self.sequence = sequence
+        self.failure = failure
+
+
+class WriteUnfinished(WriterError):
+    """An earlier write is unfinished."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"sequence {sequence} is unfinished; repeat or settle it first")
+        self.sequence = sequence
+
+
+class OtherContent(WriterError):
+    """The operations to repeat differ from those of the unfinished write."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"sequence {sequence} has other operations; repeat those, or settle it")
+
+
+class Fenced(WriterError):
+    """The write to repeat was fenced off: it was not committed and never will be."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"sequence {sequence} was taken by a fence and its write never happened; write it again")
+
+
+class NothingToRepeat(WriterError):
+    """There is no write to repeat."""
+
+    def __init__(self) -> None:
+        super().__init__("no write is unfinished")
+
+
+class SequenceConflict(WriterError):
+    """The server and the sequence file contradict each other. To continue could lose or repeat a write."""
+
+
+class StateUnknown(WriterError):
+    """The last committed sequence could not be read from the server."""
