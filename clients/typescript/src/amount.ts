@@ -6,6 +6,8 @@ export type Amounts = Readonly<Record<string, Amount>>;
 
 /** The greatest amount that a server takes: 2^64 - 1. */
 const AMOUNT_MAX = 2n ** 64n - 1n;
+/** The most tokens of a call, as a bound or as a usage: 2^32 - 1. */
+export const TOKENS_MAX = 2n ** 32n - 1n;
 /** The most limits of one lease. */
 const REQUIREMENTS_MAX = 32;
 

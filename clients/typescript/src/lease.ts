@@ -1,4 +1,4 @@
-import { actuals, type Amount, type Amounts, checkAmount, requirements } from "./amount.js";
+import { actuals, type Amount, type Amounts, checkAmount, requirements, TOKENS_MAX } from "./amount.js";
 import type { WaitOptions } from "./deadline.js";
 import { type Asked, type Extended, Extensions } from "./extensions.js";
 import { KeepAlive } from "./keep_alive.js";
@@ -291,9 +291,9 @@ export class CallLease extends Held {
 /** Checks the token counts of a usage. */
 function checkUsage(usage: CallUsage): CallUsage {
   for (const [name, value] of Object.entries(usage)) {
-    if (name !== "service_tier" && value !== undefined) checkAmount(`usage.${name}`, value, 0n);
+    if (name !== "service_tier" && value !== undefined) checkAmount(`usage.${name}`, value, 0n, TOKENS_MAX);
   }
-  checkAmount("usage.input_tokens", usage.input_tokens, 0n);
-  checkAmount("usage.output_tokens", usage.output_tokens, 0n);
+  checkAmount("usage.input_tokens", usage.input_tokens, 0n, TOKENS_MAX);
+  checkAmount("usage.output_tokens", usage.output_tokens, 0n, TOKENS_MAX);
   return { ...usage };
 }

@@ -1,4 +1,4 @@
-import { type Amount, type Amounts, checkAmount, checkJob, InputError, requirements } from "./amount.js";
+import { type Amount, type Amounts, checkAmount, checkJob, InputError, requirements, TOKENS_MAX } from "./amount.js";
 import { BATCHING, type BatchOptions } from "./batcher.js";
 import type { Client } from "./client.js";
 import { bound, Deadline, type WaitOptions } from "./deadline.js";
@@ -15,8 +15,6 @@ const WAIT_MAX_MS = 60_000;
 const LAST_ATTEMPT_MS = 20;
 /** The jitter added to a wait: at most this fraction of it. */
 const JITTER = 0.1;
-/** The greatest bound of tokens of a call. */
-const TOKENS_MAX = 2n ** 32n - 1n;
 const ATTRIBUTES_MAX = 32;
 
 /** The options of a limiter. */

@@ -112,7 +112,7 @@ export class UsageMeter {
       this.#counts[name] = Math.max(this.#counts[name] ?? 0, value);
     }
     const tier = usage["service_tier"] ?? holder?.["service_tier"];
-    if (typeof tier === "string" && tier !== "") this.#serviceTier = tier;
+    if (typeof tier === "string" && /^[\w.-]{1,64}$/.test(tier)) this.#serviceTier = tier;
   }
 }
 

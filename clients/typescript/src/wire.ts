@@ -82,6 +82,7 @@ export interface CallExtendRequest {
   add_output_tokens?: Amount;
   used?: CallUsage;
   policy_revision?: number;
+  namespace?: string;
 }
 
 /** How a call ended: with its usage, without the upstream having taken it, or unknown. */
@@ -93,6 +94,7 @@ export interface CallCompleteRequest {
   usage?: CallUsage;
   outcome: CallOutcome;
   policy_revision?: number;
+  namespace?: string;
 }
 
 export interface CallCompleteAnswer extends CompleteAnswer {
@@ -127,6 +129,7 @@ export interface LimitInfo {
   status: "active" | "decreasing";
   pending_decrease_to: Amount | null;
   paused_until_unix_ms?: number;
+  pause_reason?: string;
   revision: number;
   template?: string;
 }
@@ -198,6 +201,7 @@ export type Operation =
   | { close_account: { account: string } }
   | { issue: { account: string; asset: string; amount: string | bigint; memo?: string } }
   | { transfer: { from: string; to: string; asset: string; amount: string | bigint; memo?: string } }
+  | { retire_client: { client_id: string } }
   | { retire: { account: string; asset: string; amount: string | bigint; memo?: string } };
 
 export interface WriteRequest {
