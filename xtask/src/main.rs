@@ -16,6 +16,7 @@ mod served;
 mod soak;
 mod tidy;
 mod tigerbeetle;
+mod typescript;
 mod verify;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ The tasks of this repository.
   cargo xtask tidy                check only the rules that cargo and clippy do not know
   cargo xtask api                 check only the server against its OpenAPI document
   cargo xtask grpc                check only the server with a Python gRPC client
+  cargo xtask typescript          check only the TypeScript client, with Node
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
@@ -44,6 +46,7 @@ Examples:
   cargo xtask tidy
   cargo xtask api
   cargo xtask grpc
+  cargo xtask typescript
   cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
@@ -59,6 +62,7 @@ enum Task {
     Tidy,
     Api,
     Grpc,
+    TypeScript,
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
@@ -74,6 +78,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["tidy"] => Ok(Task::Tidy),
         ["api"] => Ok(Task::Api),
         ["grpc"] => Ok(Task::Grpc),
+        ["typescript"] => Ok(Task::TypeScript),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
@@ -89,7 +94,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -103,6 +108,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::tidy(),
         Task::Api => python::prepare().and_then(|()| api::check()),
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
+        Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
         Task::Attack(options) => attack::attack(&options),
@@ -134,6 +140,7 @@ mod tests {
             (&["tidy"], Task::Tidy),
             (&["api"], Task::Api),
             (&["grpc"], Task::Grpc),
+            (&["typescript"], Task::TypeScript),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
@@ -152,11 +159,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -13,7 +13,7 @@ const STAMP: &str = "earmark-requirements.txt";
 
 /// Creates the environment if it is missing or was created for other requirements.
 pub(crate) fn prepare() -> Result<(), Failure> {
-    let environment = environment(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
+    let environment = environment().ok_or_else(|| missing("a cache folder"))?;
     let stamp = environment.join(STAMP);
     if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == REQUIREMENTS) {
         println!("python: {}", environment.display());
@@ -38,16 +38,14 @@ pub(crate) fn prepare() -> Result<(), Failure> {
 
 /// A program of the environment, such as `python`.
 pub(crate) fn program(name: &str) -> Command {
-    let environment = environment(|name| std::env::var(name).ok()).unwrap_or_default();
+    let environment = environment().unwrap_or_default();
     let mut command = Command::new(environment.join("bin").join(name));
     command.env("NO_PROXY", "127.0.0.1");
     command
 }
 
-fn environment(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
-    cache.or_else(home).map(|cache| cache.join("earmark/verify-venv"))
+fn environment() -> Option<PathBuf> {
+    run::cache(|name| std::env::var(name).ok()).map(|cache| cache.join("verify-venv"))
 }
 
 fn venv(environment: &Path) -> Command {
@@ -65,18 +63,6 @@ fn missing(what: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_environment_is_in_the_users_cache() {
-        let with = |variables: &'static [(&str, &str)]| {
-            environment(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
-        };
-        let both = with(&[("XDG_CACHE_HOME", "/cache"), ("HOME", "/home/me")]);
-        assert_eq!(both, Some(PathBuf::from("/cache/earmark/verify-venv")));
-        let relative = with(&[("XDG_CACHE_HOME", "cache"), ("HOME", "/home/me")]);
-        assert_eq!(relative, Some(PathBuf::from("/home/me/.cache/earmark/verify-venv")));
-        assert_eq!(with(&[]), None);
-    }
 
     #[test]
     fn every_version_is_pinned() {

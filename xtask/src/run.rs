@@ -70,6 +70,13 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
+/// The folder of this repository in the user's cache, from the variables of the environment.
+pub(crate) fn cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
+    cache.or_else(home).map(|cache| cache.join("earmark"))
+}
+
 /// `program` with space-separated `args`, in the repository root.
 pub(crate) fn command(program: &str, args: &str) -> Command {
     let mut command = Command::new(program);
@@ -92,14 +99,14 @@ pub(crate) fn output(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As root on Debian, installs a package. A failure shows up later, as a missing program.
-pub(crate) fn apt_install(package: &str) {
+/// As root on Debian, installs packages, separated by spaces. A failure shows up later, as a missing program.
+pub(crate) fn apt_install(packages: &str) {
     let is_root = output(&mut command("id", "-u")).is_some_and(|id| id.trim() == "0");
     if is_root && output(&mut command("apt-get", "--version")).is_some() {
-        println!("apt-get install -y {package}");
+        println!("apt-get install -y {packages}");
         // A new machine has no package list.
         _ = output(&mut command("apt-get", "update -q"));
-        let mut install = command("apt-get", &format!("install -y -q {package}"));
+        let mut install = command("apt-get", &format!("install -y -q {packages}"));
         _ = output(install.env("DEBIAN_FRONTEND", "noninteractive"));
     }
 }
@@ -146,6 +153,18 @@ mod tests {
         assert_eq!(output(&mut command("no-such-program", "")), None);
         assert_eq!(output(&mut command("false", "")), None);
         assert_eq!(output(&mut command("echo", "a b")).as_deref(), Some("a b\n"));
+    }
+
+    #[test]
+    fn the_cache_is_that_of_the_user() {
+        let with = |variables: &'static [(&str, &str)]| {
+            cache(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        let both = with(&[("XDG_CACHE_HOME", "/cache"), ("HOME", "/home/me")]);
+        assert_eq!(both, Some(PathBuf::from("/cache/earmark")));
+        let relative = with(&[("XDG_CACHE_HOME", "cache"), ("HOME", "/home/me")]);
+        assert_eq!(relative, Some(PathBuf::from("/home/me/.cache/earmark")));
+        assert_eq!(with(&[]), None);
     }
 
     #[test]

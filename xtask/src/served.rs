@@ -1,7 +1,7 @@
 //! Starts a server to check, and runs commands with a timeout.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,14 @@ impl Drop for Guard {
     }
 }
 
+/// Builds the server and returns its path.
+pub(crate) fn build() -> Result<PathBuf, Failure> {
+    // The same packages and targets as the tests: another selection has other features, and builds every dependency
+    // again.
+    run::run(&mut run::command("cargo", "build --workspace --bins --tests --locked"))?;
+    Ok(std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default())
+}
+
 /// A server on a free port.
 pub(crate) struct Server {
     process: Guard,
@@ -54,11 +62,7 @@ pub(crate) enum Callers {
 
 impl Server {
     pub(crate) fn build(callers: Callers) -> Result<Server, Failure> {
-        // The same packages and targets as the tests: another selection has other features, and builds every
-        // dependency again.
-        run::run(&mut run::command("cargo", "build --workspace --bins --tests --locked"))?;
-        let binary = std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default();
-        Server::start(&binary, callers)
+        Server::start(&build()?, callers)
     }
 
     fn start(binary: &Path, callers: Callers) -> Result<Server, Failure> {

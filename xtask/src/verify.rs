@@ -11,9 +11,11 @@ use crate::python;
 use crate::run::{self, Failure};
 use crate::tidy;
 use crate::tigerbeetle;
+use crate::typescript;
 
-/// Required programs besides the Rust toolchain, each with its purpose. They must answer `--version`. Packages of Python
-/// and PostgreSQL are installed outside the work tree by [`python::prepare`] and [`postgres::prepare`].
+/// Required programs besides the Rust toolchain, each with its purpose. They must answer `--version`. Packages of Python,
+/// Node and PostgreSQL are installed outside the work tree by [`python::prepare`], [`typescript::prepare`] and
+/// [`postgres::prepare`].
 const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
 
 /// The step that gets a PostgreSQL server.
@@ -46,7 +48,10 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
 
     let mut steps = vec![Step::new("setup", "what is needed besides Rust", || {
-        setup(&NEEDS).and_then(|()| python::prepare()).and_then(|()| postgres::prepare())
+        setup(&NEEDS)?;
+        python::prepare()?;
+        typescript::prepare()?;
+        postgres::prepare()
     })];
     steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| match name {
         TESTS => Step::on_postgres(name, command),
@@ -54,6 +59,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     }));
     steps.push(Step::new("api", "cargo xtask api", api::check));
     steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
+    steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
     steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {

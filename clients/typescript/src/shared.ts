@@ -18,7 +18,7 @@ const reserved = fields<ReserveAnswer>("allowed", "error", "retry_after_ms");
 const extended = fields<ExtendAnswer>("allowed", "error", "retry_after_ms", "ends_at_unix_ms");
 const completed = fields<CompleteAnswer>("ok", "error", "reconciled");
 
-/** What a lease is reserved for: limits by key, or a call that a policy turns into limits. */
+/** The purpose of a lease: limits by key, or a call that a policy turns into limits. */
 export interface Purpose {
   readonly paths: "limits" | "calls";
   /** The limits of the lease, as far as they are known. */

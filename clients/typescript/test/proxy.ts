@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, request, type ServerResponse } from
 import type { AddressInfo } from "node:net";
 
 /**
- * What happens to one request:
+ * The fault of one request:
  * - `pass`: nothing.
  * - `lose_request`: the connection breaks before the server has it.
  * - `lose_answer`: the server executes it, then the connection breaks.

@@ -55,7 +55,7 @@ function anthropic(options: Partial<FetchOptions> = {}, maxRetries = 2): Anthrop
   return new Anthropic({ apiKey: "sk-upstream", baseURL: upstream.url, maxRetries, fetch: anthropicFetch({ limiter, limits, ...options }) });
 }
 
-/** What stays reserved after all completes: slots and tokens. */
+/** Amounts that stay reserved after all completes: slots and tokens. */
 async function held(): Promise<[number, number]> {
   assert.equal(await limiter.flush(), true);
   const [one, other] = [await client.usage(slots), await client.usage(tpm)];

@@ -25,12 +25,13 @@ const OPENINGS: [&str; 3] = ["What", "Who", "Whoever"];
 
 /// The prose lines of a file, with their numbers.
 type Extract = fn(&str) -> Vec<(usize, &str)>;
-const EXTRACTS: [(&str, Extract); 5] = [
+const EXTRACTS: [(&str, Extract); 6] = [
     (".md", prose::markdown),
     (".proto", prose::proto),
     (".py", prose::python),
     (".rs", prose::rust),
     (".sql", prose::sql),
+    (".ts", prose::typescript),
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
@@ -170,6 +171,7 @@ mod tests {
             ("a.rs", "\n/* so many */\n"),
             ("a.proto", "\nmessage A {} // so many\n"),
             ("a.sql", "\nselect 1; -- so many\n"),
+            ("a.ts", "/**\n * So many. */\n"),
             ("a.py", "\na = 1  # so many\n"),
             ("a.py", "\n\"\"\"Allows so many.\"\"\"\n"),
         ] {

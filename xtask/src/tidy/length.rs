@@ -2,13 +2,13 @@
 
 use super::{Tree, Violation};
 
-const RUST_LINES_MAX: usize = 600;
+const SOURCE_LINES_MAX: usize = 600;
 const ARCHITECTURE_LINES_MAX: usize = 400;
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
-    let rust = tree.named(".rs").map(|file| (file, RUST_LINES_MAX));
+    let sources = tree.named(".rs").chain(tree.named(".ts")).map(|file| (file, SOURCE_LINES_MAX));
     let architecture = tree.named("ARCHITECTURE.md").map(|file| (file, ARCHITECTURE_LINES_MAX));
-    rust.chain(architecture).filter_map(|((path, text), max)| too_long(path, text, max)).collect()
+    sources.chain(architecture).filter_map(|((path, text), max)| too_long(path, text, max)).collect()
 }
 
 fn too_long(path: &str, text: &str, max: usize) -> Option<Violation> {

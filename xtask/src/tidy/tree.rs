@@ -8,9 +8,9 @@ use std::path::Path;
 use crate::run::{self, Failure};
 
 /// File types that the checks read; for other files only the path is known.
-const READ: [&str; 6] = [".md", ".proto", ".py", ".rs", ".sql", ".toml"];
+const READ: [&str; 7] = [".md", ".proto", ".py", ".rs", ".sql", ".toml", ".ts"];
 /// Folders that are skipped without git.
-const SKIPPED: [&str; 2] = [".git", "target"];
+const SKIPPED: [&str; 3] = [".git", "node_modules", "target"];
 
 /// Paths from the root, with `/`, and the text of each file.
 #[derive(Debug, Default)]

@@ -20,6 +20,17 @@ fn after_marker<'a>(text: &'a str, marker: &str) -> Vec<(usize, &'a str)> {
     (1..).zip(text.lines()).filter_map(comment).collect()
 }
 
+/// Comments on lines of their own: `//`, and blocks whose lines start with `*`.
+pub(super) fn typescript(text: &str) -> Vec<(usize, &str)> {
+    let mut prose = Vec::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let start = content.trim_start();
+        let marked = ["//", "/**", "* "].iter().find_map(|marker| start.strip_prefix(marker));
+        prose.extend(marked.map(|comment| (line, comment.trim_end_matches("*/"))));
+    }
+    prose
+}
+
 /// Comments that start with `#`, and docstrings.
 pub(super) fn python(text: &str) -> Vec<(usize, &str)> {
     let mut prose = Vec::new();
