@@ -4,7 +4,8 @@
 //! Earmark, sends the call to the provider, and settles what the provider says was used.
 //!
 //! The modules without I/O decide; the others execute. [`api`] knows the paths of both APIs, [`body`] scans, bounds and
-//! changes a request, [`sse`] cuts a stream into frames, [`usage`] reads what was used.
+//! changes a request, [`sse`] cuts a stream into frames, [`usage`] reads what was used,
+//! and [`error`] has the errors of both APIs.
 
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
@@ -15,6 +16,8 @@ pub mod body;
 mod circuit;
 pub mod config;
 pub mod earmark;
+#[deny(clippy::arithmetic_side_effects)]
+pub mod error;
 #[allow(dead_code, reason = "the accept loop will use it")]
 mod identities;
 #[deny(clippy::arithmetic_side_effects)]

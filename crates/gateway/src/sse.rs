@@ -127,7 +127,7 @@ pub(crate) struct DataLines {
 /// The part of a line that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// The name of the field; so many bytes of `data` were there.
+    /// The name of the field, of which this many bytes equal `data`.
     Name(usize),
     /// A space behind the colon, which is no part of the data.
     Space,

@@ -67,7 +67,7 @@ fn largest(usage: &Value, paths: &[&[&str]]) -> Option<u64> {
 
 impl Counts {
     fn merge(&mut self, usage: &Value) {
-        let mut raise = |count: &mut Option<u64>, paths: &[&[&str]]| *count = (*count).max(largest(usage, paths));
+        let raise = |count: &mut Option<u64>, paths: &[&[&str]]| *count = (*count).max(largest(usage, paths));
         raise(&mut self.input, &[&["prompt_tokens"], &["input_tokens"]]);
         raise(&mut self.output, &[&["completion_tokens"], &["output_tokens"]]);
         raise(&mut self.total, &[&["total_tokens"]]);

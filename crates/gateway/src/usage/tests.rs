@@ -101,7 +101,7 @@ fn an_answer_of_any_size_is_read_in_little_memory() {
     reader.push(&vec![b'x'; 1 << 20]);
     reader.push(br#"","usage":{"prompt_tokens":8,"total_tokens":8}}"#);
     assert_eq!(reader.usage(), Some(tokens_of(8, 0)));
-    // A usage that is too long is none.
+    // A usage beyond the bound is ignored.
     let long = format!(r#"{{"usage":{{"prompt_tokens":8,"completion_tokens":1,"x":"{}"}}}}"#, "x".repeat(20_000));
     assert_eq!(read(Endpoint::Chat, &[long.as_bytes()]), None);
     let many = format!("{{{}}}", r#""usage":{"prompt_tokens":8},"#.repeat(100_000));
