@@ -101,7 +101,7 @@ fn a_frame_in_one_chunk_is_not_copied() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn random_streams_come_out_byte_for_byte_at_every_way_of_cutting_them(

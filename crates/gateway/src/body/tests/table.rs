@@ -4,7 +4,7 @@
 //! generated from the providers' specifications.
 
 use super::*;
-use crate::body::fields::documented;
+use crate::body::fields::{Treatment, documented, elsewhere};
 
 /// The treatment that a field must have, with a value that shows it.
 enum Is {
@@ -275,6 +275,25 @@ fn fields_of_other_endpoints_and_servers_are_bounded_and_refused_too() {
         for field in ["previous_response_id", "conversation", "data_sources", "fallbacks", "models", "plugins"] {
             let refusal = bound(endpoint, &with(endpoint, field, r#"["x"]"#), &rules()).expect_err(field);
             assert!(matches!(refusal, BodyRefusal::NotAllowed { .. }), "{endpoint:?} {field}: {refusal}");
+        }
+    }
+}
+
+#[test]
+fn the_documentation_names_every_field_that_is_refused() {
+    let page = include_str!("../../../../../docs/gateway.md");
+    let endpoints =
+        [Endpoint::Chat, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Responses, Endpoint::Messages];
+    for endpoint in endpoints {
+        for field in documented(endpoint).iter().chain(elsewhere(endpoint)) {
+            let is_refused = matches!(
+                field.treatment,
+                Treatment::Refused(_) | Treatment::RefusedInside(..) | Treatment::ContextEdits | Treatment::Cap
+            );
+            let is_named = [format!("`{}`", field.name), format!("`{}:", field.name), format!("`{}.", field.name)]
+                .iter()
+                .any(|name| page.contains(name.as_str()));
+            assert!(!is_refused || is_named, "docs/gateway.md does not name {}", field.name);
         }
     }
 }

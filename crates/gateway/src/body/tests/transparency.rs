@@ -57,7 +57,7 @@ fn members() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// The spliced body means the same but for the spliced fields, and removing the splices gives the bytes that came.
     #[test]
