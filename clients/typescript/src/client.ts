@@ -1,12 +1,13 @@
 import { checkAmount, checkKey, InputError } from "./amount.js";
 import { Backoff } from "./backoff.js";
+import { type CallDescription, checkCall } from "./call.js";
 import { bound, Deadline, PASSED, sleep, type WaitOptions } from "./deadline.js";
 import { type Certainty, RequestError } from "./error.js";
 import { stringify } from "./json.js";
 import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
 import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
 import type {
-  Balance, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList,
+  Balance, Explanation, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList,
 } from "./wire.js";
 
 /** Which limits to list with their usage. */
@@ -196,6 +197,12 @@ export class Client {
   async policy(namespace?: string, wait?: WaitOptions): Promise<PolicyInfo> {
     const path = `/v1/admin/policy${query({ namespace })}`;
     return await this.#ask({ method: "GET", path }, fields<PolicyInfo>("policy", "revision"), wait);
+  }
+
+  /** Explains what the answer to a call would be: the rules that match, the limits, and how full they are. Takes nothing. */
+  async explain(call: CallDescription, wait?: WaitOptions): Promise<Explanation> {
+    const request: HttpRequest = { method: "POST", path: "/v1/calls/explain", body: stringify(checkCall(call)) };
+    return await this.#ask(request, fields<Explanation>("allowed", "rules", "limits"), wait);
   }
 
   /** The last sequence number that a client committed in a scope; 0 before the first. */

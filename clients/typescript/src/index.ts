@@ -4,6 +4,7 @@
 export { type Amount, type Amounts, InputError } from "./amount.js";
 export type { BackoffOptions } from "./backoff.js";
 export type { BatchOptions } from "./batcher.js";
+export type { CallDescription } from "./call.js";
 export { Client, type Scope, type UsageQuery } from "./client.js";
 export type { WaitOptions } from "./deadline.js";
 export {
@@ -12,11 +13,11 @@ export {
 export type { Extended } from "./extensions.js";
 export type { KeepAlive } from "./keep_alive.js";
 export { type AcquireOptions, type CallCompleted, CallLease, type Completed, type Extension, Lease } from "./lease.js";
-export { type CallDescription, Limiter, type LimiterOptions, type Tried } from "./limiter.js";
+export { Limiter, type LimiterOptions, type Tried } from "./limiter.js";
 export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";
 export type {
-  Balance, CallUsage, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt,
+  Balance, CallUsage, Explanation, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt,
   UsageItem, UsageList, WriteRefusal,
 } from "./wire.js";
 export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

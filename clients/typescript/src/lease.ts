@@ -2,8 +2,8 @@ import { actuals, type Amount, type Amounts, checkAmount, requirements, TOKENS_M
 import type { WaitOptions } from "./deadline.js";
 import { type Asked, type Extended, Extensions } from "./extensions.js";
 import { KeepAlive } from "./keep_alive.js";
-import type { Purpose, Shared } from "./shared.js";
-import type { CallAnswer, CallCompleteAnswer, CallUsage, CompleteAnswer } from "./wire.js";
+import type { Admission, Purpose, Shared } from "./shared.js";
+import type { CallAnswer, CallCompleteAnswer, CallOutcome, CallUsage, CompleteAnswer } from "./wire.js";
 
 /** The part of a lease that outlives its object, so that a lost lease can still be settled. */
 interface Core {
@@ -31,7 +31,7 @@ function watch(lease: object, core: Core): void {
   process.on("beforeExit", () => OPEN.forEach((open) => void settleUnknown(open)));
 }
 
-function settle(core: Core, body: () => object): Promise<CallCompleteAnswer> | undefined {
+function settle(core: Core, body: () => object): Promise<CompleteAnswer> | undefined {
   if (!core.isOpen) return undefined;
   // A complete with bad input must leave the lease open.
   const complete = body();
@@ -67,7 +67,7 @@ abstract class Held implements AsyncDisposable, Disposable {
 
   protected constructor(
     protected readonly shared: Shared,
-    answer: CallAnswer,
+    answer: Admission,
     parts: {
       id: string;
       purpose: Purpose;
@@ -106,7 +106,7 @@ abstract class Held implements AsyncDisposable, Disposable {
   }
 
   /** Completes it. The complete goes on when the caller stops waiting. */
-  protected async settle(body: () => object): Promise<CallCompleteAnswer> {
+  protected async settle(body: () => object): Promise<CompleteAnswer> {
     const settled = settle(this.#core, body);
     if (settled === undefined) throw new Error(`lease ${this.id} is completed already`);
     return await settled;
@@ -144,7 +144,7 @@ export class Lease extends Held {
   readonly #jobId: string | undefined;
 
   /** @internal */
-  constructor(shared: Shared, purpose: Purpose, id: string, answer: CallAnswer, asked: Amounts, jobId: string | undefined) {
+  constructor(shared: Shared, purpose: Purpose, id: string, answer: Admission, asked: Amounts, jobId: string | undefined) {
     // The closures must not hold the lease itself: a lease that is lost is settled when it is collected.
     const amounts = new Map(Object.entries(asked).map(([key, amount]) => [key, BigInt(amount)]));
     const used = new Map<string, bigint>();
@@ -230,14 +230,14 @@ export type CallCompleted = CallCompleteAnswer;
 /** Holds the limits that the policy of the server names for a call, until it is completed, once. */
 export class CallLease extends Held {
   /** The limits and amounts that the policy named. Empty if it named none: then nothing is held. */
-  readonly requirements: NonNullable<CallAnswer["requirements"]>;
+  readonly requirements: CallAnswer["requirements"];
   /** The revision of the policy, which the call keeps. */
   readonly policyRevision: number | undefined;
   readonly #attributes: Record<string, string>;
   readonly #state: { used: CallUsage | undefined };
 
   /** @internal */
-  constructor(shared: Shared, purpose: Purpose, id: string, answer: CallAnswer, attributes: Record<string, string>) {
+  constructor(shared: Shared, purpose: Purpose, id: string, answer: Admission, attributes: Record<string, string>) {
     const state: { used: CallUsage | undefined } = { used: undefined };
     const named = answer.requirements ?? [];
     const policy_revision = answer.policy_revision;
@@ -269,22 +269,22 @@ export class CallLease extends Held {
 
   /** Settles the call with its usage; without one, with the bound that was reserved. */
   async complete(usage?: CallUsage): Promise<CallCompleted> {
-    const body = { outcome: "done", usage: usage === undefined ? undefined : checkUsage(usage) };
-    return await this.settle(() => ({ ...this.#named(), ...body }));
+    return await this.#end("done", usage === undefined ? undefined : checkUsage(usage));
   }
 
   /** Frees everything but what {@link CallLease.used} reported, because the upstream refused the call or none was made. */
   async refused(): Promise<CallCompleted> {
-    return await this.settle(() => ({ ...this.#named(), outcome: "refused" }));
+    return await this.#end("refused");
   }
 
   /** Settles the bound, because the outcome of the call is unknown. */
   async unknown(): Promise<CallCompleted> {
-    return await this.settle(() => ({ ...this.#named(), outcome: "unknown" }));
+    return await this.#end("unknown");
   }
 
-  #named(): object {
-    return { lease_id: this.id, attributes: this.#attributes, policy_revision: this.policyRevision };
+  async #end(outcome: CallOutcome, usage?: CallUsage): Promise<CallCompleted> {
+    const body = { lease_id: this.id, attributes: this.#attributes, usage, outcome, policy_revision: this.policyRevision };
+    return (await this.settle(() => body)) as CallCompleted;
   }
 }
 

@@ -1,11 +1,11 @@
-import { type Amount, type Amounts, checkAmount, checkJob, InputError, requirements, TOKENS_MAX } from "./amount.js";
+import { type Amounts, checkJob, requirements } from "./amount.js";
 import { BATCHING, type BatchOptions } from "./batcher.js";
+import { type CallDescription, checkCall } from "./call.js";
 import type { Client } from "./client.js";
 import { bound, Deadline, type WaitOptions } from "./deadline.js";
 import { AcquireError, type Denial, type RequestError } from "./error.js";
 import { type AcquireOptions, CallLease, Lease } from "./lease.js";
 import { type Attempt, type Purpose, Shared } from "./shared.js";
-import type { CallAnswer } from "./wire.js";
 
 /** The shortest wait after a denial, whatever the hint says. */
 const WAIT_MIN_MS = 5;
@@ -15,7 +15,6 @@ const WAIT_MAX_MS = 60_000;
 const LAST_ATTEMPT_MS = 20;
 /** The jitter added to a wait: at most this fraction of it. */
 const JITTER = 0.1;
-const ATTRIBUTES_MAX = 32;
 
 /** The options of a limiter. */
 export interface LimiterOptions {
@@ -27,16 +26,6 @@ export interface LimiterOptions {
   readonly settlingMax?: number;
   /** Called with a lease that could not be completed and was left to expire. By default it emits a process warning. */
   readonly onAbandoned?: (leaseId: string, error: RequestError | undefined) => void;
-}
-
-/** A call, as the policy of the server sees it. */
-export interface CallDescription {
-  /** At most 32 attributes, such as `model`, `provider` and those that the key may set. */
-  readonly attributes: Readonly<Record<string, string>>;
-  /** An upper bound of the input tokens. */
-  readonly inputTokensMax: Amount;
-  /** An upper bound of the output tokens. */
-  readonly outputTokensMax: Amount;
 }
 
 /** The result of an attempt that does not wait: a lease, or a denial. */
@@ -125,14 +114,13 @@ export class Limiter implements AsyncDisposable {
   }
 
   #call(call: CallDescription, jobId: string | undefined): { purpose: Purpose; admitted: (admission: Admission) => CallLease } {
-    const attributes = checkAttributes(call.attributes);
-    const input_tokens_max = checkAmount("inputTokensMax", call.inputTokensMax, 0n, TOKENS_MAX);
-    const output_tokens_max = checkAmount("outputTokensMax", call.outputTokensMax, 0n, TOKENS_MAX);
+    const described = checkCall(call);
+    const { attributes } = described;
     const job_id = checkJob(jobId);
     const purpose: Purpose = {
       paths: "calls",
       keys: [],
-      reserve: (lease_id) => ({ lease_id, job_id, attributes, input_tokens_max, output_tokens_max }),
+      reserve: (lease_id) => ({ lease_id, job_id, ...described }),
       release: (lease_id) => ({ lease_id, attributes, outcome: "refused" }),
     };
     return { purpose, admitted: ({ lease, answer }) => new CallLease(this.#shared, purpose, lease, answer, attributes) };
@@ -182,7 +170,7 @@ export class Limiter implements AsyncDisposable {
   }
 }
 
-type Admission = Extract<Attempt, { kind: "admitted" }> & { readonly answer: CallAnswer };
+type Admission = Extract<Attempt, { kind: "admitted" }>;
 
 function tooLate(denial: Denial | undefined, failure: RequestError | undefined): AcquireError {
   const room = denial === undefined ? "" : `; no room in ${denial.limitedBy.join(", ")}`;
@@ -192,15 +180,4 @@ function tooLate(denial: Denial | undefined, failure: RequestError | undefined):
 
 function warn(leaseId: string, error: RequestError | undefined): void {
   process.emitWarning(`lease ${leaseId} could not be completed and will expire: ${error?.message ?? "too many"}`, "EarmarkWarning");
-}
-
-function checkAttributes(attributes: Readonly<Record<string, string>>): Record<string, string> {
-  const entries = Object.entries(attributes);
-  if (entries.length > ATTRIBUTES_MAX) throw new InputError("attributes", entries.length, `are up to ${ATTRIBUTES_MAX}`);
-  for (const [name, value] of entries) {
-    if (!/^[a-z][a-z0-9_]*$/.test(name)) throw new InputError("attributes", name, "are names of a-z, 0-9 and _, from a letter on");
-    const isText = typeof value === "string" && value !== "" && Buffer.byteLength(value) <= 256 && !/\p{Cc}/u.test(value);
-    if (!isText) throw new InputError(`attributes.${name}`, value, "are 1 to 256 bytes of text without control characters");
-  }
-  return { ...attributes };
 }

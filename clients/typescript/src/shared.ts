@@ -6,7 +6,10 @@ import { AcquireError, type Denial, RequestError } from "./error.js";
 import { stringify } from "./json.js";
 import { ulid } from "./ulid.js";
 import { WaitQueues } from "./wait_queues.js";
-import type { CallAnswer, CallCompleteAnswer, CompleteAnswer, ExtendAnswer, ReserveAnswer } from "./wire.js";
+import type { CallAnswer, CompleteAnswer, ExtendAnswer, ReserveAnswer } from "./wire.js";
+
+/** The answer to a reserve. That to a call has more fields. */
+export type Admission = ReserveAnswer & Partial<CallAnswer>;
 
 /**
  * Milliseconds after which an attempt takes a new lease and completes the old one: 5 minutes. An outage may last longer
@@ -30,7 +33,7 @@ export interface Purpose {
 
 /** The result of one attempt. */
 export type Attempt =
-  | { readonly kind: "admitted"; readonly lease: string; readonly answer: CallAnswer }
+  | { readonly kind: "admitted"; readonly lease: string; readonly answer: Admission }
   | { readonly kind: "denied"; readonly denial: Denial }
   | { readonly kind: "no_answer"; readonly failure: RequestError | undefined };
 
@@ -87,7 +90,7 @@ export class Shared {
         lease.mayHold = true;
         try {
           const item = { body: purpose.reserve(lease.id), deadline, signal };
-          const asked = this.#ask<CallAnswer>(purpose.paths, "reserve", reserved, item);
+          const asked = this.#ask<Admission>(purpose.paths, "reserve", reserved, item);
           const answer = await bound(asked, deadline, signal);
           if (answer === PASSED) break;
           return this.#judged(lease, mayHaveHeld, answer);
@@ -117,7 +120,7 @@ export class Shared {
     lease.mayHold = false;
   }
 
-  #judged(lease: { id: string; mayHold: boolean }, mayHaveHeld: boolean, answer: CallAnswer): Attempt {
+  #judged(lease: { id: string; mayHold: boolean }, mayHaveHeld: boolean, answer: Admission): Attempt {
     const judgement = judge(answer);
     switch (judgement.kind) {
       case "allowed":
@@ -139,7 +142,7 @@ export class Shared {
    * Completes a lease, and retries until a server took it or {@link SharedOptions.completeWithinMs} passed. It goes on when
    * the caller stops waiting.
    */
-  settle(purpose: Purpose, lease: string, body: object, keys: readonly string[] = purpose.keys): Promise<CallCompleteAnswer> {
+  settle(purpose: Purpose, lease: string, body: object, keys: readonly string[] = purpose.keys): Promise<CompleteAnswer> {
     if (this.#settling.size >= this.options.settlingMax) {
       const full = new RequestError("busy", `${this.options.settlingMax} leases are being completed already`);
       this.#abandon(lease, full);
@@ -147,7 +150,7 @@ export class Shared {
     }
     const deadline = Deadline.after(this.options.completeWithinMs);
     const attempt = async () => {
-      const answer = await this.#ask<CallCompleteAnswer>(purpose.paths, "complete", completed, { body, deadline, signal: undefined });
+      const answer = await this.#ask(purpose.paths, "complete", completed, { body, deadline, signal: undefined });
       if (answer.ok) return answer;
       if (answer.error === "overloaded" || answer.error === "backend_error") throw unavailable(answer.message, answer.error);
       throw new RequestError("invalid", `the complete was refused: ${answer.message ?? answer.error}`);

@@ -71,7 +71,28 @@ export interface CallRequest {
 }
 
 export interface CallAnswer extends ReserveAnswer {
-  requirements?: { key: string; amount: Amount; namespace?: string }[];
+  requirements: { key: string; amount: Amount; namespace?: string }[];
+  policy_revision?: number;
+}
+
+export interface ExplainRequest {
+  job_id?: string;
+  attributes: Record<string, string>;
+  input_tokens_max: Amount;
+  output_tokens_max: Amount;
+}
+
+/** The answer that a call would get, with its reasons. */
+export interface Explanation {
+  allowed: boolean;
+  error: string;
+  message?: string;
+  /** All rules, in order. */
+  rules: { name: string; matched: boolean }[];
+  /** Of a limit of another namespace only the key and the amount are known. */
+  limits: { key: string; amount: Amount; capacity?: Amount; available?: Amount; fits?: boolean }[];
+  /** The most that it can cost, in minor units. */
+  cost?: string;
   policy_revision?: number;
 }
 
@@ -98,9 +119,10 @@ export interface CallCompleteRequest {
 }
 
 export interface CallCompleteAnswer extends CompleteAnswer {
-  actuals?: { key: string; actual_amount: Amount; namespace?: string }[];
-  /** The cost in minor units, as a decimal string. */
-  cost?: string;
+  /** The settled amounts. Limits that are not in it stay as reserved. */
+  actuals: { key: string; actual_amount: Amount; namespace?: string }[];
+  /** The cost in minor units, as a decimal string; `null` if it is not known. */
+  cost: string | null;
 }
 
 /** The definition of a limit. */
@@ -195,7 +217,7 @@ export type Operation =
   | { put_limit: { definition: LimitDefinition; expected_revision?: number } }
   | { delete_limit: { key: string; expected_revision?: number } }
   | { open_vault: { vault: string } }
-  | { open_account: { account: string; overdraft?: "deny" | "allow" } }
+  | { open_account: { account: string; overdraft: "deny" | "allow" } }
   | { freeze_account: { account: string } }
   | { unfreeze_account: { account: string } }
   | { close_account: { account: string } }

@@ -201,7 +201,7 @@ test("refusals have the provider's shape and are not retried", async () => {
   await assert.rejects(openai(paid).chat.completions.create(chat), { status: 429, code: "insufficient_quota" });
   await assert.rejects(anthropic(paid).messages.create(message), { status: 402, type: "billing_error" });
   const down = new Limiter(new Client({ servers: ["http://127.0.0.1:9"] }), { completeWithinMs: 50, onAbandoned: () => {} });
-  await assert.rejects(openai({ limiter: down, withinMs: 50 }, 0).chat.completions.create(chat), { status: 503, code: "earmark_unavailable" });
+  await assert.rejects(openai({ limiter: down, withinMs: 50 }, 0).chat.completions.create(chat), { status: 503, code: "service_unavailable" });
   assert.equal(upstream.seen.length, 0);
 });
 

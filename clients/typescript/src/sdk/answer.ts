@@ -2,21 +2,22 @@
 import type { AcquireError, Denial } from "../error.js";
 import type { Api } from "./bound.js";
 
-/** Why a call was not made. */
+/** The reason of an answer that Earmark gives instead of the provider. The gateway gives the same. */
 interface Problem {
   readonly status: number;
-  /** The type of the error for each provider, and the code for OpenAI. */
+  /** The type and the code of the error for OpenAI, and its type for Anthropic. */
   readonly openai: readonly [type: string, code: string | null];
   readonly anthropic: string;
-  readonly canRetry: boolean;
+  /** Whether another attempt must fail too. */
+  readonly isFinal: boolean;
 }
 
-const DENIED: Problem = { status: 429, openai: ["rate_limit_error", "rate_limit_exceeded"], anthropic: "rate_limit_error", canRetry: true };
-const CREDIT: Problem = { status: 429, openai: ["insufficient_quota", "insufficient_quota"], anthropic: "billing_error", canRetry: false };
-const NEVER: Problem = { status: 400, openai: ["invalid_request_error", "exceeds_capacity"], anthropic: "invalid_request_error", canRetry: false };
-const POLICY: Problem = { status: 403, openai: ["permission_error", "denied_by_policy"], anthropic: "permission_error", canRetry: false };
-const INVALID: Problem = { status: 400, openai: ["invalid_request_error", null], anthropic: "invalid_request_error", canRetry: false };
-const UNAVAILABLE: Problem = { status: 503, openai: ["server_error", "earmark_unavailable"], anthropic: "api_error", canRetry: true };
+const DENIED: Problem = { status: 429, openai: ["rate_limit_error", "rate_limit_exceeded"], anthropic: "rate_limit_error", isFinal: false };
+const CREDIT: Problem = { status: 429, openai: ["insufficient_quota", "insufficient_quota"], anthropic: "billing_error", isFinal: true };
+const NEVER: Problem = { status: 400, openai: ["invalid_request_error", "exceeds_capacity"], anthropic: "invalid_request_error", isFinal: true };
+const FORBIDDEN: Problem = { status: 403, openai: ["invalid_request_error", "permission_denied"], anthropic: "permission_error", isFinal: true };
+const INVALID: Problem = { status: 400, openai: ["invalid_request_error", null], anthropic: "invalid_request_error", isFinal: true };
+const UNAVAILABLE: Problem = { status: 503, openai: ["server_error", "service_unavailable"], anthropic: "api_error", isFinal: false };
 
 function answer(api: Api, problem: Problem, message: string, headers: Record<string, string> = {}): Response {
   const { openai: [type, code], anthropic } = problem;
@@ -25,10 +26,8 @@ function answer(api: Api, problem: Problem, message: string, headers: Record<str
     api === "openai"
       ? { error: { message, type, param: null, code } }
       : { type: "error", error: { type: anthropic, message }, request_id: null };
-  return new Response(JSON.stringify(body), {
-    status,
-    headers: { "content-type": "application/json", "x-should-retry": String(problem.canRetry), ...headers },
-  });
+  const fixed = { "content-type": "application/json", ...(problem.isFinal && { "x-should-retry": "false" }) };
+  return new Response(JSON.stringify(body), { status, headers: { ...fixed, ...headers } });
 }
 
 /** A denial: 429 with the wait, after which the SDK tries again by itself. */
@@ -47,15 +46,11 @@ export function refused(api: Api, error: AcquireError): Response {
   const problems: Partial<Record<AcquireError["reason"], Problem>> = {
     insufficient_credit: CREDIT,
     never: NEVER,
-    missing_attribute: POLICY,
-    no_price: POLICY,
-    no_rule: POLICY,
-    denied_by_rule: POLICY,
     deadline_passed: UNAVAILABLE,
   };
   const by = error.limitedBy.join(", ");
-  // The rest are mistakes of the caller's set-up, such as a limit that does not exist: a retry does not help.
-  const problem = problems[error.reason] ?? { ...INVALID, status: 403 };
+  // The policy refuses the rest, or the set-up has a mistake, such as a limit that does not exist: a retry does not help.
+  const problem = problems[error.reason] ?? FORBIDDEN;
   return answer(api, problem, `Earmark: ${error.message}`, by === "" ? {} : { "x-earmark-limited-by": by });
 }
 

@@ -43,12 +43,14 @@ export interface FetchOptions extends BoundOptions {
   readonly timeoutMs?: number;
   /** Milliseconds to wait for the answer of Earmark: that of the client. */
   readonly withinMs?: number;
-  /** Whether a request to a path that is not metered may pass. By default only GET and HEAD may. */
+  /** Whether a request to a path that is not metered may pass. By default none; GET, HEAD, DELETE and OPTIONS pass. */
   readonly unmetered?: (method: string, path: string) => boolean;
   /** The `fetch` that reaches the provider. */
   readonly fetch?: typeof globalThis.fetch;
 }
 
+/** Methods that make no call to a model. */
+const FREE: ReadonlySet<string> = new Set(["GET", "HEAD", "DELETE", "OPTIONS"]);
 const ATTRIBUTES_HEADER = "x-earmark-attributes";
 
 /** A lease of either kind. */
@@ -66,7 +68,7 @@ export function meteredFetch(api: Api, options: FetchOptions): typeof globalThis
     const request = input instanceof Request ? input : undefined;
     const method = (init?.method ?? request?.method ?? "GET").toUpperCase();
     const { pathname } = new URL(request?.url ?? String(input));
-    if (method === "GET" || method === "HEAD") return await upstream(input, init);
+    if (FREE.has(method)) return await upstream(input, init);
     if (!isMetered(api, pathname)) {
       if (options.unmetered?.(method, pathname) === true) return await upstream(input, init);
       return invalid(api, `${method} ${pathname} is not metered; allow it with the option unmetered`);
