@@ -155,8 +155,9 @@ class Limit:
     revision: int
     #: The template that it is derived from.
     template: str | None = None
-    #: When its pause ends.
+    #: When its pause ends, and why it is paused.
     paused_until_unix_ms: int | None = None
+    pause_reason: str | None = None
 
     @property
     def key(self) -> str:
@@ -175,6 +176,7 @@ class Limit:
             _wire.integer(answer, "revision"),
             _wire.maybe_text(answer, "template"),
             _wire.maybe_integer(answer, "paused_until_unix_ms"),
+            _wire.maybe_text(answer, "pause_reason"),
         )
 
 
