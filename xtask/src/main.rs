@@ -10,6 +10,7 @@ mod licences;
 mod plant;
 mod postgres;
 mod python;
+mod python_client;
 mod redis;
 mod run;
 mod served;
@@ -31,6 +32,7 @@ The tasks of this repository.
   cargo xtask tidy                check only the rules that cargo and clippy do not know
   cargo xtask api                 check only the server against its OpenAPI document
   cargo xtask grpc                check only the server with a Python gRPC client
+  cargo xtask python              check only the Python client
   cargo xtask typescript          check only the TypeScript client, with Node
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
@@ -46,6 +48,7 @@ Examples:
   cargo xtask tidy
   cargo xtask api
   cargo xtask grpc
+  cargo xtask python
   cargo xtask typescript
   cargo xtask licences
   cargo xtask soak --minutes 60
@@ -62,6 +65,7 @@ enum Task {
     Tidy,
     Api,
     Grpc,
+    Python,
     TypeScript,
     Licences,
     Soak { minutes: u64 },
@@ -78,6 +82,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["tidy"] => Ok(Task::Tidy),
         ["api"] => Ok(Task::Api),
         ["grpc"] => Ok(Task::Grpc),
+        ["python"] => Ok(Task::Python),
         ["typescript"] => Ok(Task::TypeScript),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
@@ -94,7 +99,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -108,6 +113,7 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::tidy(),
         Task::Api => python::prepare().and_then(|()| api::check()),
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
+        Task::Python => python::prepare().and_then(|()| python_client::check()),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
@@ -140,6 +146,7 @@ mod tests {
             (&["tidy"], Task::Tidy),
             (&["api"], Task::Api),
             (&["grpc"], Task::Grpc),
+            (&["python"], Task::Python),
             (&["typescript"], Task::TypeScript),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
@@ -159,11 +166,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

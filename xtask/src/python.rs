@@ -1,4 +1,4 @@
-//! A Python environment in the user's cache, with the tools that check the server.
+//! A Python environment in the user's cache, with the tools that check the server and the Python client.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,10 +54,10 @@ fn venv(environment: &Path) -> Command {
     venv
 }
 
-fn missing(what: &str) -> Failure {
+pub(crate) fn missing(what: &str) -> Failure {
     let how = "on Debian and Ubuntu `apt-get install python3-venv` as root, elsewhere https://www.python.org, \
                and pip must reach a package index";
-    Failure::Missing(vec![format!("{what}, for the tools that check the server: {how}")])
+    Failure::Missing(vec![format!("{what}, for the tools that check the server and the Python client: {how}")])
 }
 
 #[cfg(test)]
@@ -68,7 +68,9 @@ mod tests {
     fn every_version_is_pinned() {
         let packages: Vec<&str> = REQUIREMENTS.lines().filter(|line| !line.starts_with('#')).collect();
         assert!(packages.iter().all(|line| line.contains("==")), "{packages:?}");
-        for package in ["schemathesis==", "grpcio==", "grpcio-tools=="] {
+        for package in
+            ["schemathesis==", "grpcio==", "grpcio-tools==", "mypy==", "basedpyright==", "openai==", "anthropic=="]
+        {
             assert!(packages.iter().any(|line| line.starts_with(package)), "{packages:?}");
         }
     }

@@ -28,6 +28,8 @@ pub(crate) enum Failure {
     },
     /// The checked server misbehaved.
     Server(String),
+    /// A client's packages were not built.
+    Package(String),
     /// Required programs are not installed.
     Missing(Vec<String>),
     /// The tree breaks rules; each violation was printed.
@@ -54,6 +56,7 @@ impl fmt::Display for Failure {
             Failure::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
             Failure::Write { path, source } => write!(f, "{}: cannot be written: {source}", path.display()),
             Failure::Server(what) => write!(f, "the checked server {what}"),
+            Failure::Package(what) => write!(f, "the packages of the client: {what}"),
             Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
             Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
             Failure::WorkTreeChanged(lines) => {

@@ -8,6 +8,7 @@ use crate::grpc;
 use crate::licences;
 use crate::postgres;
 use crate::python;
+use crate::python_client;
 use crate::run::{self, Failure};
 use crate::tidy;
 use crate::tigerbeetle;
@@ -59,6 +60,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     }));
     steps.push(Step::new("api", "cargo xtask api", api::check));
     steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
+    steps.push(Step::new("python", "cargo xtask python", python_client::check));
     steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
     steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
