@@ -25,6 +25,7 @@ mod scan;
 mod splice;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::ops::Range;
 
@@ -33,6 +34,7 @@ use crate::api::Endpoint;
 pub use bound::{Allowance, Bound, CapField, Estimate, INPUT_OVERHEAD_TOKENS, InsertedCap, ModelRules};
 pub use refusal::BodyRefusal;
 pub use splice::Splices;
+pub use tokens::{Encoding, TOKENIZED_BYTES_MAX};
 
 /// A scanned body. It holds positions in the body, not the body.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::scan::zero_generates_nothing;
+use super::tokens::{Encoding, TOKENIZED_BYTES_MAX, tokens_max};
 use super::{BodyRefusal, CallBody};
 use crate::api::Endpoint;
 
@@ -61,6 +62,22 @@ pub enum Estimate {
     /// The bytes of the body. A token has at least one.
     #[default]
     Bytes,
+    /// The tokens of the body's texts, if the model's encoding is known; otherwise its bytes.
+    Tokenizer(Option<Encoding>),
+}
+
+impl Estimate {
+    /// Whether this build has the tokenizers.
+    pub const HAS_TOKENIZER: bool = cfg!(feature = "tokenizer");
+
+    /// The estimate for a model of an upstream.
+    #[must_use]
+    pub fn for_model(self, upstream_model: &str) -> Estimate {
+        match self {
+            Estimate::Bytes => Estimate::Bytes,
+            Estimate::Tokenizer(_) => Estimate::Tokenizer(Encoding::of(upstream_model)),
+        }
+    }
 }
 
 impl FromStr for Estimate {
@@ -69,8 +86,11 @@ impl FromStr for Estimate {
     fn from_str(text: &str) -> Result<Estimate, String> {
         match text {
             "bytes" => Ok(Estimate::Bytes),
-            "tokenizer" => Err("found \"tokenizer\", which this build does not have; allowed is \"bytes\"".to_owned()),
-            other => Err(format!("found {other:?}, allowed is \"bytes\"")),
+            "tokenizer" if Estimate::HAS_TOKENIZER => Ok(Estimate::Tokenizer(None)),
+            "tokenizer" => Err("found \"tokenizer\", which needs a build with --features tokenizer; allowed is \
+                 \"bytes\""
+                .to_owned()),
+            other => Err(format!("found {other:?}, allowed are \"bytes\" and \"tokenizer\"")),
         }
     }
 }
@@ -191,8 +211,13 @@ fn input(call: &CallBody, body: &[u8], rules: &ModelRules, extra: u64) -> Result
         (count, Some(each)) => u64::from(count).saturating_mul(u64::from(each)),
     };
     debug_assert_eq!(body.len(), call.body_bytes, "the bound is of the body that was scanned");
+    let bytes = call.body_bytes.saturating_sub(call.media_bytes);
     let text = match rules.estimate {
-        Estimate::Bytes => call.body_bytes.saturating_sub(call.media_bytes),
+        // Media are no text, and would be tokenized as if they were.
+        Estimate::Tokenizer(Some(encoding)) if call.media == 0 && bytes <= TOKENIZED_BYTES_MAX => {
+            tokens_max(encoding, body).min(bytes)
+        }
+        Estimate::Tokenizer(_) | Estimate::Bytes => bytes,
     };
     let tokens = u64::try_from(text)
         .unwrap_or(u64::MAX)

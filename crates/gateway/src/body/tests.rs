@@ -166,6 +166,27 @@ fn the_input_is_bounded_by_bytes_overhead_and_context() {
 }
 
 #[test]
+fn an_estimate_by_tokenizer_is_never_above_the_bytes() {
+    assert_eq!("bytes".parse(), Ok(Estimate::Bytes));
+    assert_eq!("tokenizer".parse::<Estimate>().is_ok(), Estimate::HAS_TOKENIZER);
+    assert!("words".parse::<Estimate>().unwrap_err().contains("found \"words\""));
+    let estimate = Estimate::Tokenizer(None);
+    let known = ModelRules { estimate: estimate.for_model("gpt-4o-mini"), ..rules() };
+    let unknown = ModelRules { estimate: estimate.for_model("claude-x"), ..rules() };
+    assert_eq!(known.estimate, Estimate::Tokenizer(Some(Encoding::O200k)));
+    assert_eq!(unknown.estimate, Estimate::Tokenizer(None));
+    let input = |body: &str, rules: &ModelRules| bound(Endpoint::Chat, body, rules).unwrap().input_tokens_max;
+    let text = r#"{"model":"m","messages":[{"role":"user","content":"hello hello hello hello hello"}]}"#;
+    assert_eq!(input(text, &unknown), input(text, &rules()));
+    assert!(input(text, &known) < input(text, &rules()));
+    // Bodies with media, and large ones, are bounded by their bytes.
+    let image = r#"{"model":"m","messages":[{"content":[{"type":"image_url","image_url":{"url":"x"}}]}]}"#;
+    assert_eq!(input(image, &known), input(image, &rules()));
+    let large = format!(r#"{{"model":"m","x":"{}"}}"#, "hello ".repeat(TOKENIZED_BYTES_MAX / 6));
+    assert_eq!(input(&large, &known), input(&large, &rules()));
+}
+
+#[test]
 fn media_cost_a_configured_maximum_each_instead_of_their_bytes() {
     let data = "A".repeat(5_000);
     let check = |endpoint, body: &str, media: u32, media_bytes: usize| {

@@ -451,6 +451,7 @@ fn target(table: &Fields<'_>, text: &str, upstreams: &[Arc<Upstream>], rules: &M
         let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
         wrong(format!("found the unknown upstream {}, allowed are {}", quoted(name), names.join(", ")))
     })?;
-    let rules = ModelRules { cap_field: upstream.cap_field, ..rules.clone() };
+    let estimate = rules.estimate.for_model(model);
+    let rules = ModelRules { cap_field: upstream.cap_field, estimate, ..rules.clone() };
     Ok(Target { upstream: Arc::clone(upstream), model: model.to_owned(), rules })
 }
