@@ -69,7 +69,7 @@ beforeEach(async () => {
   proxy.seen.length = 0;
 });
 
-/** What is reserved: calls and tokens. */
+/** Reserved amounts: calls and tokens. */
 async function held(): Promise<[number, number]> {
   assert.equal(await limiter.flush(), true);
   return [Number((await client.usage(`${model}:calls`)).reserved), Number((await client.usage(`${model}:tpm`)).reserved)];
