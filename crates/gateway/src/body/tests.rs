@@ -358,3 +358,13 @@ fn a_name_of_a_model_is_escaped_where_it_is_inserted() {
     let bound = call.bound(&body, &rules()).unwrap();
     assert_eq!(call.splices(&bound, "a\"b").apply(&body), r#"{"model":"a\"b","max_tokens":1}"#);
 }
+
+#[test]
+fn the_deepest_content_needs_little_stack() {
+    let depth = 60;
+    let open = r#"{"type":"tool_result","content":["#.repeat(depth);
+    let body = format!(r#"{{"model":"m","max_tokens":1,"messages":[{{"content":[{open}{}]}}]}}"#, "]}".repeat(depth));
+    let scan = move || CallBody::scan(Endpoint::Messages, body.as_bytes()).map(|call| call.media);
+    let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(scan).unwrap();
+    assert_eq!(thread.join().unwrap(), Ok(0));
+}
