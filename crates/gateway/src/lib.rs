@@ -10,26 +10,35 @@
 pub mod api;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod body;
-#[allow(dead_code, reason = "the accept loop will use it")]
+mod call;
 mod circuit;
 pub mod config;
 pub mod earmark;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod error;
-#[allow(dead_code, reason = "the accept loop will use it")]
+mod gateway;
+mod head;
 mod identities;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod json;
-#[allow(dead_code, reason = "the accept loop will use it")]
+mod listener;
 mod metrics;
 pub mod open_calls;
-#[allow(dead_code, reason = "the accept loop will use it")]
+mod origin;
+mod refusal;
+mod relay;
+mod renew;
+mod reply;
+mod serve;
 mod settle;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod sse;
-#[allow(dead_code, reason = "the accept loop will use it")]
+mod tls;
 mod upstream;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod usage;
 
 pub use api::{Api, Endpoint};
+pub use gateway::{Gateway, GatewayError, GatewayOptions};
+pub use tls::TlsError;
+pub use upstream::UpstreamError;

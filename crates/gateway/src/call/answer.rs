@@ -1,0 +1,341 @@
+//! The answer of an upstream, or its absence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use earmark_client::{CallCompleted, CallUsage};
+use earmark_policy::{Attributes, Call};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::response::Parts;
+use hyper::{Response, StatusCode, Version};
+use tokio::time::{Instant, timeout};
+
+use super::{Admitted, Attempt, CallTask, with_lease};
+use crate::api::Endpoint;
+use crate::config::Target;
+use crate::error::{ApiError, ErrorKind};
+
+use crate::head;
+use crate::open_calls::End;
+use crate::relay::{Client, Next, Relay};
+use crate::reply::{Reply, ReplyBody};
+use crate::upstream::{Connections, NoAnswer};
+use crate::usage::{AnswerUsage, Stream};
+
+const COST: HeaderName = HeaderName::from_static("x-earmark-cost");
+/// Bytes of an answer that is held back until its cost is known, and of an error that is read: 1 MiB.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
+/// How long an answer waits for its cost. It does not depend on Earmark any more.
+const COST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The pause after a 429 that does not say how long to wait.
+const PAUSE_DEFAULT: Duration = Duration::from_secs(5);
+
+impl CallTask {
+    /// The upstream gave no answer.
+    pub(super) fn no_answer(
+        &self,
+        upstream: &Connections,
+        relay: Relay,
+        admitted: Admitted,
+        why: &NoAnswer,
+    ) -> Attempt {
+        let name = &upstream.config.name;
+        tracing::warn!(upstream = name, lease = %admitted.lease, %why, "an upstream gave no answer");
+        if upstream.circuit.failed(Instant::now()) {
+            tracing::warn!(upstream = name, "its circuit is open");
+        }
+        let (end, kind, may_try_next) = match why {
+            NoAnswer::NotConnected(_) => (End::Refused, ErrorKind::UpstreamFailed, true),
+            NoAnswer::Broken(_) => (End::Unknown, ErrorKind::UpstreamFailed, upstream.config.retry_unknown),
+            NoAnswer::TimedOut(_) => (End::Unknown, ErrorKind::UpstreamTimeout, upstream.config.retry_unknown),
+        };
+        let what = match why {
+            NoAnswer::NotConnected(_) => "cannot be reached; nothing was sent",
+            NoAnswer::Broken(_) => "broke off before it answered",
+            NoAnswer::TimedOut(_) => "gave no answer in time",
+        };
+        let mut reply = self.refuse(&ApiError::new(kind, format!("the provider of this model {what}")));
+        with_lease(&mut reply, admitted.lease);
+        self.settle(admitted, end);
+        let client = relay.into_client();
+        if may_try_next { Attempt::Next(client, reply) } else { Attempt::Last(client, reply) }
+    }
+
+    /// The upstream answered.
+    pub(super) async fn answer(
+        &self,
+        target: &Target,
+        upstream: &Arc<Connections>,
+        mut relay: Relay,
+        admitted: Admitted,
+        answer: Response<Incoming>,
+    ) -> Attempt {
+        let (parts, mut body) = answer.into_parts();
+        match parts.status.as_u16() {
+            200..=299 => {
+                upstream.circuit.succeeded();
+                let is_encoded = parts.headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
+                let is_stream = parts.headers.get(CONTENT_TYPE).is_some_and(|value| {
+                    value.as_bytes().get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
+                });
+                let head = self.head(upstream, &parts, &admitted);
+                match is_stream && !is_encoded {
+                    true => self.stream(&mut relay, admitted, (head, &parts), &mut body).await,
+                    false => self.whole(&mut relay, admitted, (head, is_encoded), &mut body).await,
+                }
+                Attempt::Done
+            }
+            300..=399 => {
+                // A redirect would take the key of the upstream somewhere else.
+                let message = "the provider of this model redirects, which this gateway does not follow";
+                self.settle(admitted, End::Refused);
+                Attempt::Last(relay.into_client(), self.refuse(&ApiError::new(ErrorKind::UpstreamFailed, message)))
+            }
+            _ => self.upstream_refused(target, upstream, relay, admitted, (parts, body)).await,
+        }
+    }
+
+    /// The upstream refused the call: everything is released.
+    async fn upstream_refused(
+        &self,
+        target: &Target,
+        upstream: &Arc<Connections>,
+        mut relay: Relay,
+        admitted: Admitted,
+        (parts, mut body): (Parts, Incoming),
+    ) -> Attempt {
+        let mut read = BytesMut::new();
+        while let Next::Bytes(bytes) = relay.next(&mut body).await {
+            read.extend_from_slice(&bytes);
+            if read.len() > WHOLE_BYTES_MAX {
+                break;
+            }
+        }
+        let status = parts.status;
+        let is_failure = status.is_server_error();
+        if is_failure && upstream.circuit.failed(Instant::now()) {
+            tracing::warn!(upstream = upstream.config.name, "its circuit is open");
+        } else if !is_failure {
+            upstream.circuit.succeeded();
+        }
+        let is_quota = memchr::memmem::find(&read, b"insufficient_quota").is_some();
+        if status == StatusCode::TOO_MANY_REQUESTS && !is_quota {
+            self.pause(target, upstream, &parts, &admitted);
+        }
+        let is_ours = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let holds_secret = upstream.secret.as_ref().is_some_and(|secret| secret.is_in(&read));
+        let reply = if is_ours || holds_secret || read.len() > WHOLE_BYTES_MAX {
+            tracing::error!(
+                upstream = upstream.config.name,
+                status = status.as_u16(),
+                "an upstream refuses this gateway"
+            );
+            let message = format!("the provider of this model refuses this gateway (status {})", status.as_u16());
+            let mut reply = self.refuse(&ApiError::new(ErrorKind::UpstreamFailed, message));
+            with_lease(&mut reply, admitted.lease);
+            reply
+        } else {
+            self.head(upstream, &parts, &admitted).map(|()| ReplyBody::whole(read.freeze()))
+        };
+        self.settle(admitted, End::Refused);
+        let may_try_next = is_failure || is_ours || status == StatusCode::TOO_MANY_REQUESTS;
+        let client = relay.into_client();
+        if may_try_next { Attempt::Next(client, reply) } else { Attempt::Last(client, reply) }
+    }
+
+    /// The head of the client's answer.
+    fn head(&self, upstream: &Connections, parts: &Parts, admitted: &Admitted) -> Response<()> {
+        let holds_secret = |value: &[u8]| upstream.secret.as_ref().is_some_and(|secret| secret.is_in(value));
+        let mut head = Response::new(());
+        *head.status_mut() = parts.status;
+        *head.headers_mut() = head::reply_headers(&parts.headers, holds_secret);
+        if let Ok(value) = HeaderValue::from_str(&admitted.lease.to_string()) {
+            head.headers_mut().insert(super::LEASE, value);
+        }
+        head
+    }
+
+    /// Relays an answer that is not a stream. Up to 1 MiB it is held back until its cost is known.
+    async fn whole(
+        &self,
+        relay: &mut Relay,
+        admitted: Admitted,
+        (head, is_encoded): (Response<()>, bool),
+        body: &mut Incoming,
+    ) {
+        let mut usage = AnswerUsage::new(self.endpoint);
+        let mut read = BytesMut::new();
+        let mut head = Some(head);
+        loop {
+            match relay.next(body).await {
+                Next::Bytes(bytes) => {
+                    if !is_encoded {
+                        usage.push(&bytes);
+                    }
+                    if head.is_some() {
+                        read.extend_from_slice(&bytes);
+                    } else if !relay.write(bytes).await {
+                        break;
+                    }
+                    if read.len() > WHOLE_BYTES_MAX
+                        && let Some(head) = head.take()
+                    {
+                        start(relay, head);
+                        if !relay.write(std::mem::take(&mut read).freeze()).await {
+                            break;
+                        }
+                    }
+                }
+                Next::End => {
+                    let end = self.end_of(usage.usage(), &admitted);
+                    let settling = self.settle(admitted, end);
+                    match head {
+                        Some(head) => {
+                            let completed = timeout(COST_TIMEOUT, settling).await.ok().and_then(Result::ok).flatten();
+                            let reply = with_cost(head.map(|()| ReplyBody::whole(read.freeze())), completed);
+                            relay.client.reply(reply, Client::Done);
+                        }
+                        None => relay.end().await,
+                    }
+                    return;
+                }
+                Next::Broken(why) => {
+                    tracing::warn!(lease = %admitted.lease, why, "an answer broke off");
+                    if head.is_some() {
+                        let message = "the answer of the provider broke off";
+                        let mut reply = self.refuse(&ApiError::new(ErrorKind::UpstreamFailed, message));
+                        with_lease(&mut reply, admitted.lease);
+                        relay.client.reply(reply, Client::Done);
+                    }
+                    break;
+                }
+                Next::Cancelled => break,
+            }
+        }
+        relay.cut_off();
+        self.settle(admitted, End::Unknown);
+    }
+
+    /// Relays a stream, each frame as it came.
+    async fn stream(
+        &self,
+        relay: &mut Relay,
+        admitted: Admitted,
+        (head, parts): (Response<()>, &Parts),
+        body: &mut Incoming,
+    ) {
+        let mut stream = Stream::new(self.endpoint, self.scan.removes_usage_chunk());
+        start(relay, head);
+        let ended = loop {
+            match relay.next(body).await {
+                Next::Bytes(bytes) => {
+                    let mut out = BytesMut::new();
+                    let mut whole: Option<Bytes> = None;
+                    stream.push(bytes, |bytes| match (&whole, out.is_empty()) {
+                        (None, true) => whole = Some(bytes),
+                        _ => {
+                            if let Some(first) = whole.take() {
+                                out.extend_from_slice(&first);
+                            }
+                            out.extend_from_slice(&bytes);
+                        }
+                    });
+                    if let Some(renewal) = &admitted.renewal {
+                        renewal.used(stream.reader().so_far());
+                    }
+                    let out = whole.unwrap_or_else(|| out.freeze());
+                    if !out.is_empty() && !relay.write(out).await {
+                        break false;
+                    }
+                }
+                Next::End => break true,
+                Next::Broken(why) => {
+                    tracing::warn!(lease = %admitted.lease, why, "a stream broke off");
+                    break false;
+                }
+                Next::Cancelled => break false,
+            }
+        };
+        let rest = if ended { stream.finish() } else { None };
+        let has_terminal = stream.reader().has_ended();
+        // Without a length, the end of the connection is the end of the answer: only the terminal event tells whether
+        // it is complete.
+        let is_delimited = parts.version != Version::HTTP_11 && parts.version != Version::HTTP_10
+            || [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| parts.headers.contains_key(name));
+        if ended && (is_delimited || has_terminal) {
+            if let Some(rest) = rest {
+                relay.write(rest).await;
+            }
+            relay.end().await;
+        } else {
+            relay.cut_off();
+        }
+        let usage = if has_terminal { stream.reader().usage() } else { None };
+        let end = if ended || usage.is_some() { self.end_of(usage, &admitted) } else { End::Unknown };
+        self.settle(admitted, end);
+    }
+
+    /// The end of a call that was answered.
+    fn end_of(&self, usage: Option<CallUsage>, admitted: &Admitted) -> End {
+        match usage {
+            _ if self.endpoint == Endpoint::CountTokens => End::Used(CallUsage::default()),
+            Some(mut usage) => {
+                usage.output_tokens = usage.output_tokens.saturating_add(u64::from(admitted.bound.fee_output_tokens));
+                End::Used(usage)
+            }
+            None => End::Done,
+        }
+    }
+
+    /// Pauses the limits that the upstream names, for as long as its 429 says.
+    fn pause(&self, target: &Target, upstream: &Arc<Connections>, parts: &Parts, admitted: &Admitted) {
+        let Some(policy) = &target.upstream.pause else { return };
+        let Ok(attributes) = Attributes::new(&admitted.open.attributes) else { return };
+        let call = Call { attributes: &attributes, input_tokens_max: 0, output_tokens_max: 0 };
+        let keys = match policy.evaluate(&call) {
+            Ok(requirements) => requirements.into_iter().map(|part| part.key).collect::<Vec<_>>(),
+            Err(refusal) => {
+                tracing::warn!(upstream = upstream.config.name, error = %refusal.error(), "cannot name limits to pause");
+                return;
+            }
+        };
+        let length = retry_after(parts).unwrap_or(PAUSE_DEFAULT).min(upstream.config.pause_max);
+        let (shared, name) = (Arc::clone(&self.shared), upstream.config.name.clone());
+        tokio::spawn(async move {
+            for key in keys {
+                let paused = shared.earmark.pause(&key, length, "429 of the provider").await;
+                shared.metrics.paused(&name, paused.is_ok());
+                match paused {
+                    Ok(()) => tracing::info!(upstream = name, %key, seconds = length.as_secs(), "paused a limit"),
+                    Err(failure) => tracing::warn!(upstream = name, %key, %failure, "cannot pause a limit"),
+                }
+            }
+        });
+    }
+}
+
+/// Sends the head of an answer in pieces.
+fn start(relay: &mut Relay, head: Response<()>) {
+    let (pieces, body) = ReplyBody::pieces();
+    if !relay.is_draining() {
+        relay.client.reply(head.map(|()| body), Client::Taking(pieces));
+    }
+}
+
+/// How long the upstream asks to wait.
+fn retry_after(parts: &Parts) -> Option<Duration> {
+    let number = |name: &str| parts.headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let millis = number("retry-after-ms").or_else(|| number("retry-after").map(|seconds| seconds * 1_000.0))?;
+    // A date, or nonsense, is not a number.
+    (millis.is_finite() && millis >= 0.0).then(|| Duration::from_secs_f64((millis / 1_000.0).min(86_400.0)))
+}
+
+fn with_cost(mut reply: Reply, completed: Option<CallCompleted>) -> Reply {
+    let cost = completed.and_then(|completed| completed.cost);
+    if let Some(value) = cost.and_then(|cost| HeaderValue::from_str(&cost.to_string()).ok()) {
+        reply.headers_mut().insert(COST, value);
+    }
+    reply
+}
