@@ -1,0 +1,12 @@
+//! The gateway between a client and an upstream that this test writes, with a double of Earmark.
+
+#![allow(unreachable_pub, reason = "all of it is one binary")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test may")]
+
+mod answers;
+mod cuts;
+mod earmark;
+mod fixture;
+mod refusals;
+mod targets;
+mod upstream;
