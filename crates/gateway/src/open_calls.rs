@@ -297,7 +297,7 @@ fn flush_for(waiters: &mpsc::Receiver<Waiter>, state: &Mutex<State>, folder: &Pa
         }
         drop(state);
         for waiter in waiting {
-            let answer = flushed.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            let answer = flushed.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
             _ = waiter.send(answer);
         }
     }
