@@ -10,8 +10,13 @@ use prost_types::field_descriptor_proto::Type;
 use tonic_prost_build::Builder;
 
 const FOLDER: &str = "proto";
-const FILES: [&str; 4] =
-    ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto", "earmark/v1/cluster.proto"];
+const FILES: [&str; 5] = [
+    "earmark/v1/limit.proto",
+    "earmark/v1/limits.proto",
+    "earmark/v1/calls.proto",
+    "earmark/v1/ledger.proto",
+    "earmark/v1/cluster.proto",
+];
 
 const PEER_FILE: &str = "earmark/peer/v1/peer.proto";
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use earmark_core::{
     AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseClaim,
@@ -78,6 +79,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The template that a key follows, unless a limit with this key was put. Reads what this process knows.
     fn template_of(&self, _: &NamespaceName, _: &LimitKey) -> Option<LimitKey> {
+        None
+    }
+
+    /// A limit as this process knows it, put or derived from a template, without asking the leader. `None` if there is
+    /// none, or the backend does not know.
+    fn applied_limit(&self, _: &NamespaceName, _: &LimitKey) -> Option<Arc<LimitInfo>> {
         None
     }
 

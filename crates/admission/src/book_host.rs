@@ -23,6 +23,7 @@ use crate::book_request::{
 use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::lease_view::LeaseView;
+use crate::limits::Registry;
 use crate::names::Names;
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;
@@ -444,6 +445,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
         self.0.host.with_book(|book| book.template_of(book.namespace(namespace)?, key).cloned())
+    }
+
+    fn applied_limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        Registry::limit(self, namespace, key)
     }
 
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {

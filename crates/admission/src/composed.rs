@@ -36,7 +36,7 @@ use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::lease_view::LeaseView;
-use crate::limits::Limits;
+use crate::limits::{Limits, Registry};
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;
 use crate::quotas::QuotaError;
@@ -308,6 +308,10 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
         self.0.registry.template_of(namespace, key)
+    }
+
+    fn applied_limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        Registry::limit(&self.0.registry, namespace, key)
     }
 
     fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {

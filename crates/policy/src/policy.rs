@@ -95,6 +95,17 @@ pub enum Refusal {
     TooManyLimits,
     /// No rule matches.
     NoRule,
+    /// The namespace has no policy.
+    NoPolicy,
+    /// A limit that takes cost is credit of another asset than the prices.
+    OtherAsset {
+        /// The key of the limit.
+        key: LimitKey,
+        /// Its asset.
+        found: AssetName,
+        /// The asset of the prices.
+        of_prices: AssetName,
+    },
 }
 
 /// Whether a rule applies to a call.
@@ -125,8 +136,10 @@ impl Refusal {
             Refusal::DeniedByRule { rule, .. } => format!("denied_by_rule:{rule}"),
             Refusal::MissingAttribute(name) => format!("missing_attribute:{name}"),
             Refusal::NoPrice(model) => format!("no_price:{model}"),
-            Refusal::InvalidKey(_) | Refusal::TooManyLimits => "invalid_request".to_owned(),
-            Refusal::NoRule => "no_rule".to_owned(),
+            Refusal::InvalidKey(_) | Refusal::TooManyLimits | Refusal::OtherAsset { .. } => {
+                "invalid_request".to_owned()
+            }
+            Refusal::NoRule | Refusal::NoPolicy => "no_rule".to_owned(),
         }
     }
 
@@ -140,6 +153,10 @@ impl Refusal {
             Refusal::InvalidKey(error) => format!("the attributes give no valid key: {error}"),
             Refusal::TooManyLimits => format!("the policy needs more than {REQUIREMENTS_MAX} limits for this call"),
             Refusal::NoRule => "no rule of the policy matches, and unmatched is \"refuse\"".to_owned(),
+            Refusal::NoPolicy => "the namespace has no policy; put one with `earmark policy put`".to_owned(),
+            Refusal::OtherAsset { key, found, of_prices } => {
+                format!("{key}: found credit in {found}, allowed is {of_prices}, the asset of the prices")
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ macro_rules! enums {
 }
 
 enums! {
+    CallOutcome, "CALL_OUTCOME_";
     LimitKind, "LIMIT_KIND_";
     LimitStatus, "LIMIT_STATUS_";
     LeaseState, "LEASE_STATE_";

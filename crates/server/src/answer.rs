@@ -9,6 +9,7 @@ use earmark_admission::{
     describe_quota, quota_code,
 };
 use earmark_core::{CreditShortage, LimitKey, QuotaKind, UnixMs};
+use earmark_policy::Refusal as PolicyRefusal;
 use serde::{Serialize, Serializer};
 
 use crate::budget::NoRoom;
@@ -84,6 +85,8 @@ pub(crate) enum Code<'a> {
     QuotaExceeded(QuotaKind),
     Overloaded,
     BackendError,
+    /// The policy refuses the call.
+    ByPolicy(&'a PolicyRefusal),
 }
 
 impl fmt::Display for Code<'_> {
@@ -101,6 +104,7 @@ impl fmt::Display for Code<'_> {
             Code::QuotaExceeded(kind) => f.write_str(&quota_code(*kind)),
             Code::Overloaded => f.write_str(OVERLOADED),
             Code::BackendError => f.write_str(BACKEND_ERROR),
+            Code::ByPolicy(refusal) => f.write_str(&refusal.error()),
         }
     }
 }
@@ -118,6 +122,7 @@ impl Code<'_> {
             | Code::AccountNotFound(_)
             | Code::ExceedsCapacity(_)
             | Code::QuotaExceeded(_)
+            | Code::ByPolicy(_)
             | Code::LeaseExpired => StatusCode::OK,
             Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -139,6 +144,7 @@ impl Code<'_> {
             Code::QuotaExceeded(_) => Reserved::QuotaExceeded,
             Code::Overloaded => Reserved::Overloaded,
             Code::BackendError => Reserved::BackendError,
+            Code::ByPolicy(_) => Reserved::RefusedByPolicy,
         }
     }
 
@@ -216,6 +222,16 @@ impl<'a> ReserveWire<'a> {
                 ..NOT_ALLOWED
             },
         }
+    }
+
+    /// The answer to a call that the policy refuses.
+    pub(crate) fn by_policy(refusal: &'a PolicyRefusal) -> ReserveWire<'a> {
+        ReserveWire { error: Code::ByPolicy(refusal), message: Some(refusal.message().into()), ..NOT_ALLOWED }
+    }
+
+    /// The answer to a call that needs no limits.
+    pub(crate) fn free() -> ReserveWire<'a> {
+        ReserveWire { allowed: true, ..NOT_ALLOWED }
     }
 
     fn denied(retry_after_ms: u64, limited_by: &'a [LimitKey], never: bool) -> ReserveWire<'a> {
@@ -414,6 +430,7 @@ impl<'a> CompleteWire<'a> {
             | Code::InsufficientCredit(_)
             | Code::AccountNotFound(_)
             | Code::ExceedsCapacity(_)
+            | Code::ByPolicy(_)
             | Code::LeaseExpired => Completed::InvalidRequest,
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::auth::{Auth, AuthOptions};
 use crate::body::BodyBounds;
 use crate::budget::{Budget, Purpose};
+use crate::calls::PolicyCache;
 use crate::execute::RequestContext;
 use crate::http::{RequestIds, document};
 use crate::log_rate::LogRate;
@@ -27,6 +28,10 @@ pub(crate) struct App {
     /// The cluster, if the backend is a node of one.
     pub(crate) cluster: OnceLock<Arc<dyn Cluster>>,
     pub(crate) auth: Auth,
+    /// The compiled policies of calls.
+    pub(crate) policies: PolicyCache,
+    /// Whether answers to calls say how much is left of their limits.
+    pub(crate) reveals_remaining: bool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
@@ -48,6 +53,8 @@ impl App {
             backend,
             cluster: OnceLock::new(),
             auth: Auth::new(auth, metrics.auth())?,
+            policies: PolicyCache::default(),
+            reveals_remaining: options.reveals_remaining,
             log_rate: LogRate::new(metrics.dropped_lines()),
             metrics,
             request_ids: RequestIds::new(),

@@ -4,6 +4,7 @@
 //! `earmark_proto::convert` converts messages, and `execute` executes them as for HTTP.
 
 mod answer;
+mod calls;
 mod cluster;
 mod health;
 mod leases;
@@ -25,6 +26,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method as Verb, Request, Response};
 use earmark_core::redact_api_keys;
+use earmark_proto::v1::calls_service_server::CallsServiceServer;
 use earmark_proto::v1::cluster_service_server::ClusterServiceServer;
 use earmark_proto::v1::ledger_service_server::LedgerServiceServer;
 use earmark_proto::v1::limits_service_server::LimitsServiceServer;
@@ -71,6 +73,7 @@ impl Grpc {
                 LimitsServiceServer::new(limits::Limits(Arc::clone(app)))
                     .max_decoding_message_size(leases::REQUEST_BYTES_MAX),
             ),
+            calls: boxed(CallsServiceServer::new(calls::Calls(Arc::clone(app)))),
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
             cluster: boxed(ClusterServiceServer::new(cluster::ClusterAdmin(Arc::clone(app)))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),

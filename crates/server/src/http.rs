@@ -1,6 +1,7 @@
 //! The HTTP API. Its wire format is known only in this module.
 
 mod audit;
+mod calls;
 mod cluster;
 mod complete;
 mod extend;

@@ -26,6 +26,7 @@ mod auth;
 mod body;
 mod budget;
 mod caller;
+mod calls;
 mod client_network;
 mod execute;
 mod grpc;

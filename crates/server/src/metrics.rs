@@ -55,9 +55,10 @@ pub(crate) enum Reserved {
     QuotaExceeded,
     Overloaded,
     BackendError,
+    RefusedByPolicy,
 }
 
-const RESERVED: [(Reserved, &str); 12] = [
+const RESERVED: [(Reserved, &str); 13] = [
     (Reserved::Allowed, "allowed"),
     (Reserved::Denied, "denied"),
     (Reserved::InvalidRequest, "invalid_request"),
@@ -70,6 +71,7 @@ const RESERVED: [(Reserved, &str); 12] = [
     (Reserved::QuotaExceeded, "quota_exceeded"),
     (Reserved::Overloaded, "overloaded"),
     (Reserved::BackendError, "backend_error"),
+    (Reserved::RefusedByPolicy, "refused_by_policy"),
 ];
 
 /// The reason why a limit denied a reserve.

@@ -81,6 +81,8 @@ pub struct ServerOptions {
     pub tls: Option<Arc<Tls>>,
     /// Allows plaintext on an address that is not loopback, behind a proxy that terminates TLS.
     pub is_plaintext_allowed: bool,
+    /// Whether answers to calls say in headers how much is left of their limits. A caller may not read limits otherwise.
+    pub reveals_remaining: bool,
 }
 
 impl Default for ServerOptions {
@@ -101,6 +103,7 @@ impl Default for ServerOptions {
             failed_logins_waiting_max: 1_024,
             tls: None,
             is_plaintext_allowed: false,
+            reveals_remaining: false,
         }
     }
 }

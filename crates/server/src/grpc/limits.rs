@@ -413,7 +413,7 @@ pub(super) fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
 }
 
 /// The answer to a single extension. A failure fails the call.
-fn extended(answer: &Result<ExtendAnswer, BackendError>) -> Result<v1::ExtendResponse, Status> {
+pub(super) fn extended(answer: &Result<ExtendAnswer, BackendError>) -> Result<v1::ExtendResponse, Status> {
     let response = extend_response(ExtendWire::of(answer));
     match answer {
         Ok(_) => Ok(response),
@@ -434,7 +434,7 @@ pub(super) fn extend_response(wire: ExtendWire<'_>) -> v1::ExtendResponse {
 }
 
 /// The answer to a single complete. A failure fails the call.
-fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
+pub(super) fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
     let response = complete_response(CompleteWire::of(answer));
     match answer {
         Ok(CompleteAnswer { is_invalid: false, owned_by_gateway: false, .. }) => Ok(response),

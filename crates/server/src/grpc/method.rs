@@ -8,6 +8,7 @@ pub(super) struct Services<T> {
     pub(super) limits: T,
     /// The stream `Leases`, which has its own bound on messages.
     pub(super) leases: T,
+    pub(super) calls: T,
     pub(super) ledger: T,
     pub(super) cluster: T,
     pub(super) health: T,
@@ -20,6 +21,7 @@ pub(super) struct Services<T> {
 pub(crate) enum Which {
     Limits,
     Leases,
+    Calls,
     Ledger,
     Cluster,
     Health,
@@ -32,6 +34,7 @@ impl Which {
         match self {
             Which::Limits => &services.limits,
             Which::Leases => &services.leases,
+            Which::Calls => &services.calls,
             Which::Ledger => &services.ledger,
             Which::Cluster => &services.cluster,
             Which::Health => &services.health,
@@ -100,6 +103,10 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/PutQuotas"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/GetPolicy"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/PutPolicy"),
+    unary(Which::Calls, Access::Call, "/earmark.v1.CallsService/Call"),
+    unary(Which::Calls, Access::Settle, "/earmark.v1.CallsService/ExtendCall"),
+    unary(Which::Calls, Access::Settle, "/earmark.v1.CallsService/CompleteCall"),
+    unary(Which::Calls, Access::Explain, "/earmark.v1.CallsService/ExplainCall"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/Write"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/BatchWrite"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetClientState"),

@@ -105,6 +105,12 @@ impl ExtendBody {
 /// The number of an extension.
 pub(super) struct ExtensionNumber(u32);
 
+impl ExtensionNumber {
+    pub(super) const fn get(&self) -> u32 {
+        self.0
+    }
+}
+
 impl Described for ExtensionNumber {
     const SHAPE: Shape = Shape::Integer { min: 1, max: EXTENSIONS_MAX as u64 };
 }

@@ -28,6 +28,8 @@ pub(crate) struct Reply {
     pub(super) is_secret: bool,
     /// All replies share the memory of the body, so it is not charged to a budget.
     pub(super) is_shared: bool,
+    /// More headers.
+    pub(super) headers: Vec<(&'static str, String)>,
 }
 
 /// The error body of every route.
@@ -48,7 +50,8 @@ pub(super) struct Results<T> {
 
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-        Reply { status, content_type, body, closes: false, retry_after_ms: None, is_secret: false, is_shared: false }
+        let (closes, retry_after_ms, is_secret, is_shared, headers) = (false, None, false, false, Vec::new());
+        Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, headers }
     }
 
     /// The reply to a rejected request.

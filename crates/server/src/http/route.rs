@@ -2,8 +2,8 @@
 
 mod documented;
 
-pub(super) use documented::Documented;
 use documented::*;
+pub(super) use documented::{Documented, EXTEND_ANSWER, FAILED, OVERLOADED, answer};
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -11,6 +11,7 @@ use std::pin::Pin;
 use axum::routing::MethodFilter;
 use earmark_admission::{LimitDocument, TemplateDocument};
 
+use super::calls::routes;
 use super::cluster::{BackupBody, InvitationBody, MemberBody};
 use super::keys::KeyBody;
 use super::operation::{WriteBatchBody, WriteBody};
@@ -104,7 +105,7 @@ const fn get(path: &'static str, access: Access, handler: Handler) -> Route {
     route(Verb::Get, path, access, handler)
 }
 
-const fn post(path: &'static str, access: Access, handler: Handler) -> Route {
+pub(super) const fn post(path: &'static str, access: Access, handler: Handler) -> Route {
     route(Verb::Post, path, access, handler)
 }
 
@@ -117,7 +118,11 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 42] = [
+pub(crate) static ROUTES: [Route; 46] = [
+    routes::CALL,
+    routes::EXTEND,
+    routes::COMPLETE,
+    routes::EXPLAIN,
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",

@@ -11,7 +11,7 @@ use super::reply::{
     UNAVAILABLE,
 };
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, WITH_PLACEHOLDERS, object};
-use super::{audit, cluster, keys, policies, quotas, templates, usage};
+use super::{audit, calls, cluster, keys, policies, quotas, templates, usage};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
     LIMIT_DECREASING, LIMIT_PAUSED, OVERLOADED, UNKNOWN_LIMIT_KEY,
@@ -54,6 +54,7 @@ pub(super) fn schemas() -> Value {
         .into_iter()
         .chain(keys::schemas())
         .chain(audit::schemas())
+        .chain(calls::schemas())
         .chain(policies::schemas())
         .chain(quotas::schemas())
         .chain(templates::schemas());
@@ -171,13 +172,23 @@ fn problem() -> Value {
 const NAMED_KEY_PATTERN: &str = "^(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+$";
 
 /// A key in an answer about a lease. A limit of another namespace is marked with it.
-fn named_key() -> Value {
+pub(super) fn named_key() -> Value {
     let bytes_max = LimitKey::BYTES_MAX + NamespaceName::BYTES_MAX + 2;
     json!({"type": "string", "minLength": 1, "maxLength": bytes_max, "pattern": NAMED_KEY_PATTERN})
 }
 
 /// The field `error` of a reserve or an extension.
 fn lease_error() -> Value {
+    json!({"type": "string", "pattern": format!("^({})$", lease_errors())})
+}
+
+/// The field `error` of a call.
+pub(super) fn call_error() -> Value {
+    let by_policy = "no_rule|(missing_attribute|denied_by_rule):[A-Za-z0-9._@+-]+|no_price:.+";
+    json!({"type": "string", "pattern": format!("^({}|{by_policy})$", lease_errors())})
+}
+
+fn lease_errors() -> String {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
     let by_key = [
         UNKNOWN_LIMIT_KEY,
@@ -189,8 +200,7 @@ fn lease_error() -> Value {
         "quota_exceeded",
     ]
     .join("|");
-    let error = format!("^(|{alone}|({by_key}):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$");
-    json!({"type": "string", "pattern": error})
+    format!("|{alone}|({by_key}):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+")
 }
 
 fn named_keys(about: &str) -> Value {
@@ -216,7 +226,7 @@ fn extend_answer() -> Value {
     exactly(properties, &["message", "limited_by", "never"])
 }
 
-fn reserve_answer() -> Value {
+pub(super) fn reserve_answer() -> Value {
     let properties = json!({
         "allowed": {"type": "boolean"},
         "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),
@@ -230,7 +240,7 @@ fn reserve_answer() -> Value {
     exactly(properties, &["message", "limited_by", "never", "would_deny"])
 }
 
-fn complete_answer() -> Value {
+pub(super) fn complete_answer() -> Value {
     let properties = json!({
         "ok": {"type": "boolean"},
         "error": {"enum": ["", INVALID_REQUEST, quota_code(QuotaKind::Leases), OVERLOADED, BACKEND_ERROR]},

@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, Version};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
 use earmark_admission::BackendError;
@@ -304,7 +304,7 @@ struct Served<'a> {
 fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
     let Served { index, parts, id, start, caller } = request;
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, .. } = reply;
+    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, headers: more, .. } = reply;
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
@@ -328,6 +328,10 @@ fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
     }
     if let Some(ms) = retry_after_ms {
         headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+    }
+    for (name, value) in more {
+        // A value has visible ASCII characters only.
+        HeaderValue::try_from(value).ok().map(|value| headers.insert(HeaderName::from_static(name), value));
     }
     if is_secret {
         headers.insert(CACHE_CONTROL, NO_STORE);

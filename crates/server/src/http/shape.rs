@@ -8,8 +8,8 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELD
 
 use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role,
-    UsageSort, VaultName, parse_credit,
+    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, AccountName, Actor, AssetName, ClientId,
+    JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UsageSort, VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -114,6 +114,8 @@ pub(super) enum Shape {
     Credit,
     /// A position in the change log.
     LogPosition,
+    /// Texts by name: the attributes of a call.
+    Attributes,
 }
 
 /// A field of an object.
@@ -190,6 +192,9 @@ names! {
     ACTOR: Actor, "^(user|client|system):[A-Za-z0-9:._@+-]+$";
 }
 
+/// The name of an attribute.
+const ATTRIBUTE_PATTERN: &str = "^[a-z][a-z0-9_]*$";
+
 /// A positive amount of credit, without leading zeros.
 pub(super) const CREDIT_PATTERN: &str = "^[1-9][0-9]{0,38}$";
 
@@ -232,6 +237,12 @@ impl Shape {
             }
             Shape::Limit => schema::definition(),
             Shape::Template => schema::with_placeholders(schema::definition()),
+            Shape::Attributes => json!({
+                "type": "object",
+                "maxProperties": ATTRIBUTES_MAX,
+                "propertyNames": {"pattern": ATTRIBUTE_PATTERN, "maxLength": ATTRIBUTE_NAME_BYTES_MAX},
+                "additionalProperties": {"type": "string", "minLength": 1, "maxLength": ATTRIBUTE_VALUE_BYTES_MAX},
+            }),
             Shape::LogPosition => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
             Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
@@ -281,6 +292,16 @@ const NAMESPACE_PARAMETER: Field = parameter(
 
 /// The query of the list of templates.
 pub(super) const TEMPLATES_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
+
+/// The query of a call.
+pub(super) const CALL_QUERY: &[Field] = &[parameter(
+    "status",
+    Shape::Choice(&["true", "false"]),
+    "`true`: a denial has another status than 200. By default `false`.",
+)];
+
+/// The query of an explanation.
+pub(super) const EXPLAIN_QUERY: &[Field] = &[NAMESPACE_PARAMETER];
 
 /// The query of a policy.
 pub(super) const POLICY_QUERY: &[Field] = &[NAMESPACE_PARAMETER];

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod callers;
+pub(crate) mod calls;
 mod clocks;
 mod cluster;
 mod complete;

@@ -8,13 +8,13 @@ pub(in crate::http) struct Documented {
     pub(in crate::http) schemas: &'static [&'static str],
 }
 
-pub(super) const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
+pub(in crate::http) const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
     Documented { status, about, schemas: schema }
 }
 
 pub(super) const PROBLEM: &[&str] = &["Problem"];
 pub(super) const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
-pub(super) const EXTEND_ANSWER: &[&str] = &["ExtendAnswer"];
+pub(in crate::http) const EXTEND_ANSWER: &[&str] = &["ExtendAnswer"];
 pub(super) const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
 
 pub(super) const WRITE_ANSWER: &[&str] = &["WriteRefused"];
@@ -58,6 +58,6 @@ pub(super) const MEMBERS_LATER: Documented =
 
 pub(super) const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
 
-pub(super) const FAILED: Documented =
+pub(in crate::http) const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
-pub(super) const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");
+pub(in crate::http) const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");

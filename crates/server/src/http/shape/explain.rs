@@ -59,6 +59,7 @@ impl Shape {
             Shape::Limit => object(path, raw, DEFINITION_FIELDS).or_else(|| limit(path, raw)),
             Shape::Template => object(path, raw, TEMPLATE_FIELDS).or_else(|| limit(path, raw)),
             Shape::OneOf(fields) => one_of(path, raw, fields),
+            Shape::Attributes => attributes(path, raw),
             Shape::LogPosition => {
                 let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));
                 text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
@@ -167,6 +168,17 @@ fn limit(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
     let missing = kind.needs.iter().find(|field| given(field).is_none())?;
     let inside = FieldPath::Field { object: path, name: missing };
     Some(format!("{inside} is required for a {name} limit"))
+}
+
+/// Checks that attributes are texts by name. The caller's rights check the names and the values.
+fn attributes(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
+    let Ok(Members(members)) = serde_json::from_str::<Members<'_>>(raw.get()) else {
+        return Some(format!("{path}: found {}, allowed is an object of texts", Shortened(raw.get())));
+    };
+    members.iter().find(|(_, raw)| text(raw).is_none()).map(|(name, raw)| {
+        let inside = FieldPath::Field { object: path, name };
+        format!("{inside}: found {}, allowed is a text", Shortened(raw.get()))
+    })
 }
 
 fn one_of(path: &FieldPath<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {

@@ -29,6 +29,7 @@ const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
+const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 /// For an admin of `default` alone.
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
@@ -57,6 +58,10 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
     ("/earmark.v1.LimitsService/GetPolicy", OPERATE),
     ("/earmark.v1.LimitsService/PutPolicy", OPERATE),
+    ("/earmark.v1.CallsService/Call", CALL),
+    ("/earmark.v1.CallsService/ExtendCall", CALL),
+    ("/earmark.v1.CallsService/CompleteCall", CALL),
+    ("/earmark.v1.CallsService/ExplainCall", EXPLAIN),
     ("/earmark.v1.LedgerService/Write", WRITE),
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
@@ -261,6 +266,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let (write, batch) = writes(namespace);
     let mut limits = calls::limits(&keyed.server).await;
     let mut ledger = calls::ledger(&keyed.server).await;
+    let mut made = calls::calls(&keyed.server).await;
     macro_rules! asked {
         ($client:ident.$method:ident($message:expr)) => {
             $client.$method(with(Some(key), $message)).await.map(drop)
@@ -308,6 +314,19 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
         asked!(limits.get_policy(v1::GetPolicyRequest { namespace: named() })),
         asked!(limits.put_policy(v1::PutPolicyRequest { namespace: named(), ..Default::default() })),
+        asked!(made.extend_call(v1::ExtendCallRequest {
+            lease_id: keyed.server.lease(),
+            extension: 1,
+            namespace: named(),
+            ..Default::default()
+        })),
+        asked!(made.complete_call(v1::CompleteCallRequest {
+            lease_id: keyed.server.lease(),
+            outcome: v1::CallOutcome::Refused.into(),
+            namespace: named(),
+            ..Default::default()
+        })),
+        asked!(made.explain_call(v1::ExplainCallRequest { namespace: named(), ..Default::default() })),
         asked!(ledger.write(write)),
         asked!(ledger.batch_write(batch)),
         asked!(ledger.get_client_state(state)),
@@ -315,9 +334,10 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(ledger.list_entries(entries)),
         asked!(ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
     ];
-    // The cluster belongs to no namespace.
-    let methods = earmark_proto::METHODS.iter().copied().filter(|path| !path.contains("ClusterService"));
-    let methods: [&str; 28] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    // The cluster belongs to no namespace, and a call names none.
+    let is_named = |path: &&str| !path.contains("ClusterService") && *path != "/earmark.v1.CallsService/Call";
+    let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
+    let methods: [&str; 31] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

@@ -1,6 +1,7 @@
 //! gRPC clients and requests.
 
 use earmark_proto::v1;
+use earmark_proto::v1::calls_service_client::CallsServiceClient;
 use earmark_proto::v1::ledger_service_client::LedgerServiceClient;
 use earmark_proto::v1::limits_service_client::LimitsServiceClient;
 use tonic::transport::{Channel, Endpoint};
@@ -15,6 +16,10 @@ pub(crate) async fn channel(server: &TestServer) -> Channel {
 
 pub(crate) async fn limits(server: &TestServer) -> LimitsServiceClient<Channel> {
     LimitsServiceClient::new(channel(server).await)
+}
+
+pub(crate) async fn calls(server: &TestServer) -> CallsServiceClient<Channel> {
+    CallsServiceClient::new(channel(server).await)
 }
 
 pub(crate) async fn ledger(server: &TestServer) -> LedgerServiceClient<Channel> {

@@ -1,6 +1,7 @@
 //! The same requests over HTTP and over gRPC get the same answers.
 
 mod ask;
+mod calls;
 mod credit;
 mod limits;
 mod message;

@@ -91,7 +91,15 @@ const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const POLICY: &str = "/v1/admin/policy";
 const CHANGES: &str = "/v1/audit";
-const WITH_BODY: [(&str, &str); 17] = [
+const CALLS: &str = "/v1/calls";
+const EXTEND_CALL: &str = "/v1/calls/extend";
+const COMPLETE_CALL: &str = "/v1/calls/complete";
+const EXPLAIN_CALL: &str = "/v1/calls/explain";
+const WITH_BODY: [(&str, &str); 21] = [
+    ("POST", CALLS),
+    ("POST", EXTEND_CALL),
+    ("POST", COMPLETE_CALL),
+    ("POST", EXPLAIN_CALL),
     ("PUT", POLICY),
     ("POST", PAUSE),
     ("PUT", TEMPLATES),
@@ -118,6 +126,7 @@ async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
     let mut drift = Drift::new(document);
     good(&mut drift, &server).await;
     credit(&mut drift, &server).await;
+    calls(&mut drift).await;
     nodes(&mut drift, &server).await;
     bad(&mut drift, &server).await;
     failing(&mut drift).await;
@@ -267,6 +276,43 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
     }
 }
 
+async fn calls(drift: &mut Drift) {
+    let server = TestServer::open().await;
+    super::calls::prepare(&server).await;
+    let acme = "tenant=acme model=gpt-4o provider=openai";
+    let lease = server.lease();
+    for (lease, text, input) in [
+        (lease.clone(), acme, 5_000),
+        (server.lease(), acme, 6_000),
+        (server.lease(), acme, 20_000),
+        (server.lease(), "tenant=acme model=gpt-4o", 4_000_000),
+        (server.lease(), "tenant=acme model=o1", 1),
+        (server.lease(), "tenant=acme", 1),
+        (server.lease(), "tenant=acme model=gpt-4o plan=free", 1),
+        (server.lease(), "tenant=globex model=gpt-4o", 1),
+        (server.lease(), "tenant=nobody model=gpt-4o", 1),
+    ] {
+        let mut body = super::calls::call(&lease, text, input, 0);
+        drift.ask(&server, "POST", CALLS, "", &body).await;
+        let strict = server.ask("POST", "/v1/calls?status=true", &body.to_string()).await;
+        drift.check("POST", CALLS, &strict);
+        body.as_object_mut().unwrap().remove("lease_id");
+        drift.ask(&server, "POST", EXPLAIN_CALL, "", &body).await;
+    }
+    let attributes = json!({"tenant": "acme", "model": "gpt-4o", "provider": "openai"});
+    let used = json!({"input_tokens": 1, "output_tokens": 0});
+    for more in [0, 10_000] {
+        let body = json!({"lease_id": lease, "extension": 1, "attributes": attributes, "add_output_tokens": more, "used": used});
+        drift.ask(&server, "POST", EXTEND_CALL, "", &body).await;
+    }
+    for (attributes, outcome) in [(&json!({}), "done"), (&attributes, "unknown"), (&attributes, "done")] {
+        let mut body = json!({"lease_id": lease, "attributes": attributes, "outcome": outcome});
+        drift.ask(&server, "POST", COMPLETE_CALL, "", &body).await;
+        body["lease_id"] = json!(server.lease());
+        drift.ask(&server, "POST", COMPLETE_CALL, "", &body).await;
+    }
+}
+
 async fn nodes(drift: &mut Drift, none: &TestServer) {
     let second = json!({"node_id": 2, "address": "127.0.0.1:7102"});
     let refused = ClusterError::Refused("never".into());
@@ -353,6 +399,18 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
         drift.ask(&server, "POST", "/v1/extend", "", &json!({"lease_id": lease, "extension": 1})).await;
         drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
+        let mut call = super::calls::call(&lease, "model=x", 1, 1);
+        drift.ask(&server, "POST", CALLS, "", &call).await;
+        call.as_object_mut().unwrap().remove("lease_id");
+        drift.ask(&server, "POST", EXPLAIN_CALL, "", &call).await;
+        let call = json!({"lease_id": lease, "attributes": {"model": "x"}, "policy_revision": 1});
+        let with = |name: &str, value: Value| {
+            let mut call = call.clone();
+            call[name] = value;
+            call
+        };
+        drift.ask(&server, "POST", EXTEND_CALL, "", &with("extension", json!(1))).await;
+        drift.ask(&server, "POST", COMPLETE_CALL, "", &with("outcome", json!("refused"))).await;
         drift.ask(&server, "PUT", LIMITS, "", &limit).await;
         drift.ask(&server, "POST", PAUSE, "a", &json!({"for_ms": 1_000})).await;
         drift.ask(&server, "PUT", QUOTAS, "team", &json!({"limits": 1})).await;
@@ -407,7 +465,8 @@ async fn callers(drift: &mut Drift) {
     for (path, method) in routes {
         let filled = path.replace(['{', '}'], "");
         let method = method.to_uppercase();
-        let is_call = ["/v1/reserve", "/v1/extend", "/v1/complete"].iter().any(|call| path.starts_with(call));
+        let calls = ["/v1/reserve", "/v1/extend", "/v1/complete", "/v1/calls"];
+        let is_call = calls.iter().any(|call| path.starts_with(call)) && path != EXPLAIN_CALL;
         // Each key has one request per second, rejected ones included.
         let wrong = keyed.key(if is_call { Role::Reader } else { Role::Caller }, "default").await;
         let nobody = keyed.ask(None, &method, &filled, "").await;

@@ -19,10 +19,15 @@ const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
+const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 42] = [
+const MATRIX: [Row; 46] = [
+    ("post", "/v1/calls", CALL),
+    ("post", "/v1/calls/extend", CALL),
+    ("post", "/v1/calls/complete", CALL),
+    ("post", "/v1/calls/explain", EXPLAIN),
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/extend", CALL),
     ("post", "/v1/complete", CALL),

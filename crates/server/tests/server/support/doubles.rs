@@ -145,8 +145,10 @@ impl Backend for Broken {
         self.fail()
     }
 
+    /// A policy that needs a limit, so that a call reaches the backend.
     fn applied_policy(&self, _: &NamespaceName, _: Option<u64>) -> Option<PolicyRevision> {
-        None
+        let text = "[[rules]]\nname = \"a\"\nlimits = [ { key = \"a\", amount = 1 } ]\n";
+        Some(PolicyRevision { revision: 1, text: text.into() })
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -45,8 +45,20 @@ impl Schemas {
                     }
                     true
                 }
+                "propertyNames" => {
+                    for name in value.as_object().into_iter().flat_map(Map::keys) {
+                        self.check(rule, &Value::from(name.as_str()))?;
+                    }
+                    true
+                }
                 "required" => names(rule).all(|name| value.get(name).is_some()),
                 "additionalProperties" => {
+                    if rule.is_object() {
+                        for value in value.as_object().into_iter().flat_map(Map::values) {
+                            self.check(rule, value)?;
+                        }
+                        continue;
+                    }
                     assert_eq!(rule, false);
                     let known = schema["properties"].as_object().ok_or("no properties")?;
                     has_only(known, value)
@@ -114,25 +126,34 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),
         "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$" => Ok(text.parse::<LeaseId>().is_ok()),
-        "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|limit_paused|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$" =>
-        {
-            let by_key = [
-                "unknown_limit_key:",
-                "limit_decreasing:",
-                "limit_paused:",
-                "insufficient_credit:",
-                "account_not_found:",
-                "exceeds_capacity:",
-                "quota_exceeded:",
-            ];
-            let is_by_key = by_key
-                .iter()
-                .any(|code| text.strip_prefix(code).is_some_and(|key| LimitKey::parse_qualified(key).is_ok()));
-            let alone = ["", "invalid_request", "lease_expired", "overloaded", "backend_error"];
-            Ok(is_by_key || alone.contains(&text))
+        LEASE_ERRORS => Ok(is_lease_error(text)),
+        CALL_ERRORS => {
+            let by_name = ["missing_attribute:", "denied_by_rule:", "no_price:"];
+            let is_by_policy = text == "no_rule" || by_name.iter().any(|code| text.starts_with(code));
+            Ok(is_by_policy || is_lease_error(text))
         }
+        "^[a-z][a-z0-9_]*$" => Ok(earmark_core::check_attribute_name(text).is_ok()),
         other => Err(format!("the pattern {other} is not known here")),
     }
+}
+
+const LEASE_ERRORS: &str = "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|limit_paused|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+)$";
+const CALL_ERRORS: &str = "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing|limit_paused|insufficient_credit|account_not_found|exceeds_capacity|quota_exceeded):(![A-Za-z0-9._@+-]+:)?[A-Za-z0-9:._@+/|=~%-]+|no_rule|(missing_attribute|denied_by_rule):[A-Za-z0-9._@+-]+|no_price:.+)$";
+
+fn is_lease_error(text: &str) -> bool {
+    let by_key = [
+        "unknown_limit_key:",
+        "limit_decreasing:",
+        "limit_paused:",
+        "insufficient_credit:",
+        "account_not_found:",
+        "exceeds_capacity:",
+        "quota_exceeded:",
+    ];
+    let is_key = |key: &str| LimitKey::parse_qualified(key).is_ok();
+    let is_by_key = by_key.iter().any(|code| text.strip_prefix(code).is_some_and(is_key));
+    let alone = ["", "invalid_request", "lease_expired", "overloaded", "backend_error"];
+    is_by_key || alone.contains(&text)
 }
 
 #[test]

@@ -16,6 +16,10 @@ use crate::support::TestServer;
 #[derive(Debug)]
 pub(super) enum Ask {
     Put(Value),
+    Call(Value),
+    ExtendCall(Value),
+    CompleteCall(Value),
+    ExplainCall(Value),
     Reserve(Value),
     Complete(Value),
     Extend(Value),
@@ -49,6 +53,10 @@ impl Ask {
         let (method, path, body) = match self {
             Ask::Wait(_) => return Said::Ok(Value::Null),
             Ask::Put(body) => ("PUT", "/v1/admin/limits".into(), body.to_string()),
+            Ask::Call(body) => post("/v1/calls", body),
+            Ask::ExtendCall(body) => post("/v1/calls/extend", body),
+            Ask::CompleteCall(body) => post("/v1/calls/complete", body),
+            Ask::ExplainCall(body) => post("/v1/calls/explain", body),
             Ask::Reserve(body) => post("/v1/reserve", body),
             Ask::Complete(body) => post("/v1/complete", body),
             Ask::Extend(body) => post("/v1/extend", body),
@@ -91,6 +99,9 @@ impl Ask {
             | Ask::Balances(..)
             | Ask::Entries(..)
             | Ask::Audit(_) => self.of_ledger(server).await,
+            Ask::Call(_) | Ask::ExtendCall(_) | Ask::CompleteCall(_) | Ask::ExplainCall(_) => {
+                super::calls::over_grpc(self, server).await
+            }
             _ => self.of_limits(server).await,
         };
         by_grpc(said).map(without_ids)

@@ -1,0 +1,258 @@
+//! Calls: their attributes and bounds become requirements by the policy of their namespace.
+//!
+//! A call keeps its policy. Its lease has the hash of its attributes and bounds and the revision that gave its
+//! requirements, so a retry gets its first answer, and extend and complete settle by the same rules.
+
+mod answer;
+mod cache;
+mod explain;
+mod settle;
+
+use std::sync::Arc;
+
+use earmark_admission::{Amount, BackendError, LeaseView, Refusal as LimitRefusal, ReserveAnswer, ReserveRequest};
+use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
+use earmark_policy::{Attributes, Call, CallAmount, Refusal};
+
+pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
+use cache::Compiled;
+pub(crate) use cache::PolicyCache;
+pub(crate) use explain::{ExplainRequest, Explained, ExplainedLimit, ExplainedRule, KnownLimit, explain, known_limits};
+use settle::CompletedCall;
+pub(crate) use settle::{
+    CallOutcome, CompleteCall, ExtendCall, SERVICE_TIER_BYTES_MAX, check_service_tier, complete, extend,
+};
+
+use crate::app::App;
+use crate::caller::{AuthError, Caller};
+use crate::execute::{self, RequestContext};
+use crate::metrics::Reserved;
+
+/// A call before it is made.
+pub(crate) struct CallRequest {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) lease: LeaseId,
+    pub(crate) job: Option<JobId>,
+    pub(crate) attributes: Attributes,
+    pub(crate) input_tokens_max: u32,
+    pub(crate) output_tokens_max: u32,
+}
+
+/// The decision about a call.
+pub(crate) struct Called {
+    pub(crate) decision: Decision,
+    /// The requirements that followed from the policy. Empty if it refused the call.
+    pub(crate) requirements: Vec<Amount>,
+    /// The revision of the policy. `None` if the namespace has none.
+    pub(crate) policy_revision: Option<u64>,
+}
+
+/// Who decided about a call.
+pub(crate) enum Decision {
+    /// The policy refused it.
+    Refused(Refusal),
+    /// The policy allows it and names no limits, so there is no lease.
+    Free,
+    /// The limits decided.
+    Limits(Result<ReserveAnswer, BackendError>),
+}
+
+impl CallRequest {
+    fn call(&self) -> Call<'_> {
+        let (input_tokens_max, output_tokens_max) = (self.input_tokens_max, self.output_tokens_max);
+        Call { attributes: &self.attributes, input_tokens_max, output_tokens_max }
+    }
+
+    fn mark(&self, policy_revision: u64) -> CallMark {
+        let bounds = bounds_hash(self.input_tokens_max, self.output_tokens_max);
+        CallMark { attributes: self.attributes.hash32(), bounds, policy_revision }
+    }
+}
+
+impl Called {
+    fn refused(refusal: Refusal, policy_revision: Option<u64>) -> Called {
+        Called { decision: Decision::Refused(refusal), requirements: Vec::new(), policy_revision }
+    }
+
+    fn failed(error: BackendError) -> Called {
+        Called { decision: Decision::Limits(Err(error)), requirements: Vec::new(), policy_revision: None }
+    }
+
+    /// Whether the caller's key was refused at last.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        matches!(self.decision, Decision::Limits(Err(BackendError::Unauthenticated)))
+    }
+}
+
+/// The namespace of a request that may name one. A gateway of `default` acts for every namespace.
+pub(crate) fn namespace_of(caller: &Caller, named: Option<NamespaceName>) -> Result<NamespaceName, AuthError> {
+    let Some(namespace) = named else { return Ok(caller.namespace.clone()) };
+    if !(caller.by_gateway && caller.namespace.is_default()) {
+        caller.check_namespace(&namespace)?;
+    }
+    Ok(namespace)
+}
+
+/// A hash of the bounds of a call, the same on every node and in every version: the finalizer of splitmix64.
+fn bounds_hash(input_tokens_max: u32, output_tokens_max: u32) -> u32 {
+    let mut bits = u64::from(input_tokens_max) << 32 | u64::from(output_tokens_max);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let [a, b, c, d, ..] = (bits ^ (bits >> 31)).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Reserves the limits that the policy names for a call.
+pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequest) -> Called {
+    let policy = match app.policies.newest(&app.backend, &request.namespace).await {
+        Ok(Some(policy)) => policy,
+        Ok(None) => return counted(app, Called::refused(Refusal::NoPolicy, None)),
+        Err(error) => return Called::failed(error),
+    };
+    let first = attempt(app, context, request, &policy).await;
+    let earlier = match first_revision(app, context, request, &first).await {
+        Ok(earlier) => earlier.filter(|revision| *revision != policy.revision),
+        Err(error) => return Called::failed(error),
+    };
+    let Some(earlier) = earlier else { return counted(app, first) };
+    match app.policies.kept(&app.backend, &request.namespace, earlier).await {
+        Ok(Some(kept)) => counted(app, attempt(app, context, request, &kept).await),
+        Ok(None) => counted(app, without_policy(app, context, request, first, earlier).await),
+        Err(error) => Called::failed(error),
+    }
+}
+
+/// Counts a decision that the limits did not make, which are counted where they are executed.
+fn counted(app: &App, called: Called) -> Called {
+    match &called.decision {
+        Decision::Refused(_) => app.metrics.reserved(Reserved::RefusedByPolicy),
+        Decision::Free => app.metrics.reserved(Reserved::Allowed),
+        Decision::Limits(_) => {}
+    }
+    called
+}
+
+/// Reserves by one revision of the policy.
+async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, policy: &Compiled) -> Called {
+    let revision = Some(policy.revision);
+    let amounts = match policy.policy.evaluate(&request.call()) {
+        Ok(amounts) => amounts,
+        Err(refusal) => return Called::refused(refusal, revision),
+    };
+    if let Some(refusal) = other_asset(app, &request.namespace, policy, &amounts) {
+        return Called::refused(refusal, revision);
+    }
+    let requirements = amounts_of(amounts);
+    if requirements.is_empty() {
+        return Called { decision: Decision::Free, requirements, policy_revision: revision };
+    }
+    let reserve = ReserveRequest {
+        namespace: request.namespace.clone(),
+        lease: request.lease,
+        job: request.job.clone(),
+        call: Some(request.mark(policy.revision)),
+        by_gateway: context.caller.by_gateway,
+        requirements: requirements.clone(),
+    };
+    let answer = execute::reserve(app, context, vec![reserve]).await.pop();
+    let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
+    Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
+}
+
+/// The revision that decided about this call before, if another one may have.
+async fn first_revision(
+    app: &App,
+    context: &RequestContext,
+    request: &CallRequest,
+    called: &Called,
+) -> Result<Option<u64>, BackendError> {
+    match &called.decision {
+        Decision::Limits(Ok(ReserveAnswer::Allowed { policy_revision, .. })) => Ok(*policy_revision),
+        // The lease may exist: these decisions do not look for it.
+        Decision::Refused(_)
+        | Decision::Free
+        | Decision::Limits(Ok(ReserveAnswer::Refused(
+            LimitRefusal::UnknownLimitKey(_) | LimitRefusal::AccountNotFound { .. },
+        ))) => {
+            let fingerprint = Some(request.mark(0).fingerprint());
+            let view = lease(app, context, &request.namespace, request.lease).await?;
+            Ok(view.filter(|view| view.call_fingerprint == fingerprint).and_then(|view| view.policy_revision))
+        }
+        Decision::Limits(Ok(ReserveAnswer::Denied { .. } | ReserveAnswer::Refused(_)) | Err(_)) => Ok(None),
+    }
+}
+
+/// The first answer to a call whose policy is no longer kept: the lease has its requirements.
+async fn without_policy(
+    app: &App,
+    context: &RequestContext,
+    request: &CallRequest,
+    called: Called,
+    revision: u64,
+) -> Called {
+    let Decision::Limits(Ok(ReserveAnswer::Allowed { .. })) = &called.decision else { return called };
+    match lease(app, context, &request.namespace, request.lease).await {
+        Ok(Some(view)) => Called { requirements: view.requirements, policy_revision: Some(revision), ..called },
+        Ok(None) => Called { policy_revision: Some(revision), ..called },
+        Err(error) => Called::failed(error),
+    }
+}
+
+async fn lease(
+    app: &App,
+    context: &RequestContext,
+    namespace: &NamespaceName,
+    lease: LeaseId,
+) -> Result<Option<LeaseView>, BackendError> {
+    app.by(context.deadline, app.backend.lease(namespace.clone(), lease)).await?
+}
+
+/// The refusal of a cost in the asset of the prices that a limit of another asset would take.
+fn other_asset(app: &App, namespace: &NamespaceName, policy: &Compiled, amounts: &[CallAmount]) -> Option<Refusal> {
+    let asset = policy.policy.asset()?;
+    let costs = amounts.iter().filter(|amount| amount.is_cost);
+    costs.into_iter().find_map(|amount| {
+        // A limit of another namespace is never credit.
+        let limit = app.backend.applied_limit(namespace, &amount.key)?;
+        let found = &limit.definition.kind.terms()?.asset;
+        let refusal =
+            || Refusal::OtherAsset { key: amount.key.clone(), found: found.clone(), of_prices: asset.clone() };
+        (found != asset).then(refusal)
+    })
+}
+
+fn amounts_of(amounts: Vec<CallAmount>) -> Vec<Amount> {
+    amounts.into_iter().map(|CallAmount { key, amount, .. }| Amount { key, amount }).collect()
+}
+
+/// The policy that settles a call: the revision that the request names, else that of its lease, else the newest.
+async fn policy_of(
+    app: &App,
+    context: &RequestContext,
+    (namespace, lease_id): (&NamespaceName, LeaseId),
+    named: Option<u64>,
+) -> Result<Option<Arc<Compiled>>, BackendError> {
+    let revision = match named {
+        Some(revision) => Some(revision),
+        None => lease(app, context, namespace, lease_id).await?.and_then(|view| view.policy_revision),
+    };
+    if let Some(revision) = revision
+        && let Some(kept) = app.policies.kept(&app.backend, namespace, revision).await?
+    {
+        return Ok(Some(kept));
+    }
+    app.policies.newest(&app.backend, namespace).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Leases keep the hash on disk.
+    #[test]
+    fn the_hash_of_bounds_stays() {
+        assert_eq!(bounds_hash(0, 0), 0);
+        let hashes = [bounds_hash(1_200, 500), bounds_hash(500, 1_200), bounds_hash(1_200, 501), bounds_hash(0, 1)];
+        assert_eq!(hashes, [0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the answer to a call would be.
+
+use earmark_admission::{Amount, BackendError};
+use earmark_core::{Kind, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_policy::{Attributes, Call, Refusal, RuleMatch};
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::{amounts_of, other_asset};
+use crate::answer::{EXCEEDS_CAPACITY, LIMIT_DECREASING, LIMIT_PAUSED, UNKNOWN_LIMIT_KEY};
+use crate::app::App;
+use crate::execute::{self, RequestContext};
+
+/// A call that may be made later.
+pub(crate) struct ExplainRequest {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) attributes: Attributes,
+    pub(crate) input_tokens_max: u32,
+    pub(crate) output_tokens_max: u32,
+}
+
+/// What the answer to a call would be, and why.
+#[derive(Serialize)]
+pub(crate) struct Explained {
+    pub(crate) allowed: bool,
+    pub(crate) error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<String>,
+    pub(crate) rules: Vec<ExplainedRule>,
+    pub(crate) limits: Vec<ExplainedLimit>,
+    /// The most that the call can cost, if its model has a price.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "super::answer::decimal")]
+    pub(crate) cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) policy_revision: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ExplainedRule {
+    pub(crate) name: Box<str>,
+    pub(crate) matched: bool,
+}
+
+/// A limit that the call needs. The state of a limit of another namespace is not shown.
+#[derive(Serialize)]
+pub(crate) struct ExplainedLimit {
+    pub(crate) key: String,
+    pub(crate) amount: u64,
+    #[serde(flatten)]
+    pub(crate) state: Option<ExplainedState>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct ExplainedState {
+    pub(crate) capacity: u64,
+    pub(crate) available: u64,
+    pub(crate) fits: bool,
+}
+
+/// A limit as it is now. `None` if there is no such limit.
+struct Found {
+    usage: Usage,
+    is_enforced: bool,
+    is_credit: bool,
+}
+
+/// Explains the answer to a call. Takes nothing.
+pub(crate) async fn explain(
+    app: &App,
+    context: &RequestContext,
+    request: &ExplainRequest,
+) -> Result<Explained, BackendError> {
+    let Some(policy) = app.policies.newest(&app.backend, &request.namespace).await? else {
+        execute::check_key(app, context).await?;
+        return Ok(Explained::refused(&Refusal::NoPolicy, Vec::new(), None, None));
+    };
+    let ExplainRequest { namespace, attributes, input_tokens_max, output_tokens_max } = request;
+    let (input_tokens_max, output_tokens_max) = (*input_tokens_max, *output_tokens_max);
+    let explanation = policy.policy.explain(&Call { attributes, input_tokens_max, output_tokens_max });
+    let (rules, cost, revision) = (explanation.rules, explanation.cost, Some(policy.revision));
+    let amounts = match explanation.requirements {
+        Ok(amounts) => match other_asset(app, namespace, &policy, &amounts) {
+            None => amounts_of(amounts),
+            Some(refusal) => return Ok(Explained::refused(&refusal, rules, cost, revision)),
+        },
+        Err(refusal) => {
+            execute::check_key(app, context).await?;
+            return Ok(Explained::refused(&refusal, rules, cost, revision));
+        }
+    };
+    let reads = async { join_all(amounts.iter().map(|amount| find(app, namespace, &amount.key))).await };
+    let found = execute::read(app, context, async { reads.await.into_iter().collect::<Result<Vec<_>, _>>() }).await?;
+    let error = amounts.iter().zip(&found).find_map(|(amount, found)| obstacle(amount, found.as_ref()));
+    let limits = amounts.iter().zip(&found).map(|(amount, found)| shown(amount, found.as_ref())).collect();
+    Ok(Explained {
+        allowed: error.is_none(),
+        message: None,
+        limits,
+        ..Explained::new(error.unwrap_or_default(), rules, cost, revision)
+    })
+}
+
+impl Explained {
+    fn new(error: String, rules: Vec<RuleMatch>, cost: Option<u64>, policy_revision: Option<u64>) -> Explained {
+        let rules = rules.into_iter().map(|RuleMatch { name, matched }| ExplainedRule { name, matched }).collect();
+        Explained { allowed: false, error, message: None, rules, limits: Vec::new(), cost, policy_revision }
+    }
+
+    fn refused(refusal: &Refusal, rules: Vec<RuleMatch>, cost: Option<u64>, revision: Option<u64>) -> Explained {
+        let message = Some(refusal.message());
+        Explained { message, ..Explained::new(refusal.error(), rules, cost, revision) }
+    }
+}
+
+/// A limit as a lease of the namespace names it.
+async fn find(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Option<Found>, BackendError> {
+    let (namespace, key) = key.foreign().unwrap_or_else(|| (own.clone(), key.clone()));
+    let Some(limit) = app.backend.applied_limit(&namespace, &key) else { return Ok(None) };
+    let is_visible = namespace == *own || limit.definition.shared;
+    let usage = app.backend.usage(namespace, key).await?.filter(|_| is_visible);
+    let (is_enforced, is_credit) = (limit.definition.enforce, limit.definition.kind.terms().is_some());
+    Ok(usage.map(|usage| Found { usage, is_enforced, is_credit }))
+}
+
+/// The error that a limit would refuse or deny the call with.
+fn obstacle(amount: &Amount, found: Option<&Found>) -> Option<String> {
+    let key = &amount.key;
+    let Some(Found { usage, is_enforced, is_credit }) = found else {
+        return Some(format!("{UNKNOWN_LIMIT_KEY}:{key}"));
+    };
+    if usage.paused_until.is_some() {
+        return Some(format!("{LIMIT_PAUSED}:{key}"));
+    }
+    if usage.status != LimitStatus::Active {
+        return Some(format!("{LIMIT_DECREASING}:{key}"));
+    }
+    if amount.amount <= usage.available || !is_enforced {
+        return None;
+    }
+    Some(match is_credit {
+        true => format!("{}:{key}", crate::answer::INSUFFICIENT_CREDIT),
+        false if amount.amount > usage.capacity => format!("{EXCEEDS_CAPACITY}:{key}"),
+        false => String::new(),
+    })
+}
+
+fn shown(amount: &Amount, found: Option<&Found>) -> ExplainedLimit {
+    let state = |found: &Found| ExplainedState {
+        capacity: found.usage.capacity,
+        available: found.usage.available,
+        fits: amount.amount <= found.usage.available,
+    };
+    let none = ExplainedState { capacity: 0, available: 0, fits: false };
+    let state = amount.key.foreign().is_none().then(|| found.map_or(none, state));
+    ExplainedLimit { key: amount.key.to_string(), amount: amount.amount, state }
+}
+
+/// A limit of a call, for the headers of its answer.
+pub(crate) struct KnownLimit {
+    pub(crate) key: LimitKey,
+    pub(crate) usage: Usage,
+    pub(crate) window_seconds: Option<u64>,
+}
+
+/// The limits of a call that its caller may know: those of its own namespace. None if they cannot be read.
+pub(crate) async fn known_limits(app: &App, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<KnownLimit> {
+    let own = amounts.iter().filter(|amount| amount.key.foreign().is_none());
+    let reads = own.map(|Amount { key, .. }| async move {
+        let limit = app.backend.applied_limit(namespace, key)?;
+        let usage = app.backend.usage(namespace.clone(), key.clone()).await.ok()??;
+        let window_seconds = match limit.definition.kind {
+            Kind::Rolling { window_seconds } => Some(u64::from(window_seconds)),
+            Kind::Calendar { .. } => Some(u64::from(limit.definition.kind.hold_seconds())),
+            Kind::Concurrency { .. } | Kind::Credit(_) => None,
+        };
+        Some(KnownLimit { key: key.clone(), usage, window_seconds })
+    });
+    join_all(reads).await.into_iter().flatten().collect()
+}

@@ -1,0 +1,221 @@
+//! Extends and completes calls.
+
+use earmark_admission::{
+    Amount, BackendError, CompleteAnswer, CompleteRequest, ExtendAnswer, ExtendRequest, describe_raised,
+};
+use earmark_core::{LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
+use earmark_policy::{Attributes, Usage};
+
+use super::{Compiled, amounts_of, lease, policy_of};
+use crate::app::App;
+use crate::execute::{self, RequestContext};
+
+/// The maximum length of the name of a service tier in bytes.
+pub(crate) const SERVICE_TIER_BYTES_MAX: usize = 64;
+
+/// Checks the name of a service tier.
+pub(crate) fn check_service_tier(name: &str) -> Result<(), String> {
+    if contains_api_key(name) {
+        return Err(LOOKS_LIKE_API_KEY.to_owned());
+    }
+    if name.len() > SERVICE_TIER_BYTES_MAX {
+        return Err(format!("found {} bytes, allowed are up to {SERVICE_TIER_BYTES_MAX}", name.len()));
+    }
+    Ok(())
+}
+
+/// More output of a call, and its usage so far.
+pub(crate) struct ExtendCall {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) lease: LeaseId,
+    pub(crate) number: u32,
+    pub(crate) attributes: Attributes,
+    pub(crate) add_output_tokens: u32,
+    pub(crate) used: Option<Usage>,
+    pub(crate) policy_revision: Option<u64>,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    /// It was made. Without a usage the bound counts.
+    Done,
+    /// It was not made.
+    Refused,
+    /// It may have been made. The bound counts.
+    Unknown,
+}
+
+impl CallOutcome {
+    /// The names in the API.
+    pub(crate) const NAMES: [&'static str; 3] = ["done", "refused", "unknown"];
+
+    pub(crate) fn from_name(name: &str) -> Option<CallOutcome> {
+        match name {
+            "done" => Some(CallOutcome::Done),
+            "refused" => Some(CallOutcome::Refused),
+            "unknown" => Some(CallOutcome::Unknown),
+            _ => None,
+        }
+    }
+}
+
+/// The end of a call.
+pub(crate) struct CompleteCall {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) lease: LeaseId,
+    pub(crate) attributes: Attributes,
+    /// Only of a call that was made.
+    pub(crate) usage: Option<Usage>,
+    pub(crate) outcome: CallOutcome,
+    pub(crate) policy_revision: Option<u64>,
+}
+
+impl CompleteCall {
+    /// The mistake of a usage with an outcome that has none.
+    pub(crate) const USAGE_MISPLACED: &'static str = "usage: allowed only with outcome done";
+
+    /// Whether the usage contradicts the outcome.
+    pub(crate) fn is_contradictory(usage: Option<&Usage>, outcome: CallOutcome) -> bool {
+        usage.is_some() && outcome != CallOutcome::Done
+    }
+}
+
+/// The answer to the end of a call.
+pub(crate) struct CompletedCall {
+    pub(crate) answer: Result<CompleteAnswer, BackendError>,
+    /// The amounts that were settled. Those of limits that are not in it stay as reserved.
+    pub(crate) actuals: Vec<Amount>,
+    /// The cost, if it is known.
+    pub(crate) cost: Option<u64>,
+}
+
+/// Extends the lease of a call.
+pub(crate) async fn extend(
+    app: &App,
+    context: &RequestContext,
+    request: &ExtendCall,
+) -> Result<ExtendAnswer, BackendError> {
+    let subject = (&request.namespace, request.lease);
+    let policy = policy_of(app, context, subject, request.policy_revision).await?;
+    let (mut add, mut used) = (Vec::new(), Vec::new());
+    if let Some(compiled) = &policy {
+        match compiled.policy.grow(&request.attributes, request.add_output_tokens) {
+            Ok(amounts) => add = amounts_of(amounts),
+            Err(refusal) => return Ok(ExtendAnswer::invalid(refusal.message())),
+        }
+        if let Some(usage) = &request.used {
+            let actuals = amounts_of(compiled.policy.settle(&request.attributes, usage).actuals);
+            used = reserved_of(app, context, subject, actuals).await?;
+        }
+    }
+    let extension = ExtendRequest {
+        namespace: request.namespace.clone(),
+        lease: request.lease,
+        number: request.number,
+        add,
+        used,
+        renew: true,
+        claim: claim(context, &request.attributes),
+    };
+    let answer = execute::extend(app, context, vec![extension]).await.pop();
+    let mut answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))?;
+    // The caller named no keys, so none that the lease lacks are news.
+    if let ExtendAnswer::Extended { ignored, .. } = &mut answer {
+        ignored.clear();
+    }
+    Ok(answer)
+}
+
+/// Completes the lease of a call.
+pub(crate) async fn complete(app: &App, context: &RequestContext, request: &CompleteCall) -> CompletedCall {
+    let (actuals, cost) = match settlement(app, context, request).await {
+        Ok(settlement) => settlement,
+        Err(error) => return CompletedCall { answer: Err(error), actuals: Vec::new(), cost: None },
+    };
+    let complete = CompleteRequest {
+        namespace: request.namespace.clone(),
+        lease: request.lease,
+        job: None,
+        claim: claim(context, &request.attributes),
+        actuals: actuals.clone(),
+    };
+    let answer = execute::complete(app, context, vec![complete]).await.pop();
+    let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
+    let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
+    let (actuals, cost) = if is_settled { (actuals, cost) } else { (Vec::new(), None) };
+    settled(answer, actuals, cost)
+}
+
+/// Leaves out the limits that the lease had not reserved: the caller named none.
+fn settled(answer: Result<CompleteAnswer, BackendError>, mut actuals: Vec<Amount>, cost: Option<u64>) -> CompletedCall {
+    let answer = answer.map(|mut answer| {
+        actuals.retain(|actual| !answer.ignored.contains(&actual.key));
+        if !answer.ignored.is_empty() {
+            answer.message = describe_raised(&answer.raised);
+        }
+        answer
+    });
+    CompletedCall { answer, actuals, cost }
+}
+
+/// The actual amounts of a call and its cost.
+async fn settlement(
+    app: &App,
+    context: &RequestContext,
+    request: &CompleteCall,
+) -> Result<(Vec<Amount>, Option<u64>), BackendError> {
+    let subject = (&request.namespace, request.lease);
+    let Some(compiled) = policy_of(app, context, subject, request.policy_revision).await? else {
+        return Ok((Vec::new(), None));
+    };
+    match (request.outcome, &request.usage) {
+        (CallOutcome::Done, Some(usage)) => {
+            let settlement = compiled.policy.settle(&request.attributes, usage);
+            let actuals = reserved_of(app, context, subject, amounts_of(settlement.actuals)).await?;
+            Ok((actuals, settlement.cost))
+        }
+        (CallOutcome::Refused, _) => {
+            let released = amounts_of(compiled.policy.release(&request.attributes));
+            Ok((reserved_of(app, context, subject, released).await?, Some(0)))
+        }
+        (CallOutcome::Done | CallOutcome::Unknown, _) => {
+            Ok((Vec::new(), bound(app, context, request, &compiled).await?))
+        }
+    }
+}
+
+/// The cost that the lease of a call has reserved.
+async fn bound(
+    app: &App,
+    context: &RequestContext,
+    request: &CompleteCall,
+    compiled: &Compiled,
+) -> Result<Option<u64>, BackendError> {
+    let Some(cost) = compiled.policy.release(&request.attributes).into_iter().find(|amount| amount.is_cost) else {
+        return Ok(None);
+    };
+    let view = lease(app, context, &request.namespace, request.lease).await?;
+    let requirements = view.map(|view| view.requirements).unwrap_or_default();
+    Ok(requirements.iter().find(|amount| amount.key == cost.key).map(|amount| amount.amount))
+}
+
+/// The amounts of limits that a lease has, if there are more than a lease can have.
+async fn reserved_of(
+    app: &App,
+    context: &RequestContext,
+    (namespace, lease_id): (&NamespaceName, LeaseId),
+    mut amounts: Vec<Amount>,
+) -> Result<Vec<Amount>, BackendError> {
+    if amounts.len() > REQUIREMENTS_MAX {
+        let view = lease(app, context, namespace, lease_id).await?;
+        let requirements = view.map(|view| view.requirements).unwrap_or_default();
+        amounts.retain(|amount| requirements.iter().any(|reserved| reserved.key == amount.key));
+        amounts.truncate(REQUIREMENTS_MAX);
+    }
+    Ok(amounts)
+}
+
+fn claim(context: &RequestContext, attributes: &Attributes) -> LeaseClaim {
+    LeaseClaim { attributes: Some(attributes.hash32()), by_gateway: context.caller.by_gateway }
+}
