@@ -1,4 +1,4 @@
-//! `earmark apply`, `diff` and `export`: the limits and templates of a server as files.
+//! `earmark apply`, `diff` and `export`: the limits, templates and policies of a server as files.
 
 mod document;
 mod export;
@@ -6,6 +6,7 @@ mod fields;
 mod json;
 mod lines;
 mod plan;
+mod policy;
 mod remote;
 mod toml;
 mod tree;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 
 use self::document::{Document, Format, Section, Source};
 use self::export::Exporter;
+use self::fields::needed;
 use self::plan::{Action, Change, Counts, Plan};
 use self::remote::Remote;
 use crate::client::{self, Client, ClientArgs};
@@ -28,9 +30,12 @@ use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
 
 pub(crate) const APPLY_HELP: &str = "\
-A file has lists `limits` and `templates`, and a list `namespaces` whose items have a `namespace` and lists of their
-own. A definition has the fields of `earmark limits put --file`. The name of a file says its format: .yaml, .yml, .toml
-or .json.
+A file has lists `limits`, `templates`, `rules` and `prices`, a field `unmatched`, and a list `namespaces` whose items have
+a `namespace` and lists of their own. A definition has the fields of `earmark limits put --file`; rules, prices and
+`unmatched` are those of a policy (`earmark policy put`). The name of a file says its format: .yaml, .yml, .toml or .json.
+
+The policy of a namespace is one document, which the rules and prices of all files make up, in their order. Only an admin
+of default may put it.
 
 All files are checked before the first change. Definitions that are the same on the server are left alone, so an
 interrupted run is continued by the same command. A definition that somebody else changes meanwhile is not overwritten.
@@ -39,6 +44,7 @@ Examples:
   earmark apply limits.yaml
   earmark apply --dry-run limits.yaml
   earmark apply --prune platform.toml tenants.toml
+  earmark apply limits.yaml rules.toml prices.toml
   earmark export --format json | earmark apply --format json -";
 
 pub(crate) const DIFF_HELP: &str = "\
@@ -204,8 +210,7 @@ fn confirm(plan: &Plan) -> Result<bool, Failure> {
             "--prune would delete {deletions}; there is no terminal to ask on, so give --yes, or look first with --dry-run"
         )));
     }
-    let shown: String =
-        plan.changes.iter().filter(|change| change.action == Action::Delete).map(Change::text).collect();
+    let shown: String = plan.changes.iter().filter(|change| change.deletes()).map(Change::text).collect();
     let failed = |source| Failure::System { what: "the terminal", source };
     let mut stderr = io::stderr();
     write!(stderr, "{}delete {deletions}? [y/N] ", output::visible_lines(&shown)).map_err(failed)?;
@@ -301,8 +306,15 @@ pub(crate) fn export(args: &ExportArgs) -> Result<Done, Failure> {
         let mut exporter = Exporter::new(BufWriter::new(io::stdout().lock()), format);
         for namespace in &namespaces {
             exporter.namespace(namespace).map_err(closed)?;
+            let policy = remote.policy_to_export(namespace).await?;
+            if let Some(unmatched) = policy.get("unmatched").filter(|unmatched| **unmatched == "allow") {
+                exporter.field("unmatched", unmatched).map_err(closed)?;
+            }
             for section in Section::ALL {
                 export_list(&remote, &mut exporter, namespace, section).await?;
+            }
+            for list in policy::LISTS {
+                export_policy(&mut exporter, list, policy.get(list)).map_err(closed)?;
             }
         }
         exporter.end().map_err(closed)
@@ -317,22 +329,32 @@ fn closed(source: io::Error) -> Failure {
     Failure::System { what: "standard output", source }
 }
 
+/// Writes the rules or the prices of a policy, if there is one.
+fn export_policy(exporter: &mut Exporter<impl Write>, list: &str, items: Option<&Value>) -> io::Result<()> {
+    let Some(items) = items.and_then(Value::as_array).filter(|items| !items.is_empty()) else { return Ok(()) };
+    exporter.list(list)?;
+    for item in items.iter().filter_map(Value::as_object) {
+        exporter.item(list, policy::ordered(item))?;
+    }
+    exporter.end_list(list)
+}
+
 async fn export_list(
     remote: &Remote,
     exporter: &mut Exporter<impl Write>,
     namespace: &NamespaceName,
     section: Section,
 ) -> Result<(), Failure> {
-    exporter.list(section).map_err(closed)?;
+    exporter.list(section.name()).map_err(closed)?;
     let mut after = None;
     loop {
         let (page, next) = remote.page(namespace, section, after.as_deref()).await?;
         for (_, existing) in page.iter().filter(|(_, existing)| !existing.is_deleting) {
-            exporter.item(section, &existing.fields).map_err(closed)?;
+            exporter.item(section.name(), needed(section, &existing.fields)).map_err(closed)?;
         }
         match next {
             Some(next) => after = Some(next),
-            None => return exporter.end_list(section).map_err(closed),
+            None => return exporter.end_list(section.name()).map_err(closed),
         }
     }
 }

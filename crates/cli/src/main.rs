@@ -12,6 +12,7 @@ mod code;
 mod complete;
 mod credentials;
 mod credit;
+mod explain;
 mod extend;
 mod failure;
 mod key;
@@ -58,7 +59,7 @@ Exit codes:
   0  success; for reserve: allowed
   1  failure, such as no answer from the server
   2  wrong command line, or a file that it names cannot be used; diff: there is a difference
-  3  reserve, extend: denied
+  3  reserve, extend, explain: denied
   4  complete: the server does not know the lease, so nothing was settled
 
 Examples:
@@ -128,6 +129,9 @@ enum Command {
     /// Show and set the quotas of a namespace
     #[command(subcommand, after_help = quota::HELP)]
     Quota(quota::QuotaCommand),
+    /// Explain what the answer to a call would be, and take nothing
+    #[command(after_help = explain::HELP)]
+    Explain(explain::ExplainArgs),
     /// Put and get the policy of a namespace
     #[command(subcommand, after_help = policy::HELP)]
     Policy(policy::PolicyCommand),
@@ -164,6 +168,7 @@ impl Command {
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
             Command::Quota(command) => quota::run(command),
+            Command::Explain(args) => explain::run(args),
             Command::Policy(command) => policy::run(command),
             Command::Prices(command) => prices::run(command),
             Command::Key(command) => key::run(command),
@@ -191,6 +196,7 @@ impl Command {
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
             Command::Quota(command) => command.client().json,
+            Command::Explain(args) => args.client.json,
             Command::Policy(command) => command.client().json,
             Command::Prices(command) => command.is_json(),
             Command::Key(command) => command.client().json,
@@ -306,6 +312,7 @@ mod tests {
             "quota get team",
             "policy put a.toml --namespace team",
             "policy get",
+            "explain --attribute tenant=acme --input 8k",
             "quota set team --quota limits=1",
             "key list",
             "key revoke abc",

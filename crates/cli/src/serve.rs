@@ -163,6 +163,9 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback without TLS; only safe behind a proxy that encrypts
     #[arg(long)]
     insecure_plaintext: bool,
+    /// Say in the answers to calls how much is left of their limits (headers RateLimit and RateLimit-Policy)
+    #[arg(long)]
+    reveal_remaining: bool,
     /// Space to keep free on the data disk: a size such as 512M or 2G, or 5%; below it a leader refuses reserves and
     /// writes, and takes completes; 0 turns it off [default: 1G, or 5% of a disk below 20G]
     #[arg(long, value_name = "SIZE", value_parser = quantity::disk_reserve, conflicts_with = "in_memory")]
@@ -256,6 +259,7 @@ impl ServeArgs {
             requests_at_once: NonZeroU32::new(self.key_requests_at_once),
             requests_waiting_max: self.key_requests_waiting,
             is_plaintext_allowed: self.insecure_plaintext,
+            reveals_remaining: self.reveal_remaining,
             ..ServerOptions::default()
         })
     }

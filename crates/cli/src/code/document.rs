@@ -1,4 +1,4 @@
-//! The files of limits: lists `limits` and `templates`, and `namespaces` with lists of their own.
+//! The files of limits: lists `limits`, `templates`, `rules` and `prices`, and `namespaces` with lists of their own.
 //!
 //! The format is that of the limits file of a server, in YAML, TOML or JSON. All files are read and checked before
 //! anything is sent. Mistakes are named with file, line and field.
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::tree::{Entry, Mistake, Node, Tree};
-use super::{json, toml, yaml};
+use super::{json, policy, toml, yaml};
 use crate::failure::Failure;
 
 /// Bytes of a file: a million limits.
@@ -52,9 +52,12 @@ impl Format {
 pub(super) enum Section {
     Limits,
     Templates,
+    /// The rules and prices of a namespace, which are one document.
+    Policy,
 }
 
 impl Section {
+    /// The lists of definitions.
     pub(super) const ALL: [Section; 2] = [Section::Limits, Section::Templates];
 
     /// The name of the list.
@@ -62,6 +65,7 @@ impl Section {
         match self {
             Section::Limits => "limits",
             Section::Templates => "templates",
+            Section::Policy => "policy",
         }
     }
 
@@ -72,6 +76,8 @@ impl Section {
             (Section::Limits, _) => "limits",
             (Section::Templates, 1) => "template",
             (Section::Templates, _) => "templates",
+            (Section::Policy, 1) => "policy",
+            (Section::Policy, _) => "policies",
         }
     }
 
@@ -90,6 +96,7 @@ impl Section {
                 let document = TemplateDocument::deserialize(value).map_err(|error| error.to_string())?;
                 serde_json::to_value(document)
             }
+            Section::Policy => Ok(value),
         };
         match written {
             Ok(Value::Object(fields)) => Ok(fields),
@@ -112,6 +119,12 @@ pub(super) struct Name {
 pub(super) struct Origin {
     file: Rc<str>,
     line: usize,
+}
+
+impl Origin {
+    pub(super) fn new(file: &Rc<str>, line: usize) -> Origin {
+        Origin { file: Rc::clone(file), line }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -148,12 +161,18 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     /// Reads all files, or names the mistakes of all of them.
     pub(super) fn read(&self) -> Result<Document, Failure> {
-        let mut reader = Reader { namespace: self.namespace, document: Document::default(), mistakes: Vec::new() };
+        let mut reader = Reader {
+            namespace: self.namespace,
+            document: Document::default(),
+            policies: policy::Parts::default(),
+            mistakes: Vec::new(),
+        };
         for path in self.files {
             let name = if path == Path::new("-") { "standard input".into() } else { path.display().to_string() };
             let (text, format) = (read(path)?, self.format_of(path)?);
             reader.file(&Rc::from(name), &text, format);
         }
+        reader.policies();
         let Reader { document, mistakes, .. } = reader;
         if mistakes.is_empty() {
             return Ok(document);
@@ -194,6 +213,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 struct Reader<'a> {
     namespace: &'a NamespaceName,
     document: Document,
+    policies: policy::Parts,
     mistakes: Vec<(usize, String)>,
 }
 
@@ -220,7 +240,7 @@ impl Reader<'_> {
     }
 
     fn document(&mut self, file: &Rc<str>, node: &Node) -> Result<(), Mistake> {
-        const ALLOWED: &str = "limits, templates, namespaces and version";
+        const ALLOWED: &str = "limits, templates, rules, prices, unmatched, namespaces and version";
         let entries = match &node.value {
             Tree::Map(entries) => entries,
             Tree::Scalar(Value::Null) => return Ok(()),
@@ -230,6 +250,7 @@ impl Reader<'_> {
         for entry in entries {
             let read = match (entry.name.as_str(), Section::of(&entry.name)) {
                 (_, Some(section)) => self.list(file, &namespace, section, entry),
+                (name, None) if policy::FIELDS.contains(&name) => self.policies.add(file, &namespace, entry),
                 ("namespaces", None) => self.namespaces(file, entry),
                 ("version", None) if entry.node.json() == VERSION => Ok(()),
                 ("version", None) => Err(unexpected(entry, &VERSION.to_string())),
@@ -240,6 +261,19 @@ impl Reader<'_> {
             self.note(file, read);
         }
         Ok(())
+    }
+
+    /// Checks the policies that the files make up.
+    fn policies(&mut self) {
+        for (namespace, checked) in std::mem::take(&mut self.policies).checked() {
+            match checked {
+                Ok(wanted) => {
+                    self.document.lists.insert((namespace.clone(), Section::Policy));
+                    self.document.definitions.insert(policy::name(&namespace), wanted);
+                }
+                Err((file, mistake)) => self.note(&file, Err(mistake)),
+            }
+        }
     }
 
     fn namespaces(&mut self, file: &Rc<str>, entry: &Entry) -> Result<(), Mistake> {
@@ -262,8 +296,10 @@ impl Reader<'_> {
         for entry in entries.iter().filter(|entry| entry.name != "namespace") {
             let read = match Section::of(&entry.name) {
                 Some(section) => self.list(file, &namespace, section, entry),
+                None if policy::FIELDS.contains(&entry.name.as_str()) => self.policies.add(file, &namespace, entry),
                 None => {
-                    let what = format!("{}: unknown field, allowed are namespace, limits and templates", entry.name);
+                    const ALLOWED: &str = "namespace, limits, templates, rules, prices and unmatched";
+                    let what = format!("{}: unknown field, allowed are {ALLOWED}", entry.name);
                     Err(Mistake::new(entry.line, what))
                 }
             };
@@ -312,7 +348,7 @@ impl Reader<'_> {
 }
 
 /// The items of a list. Null is an empty one.
-fn items<'a>(entry: &'a Entry, allowed: &str) -> Result<&'a [Node], Mistake> {
+pub(super) fn items<'a>(entry: &'a Entry, allowed: &str) -> Result<&'a [Node], Mistake> {
     match &entry.node.value {
         Tree::List(items) => Ok(items),
         Tree::Scalar(Value::Null) => Ok(&[]),

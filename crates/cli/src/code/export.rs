@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use earmark_core::NamespaceName;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::document::{Format, Section};
-use super::fields::needed;
+use super::document::Format;
+use super::policy;
 
 /// Writes a document, list by list.
 pub(super) struct Exporter<W> {
@@ -23,7 +23,7 @@ pub(super) struct Exporter<W> {
 }
 
 /// A text in quotes, with escapes that JSON, YAML and TOML share.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let json = Value::String(text.to_owned()).to_string();
     // TOML does not allow this control character, and JSON leaves it as it is.
     json.replace('\u{7f}', "\\u007f")
@@ -40,14 +40,6 @@ fn yaml(value: &Value) -> String {
                 && !WORDS.contains(&text.to_ascii_lowercase().as_str());
             if is_plain { text.clone() } else { quoted(text) }
         }
-        other => other.to_string(),
-    }
-}
-
-/// A value in TOML.
-fn toml(value: &Value) -> String {
-    match value {
-        Value::String(text) => quoted(text),
         other => other.to_string(),
     }
 }
@@ -85,25 +77,40 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
+    /// Writes a field of the namespace. It comes before all lists.
+    pub(super) fn field(&mut self, name: &str, value: &Value) -> std::io::Result<()> {
+        match (self.format, self.is_nested) {
+            (Format::Yaml, true) => writeln!(self.out, "    {name}: {}", yaml(value))?,
+            (Format::Yaml, false) => writeln!(self.out, "{name}: {}", yaml(value))?,
+            (Format::Toml, _) => writeln!(self.out, "{name} = {}", policy::inline(value))?,
+            (Format::Json, _) => {
+                let before = if self.is_begun { ",\n" } else { "" };
+                write!(self.out, "{before}  \"{name}\": {value}")?;
+            }
+        }
+        self.is_begun = true;
+        Ok(())
+    }
+
     /// Begins a list. An empty one is written where the format can, so that a file says that it has the whole list.
-    pub(super) fn list(&mut self, section: Section) -> std::io::Result<()> {
+    pub(super) fn list(&mut self, name: &str) -> std::io::Result<()> {
         self.has_items = false;
         if self.format == Format::Json {
             let before = if self.is_begun { ",\n" } else { "" };
-            write!(self.out, "{before}  \"{}\": [", section.name())?;
+            write!(self.out, "{before}  \"{name}\": [")?;
             self.is_begun = true;
         }
         Ok(())
     }
 
-    pub(super) fn item(&mut self, section: Section, fields: &Map<String, Value>) -> std::io::Result<()> {
-        let fields = needed(section, fields);
+    /// Writes an item of a list with these fields, in order.
+    pub(super) fn item(&mut self, list: &str, fields: Vec<(&str, &Value)>) -> std::io::Result<()> {
         let is_first = !std::mem::replace(&mut self.has_items, true);
         match self.format {
             Format::Yaml => {
                 let margin = if self.is_nested { "    " } else { "" };
                 if is_first {
-                    writeln!(self.out, "{margin}{}:", section.name())?;
+                    writeln!(self.out, "{margin}{list}:")?;
                 }
                 for (place, (name, value)) in fields.into_iter().enumerate() {
                     let mark = if place == 0 { "- " } else { "  " };
@@ -113,9 +120,9 @@ impl<W: Write> Exporter<W> {
             Format::Toml => {
                 let gap = if self.is_begun { "\n" } else { "" };
                 let table = if self.is_nested { "namespaces." } else { "" };
-                writeln!(self.out, "{gap}[[{table}{}]]", section.name())?;
+                writeln!(self.out, "{gap}[[{table}{list}]]")?;
                 for (name, value) in fields {
-                    writeln!(self.out, "{name} = {}", toml(value))?;
+                    writeln!(self.out, "{name} = {}", policy::inline(value))?;
                 }
             }
             Format::Json => {
@@ -129,8 +136,8 @@ impl<W: Write> Exporter<W> {
     }
 
     /// Ends a list.
-    pub(super) fn end_list(&mut self, section: Section) -> std::io::Result<()> {
-        let (is_empty, name) = (!self.has_items, section.name());
+    pub(super) fn end_list(&mut self, name: &str) -> std::io::Result<()> {
+        let is_empty = !self.has_items;
         match self.format {
             Format::Yaml if is_empty => {
                 let margin = if self.is_nested { "    " } else { "" };

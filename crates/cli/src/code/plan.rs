@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::{Document, Name, Origin, Section, Wanted};
 use super::fields::ordered;
+use super::policy;
 use crate::failure::Failure;
 use crate::output::thousands;
 
@@ -60,6 +61,14 @@ impl Plan {
         let (mut plan, mut mistakes) = (Plan::default(), Vec::new());
         for (name, Wanted { fields, origin }) in document.definitions {
             let found = existing.remove(&name);
+            let fields = match name.section {
+                Section::Policy => {
+                    let (fields, kept) = policy::merged(fields, found.as_ref().map(|found| &found.fields), prune);
+                    plan.kept = plan.kept.saturating_add(kept);
+                    fields
+                }
+                Section::Limits | Section::Templates => fields,
+            };
             let expected_revision = found.as_ref().map_or(0, |found| found.revision);
             let action = match found.filter(|found| !found.is_deleting) {
                 None => Action::Create { fields, origin },
@@ -110,7 +119,14 @@ impl Plan {
         let texts = counts.into_iter().map(|((namespace, section), count)| {
             format!("{} {} in {namespace}", thousands(count as u128), section.noun(count))
         });
-        texts.collect::<Vec<_>>().join(", ")
+        let parts = self.changes.iter().flat_map(|change| {
+            let namespace = &change.name.namespace;
+            change.deleted_parts().into_iter().map(move |(list, count)| {
+                let noun = if count == 1 { list.trim_end_matches('s') } else { list };
+                format!("{} {noun} in {namespace}", thousands(count as u128))
+            })
+        });
+        texts.chain(parts).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -126,17 +142,33 @@ impl Counts {
 }
 
 impl Change {
+    /// Whether the change deletes a definition, a rule or a price.
+    pub(super) fn deletes(&self) -> bool {
+        self.action == Action::Delete || !self.deleted_parts().is_empty()
+    }
+
+    /// The rules and prices that a changed policy no longer has.
+    fn deleted_parts(&self) -> Vec<(&'static str, usize)> {
+        match (&self.action, self.name.section) {
+            (Action::Change { fields, before, .. }, Section::Policy) => policy::deleted(before, fields),
+            _ => Vec::new(),
+        }
+    }
+
     /// The fields that differ, with their values before and after; `None` where there is no such field.
-    pub(super) fn differences(&self) -> Vec<(String, Option<&Value>, Option<&Value>)> {
+    pub(super) fn differences(&self) -> Vec<(String, Option<Value>, Option<Value>)> {
         let (before, after) = match &self.action {
             Action::Create { fields, .. } => (None, fields),
             Action::Change { fields, before, .. } => (Some(before), fields),
             Action::Delete => return Vec::new(),
         };
-        let names = ordered(before.into_iter().flat_map(Map::keys).chain(after.keys()).map(String::as_str));
-        let value = |name| (before.and_then(|before| before.get(name)), after.get(name));
-        let pairs = names.into_iter().map(|name| (name.to_owned(), value(name).0, value(name).1));
-        pairs.filter(|(_, before, after)| before != after).collect()
+        let is_policy = self.name.section == Section::Policy;
+        let flat = |fields: &Map<String, Value>| if is_policy { policy::flat(fields) } else { fields.clone() };
+        let (before, after) = (before.map(flat), flat(after));
+        let names = ordered(before.iter().flat_map(Map::keys).chain(after.keys()).map(String::as_str));
+        let value = |name: &str| (before.as_ref().and_then(|before| before.get(name)), after.get(name));
+        let differing = names.into_iter().filter(|name| value(name).0 != value(name).1);
+        differing.map(|name| (name.to_owned(), value(name).0.cloned(), value(name).1.cloned())).collect()
     }
 
     /// The change in lines for people: `~ key`, then a line for each field.
@@ -148,9 +180,10 @@ impl Change {
             Action::Delete => format!("  - {key}\n"),
         };
         for (field, before, after) in self.differences().into_iter().filter(|(field, ..)| field != "key") {
-            lines += &match (&self.action, before) {
-                (Action::Create { .. }, _) if is_empty(after) => continue,
-                (Action::Create { .. }, _) => format!("      {field}: {}\n", text(after)),
+            let (before, after) = (before.as_ref(), after.as_ref());
+            lines += &match &self.action {
+                Action::Create { .. } if is_empty(after) => continue,
+                Action::Create { .. } => format!("      {field}: {}\n", text(after)),
                 _ => format!("      {field}: {} -> {}\n", text(before), text(after)),
             };
         }

@@ -10,11 +10,13 @@ use serde_json::{Map, Value, json};
 
 use super::document::{Name, Section};
 use super::plan::{Action, Change, Existing};
+use super::policy;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
 
 const TEMPLATES: &str = "/v1/admin/templates";
+const POLICY: &str = "/v1/admin/policy";
 
 /// Changes of one write: the most that a server takes.
 pub(super) const BATCH_MAX: usize = 256;
@@ -103,6 +105,7 @@ impl Remote {
     ) -> Result<(Vec<(String, Existing)>, Option<String>), Failure> {
         let path = match (section, after) {
             (Section::Templates, _) => return Ok((self.templates(namespace).await?, None)),
+            (Section::Policy, _) => return Ok((self.policy(namespace).await?.into_iter().collect(), None)),
             (Section::Limits, None) => format!("/v1/admin/limits?defined=true&namespace={namespace}"),
             (Section::Limits, Some(after)) => {
                 format!("/v1/admin/limits?defined=true&namespace={namespace}&after={}", encoded(after))
@@ -126,6 +129,38 @@ impl Remote {
         list.templates.into_iter().map(existing).collect()
     }
 
+    /// Reads the policy of a namespace.
+    async fn policy(&self, namespace: &NamespaceName) -> Result<Option<(String, Existing)>, Failure> {
+        #[derive(Deserialize)]
+        struct Found {
+            policy: String,
+            revision: u64,
+        }
+        let path = format!("{POLICY}?namespace={namespace}");
+        let found: Found = match self.client.call(Method::GET, &path, None).await {
+            Ok(found) => found,
+            Err(Failure::Refused { status: 404, .. }) => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        let document = earmark_policy::Document::parse(&found.policy);
+        let document = document.map_err(|mistake| self.client.unexpected(format!("policy: {mistake}")))?;
+        let (fields, revision) = (policy::canonical(&document), found.revision);
+        Ok(Some((policy::name(namespace).key, Existing { fields, revision, is_deleting: false })))
+    }
+
+    /// The fields of the policy of a namespace. None without a policy, or for a caller that may not read it.
+    pub(super) async fn policy_to_export(&self, namespace: &NamespaceName) -> Result<Map<String, Value>, Failure> {
+        match self.policy(namespace).await {
+            Ok(found) => Ok(found.map(|(_, existing)| existing.fields).unwrap_or_default()),
+            Err(Failure::Refused { status: 403, message, .. }) => {
+                let message = output::visible(&message);
+                output::complain(&format!("earmark: the policy of {namespace} is left out: {message}"));
+                Ok(Map::new())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Reads a whole list.
     pub(super) async fn list(
         &self,
@@ -147,6 +182,9 @@ impl Remote {
     /// Reads one definition, or the limit that a template derives for its key.
     async fn find(&self, name: &Name) -> Result<Option<Found>, Failure> {
         let Name { namespace, section, key } = name;
+        if *section == Section::Policy {
+            return Ok(self.policy(namespace).await?.map(|(_, existing)| Found::Defined(existing)));
+        }
         if *section == Section::Templates {
             let mut all = self.templates(namespace).await?.into_iter();
             return Ok(all.find(|(found, _)| found == key).map(|(_, existing)| Found::Defined(existing)));
@@ -163,10 +201,10 @@ impl Remote {
     /// Applies the first changes of the queue as one transaction, and returns them with the status of each. Changes that
     /// somebody else has made meanwhile are left out.
     pub(super) async fn apply(&mut self, queue: &mut VecDeque<Change>) -> Result<Vec<(Change, String)>, Failure> {
-        if queue.front().is_some_and(|change| change.name.section == Section::Templates)
+        if queue.front().is_some_and(|change| change.name.section != Section::Limits)
             && let Some(change) = queue.pop_front()
         {
-            return self.apply_template(change).await;
+            return self.apply_one(change).await;
         }
         let mut batch = take_batch(queue);
         let Some(namespace) = batch.first().map(|change| change.name.namespace.clone()) else { return Ok(Vec::new()) };
@@ -218,13 +256,17 @@ impl Remote {
         }
     }
 
-    /// Puts or deletes a template, which no transaction can.
-    async fn apply_template(&self, change: Change) -> Result<Vec<(Change, String)>, Failure> {
-        let Change { name: Name { namespace, key, .. }, action, expected_revision } = &change;
+    /// Puts or deletes a template, or puts a policy, which no transaction can.
+    async fn apply_one(&self, change: Change) -> Result<Vec<(Change, String)>, Failure> {
+        let Change { name: Name { namespace, key, section }, action, expected_revision } = &change;
         let query = format!("namespace={namespace}&expected_revision={expected_revision}");
         let (mut attempts, mut wait) = (0, FIRST_WAIT);
         loop {
             let sent: Result<Value, Failure> = match action {
+                Action::Create { fields, .. } | Action::Change { fields, .. } if *section == Section::Policy => {
+                    let body = json!({"policy": policy::text(fields), "expected_revision": expected_revision});
+                    self.client.send(Method::PUT, &format!("{POLICY}?namespace={namespace}"), &body).await
+                }
                 Action::Create { fields, .. } | Action::Change { fields, .. } => {
                     self.client.send(Method::PUT, &format!("{TEMPLATES}?{query}"), fields).await
                 }
@@ -240,8 +282,10 @@ impl Remote {
                     tokio::time::sleep(wait).await;
                     wait = wait.saturating_mul(2).min(LONGEST_WAIT);
                 }
-                Err(Failure::Refused { status: 400 | 404, message, .. })
-                    if message.starts_with("expected_revision:") || *action == Action::Delete =>
+                Err(Failure::Refused { status: 400 | 404 | 409, error, message })
+                    if message.starts_with("expected_revision:")
+                        || *action == Action::Delete
+                        || (*section == Section::Policy && error == "conflict") =>
                 {
                     self.resolve(&change).await?;
                     return Ok(Vec::new());

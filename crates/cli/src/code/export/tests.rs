@@ -1,6 +1,7 @@
-use serde_json::json;
+use serde_json::{Map, json};
 
-use super::super::document::{Name, Source};
+use super::super::document::{Name, Section, Source};
+use super::super::fields::needed;
 use super::*;
 
 /// Definitions with texts that look like something else.
@@ -32,9 +33,9 @@ fn exported(format: Format) -> String {
     let mut exporter = Exporter::new(&mut text, format);
     for (namespace, fields) in definitions() {
         exporter.namespace(&namespace).unwrap();
-        exporter.list(Section::Limits).unwrap();
-        fields.iter().for_each(|fields| exporter.item(Section::Limits, fields).unwrap());
-        exporter.end_list(Section::Limits).unwrap();
+        exporter.list("limits").unwrap();
+        fields.iter().for_each(|fields| exporter.item("limits", needed(Section::Limits, fields)).unwrap());
+        exporter.end_list("limits").unwrap();
     }
     exporter.end().unwrap();
     String::from_utf8(text).unwrap()
