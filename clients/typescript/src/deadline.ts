@@ -40,7 +40,8 @@ export interface Timer {
 export function timer(ms: number): Timer {
   let cancel = () => {};
   const done = new Promise<void>((resolve) => {
-    const handle = setTimeout(resolve, Math.min(Math.max(ms, 0), TIMER_MAX_MS));
+    // Timers count whole milliseconds and may fire up to one early. A deadline must have passed when its timer fires.
+    const handle = setTimeout(resolve, Math.min(Math.ceil(Math.max(ms, 0)) + 1, TIMER_MAX_MS));
     cancel = () => {
       clearTimeout(handle);
       resolve();
@@ -74,5 +75,6 @@ export async function bound<T>(work: Promise<T>, deadline: Deadline, signal?: Ab
 
 /** Waits, at most until the deadline. Rejects when the signal is aborted. */
 export async function sleep(ms: number, deadline: Deadline, signal?: AbortSignal): Promise<void> {
-  await bound(new Promise<void>(() => {}), deadline.orAfter(ms), signal);
+  signal?.throwIfAborted();
+  if (ms > 0) await bound(new Promise<void>(() => {}), deadline.orAfter(ms), signal);
 }

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Backoff } from "../src/backoff.js";
+import { Deadline, timer } from "../src/deadline.js";
 import { RequestError } from "../src/error.js";
 import { parse, stringify } from "../src/json.js";
 import { frameData, SseFramer } from "../src/sse.js";
@@ -35,6 +36,18 @@ test("waits double up to the longest, half of each is random, and the next serve
   assert.deepEqual(waits(1, 1, "no_answer"), [100, 200, 300, 300, 300]);
   assert.deepEqual(waits(0, 3, "no_answer"), [0, 0, 50, 0, 0]);
   assert.deepEqual(waits(0, 3, "busy"), [50, 100, 150, 150, 150]);
+});
+
+/** A timer fired half a millisecond early. The deadline had not passed, so one more reserve was sent. */
+test("a deadline has passed when its timer fires", async () => {
+  const early = await Promise.all(
+    Array.from({ length: 500 }, async (_, index) => {
+      const deadline = Deadline.after(index * 0.13);
+      await timer(deadline.leftMs()).done;
+      return !deadline.hasPassed();
+    }),
+  );
+  assert.equal(early.filter(Boolean).length, 0);
 });
 
 test("a release is used by one caller, and passed on by one that gave up", async () => {
