@@ -435,9 +435,11 @@ function checked(operations: readonly Operation[]): Operation[] {
   });
 }
 
-/** The hash of the operations, whatever the order of their fields. */
-function hash(operations: readonly Operation[]): string {
-  return operations.length === 0 ? EMPTY : sha256(stringify(sorted(operations)));
+/** The hash of the operations, whatever the order of their fields: that of their JSON in ASCII, as in the Python client. */
+export function hash(operations: readonly Operation[]): string {
+  if (operations.length === 0) return EMPTY;
+  const escaped = (character: string) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return sha256(stringify(sorted(operations)).replace(/[\u007f-\uffff]/g, escaped));
 }
 
 function sorted(value: unknown): unknown {

@@ -7,6 +7,7 @@ import { parse, stringify } from "../src/json.js";
 import { frameData, SseFramer } from "../src/sse.js";
 import { ulid } from "../src/ulid.js";
 import { UsageMeter } from "../src/usage.js";
+import { hash } from "../src/writer.js";
 import { WaitQueues } from "../src/wait_queues.js";
 
 test("a ULID sorts by time, and has 80 random bits", () => {
@@ -136,4 +137,13 @@ test("a stream counts the maximum of each field, and has no usage before its las
     return output;
   });
   assert.deepEqual(outputs, [undefined, 6]);
+});
+
+/** Sequence files of the Python client and of earlier versions contain these hashes. */
+test("the hash of operations never changes, and is that of the Python client", () => {
+  const issue = { account: "acme", asset: "usd", amount: "5", memo: "Grüße 🦀" };
+  assert.equal(hash([{ issue }]), "ac9c7ad656aa43294dd0de36d6bfef1a4e7d5b3e71757e0ed8ba681b07abd9e3");
+  const { memo, ...rest } = issue;
+  assert.equal(hash([{ issue: { memo, ...rest } }]), hash([{ issue }]), "the order of fields does not matter");
+  assert.notEqual(hash([{ issue }, { issue }]), hash([{ issue }]));
 });
