@@ -1,3 +1,4 @@
+import { checkAmount } from "./amount.js";
 import { type Client, fields, type Read } from "./client.js";
 import { Deadline } from "./deadline.js";
 import { RequestError } from "./error.js";
@@ -17,7 +18,15 @@ export interface BatchOptions {
   readonly waitingMax: number;
 }
 
-export const BATCHING: BatchOptions = { inFlightMax: 4, waitingMax: 65_536 };
+const BATCHING: BatchOptions = { inFlightMax: 4, waitingMax: 65_536 };
+
+/** The given options, and the defaults for the rest. */
+export function checkBatching(given: Partial<BatchOptions> | undefined): BatchOptions {
+  const options = { ...BATCHING, ...given };
+  checkAmount("batching.inFlightMax", options.inFlightMax, 1n);
+  checkAmount("batching.waitingMax", options.waitingMax, 1n);
+  return options;
+}
 
 /** The body of one item, and how its answer is read. */
 export interface Item {
@@ -94,10 +103,19 @@ export class Batcher<A extends { error: string }> {
     return batch;
   }
 
-  /** Sends one batch, and hands every caller its own answer. */
   async #send(batch: Waiting<A>[]): Promise<void> {
-    if (batch.length === 0) return;
     this.#inFlight += 1;
+    try {
+      await this.#deliver(batch);
+    } finally {
+      this.#inFlight -= 1;
+      if (this.#waiting.length > 0) this.#schedule();
+    }
+  }
+
+  /** Sends one batch, and hands every caller its own answer. */
+  async #deliver(batch: Waiting<A>[]): Promise<void> {
+    if (batch.length === 0) return;
     try {
       // The request ends at the latest deadline: one caller in a hurry must not end the request of the others.
       const deadline = new Deadline(Math.max(...batch.map(({ item }) => item.deadline.at)));
@@ -105,10 +123,13 @@ export class Batcher<A extends { error: string }> {
       if (answers.some(blamesServer) && this.client.settings.servers.length > 1) this.client.advance();
       batch.forEach(({ resolve }, index) => resolve(answers[index] as A));
     } catch (error) {
+      // One malformed item makes the server refuse the whole batch, and nothing was executed. The others must not fail.
+      if (batch.length > 1 && error instanceof RequestError && error.kind === "invalid") {
+        const middle = Math.ceil(batch.length / 2);
+        await Promise.all([this.#deliver(batch.slice(0, middle)), this.#deliver(batch.slice(middle))]);
+        return;
+      }
       for (const { reject } of batch) reject(error);
-    } finally {
-      this.#inFlight -= 1;
-      if (this.#waiting.length > 0) this.#schedule();
     }
   }
 

@@ -1,10 +1,11 @@
 import { type Amounts, checkJob, requirements } from "./amount.js";
-import { BATCHING, type BatchOptions } from "./batcher.js";
+import { type BatchOptions, checkBatching } from "./batcher.js";
 import { type CallDescription, checkCall } from "./call.js";
 import type { Client } from "./client.js";
 import { bound, Deadline, type WaitOptions } from "./deadline.js";
 import { AcquireError, type Denial, type RequestError } from "./error.js";
 import { type AcquireOptions, CallLease, Lease } from "./lease.js";
+import { positive } from "./options.js";
 import { type Attempt, type Purpose, Shared } from "./shared.js";
 
 /** The shortest wait after a denial, whatever the hint says. */
@@ -40,9 +41,9 @@ export class Limiter implements AsyncDisposable {
 
   constructor(client: Client, options: LimiterOptions = {}) {
     this.#shared = new Shared(client, {
-      batching: options.batching === false ? undefined : { ...BATCHING, ...options.batching },
-      completeWithinMs: options.completeWithinMs ?? 60_000,
-      settlingMax: options.settlingMax ?? 65_536,
+      batching: options.batching === false ? undefined : checkBatching(options.batching),
+      completeWithinMs: positive("completeWithinMs", options.completeWithinMs ?? 60_000),
+      settlingMax: positive("settlingMax", options.settlingMax ?? 65_536),
       onAbandoned: options.onAbandoned ?? warn,
     });
   }
@@ -173,7 +174,8 @@ export class Limiter implements AsyncDisposable {
 type Admission = Extract<Attempt, { kind: "admitted" }>;
 
 function tooLate(denial: Denial | undefined, failure: RequestError | undefined): AcquireError {
-  const room = denial === undefined ? "" : `; no room in ${denial.limitedBy.join(", ")}`;
+  const by = denial?.limitedBy.join(", ") ?? "";
+  const room = denial === undefined ? "" : `; no room${by && ` in ${by}`}`;
   const why = failure === undefined ? "" : `; ${failure.message}`;
   return new AcquireError("deadline_passed", `not admitted before the deadline${room}${why}`, { denial, cause: failure });
 }

@@ -51,8 +51,8 @@ function isLoopback({ hostname }: URL): boolean {
   return hostname === "localhost" || hostname === "[::1]" || /^127\.\d+\.\d+\.\d+$/.test(hostname);
 }
 
-function positive(field: string, value: number): number {
-  if (!(value > 0) || Number.isNaN(value)) throw new InputError(field, value, "are numbers above 0");
+export function positive(field: string, value: number): number {
+  if (typeof value !== "number" || !(value > 0)) throw new InputError(field, value, "are numbers above 0");
   return value;
 }
 
@@ -83,7 +83,10 @@ export function checked(options: ClientOptions): Settings {
     key: options.key,
     withinMs: checkWithin(options.withinMs ?? 30_000),
     attemptTimeoutMs: positive("attemptTimeoutMs", options.attemptTimeoutMs ?? 8_000),
-    backoff: options.backoff ?? { firstMs: 20, longestMs: 2_000 },
+    backoff: {
+      firstMs: positive("backoff.firstMs", options.backoff?.firstMs ?? 20),
+      longestMs: positive("backoff.longestMs", options.backoff?.longestMs ?? 2_000),
+    },
     answerBytesMax: positive("answerBytesMax", options.answerBytesMax ?? 64 * 1024 * 1024),
     now: options.now ?? Date.now,
     random: options.random ?? Math.random,

@@ -86,6 +86,8 @@ export class Shared {
     let last: RequestError | undefined;
     try {
       while (!deadline.hasPassed()) {
+        // A caller that is gone already sends nothing.
+        signal?.throwIfAborted();
         const mayHaveHeld: boolean = lease.mayHold;
         lease.mayHold = true;
         try {

@@ -187,6 +187,7 @@ export class Writer implements AsyncDisposable {
    */
   async close(): Promise<void> {
     if (this.#isClosed) return;
+    if (this.#isBusy) throw new WriterError("unfinished", "a write is under way; await it before closing");
     this.#isClosed = true;
     try {
       if (this.#conflict === undefined) await this.file.store({ committed: this.#committed, unfinished: this.#unfinished });

@@ -195,6 +195,20 @@ test("a lost answer to a batch reserves nothing twice", async () => {
   assert.equal(await reserved(slots), 0);
 });
 
+/** The server refuses a batch with a malformed item as a whole, and all callers of the batch failed. */
+test("a malformed item fails alone, not the batch that it is in", async () => {
+  const { slots } = await limits(50);
+  const limiter = new Limiter(client);
+  const twice = limiter.acquire({ [slots]: 1, [`!default:${slots}`]: 1 }).catch((error: unknown) => error);
+  const leases = await Promise.all(Array.from({ length: 20 }, () => limiter.acquire({ [slots]: 1 })));
+  const error = await twice;
+  assert.ok(error instanceof AcquireError);
+  assert.equal(error.reason, "invalid_request");
+  assert.equal(await reserved(slots), 20);
+  await Promise.all(leases.map((lease) => lease.release()));
+  assert.equal(await reserved(slots), 0);
+});
+
 test("extensions are numbered, and one without an answer is repeated with its number", async () => {
   const { slots, tpm } = await limits(4);
   const lease = await new Limiter(client).acquire({ [slots]: 1, [tpm]: 100 });
@@ -260,6 +274,10 @@ test("bad input is refused before anything is sent, with a message that says wha
   }
   await assert.rejects(limiter.acquire({ a: 1 }, { jobId: "a b" }), InputError);
   await assert.rejects(limiter.acquire({ a: 1 }, { withinMs: -1 }), InputError);
+  await assert.rejects(limiter.acquire({ a: 1 }, { signal: AbortSignal.abort(new Error("gone")) }), /gone/);
+  assert.throws(() => new Limiter(client, { batching: { inFlightMax: 0 } }), InputError);
+  assert.throws(() => new Limiter(client, { completeWithinMs: Number.NaN }), InputError);
+  assert.throws(() => new Client({ servers: ["http://127.0.0.1"], backoff: { firstMs: 0, longestMs: 1 } }), InputError);
   assert.equal(proxy.seen.length, 0);
   for (const servers of [[], ["127.0.0.1:7878"], ["http://user:secret@host"], ["http://host/path"]]) {
     assert.throws(() => new Client({ servers }), (error: Error) => error instanceof InputError && !error.message.includes("secret"));

@@ -76,7 +76,7 @@ export function meteredFetch(api: Api, options: FetchOptions): typeof globalThis
     const headers = new Headers(init?.headers ?? request?.headers);
     const signal = init?.signal ?? request?.signal;
     let call: BoundCall;
-    let tried: Tried<Admitted>;
+    let tried: Tried<Admitted> | undefined;
     try {
       const body = await bodyText(init?.body ?? (await request?.clone().text()));
       call = boundCall(api, pathname, body, options);
@@ -87,6 +87,7 @@ export function meteredFetch(api: Api, options: FetchOptions): typeof globalThis
       if (error instanceof AcquireError) return refused(api, error);
       throw error;
     }
+    if (tried === undefined) return await upstream(input, init);
     if (tried.denial !== undefined) return denied(api, tried.denial);
     headers.delete(ATTRIBUTES_HEADER);
     headers.delete("content-length");
@@ -118,13 +119,14 @@ function headerAttributes(header: string | null): Record<string, string> {
   );
 }
 
+/** Admits a call. `undefined` if it takes nothing: then no limit applies to it. */
 async function admit(
   api: Api,
   options: FetchOptions,
   call: BoundCall,
   added: Record<string, string>,
   signal: AbortSignal | undefined,
-): Promise<Tried<Admitted>> {
+): Promise<Tried<Admitted> | undefined> {
   const { limiter, provider = api } = options;
   const { model, inputTokensMax, outputTokensMax } = call;
   const attributes = { ...added, model, provider };
@@ -137,7 +139,10 @@ async function admit(
     };
   }
   const { amounts, actuals } = options.limits({ provider, model, inputTokensMax, outputTokensMax, attributes });
-  const { lease, denial } = await limiter.tryAcquire(amounts, wait);
+  // A request that only counts tokens takes none.
+  const taken = Object.entries(amounts).filter(([, amount]) => amount !== 0 && amount !== 0n);
+  if (taken.length === 0) return undefined;
+  const { lease, denial } = await limiter.tryAcquire(Object.fromEntries(taken), wait);
   if (lease === undefined) return { denial };
   return {
     lease: { held: lease, soFar: () => {}, complete: (usage) => lease.complete(actuals(usage)), release: () => lease.release() },
