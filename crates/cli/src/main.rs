@@ -15,6 +15,7 @@ mod credit;
 mod explain;
 mod extend;
 mod failure;
+mod gateway;
 mod key;
 mod lease;
 mod limits;
@@ -84,6 +85,9 @@ enum Command {
     /// Run a server, alone or as a node of a cluster
     #[command(after_help = serve::HELP)]
     Serve(Box<serve::ServeArgs>),
+    /// Run a gateway between SDKs and providers, which limits and charges every call
+    #[command(after_help = gateway::HELP)]
+    Gateway(Box<gateway::GatewayArgs>),
     /// Put, get, list and delete limits
     #[command(subcommand, after_help = limits::HELP)]
     Limits(limits::LimitsCommand),
@@ -153,6 +157,7 @@ impl Command {
     fn run(&self) -> Result<Done, Failure> {
         match self {
             Command::Serve(args) => serve::run(args),
+            Command::Gateway(args) => gateway::run(args),
             Command::Limits(command) => limits::run(command),
             Command::Templates(command) => templates::run(command),
             Command::Apply(args) => code::apply(args),
@@ -180,7 +185,7 @@ impl Command {
     /// Whether `--json` was given.
     fn is_json(&self) -> bool {
         match self {
-            Command::Serve(_) => false,
+            Command::Serve(_) | Command::Gateway(_) => false,
             Command::Limits(command) => command.is_json(),
             Command::Templates(command) => command.is_json(),
             Command::Apply(args) => args.files.client.json,

@@ -305,13 +305,13 @@ fn banner(endpoint: &Endpoint, lines: &str) -> String {
 }
 
 /// SIGINT and SIGTERM, which stop the server.
-struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Signals, Failure> {
+    pub(crate) fn new() -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).map_err(|source| Failure::System { what: "listening for signals", source });
         // Registered for the life of the process, so that SIGHUP never stops a server, also one without files to reload.
         drop(listen(SignalKind::hangup())?);
@@ -319,7 +319,7 @@ impl Signals {
     }
 
     /// Waits for the first signal. A second one then exits the process at once.
-    async fn first(mut self) {
+    pub(crate) async fn first(mut self) {
         let signal = self.next().await.name();
         tracing::info!(signal, "finishing open requests; a second signal stops at once");
         tokio::spawn(async move { std::process::exit(self.next().await.exit_code()) });

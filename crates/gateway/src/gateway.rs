@@ -183,6 +183,19 @@ impl Gateway {
     }
 }
 
+/// Checks everything of a configuration that needs no network: keys of upstreams, certificates.
+///
+/// # Errors
+/// The first part that cannot be used.
+pub fn check(config: &Config) -> Result<(), GatewayError> {
+    let mut secrets = config.open_secrets()?;
+    for upstream in &config.upstreams {
+        Connections::new(Arc::clone(upstream), secrets.remove(&upstream.name))?;
+    }
+    config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+    Ok(())
+}
+
 /// Refuses a start with a key that Earmark refuses.
 async fn check_identity(earmark: &dyn Earmark, has_key: bool) -> Result<(), GatewayError> {
     match earmark.who(None).await {

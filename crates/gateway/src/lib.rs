@@ -39,6 +39,6 @@ mod upstream;
 pub mod usage;
 
 pub use api::{Api, Endpoint};
-pub use gateway::{Gateway, GatewayError, GatewayOptions};
+pub use gateway::{Gateway, GatewayError, GatewayOptions, check};
 pub use tls::TlsError;
 pub use upstream::UpstreamError;
