@@ -274,15 +274,18 @@ impl<'a> Reader<'a> {
         let (mut has_escapes, mut has_lone_surrogates) = (false, false);
         loop {
             let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
-            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len());
+            let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            // Two passes that the compiler vectorizes are faster than one that stops at the first of either.
+            if rest.get(..plain).unwrap_or_default().iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+                return self.syntax("found a control character in a string that begins here");
+            }
             self.at = self.at.saturating_add(plain);
             match self.byte() {
                 Some(b'"') => break,
-                Some(b'\\') => {
+                Some(_) => {
                     has_escapes = true;
                     has_lone_surrogates |= self.escape()?;
                 }
-                Some(_) => return self.syntax("found a control character in a string"),
                 None => return self.syntax("the body ends inside a string"),
             }
         }
