@@ -1,9 +1,11 @@
 //! `earmark key`: create, list and revoke API keys.
 
+use std::collections::BTreeMap;
+
 use clap::{Args, Subcommand};
 use earmark_admission::Token;
 use earmark_client::http::Method;
-use earmark_core::{ClientId, KeyId, KeyName, NamespaceName};
+use earmark_core::{ClientId, KeyId, KeyName, Labels, MaySet, NamespaceName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -36,7 +38,9 @@ in namespace default and not expire.
 
 Examples:
   earmark key create --name root --role admin
-  earmark key create --name gateway --role caller --namespace team-a --expires-in 90d
+  earmark key create --name app --role caller --label tenant=acme --label plan=pro --may-set user
+  earmark key create --name gateway --role gateway --expires-in 90d
+  earmark key create --name laptop --role client --namespace team-a --label tenant=acme
   export EARMARK_KEY=$(earmark key create --name billing --role writer --json | jq -r .key)";
 
 const LIST_HELP: &str = "\
@@ -82,6 +86,12 @@ pub(crate) struct CreateArgs {
     /// The only client id (earmark write --client) with which the key may write [default: any]
     #[arg(long, value_name = "CLIENT")]
     client_id: Option<ClientId>,
+    /// Attribute of each of its calls, such as tenant=acme; repeatable
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Attribute that its calls may set, besides model and provider; repeatable
+    #[arg(long, value_name = "NAME", value_parser = may_set)]
+    may_set: Vec<String>,
     /// Time until the key expires, such as 12h or 90d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(EXPIRY_SECONDS_MAX))]
     expires_in: Option<u32>,
@@ -106,12 +116,26 @@ fn key_id(text: &str) -> Result<KeyId, String> {
     }
 }
 
+/// Parses a label.
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("found no =, allowed is NAME=VALUE")?;
+    Labels::new([(name, value)]).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Parses the name of an attribute that calls may set.
+fn may_set(text: &str) -> Result<String, String> {
+    MaySet::new([text]).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
 #[derive(Serialize)]
 struct NewKey<'a> {
     name: &'a str,
     role: &'a str,
     namespace: Option<&'a str>,
     client_id: Option<&'a str>,
+    labels: BTreeMap<&'a str, &'a str>,
+    may_set: &'a [String],
     expires_in_seconds: Option<u32>,
 }
 
@@ -127,6 +151,8 @@ struct Key {
     role: String,
     namespace: String,
     client_id: Option<String>,
+    labels: BTreeMap<String, String>,
+    may_set: Vec<String>,
     created_at_unix_ms: u64,
     created_by: String,
     expires_at_unix_ms: Option<u64>,
@@ -147,7 +173,7 @@ pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
     let args = command.client();
     match command {
         KeyCommand::Create(create) => {
-            let answer: Value = request::send(args, Method::POST, PATH, &create.body())?;
+            let answer: Value = request::send(args, Method::POST, PATH, &create.body()?)?;
             output::show(args.json, &answer, created)
         }
         KeyCommand::List(_) => {
@@ -176,15 +202,29 @@ fn created(answer: &Value) -> String {
 }
 
 impl CreateArgs {
-    fn body(&self) -> NewKey<'_> {
-        NewKey {
+    fn body(&self) -> Result<NewKey<'_>, Failure> {
+        let labels = self.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        Labels::new(labels.clone()).map_err(|error| Failure::Usage(format!("--label: {error}")))?;
+        Ok(NewKey {
             name: self.name.as_str(),
             role: &self.role,
             namespace: self.namespace.as_ref().map(NamespaceName::as_str),
             client_id: self.client_id.as_ref().map(ClientId::as_str),
+            labels: labels.collect(),
+            may_set: &self.may_set,
             expires_in_seconds: self.expires_in,
-        }
+        })
     }
+}
+
+/// Labels in a table.
+pub(crate) fn label_text(labels: &BTreeMap<String, String>) -> String {
+    names_text(&labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>())
+}
+
+/// Names in a table.
+pub(crate) fn names_text(names: &[String]) -> String {
+    if names.is_empty() { "-".into() } else { names.join(" ") }
 }
 
 impl Keys {
@@ -192,7 +232,8 @@ impl Keys {
         if self.keys.is_empty() {
             return "no keys: the server accepts every caller on its own machine\n".into();
         }
-        let mut rows = vec![["ID", "NAME", "ROLE", "NAMESPACE", "CLIENT", "BY", "STATE"].map(str::to_owned)];
+        let mut rows =
+            vec![["ID", "NAME", "ROLE", "NAMESPACE", "CLIENT", "LABELS", "MAY SET", "BY", "STATE"].map(str::to_owned)];
         rows.extend(self.keys.iter().map(|key| {
             let state = match (key.revoked_at_unix_ms, key.expires_at_unix_ms) {
                 (Some(_), _) => "revoked".to_owned(),
@@ -202,7 +243,7 @@ impl Keys {
             let client = key.client_id.clone().unwrap_or_else(|| "-".into());
             let Key { key_id, name, role, namespace, created_by, .. } = key;
             let [id, name, role, namespace, by] = [key_id, name, role, namespace, created_by].map(String::clone);
-            [id, name, role, namespace, client, by, state]
+            [id, name, role, namespace, client, label_text(&key.labels), names_text(&key.may_set), by, state]
         }));
         table(&rows)
     }

@@ -32,6 +32,7 @@ mod serve;
 mod templates;
 mod text_file;
 mod usage;
+mod whoami;
 mod write;
 
 use std::ffi::OsString;
@@ -145,6 +146,9 @@ enum Command {
     /// Create, list and revoke API keys
     #[command(subcommand, after_help = key::HELP)]
     Key(key::KeyCommand),
+    /// Show who you are to the server, and which attributes your calls have
+    #[command(after_help = whoami::HELP)]
+    Whoami(client::ClientArgs),
     /// Create the data folder of a new cluster from a backup or a stopped node
     #[command(after_help = recover::HELP)]
     Recover(recover::RecoverArgs),
@@ -177,6 +181,7 @@ impl Command {
             Command::Policy(command) => policy::run(command),
             Command::Prices(command) => prices::run(command),
             Command::Key(command) => key::run(command),
+            Command::Whoami(args) => whoami::run(args),
             Command::Recover(args) => recover::run(args),
             Command::Bench(args) => bench::run(args),
         }
@@ -205,6 +210,7 @@ impl Command {
             Command::Policy(command) => command.client().json,
             Command::Prices(command) => command.is_json(),
             Command::Key(command) => command.client().json,
+            Command::Whoami(args) => args.json,
             Command::Recover(args) => args.json,
             Command::Bench(args) => args.json,
         }

@@ -87,13 +87,15 @@ pub(crate) enum Code<'a> {
     BackendError,
     /// The policy refuses the call.
     ByPolicy(&'a PolicyRefusal),
+    /// The lease belongs to a gateway. A single request is a problem with status 403.
+    Forbidden,
 }
 
 impl fmt::Display for Code<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Code::None => Ok(()),
-            Code::InvalidRequest => f.write_str(INVALID_REQUEST),
+            Code::InvalidRequest | Code::Forbidden => f.write_str(INVALID_REQUEST),
             Code::UnknownLimitKey(key) => write!(f, "{UNKNOWN_LIMIT_KEY}:{key}"),
             Code::LimitDecreasing(key) => write!(f, "{LIMIT_DECREASING}:{key}"),
             Code::LimitPaused(key) => write!(f, "{LIMIT_PAUSED}:{key}"),
@@ -126,6 +128,7 @@ impl Code<'_> {
             | Code::LeaseExpired => StatusCode::OK,
             Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Forbidden => StatusCode::FORBIDDEN,
         }
     }
 
@@ -134,7 +137,7 @@ impl Code<'_> {
         match self {
             Code::None if is_allowed => Reserved::Allowed,
             Code::None | Code::ExceedsCapacity(_) => Reserved::Denied,
-            Code::InvalidRequest => Reserved::InvalidRequest,
+            Code::InvalidRequest | Code::Forbidden => Reserved::InvalidRequest,
             Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
             Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
             Code::LimitPaused(_) => Reserved::LimitPaused,
@@ -250,7 +253,7 @@ impl<'a> ReserveWire<'a> {
             }
             Refusal::OwnedByGateway => {
                 let message = Some(OWNED_BY_GATEWAY.into());
-                ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
+                ReserveWire { error: Code::Forbidden, message, ..NOT_ALLOWED }
             }
             Refusal::UnknownLimitKey(key) => {
                 ReserveWire { error: Code::UnknownLimitKey(key), limited_by: std::slice::from_ref(key), ..NOT_ALLOWED }
@@ -395,7 +398,8 @@ impl<'a> CompleteWire<'a> {
                 ok: !is_invalid && !owned_by_gateway && exceeded.is_none(),
                 error: match exceeded {
                     Some(kind) => Code::QuotaExceeded(*kind),
-                    None if *is_invalid || *owned_by_gateway => Code::InvalidRequest,
+                    None if *owned_by_gateway => Code::Forbidden,
+                    None if *is_invalid => Code::InvalidRequest,
                     None => Code::None,
                 },
                 message: message.as_deref().map(Cow::Borrowed),
@@ -409,6 +413,7 @@ impl<'a> CompleteWire<'a> {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self.outcome() {
+            Completed::InvalidRequest if matches!(self.error, Code::Forbidden) => StatusCode::FORBIDDEN,
             Completed::Reconciled | Completed::Unknown | Completed::QuotaExceeded => StatusCode::OK,
             Completed::InvalidRequest => StatusCode::BAD_REQUEST,
             Completed::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
@@ -424,6 +429,7 @@ impl<'a> CompleteWire<'a> {
             Code::Overloaded => Completed::Overloaded,
             Code::BackendError => Completed::BackendError,
             Code::InvalidRequest
+            | Code::Forbidden
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
             | Code::LimitPaused(_)

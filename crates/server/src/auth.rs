@@ -1,5 +1,6 @@
 //! Authentication and admission of every request, over HTTP and gRPC alike.
 
+mod client_key;
 mod credential_cache;
 mod failed_logins;
 mod fair_queue;
@@ -23,6 +24,7 @@ use crate::caller::{Access, AuthError, Caller, CallerShares, NamespaceShares};
 use crate::client_network::ClientNetwork;
 use crate::places::ConnectionState;
 use crate::shared_map::SharedMap;
+pub(crate) use client_key::CLIENT_KEY;
 use credential_cache::CredentialCache;
 pub(crate) use failed_logins::{Connection, FailedLogins};
 use fair_queue::FairQueues;
@@ -158,14 +160,16 @@ impl Auth {
         if let Some(peer) = head.peer {
             peer.connection.set_known(caller.shares.as_ref());
         }
+        let acting = self.acting(backend, &caller, head.headers, access);
         // Forbidden requests count towards the rate too: they cost the server as much as others.
-        let is_within_rate = match (&self.rate, &caller.rate_key) {
-            (Some(rate), Some(key)) => rate.take(key, 1),
-            (None, _) | (_, None) => Ok(()),
-        };
-        match is_within_rate.and_then(|()| caller.check_access(access)) {
-            Ok(()) => Ok(caller),
-            Err(error) => Err(Rejection { error, caller: Some(caller), connection: Connection::Stays }),
+        let is_within_rate = self.charge(acting.as_ref().unwrap_or(&caller), 1);
+        match (is_within_rate, acting) {
+            (Ok(()), Ok(acting)) => Ok(acting),
+            (Err(error), acting) => {
+                let caller = Some(acting.unwrap_or(caller));
+                Err(Rejection { error, caller, connection: Connection::Stays })
+            }
+            (Ok(()), Err(error)) => Err(Rejection { error, caller: Some(caller), connection: Connection::Stays }),
         }
     }
 
@@ -182,8 +186,7 @@ impl Auth {
             let found = bearer(headers).and_then(|token| self.find(backend, token));
             found.ok_or(AuthError::Unauthenticated)?
         };
-        caller.check_access(access)?;
-        Ok(caller)
+        self.acting(backend, &caller, headers, access)
     }
 
     /// Charges requests that arrived on a stream to its caller's rate.
@@ -216,7 +219,7 @@ impl Auth {
         }
     }
 
-    /// Drops the cached credentials of a caller that the state machine rejected.
+    /// Drops the cached credentials of a caller that the state machine rejected, and those of its gateway.
     pub(crate) fn forget(&self, caller: &Arc<Caller>) {
         self.cache.forget(caller);
         self.is_closed.store(true, Ordering::Relaxed);

@@ -1,6 +1,5 @@
 //! The authenticated caller, and what its role allows.
 
-#[allow(dead_code, reason = "the routes of calls use it")]
 mod attributes;
 
 use std::borrow::Cow;
@@ -11,9 +10,8 @@ use earmark_core::{
     Actor, ClientId, KeyId, KeyInfo, Labels, LimitKey, MaySet, NamespaceName, Operation, Principal, Role, VaultName,
 };
 
-use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
+use crate::auth::{CLIENT_KEY, CallerQueue, WaitBounds, WorkPermit};
 use crate::budget::BytesUsed;
-#[allow(unused_imports, reason = "the routes of calls use it")]
 pub(crate) use attributes::AttributeRefusal;
 
 /// The permission that a route or gRPC method needs. Every row of both tables names one, so none can be forgotten.
@@ -93,6 +91,8 @@ pub(crate) enum QueueCost {
 pub(crate) enum AuthError {
     /// The credentials are missing, malformed, unknown, expired or revoked. The message does not say which.
     Unauthenticated,
+    /// The credentials of the client that a gateway names are malformed, unknown, expired or revoked.
+    ClientUnauthenticated,
     /// The credentials are valid but lack a permission. Holds the message.
     Forbidden(String),
     /// The server has no keys, and the request does not come from a program on this machine.
@@ -106,6 +106,7 @@ impl AuthError {
     pub(crate) fn message(&self) -> Cow<'static, str> {
         match self {
             AuthError::Unauthenticated => "the credentials are missing or not valid".into(),
+            AuthError::ClientUnauthenticated => format!("{CLIENT_KEY}: the credentials are not valid").into(),
             AuthError::Forbidden(message) => message.clone().into(),
             AuthError::NotLocal => {
                 "this server has no keys, so it serves only programs on its own machine that call it localhost or by a \
@@ -164,6 +165,8 @@ pub(crate) struct Caller {
     pub(crate) key_id: Option<KeyId>,
     /// A gateway sent the request, for itself or for a client.
     pub(crate) by_gateway: bool,
+    /// The right of the gateway that sent the request for this client.
+    gateway: Option<Principal>,
     /// The key of its request rate and its queue: one per API key, and one per user and namespace.
     pub(crate) rate_key: Option<LimitKey>,
     /// Its queue, if concurrent requests per caller are limited.
@@ -188,6 +191,7 @@ impl Caller {
             may_set: info.may_set.clone(),
             key_id: Some(info.id.clone()),
             by_gateway: info.role == Role::Gateway,
+            gateway: None,
             rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
             queue: None,
             shares: None,
@@ -212,9 +216,31 @@ impl Caller {
             may_set: MaySet::default(),
             key_id: None,
             by_gateway: role == Role::Gateway,
+            gateway: None,
             rate_key,
             queue: None,
             shares: None,
+            is_anonymous: false,
+        }
+    }
+
+    /// A client for which a gateway asks. Namespace, labels, rate and queue are the client's.
+    pub(crate) fn through(client: &Caller, gateway: &Caller) -> Caller {
+        Caller {
+            actor: client.actor.clone(),
+            namespace: client.namespace.clone(),
+            role: client.role,
+            client: client.client.clone(),
+            by: client.by.clone(),
+            is_local: false,
+            labels: client.labels.clone(),
+            may_set: client.may_set.clone(),
+            key_id: client.key_id.clone(),
+            by_gateway: true,
+            gateway: Some(gateway.by.clone()),
+            rate_key: client.rate_key.clone(),
+            queue: client.queue.clone(),
+            shares: client.shares.clone(),
             is_anonymous: false,
         }
     }
@@ -237,6 +263,7 @@ impl Caller {
             may_set: MaySet::default(),
             key_id: None,
             by_gateway: false,
+            gateway: None,
             rate_key: None,
             queue: None,
             shares: None,
@@ -266,14 +293,32 @@ impl Caller {
         Err(AuthError::Forbidden(message))
     }
 
+    /// The right by which it extends and completes: the gateway's, so that the calls of a client whose key was revoked
+    /// still settle.
+    pub(crate) fn settles_by(&self) -> &Principal {
+        self.gateway.as_ref().unwrap_or(&self.by)
+    }
+
+    /// Whether a gateway sent the request for this client.
+    pub(crate) fn is_client(&self) -> bool {
+        self.gateway.is_some()
+    }
+
+    /// Whether it is any program on this machine, while the server has no keys.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
     /// Whether it administers the server, and so sees every namespace.
     pub(crate) fn is_server_admin(&self) -> bool {
         self.check_access(Access::Operate).is_ok()
     }
 
-    /// Rejects a request for another namespace, whether or not that namespace exists.
+    /// Rejects a request for another namespace, whether or not that namespace exists. A gateway of `default` acts for every
+    /// namespace.
     pub(crate) fn check_namespace(&self, namespace: &NamespaceName) -> Result<(), AuthError> {
-        if self.is_local || *namespace == self.namespace {
+        let acts_for_all = self.role == Role::Gateway && self.namespace.is_default();
+        if self.is_local || acts_for_all || *namespace == self.namespace {
             return Ok(());
         }
         let (kind, own) = (self.kind(), &self.namespace);
@@ -316,7 +361,7 @@ impl Caller {
     }
 
     /// The kind of credentials, for messages.
-    fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self.by {
             Principal::Key(_) => "key",
             _ => "session",

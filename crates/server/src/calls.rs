@@ -87,9 +87,7 @@ impl Called {
 /// The namespace of a request that may name one. A gateway of `default` acts for every namespace.
 pub(crate) fn namespace_of(caller: &Caller, named: Option<NamespaceName>) -> Result<NamespaceName, AuthError> {
     let Some(namespace) = named else { return Ok(caller.namespace.clone()) };
-    if !(caller.by_gateway && caller.namespace.is_default()) {
-        caller.check_namespace(&namespace)?;
-    }
+    caller.check_namespace(&namespace)?;
     Ok(namespace)
 }
 

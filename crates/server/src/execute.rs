@@ -9,7 +9,7 @@ use earmark_admission::{
     ExtendRequest, LimitChange, LimitError, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError,
     ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
 };
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SetQuotas, UnixMs, WriteError};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, Role, SetQuotas, UnixMs, WriteError};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -117,8 +117,9 @@ struct Subject {
 pub(crate) async fn reserve(
     app: &App,
     context: &RequestContext,
-    requests: Vec<ReserveRequest>,
+    mut requests: Vec<ReserveRequest>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
+    requests.iter_mut().for_each(|request| request.by_gateway = context.caller.by_gateway);
     let subject = |request: &ReserveRequest| {
         context.log_start("reserve", request.lease, request.job.as_ref());
         Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
@@ -147,14 +148,15 @@ pub(crate) async fn reserve(
 pub(crate) async fn extend(
     app: &App,
     context: &RequestContext,
-    requests: Vec<ExtendRequest>,
+    mut requests: Vec<ExtendRequest>,
 ) -> Vec<Result<ExtendAnswer, BackendError>> {
+    requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let namespace = |request: &ExtendRequest| {
         context.log_start("extend", request.lease, None);
         request.namespace.clone()
     };
     let namespaces: Vec<NamespaceName> = requests.iter().map(namespace).collect();
-    let answers = app.backend.extend(context.caller.by.clone(), requests);
+    let answers = app.backend.extend(context.caller.settles_by().clone(), requests);
     let answers = one_per_request(app.by(context.deadline, answers).await, namespaces.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
@@ -172,14 +174,15 @@ pub(crate) async fn extend(
 pub(crate) async fn complete(
     app: &App,
     context: &RequestContext,
-    requests: Vec<CompleteRequest>,
+    mut requests: Vec<CompleteRequest>,
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
+    requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let subject = |request: &CompleteRequest| {
         context.log_start("complete", request.lease, request.job.as_ref());
         Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
-    let answers = app.backend.complete(context.caller.by.clone(), requests);
+    let answers = app.backend.complete(context.caller.settles_by().clone(), requests);
     let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
@@ -222,12 +225,14 @@ pub(crate) async fn delete_limit(
     change(app, context, async move { backend.delete_limit(by, request).await }).await
 }
 
-/// Pauses or resumes a limit. Returns when the pause ends.
+/// Pauses or resumes a limit. A gateway can only lengthen a pause. Returns when the pause ends.
 pub(crate) async fn pause_limit(
     app: &App,
     context: &RequestContext,
     request: PauseLimitRequest,
 ) -> Result<Option<UnixMs>, LimitError> {
+    let only_lengthen = context.caller.role == Role::Gateway;
+    let request = PauseLimitRequest { only_lengthen, ..request };
     let (actor, key, for_ms) = (&context.caller.actor, &request.key, request.for_ms);
     tracing::info!(request_id = context.id(), %actor, %key, for_ms, "pause limit");
     app.by(context.deadline, app.backend.pause_limit(context.caller.by.clone(), request)).await?

@@ -38,7 +38,7 @@ use tonic_reflection::server::Builder;
 
 use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Refusal, RequestHead};
-use crate::caller::Caller;
+use crate::caller::{Access, AuthError, Caller};
 use crate::execute::RequestContext;
 use crate::head;
 use crate::http::REQUEST_ID;
@@ -104,7 +104,13 @@ impl Grpc {
                             caller: admitted,
                             peer: request.extensions().get().cloned(),
                         };
-                        self.call(method, &context, start, request).await
+                        let answer = self.call(method, &context, start, request).await;
+                        // A call is executed by the right of the client, so that the state machine rejected the client.
+                        let is_rejected = answer.code() == Code::Unauthenticated && context.caller.is_client();
+                        match is_rejected && method.access != Access::Settle {
+                            true => Answer::of(status::rejected(AuthError::ClientUnauthenticated)),
+                            false => answer,
+                        }
                     }
                     Err(rejection) => {
                         (caller, connection) = (rejection.caller, rejection.connection);

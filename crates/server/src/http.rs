@@ -25,6 +25,7 @@ mod shape;
 mod templates;
 mod usage;
 mod vaults;
+mod whoami;
 mod write;
 
 pub(crate) use openapi::document;

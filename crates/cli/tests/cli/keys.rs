@@ -80,6 +80,31 @@ fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
     server.line("limits list").ends(1);
 }
 
+#[test]
+fn a_key_with_labels_is_listed_with_them_and_knows_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(&folder.path().join("data"), &["--bootstrap-key"]);
+    let root = key(&server);
+    let line = "key create --name app --role caller --label tenant=acme --label plan=pro --may-set user --json";
+    let made = by(&server, &root, line).ends(0).json();
+    assert_eq!(made["info"]["labels"], serde_json::json!({"plan": "pro", "tenant": "acme"}));
+    let listed = by(&server, &root, "key list").ends(0).stdout;
+    let row = listed.lines().find(|line| line.contains(" app ")).unwrap();
+    assert!(row.contains("plan=pro tenant=acme") && row.contains(" user "), "{listed}");
+    let all = by(&server, &root, "key list --json").ends(0).json();
+    assert_eq!(all["keys"][1]["may_set"], serde_json::json!(["user"]));
+    let app = made["key"].as_str().unwrap();
+    let who = by(&server, app, "whoami").ends(0).stdout;
+    assert!(who.contains("caller") && who.contains("plan=pro tenant=acme") && who.contains("user"), "{who}");
+    let who = by(&server, app, "whoami --json").ends(0).json();
+    assert_eq!((&who["namespace"], &who["role"]), (&"default".into(), &"caller".into()));
+    assert_eq!(who["labels"], made["info"]["labels"]);
+    assert_eq!(by(&server, &root, "whoami --json").ends(0).json()["labels"], serde_json::json!({}));
+    let client = by(&server, &root, "key create --name laptop --role client --json").ends(0).json();
+    let refused = by(&server, client["key"].as_str().unwrap(), "whoami").ends(1);
+    assert!(refused.stderr.contains("has role client, which calls through a gateway only"), "{refused:?}");
+}
+
 /// TLS private keys of clients and nodes must not leak, also when a reload fails.
 #[test]
 fn private_keys_are_in_no_log_and_in_no_data_folder() {
@@ -222,6 +247,7 @@ fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
         "cluster backup",
         "key create --name a --role reader",
         "key list",
+        "whoami",
         "key revoke abc",
         "bench --http http://192.0.2.1:1 --seconds 1",
     ] {

@@ -87,7 +87,7 @@ fn the_texts_of_a_hostile_server_are_shown_with_escapes() {
     let usage = json!({"limits": [limit], "limit": limit, "capacity": 1, "reserved": 0, "available": 1, "debt": 0,
         "status": HOSTILE, "pending_decrease_to": null, "ok": true});
     let key = json!({"key_id": HOSTILE, "name": HOSTILE, "role": HOSTILE, "namespace": HOSTILE, "client_id": HOSTILE,
-        "created_at_unix_ms": 1, "created_by": HOSTILE, "expires_at_unix_ms": null, "revoked_at_unix_ms": null});
+        "labels": {(HOSTILE): HOSTILE}, "may_set": [HOSTILE], "created_at_unix_ms": 1, "created_by": HOSTILE, "expires_at_unix_ms": null, "revoked_at_unix_ms": null});
     let denied = json!({"allowed": false, "error": HOSTILE, "message": HOSTILE, "limited_by": [HOSTILE],
         "retry_after_ms": 1, "ok": false, "reconciled": false});
     let write = json!({"error": {"code": HOSTILE, "message": HOSTILE}});
@@ -102,6 +102,12 @@ fn the_texts_of_a_hostile_server_are_shown_with_escapes() {
         ("limits delete a", "200 OK", usage.clone()),
         ("limits put --key a --kind rolling --capacity 1 --window 1m", "200 OK", usage),
         ("key list", "200 OK", json!({"keys": [key]})),
+        (
+            "whoami",
+            "200 OK",
+            json!({"actor": HOSTILE, "namespace": HOSTILE, "role": HOSTILE,
+            "labels": {(HOSTILE): HOSTILE}, "may_set": [HOSTILE]}),
+        ),
         ("key create --name a --role reader", "200 OK", json!({"key": HOSTILE, "info": key})),
         ("reserve --key a=1", "200 OK", denied.clone()),
         ("complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV", "200 OK", denied),

@@ -40,8 +40,8 @@ impl CredentialCache {
         callers.insert(digest, (caller, until));
     }
 
-    pub(super) fn forget(&self, caller: &Arc<Caller>) {
+    pub(super) fn forget(&self, caller: &Caller) {
         let mut callers = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        callers.retain(|_, (other, _)| !Arc::ptr_eq(other, caller));
+        callers.retain(|_, (other, _)| other.by != caller.by && other.by != *caller.settles_by());
     }
 }

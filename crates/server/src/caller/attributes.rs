@@ -31,8 +31,7 @@ impl Caller {
     /// The attributes of a call to explain. A reader may ask about any call that its labels do not contradict, because
     /// explaining takes nothing.
     pub(crate) fn attributes_to_explain(&self, asked: Vec<(String, String)>) -> Result<Attributes, AttributeRefusal> {
-        let is_for_client = self.by_gateway && self.role != Role::Gateway;
-        self.merge(asked, |name| !is_for_client || self.may_state(name))
+        self.merge(asked, |name| !self.is_client() || self.may_state(name))
     }
 
     fn merge(
@@ -96,7 +95,7 @@ mod tests {
     #[test]
     fn a_request_adds_what_its_key_may_set_and_contradicts_no_label() {
         let direct = session(Role::Caller);
-        let through = Caller { by_gateway: true, ..session(Role::Client) };
+        let through = Caller::through(&session(Role::Client), &session(Role::Gateway));
         let labels = "key=k1 plan=pro tenant=acme ";
         assert_eq!(ask(&direct, &[]).unwrap(), labels);
         assert_eq!(ask(&direct, &[("tenant", "acme")]).unwrap(), labels);
@@ -141,7 +140,7 @@ mod tests {
         let reader = session(Role::Reader);
         assert!(explain(&reader, "feature", "chat") && !explain(&reader, "tenant", "globex"));
         assert!(!explain(&reader, "key", "k2"));
-        let through = Caller { by_gateway: true, ..session(Role::Client) };
+        let through = Caller::through(&session(Role::Client), &session(Role::Gateway));
         assert!(explain(&through, "user", "u1") && !explain(&through, "feature", "chat"));
     }
 }

@@ -101,7 +101,8 @@ pub(crate) fn strict_status(wire: &ReserveWire<'_>) -> StatusCode {
             | Refusal::NoPrice(_)
             | Refusal::NoRule
             | Refusal::NoPolicy,
-        ) => StatusCode::FORBIDDEN,
+        )
+        | Code::Forbidden => StatusCode::FORBIDDEN,
         Code::ByPolicy(Refusal::InvalidKey(_) | Refusal::TooManyLimits | Refusal::OtherAsset { .. })
         | Code::InvalidRequest
         | Code::UnknownLimitKey(_)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use earmark_admission::{BackendError, ExtendAnswer};
+use earmark_admission::{BackendError, ExtendAnswer, OWNED_BY_GATEWAY};
 use earmark_core::{EXTENSIONS_MAX, NamespaceName};
 use earmark_policy::{Attributes, Usage};
 use earmark_proto::convert::{self, Invalid};
@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, async_trait};
 use super::ledger::context;
 use super::limits::{completed, extended, namespace_of_limits, reserve_response};
 use super::status::{failed, failed_with, invalid, rejected};
+use crate::answer::Code;
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
 use crate::calls::{
@@ -41,6 +42,9 @@ impl CallsService for Calls {
             namespace: part.namespace.map(Into::into),
         };
         let requirements = wire.requirements.iter().map(requirement).collect();
+        if matches!(wire.reserve.error, Code::Forbidden) {
+            return Err(Status::permission_denied(OWNED_BY_GATEWAY));
+        }
         let policy_revision = wire.policy_revision;
         let reserve = Some(reserve_response(wire.reserve));
         Ok(Response::new(v1::CallResponse { reserve, requirements, policy_revision }))

@@ -405,7 +405,10 @@ fn split<Q>(batch: Vec<Waiting<Q>>) -> (Vec<(u64, usize)>, Vec<Q>) {
 async fn refuse(app: &App, context: &RequestContext, ids: Vec<(u64, usize)>, error: AuthError) -> Outcome {
     let retry_after_ms = match &error {
         AuthError::RateLimited { retry_after_ms } => *retry_after_ms,
-        AuthError::Unauthenticated | AuthError::Forbidden(_) | AuthError::NotLocal => 0,
+        AuthError::Unauthenticated
+        | AuthError::ClientUnauthenticated
+        | AuthError::Forbidden(_)
+        | AuthError::NotLocal => 0,
     };
     let status = rejected(error);
     match app.auth.delay_refusal(&context.caller, retry_after_ms) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use earmark_admission::{
     Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, ExtendAnswer, ExtendRequest,
-    LeaseView, LimitQuery, PAGE_MAX, PauseLimitRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, UsageQuery,
+    LeaseView, LimitQuery, OWNED_BY_GATEWAY, PAGE_MAX, PauseLimitRequest, PutLimitRequest, Refusal, ReserveAnswer,
+    ReserveRequest, UsageQuery,
 };
 use earmark_core::{LeaseId, LimitKey, NameError, NamespaceName, PAUSE_MS_MAX, UnixMs};
 use earmark_proto::convert::{self, ExtendParts, Invalid, Parts};
@@ -297,6 +298,20 @@ impl LimitsService for Limits {
         let context = context(&request)?;
         policies::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
+
+    async fn whoami(&self, request: Request<v1::WhoamiRequest>) -> Result<Response<v1::WhoamiResponse>, Status> {
+        let context = context(&request)?;
+        execute::check_key(&self.0, &context).await.map_err(|error| failed(&error))?;
+        let caller = &context.caller;
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Ok(Response::new(v1::WhoamiResponse {
+            actor: caller.actor.to_string(),
+            namespace: caller.namespace.to_string(),
+            role: caller.role.to_string(),
+            labels: caller.labels.iter().map(owned).collect(),
+            may_set: caller.may_set.iter().map(str::to_owned).collect(),
+        }))
+    }
 }
 
 /// The namespace of a request: the caller's, which the request may name.
@@ -394,6 +409,7 @@ pub(super) fn complete_request(
 fn reserved(answer: &Result<ReserveAnswer, BackendError>) -> Result<v1::ReserveResponse, Status> {
     let response = reserve_response(ReserveWire::of(answer));
     match answer {
+        Ok(ReserveAnswer::Refused(Refusal::OwnedByGateway)) => Err(Status::permission_denied(OWNED_BY_GATEWAY)),
         Ok(_) => Ok(response),
         Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
     }
@@ -416,6 +432,7 @@ pub(super) fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
 pub(super) fn extended(answer: &Result<ExtendAnswer, BackendError>) -> Result<v1::ExtendResponse, Status> {
     let response = extend_response(ExtendWire::of(answer));
     match answer {
+        Ok(ExtendAnswer::Refused(Refusal::OwnedByGateway)) => Err(Status::permission_denied(OWNED_BY_GATEWAY)),
         Ok(_) => Ok(response),
         Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
     }
@@ -438,6 +455,9 @@ pub(super) fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result
     let response = complete_response(CompleteWire::of(answer));
     match answer {
         Ok(CompleteAnswer { is_invalid: false, owned_by_gateway: false, .. }) => Ok(response),
+        Ok(CompleteAnswer { owned_by_gateway: true, .. }) => {
+            Err(Status::permission_denied(response.message.unwrap_or_default()))
+        }
         Ok(_) => Err(Status::invalid_argument(response.message.unwrap_or_default())),
         Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
     }

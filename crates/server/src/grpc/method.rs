@@ -107,6 +107,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Calls, Access::Settle, "/earmark.v1.CallsService/ExtendCall"),
     unary(Which::Calls, Access::Settle, "/earmark.v1.CallsService/CompleteCall"),
     unary(Which::Calls, Access::Explain, "/earmark.v1.CallsService/ExplainCall"),
+    unary(Which::Limits, Access::Identify, "/earmark.v1.LimitsService/Whoami"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/Write"),
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/BatchWrite"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetClientState"),

@@ -17,7 +17,7 @@ use super::reply::Reply;
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{Described, Shape, body};
-use crate::answer::ExtendWire;
+use crate::answer::{Code, ExtendWire};
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
 use crate::calls::{
@@ -153,8 +153,8 @@ impl<'de> Deserialize<'de> for Ended {
     }
 }
 
-/// The attributes of a body as they are written. The caller's rights check them.
-pub(super) struct AttributeList(Vec<(String, String)>);
+/// Attributes or labels of a body as they are written. The caller's rights check them.
+pub(super) struct AttributeList(pub(super) Vec<(String, String)>);
 
 impl Described for AttributeList {
     const SHAPE: Shape = Shape::Attributes;
@@ -220,6 +220,9 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
     let wire = CallWire::of(&called);
     let is_strict = call.query("status") == Some("true");
     let status = if is_strict { calls::strict_status(&wire.reserve) } else { wire.reserve.status() };
+    if matches!(wire.reserve.error, Code::Forbidden) {
+        return Reply::answer(status, wire.reserve.message.as_deref(), &wire);
+    }
     let headers = wire.headers(&states(&known, &wire));
     Reply { headers, ..Reply::json(status, &wire) }
 }
@@ -262,7 +265,7 @@ pub(super) async fn extend(app: &App, call: Call) -> Reply {
         return Reply::unauthenticated();
     }
     let wire = ExtendWire::of(&answer);
-    Reply::json(wire.status(), &wire)
+    Reply::answer(wire.status(), wire.message.as_deref(), &wire)
 }
 
 fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Reply> {
@@ -292,7 +295,7 @@ pub(super) async fn complete(app: &App, call: Call) -> Reply {
         return Reply::unauthenticated();
     }
     let wire = CompleteCallWire::of(&completed);
-    Reply::json(wire.complete.status(), &wire)
+    Reply::answer(wire.complete.status(), wire.complete.message.as_deref(), &wire)
 }
 
 fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall, Reply> {

@@ -31,7 +31,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
     }
     let wires = wires(&answers);
     match wires.first() {
-        Some(wire) => Reply::json(wire.status(), wire),
+        Some(wire) => Reply::answer(wire.status(), wire.message.as_deref(), wire),
         None => Reply::ok(&Results { results: wires }),
     }
 }

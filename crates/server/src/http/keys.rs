@@ -1,15 +1,18 @@
 //! `/v1/admin/keys`: API keys.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use earmark_admission::{KeyError, Keys, Token};
 use earmark_core::{
-    ClientId, CreateKey, KEY_SECONDS_MAX, KeyId, KeyInfo, KeyName, NamespaceName, RevokeKey, Role, UnixMs,
+    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_MAX, ClientId, CreateKey, KEY_SECONDS_MAX, KeyId, KeyInfo, KeyName, Labels,
+    MaySet, NamespaceName, RevokeKey, Role, UnixMs,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::calls::AttributeList;
 use super::limits;
 use super::parse::Text;
 use super::reply::{CONFLICT, NOT_FOUND, Reply};
@@ -30,9 +33,23 @@ body! {
         namespace: Option<Text<NamespaceName>>,
         /// The only client id it may write as; by default any.
         client_id: Option<Text<ClientId>>,
+        /// Attributes of each of its calls.
+        labels: Option<AttributeList>,
+        /// Attributes that its calls may set, besides `model` and `provider`.
+        may_set: Option<NameList>,
         /// Seconds until it expires; by default it never does.
         expires_in_seconds: Option<ExpirySeconds>,
     }
+}
+
+/// Names of attributes in a body.
+#[derive(Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct NameList(Vec<String>);
+
+impl Described for NameList {
+    const SHAPE: Shape =
+        Shape::List { item: &Shape::Text { bytes_max: ATTRIBUTE_NAME_BYTES_MAX }, min: 0, max: ATTRIBUTES_MAX };
 }
 
 /// The lifetime of a key. The backend checks its bounds.
@@ -56,6 +73,14 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
     {
         return Reply::rejected(&error);
     }
+    let labels = match Labels::new(body.labels.map_or_else(Vec::new, |labels| labels.0)) {
+        Ok(labels) => labels,
+        Err(error) => return Reply::invalid(&format!("labels: {error}")),
+    };
+    let may_set = match MaySet::new(body.may_set.unwrap_or_default().0) {
+        Ok(may_set) => may_set,
+        Err(error) => return Reply::invalid(&format!("may_set: {error}")),
+    };
     let (keys, token) = match (keys(app), Token::random()) {
         (Err(reply), _) => return reply,
         (_, Err(error)) => {
@@ -70,8 +95,8 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         role: body.role.0,
         namespace,
         client: body.client_id.map(|client| client.0),
-        labels: earmark_core::Labels::default(),
-        may_set: earmark_core::MaySet::default(),
+        labels,
+        may_set,
         valid_seconds: body.expires_in_seconds.map(|seconds| seconds.0),
         is_first: false,
         actor: caller.actor.clone(),
@@ -162,6 +187,8 @@ struct KeyWire<'a> {
     role: &'static str,
     namespace: &'a str,
     client_id: Option<&'a str>,
+    labels: BTreeMap<&'a str, &'a str>,
+    may_set: Vec<&'a str>,
     created_at_unix_ms: u64,
     created_by: &'a str,
     expires_at_unix_ms: Option<u64>,
@@ -176,12 +203,31 @@ impl<'a> KeyWire<'a> {
             role: info.role.as_str(),
             namespace: info.namespace.as_str(),
             client_id: info.client.as_ref().map(ClientId::as_str),
+            labels: labels(&info.labels),
+            may_set: info.may_set.iter().collect(),
             created_at_unix_ms: info.created_at.get(),
             created_by: info.created_by.as_str(),
             expires_at_unix_ms: info.expires_at.map(UnixMs::get),
             revoked_at_unix_ms: info.revoked_at.map(UnixMs::get),
         }
     }
+}
+
+/// Labels by name.
+pub(super) fn labels(labels: &Labels) -> BTreeMap<&str, &str> {
+    labels.iter().collect()
+}
+
+pub(super) fn labels_schema() -> Value {
+    let mut schema = Shape::Attributes.schema();
+    schema["description"] = json!("Attributes of each of its calls.");
+    schema
+}
+
+pub(super) fn may_set_schema() -> Value {
+    let mut schema = NameList::SHAPE.schema();
+    schema["description"] = json!("Attributes that its calls may set, besides `model` and `provider`.");
+    schema
 }
 
 /// The named schemas of the responses.
@@ -195,6 +241,8 @@ pub(super) fn schemas() -> [(&'static str, Value); 4] {
         "role": {"enum": Role::ALL.map(Role::as_str)},
         "namespace": {"type": "string"},
         "client_id": {"type": ["string", "null"], "description": "The only client id it may write as."},
+        "labels": labels_schema(),
+        "may_set": may_set_schema(),
         "created_at_unix_ms": time,
         "created_by": {"type": "string"},
         "expires_at_unix_ms": maybe_time("When it expires."),

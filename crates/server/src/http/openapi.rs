@@ -6,6 +6,7 @@ use super::request_id::REQUEST_ID_BYTES_MAX;
 use super::route::{Documented, GUARDED, ROUTES, Route, WITH_BODY};
 use super::schema::schemas;
 use super::shape::{ACCOUNT, CLIENT, KEY_ID, LIMIT_KEY, NODE_ID, Shape, VAULT};
+use crate::auth::CLIENT_KEY;
 use crate::body::BODY_BYTES_MAX;
 use crate::caller::Access;
 
@@ -72,6 +73,15 @@ fn operation(route: &Route) -> Value {
             _ => Shape::Name(&LIMIT_KEY),
         };
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema.schema()}));
+    }
+    if matches!(route.access, Access::Call | Access::Settle | Access::Explain | Access::Identify) {
+        parameters.push(json!({
+            "name": CLIENT_KEY.as_str(),
+            "in": "header",
+            "required": false,
+            "description": "From a gateway only: the API key or session token of the client for which it asks.",
+            "schema": {"type": "string"},
+        }));
     }
     for field in route.query {
         parameters.push(json!({

@@ -57,19 +57,32 @@ impl Reply {
     /// The reply to a rejected request.
     pub(super) fn rejected(error: &AuthError) -> Reply {
         let (status, code) = match error {
-            AuthError::Unauthenticated => (StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
+            AuthError::Unauthenticated | AuthError::ClientUnauthenticated => {
+                (StatusCode::UNAUTHORIZED, UNAUTHENTICATED)
+            }
             AuthError::Forbidden(_) | AuthError::NotLocal => (StatusCode::FORBIDDEN, FORBIDDEN),
             AuthError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
         };
         let retry_after_ms = match error {
             AuthError::RateLimited { retry_after_ms } => Some(*retry_after_ms),
-            AuthError::Unauthenticated | AuthError::Forbidden(_) | AuthError::NotLocal => None,
+            AuthError::Unauthenticated
+            | AuthError::ClientUnauthenticated
+            | AuthError::Forbidden(_)
+            | AuthError::NotLocal => None,
         };
         Reply { retry_after_ms, ..Reply::problem(status, code, &error.message()) }
     }
 
     pub(super) fn unauthenticated() -> Reply {
         Reply::rejected(&AuthError::Unauthenticated)
+    }
+
+    /// The answer to a request about a lease. A lease that belongs to a gateway is a problem, like a missing permission.
+    pub(super) fn answer(status: StatusCode, message: Option<&str>, answer: &impl Serialize) -> Reply {
+        match status {
+            StatusCode::FORBIDDEN => Reply::problem(status, FORBIDDEN, message.unwrap_or_default()),
+            _ => Reply::json(status, answer),
+        }
     }
 
     pub(super) fn json(status: StatusCode, answer: &impl Serialize) -> Reply {

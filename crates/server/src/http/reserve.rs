@@ -36,7 +36,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
     match answers.first().map(ReserveWire::of) {
         Some(wire) => match plain(&wire) {
             Some(body) => Reply::of(StatusCode::OK, JSON, Bytes::from(body)),
-            None => Reply::json(wire.status(), &wire),
+            None => Reply::answer(wire.status(), wire.message.as_deref(), &wire),
         },
         None => Reply::ok(&Results { results: wires(&answers) }),
     }

@@ -23,7 +23,7 @@ use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
     audit, cluster, complete, extend, health, keys, leases, limits, policies, quotas, reserve, templates, usage,
-    vaults, write,
+    vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -118,7 +118,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 46] = [
+pub(crate) static ROUTES: [Route; 47] = [
     routes::CALL,
     routes::EXTEND,
     routes::COMPLETE,
@@ -507,6 +507,12 @@ pub(crate) static ROUTES: [Route; 46] = [
             OVERLOADED,
         ],
         ..put("/v1/admin/policy", Access::Operate, |app, call| Box::pin(policies::put(app, call)))
+    },
+    Route {
+        operation: "whoami",
+        about: "Gets the caller: its name, namespace, role and the attributes of its calls.",
+        answers: &[answer(200, &["Whoami"], "The caller."), BAD_QUERY, FAILED, OVERLOADED],
+        ..get("/v1/whoami", Access::Identify, |app, call| Box::pin(whoami::get(app, call)))
     },
     Route {
         query: shape::CHANGES_QUERY,

@@ -31,7 +31,7 @@ use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Peer, Refusal, Rejection, RequestHead};
 use crate::body::{self, Readable};
 use crate::budget::{AnswerRoom, Budget, Holders};
-use crate::caller::{AuthError, Caller, QueueCost};
+use crate::caller::{Access, AuthError, Caller, QueueCost};
 use crate::execute::RequestContext;
 use crate::head;
 use crate::log_rate::LineKind;
@@ -192,6 +192,13 @@ async fn serve<B: Readable>(
     let reply = match call(route, &mut parts, read, context).await {
         Ok(call) => execute(&app, route, &caller, call).await,
         Err(reply) => reply,
+    };
+    // A call is executed by the right of the client, so that the state machine rejected the client.
+    let reply = match reply.status {
+        StatusCode::UNAUTHORIZED if caller.is_client() && route.access != Access::Settle => {
+            Reply::rejected(&AuthError::ClientUnauthenticated)
+        }
+        _ => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
     let request = Served { index, parts: &parts, id, start, caller: Some(&caller) };

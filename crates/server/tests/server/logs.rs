@@ -221,6 +221,15 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
         answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/Reserve").await));
     }
     answers.push(format!("{:?}", called(&keyed, &root, &nowhere_at_all).await));
+    let gateway = keyed.key(earmark_core::Role::Gateway, "default").await;
+    for (sender, client) in [(&gateway, &caller), (&gateway, &wrong), (&gateway, &gateway), (&root, &caller)] {
+        let headers = format!("authorization: Bearer {sender}\r\nx-earmark-client-key: {client}\r\n");
+        for (method, path) in [("GET", "/v1/whoami"), ("POST", "/v1/reserve")] {
+            let answer = keyed.ask_with(&headers, method, path, "").await;
+            answers.push(format!("{:?} {}", answer.headers, answer.text));
+        }
+        answers.push(format!("{:?}", called_for(&keyed, sender, client).await));
+    }
     let traced = format!("authorization: Bearer {root}\r\nx-request-id: {made}\r\n");
     answers.push(keyed.ask_with(&traced, "GET", "/v1/admin/limits", "").await.text);
     let path = format!("/v1/admin/keys/{}", made.split('_').nth(1).unwrap());
@@ -230,7 +239,7 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     for what in ["create key", "revoke key", "user:ann", "/v1/admin/keys/emk_***", "h2::"] {
         assert!(logged.contains(what), "{what} is not in the log");
     }
-    let keys = [&root, &caller, &made].map(|key| key.split('_').nth(2).unwrap());
+    let keys = [&root, &caller, &made, &gateway].map(|key| key.split('_').nth(2).unwrap());
     let tokens = [&user, &forged].map(|token| token.rsplit('.').next().unwrap());
     for secret in keys.into_iter().chain(tokens) {
         let found = logged.lines().find(|line| line.contains(secret));
@@ -243,12 +252,24 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
 
 /// Calls a gRPC method with an empty message.
 async fn called(keyed: &KeyedServer, key: &str, path: &str) -> Result<(), tonic::Status> {
+    let mut request = tonic::Request::new(());
+    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+    send(keyed, request, path).await
+}
+
+/// Asks as a gateway who its client is.
+async fn called_for(keyed: &KeyedServer, gateway: &str, client: &str) -> Result<(), tonic::Status> {
+    let mut request = tonic::Request::new(());
+    request.metadata_mut().insert("authorization", format!("Bearer {gateway}").parse().unwrap());
+    request.metadata_mut().insert("x-earmark-client-key", client.parse().unwrap());
+    send(keyed, request, "/earmark.v1.LimitsService/Whoami").await
+}
+
+async fn send(keyed: &KeyedServer, request: tonic::Request<()>, path: &str) -> Result<(), tonic::Status> {
     let url = format!("http://{}", keyed.server.address);
     let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap();
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.unwrap();
-    let mut request = tonic::Request::new(());
-    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
     let codec: tonic_prost::ProstCodec<(), ()> = tonic_prost::ProstCodec::default();
     client.unary(request, path.parse().unwrap(), codec).await.map(drop)
 }

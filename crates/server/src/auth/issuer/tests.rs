@@ -280,3 +280,21 @@ fn changed_keys_are_reloaded_and_unusable_ones_are_not() {
     assert!(issuer.reload().is_err());
     assert_eq!((is_good(&first), is_good(&second)), (false, true));
 }
+
+#[test]
+fn claims_become_labels_and_one_that_is_no_attribute_makes_the_token_invalid() {
+    let with = |name: &str, value: Value| {
+        let mut claims = claims();
+        claims[name] = value;
+        issuer().verify(&token(&pair(1), &header(), &claims), now()).map(|session| session.caller.labels.to_string())
+    };
+    assert_eq!(with("org_id", json!("acme")).as_deref(), Some("tenant=acme"));
+    assert_eq!(with("seat", json!(7)).as_deref(), Some("seat=7"));
+    assert_eq!(with("org_id", Value::Null).as_deref(), Some(""));
+    assert_eq!(with("other", json!("acme")).as_deref(), Some(""));
+    for wrong in
+        [json!(""), json!("a\u{7}"), json!("x".repeat(257)), json!(["acme"]), json!({}), json!(true), json!(1.5)]
+    {
+        assert_eq!(with("org_id", wrong.clone()), None, "{wrong}");
+    }
+}

@@ -26,6 +26,8 @@ type Row = (&'static str, [bool; 8]);
 
 const ALL: [bool; 8] = [true; 8];
 const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
+/// Anyone with credentials but a client.
+const IDENTIFY: [bool; 8] = [false, false, true, true, true, true, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
@@ -62,6 +64,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.CallsService/ExtendCall", CALL),
     ("/earmark.v1.CallsService/CompleteCall", CALL),
     ("/earmark.v1.CallsService/ExplainCall", EXPLAIN),
+    ("/earmark.v1.LimitsService/Whoami", IDENTIFY),
     ("/earmark.v1.LedgerService/Write", WRITE),
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
@@ -334,8 +337,9 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(ledger.list_entries(entries)),
         asked!(ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
     ];
-    // The cluster belongs to no namespace, and a call names none.
-    let is_named = |path: &&str| !path.contains("ClusterService") && *path != "/earmark.v1.CallsService/Call";
+    // The cluster belongs to no namespace, and neither a call nor the question who one is names one.
+    let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
+    let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
     let methods: [&str; 31] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()

@@ -418,6 +418,7 @@ async fn failing(drift: &mut Drift) {
         let template = json!({"key": "a:{b}", "kind": "rolling", "capacity": 2, "window_seconds": 60});
         drift.ask(&server, "PUT", TEMPLATES, "", &template).await;
         drift.ask(&server, "GET", TEMPLATES, "", &none).await;
+        drift.ask(&server, "GET", "/v1/whoami", "", &none).await;
         let answer = server.ask("DELETE", "/v1/admin/templates?key=a:%7Bb%7D", "").await;
         drift.check("DELETE", TEMPLATES, &answer);
         drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
@@ -468,7 +469,12 @@ async fn callers(drift: &mut Drift) {
         let calls = ["/v1/reserve", "/v1/extend", "/v1/complete", "/v1/calls"];
         let is_call = calls.iter().any(|call| path.starts_with(call)) && path != EXPLAIN_CALL;
         // Each key has one request per second, rejected ones included.
-        let wrong = keyed.key(if is_call { Role::Reader } else { Role::Caller }, "default").await;
+        let wrong = match path.as_str() {
+            "/v1/whoami" => Role::Client,
+            _ if is_call => Role::Reader,
+            _ => Role::Caller,
+        };
+        let wrong = keyed.key(wrong, "default").await;
         let nobody = keyed.ask(None, &method, &filled, "").await;
         drift.check(&method, &path, &nobody);
         drift.check(&method, &path, &keyed.ask(Some(&wrong), &method, &filled, "").await);
@@ -491,6 +497,9 @@ async fn callers(drift: &mut Drift) {
     drift.ask(&server, "GET", "/v1/audit", "", &Value::Null).await;
     let answer = server.ask("GET", "/v1/audit?page_size=0", "").await;
     drift.check("GET", CHANGES, &answer);
+    drift.ask(&server, "GET", "/v1/whoami", "", &Value::Null).await;
+    let answer = server.ask("GET", "/v1/whoami?a=1", "").await;
+    drift.check("GET", "/v1/whoami", &answer);
     let answer = server.ask("GET", "/v1/admin/keys?a=1", "").await;
     drift.check("GET", KEYS, &answer);
     drift.ask(&server, "GET", KEYS, "", &Value::Null).await;

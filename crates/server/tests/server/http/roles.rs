@@ -16,6 +16,8 @@ type Row = (&'static str, &'static str, [bool; 8]);
 
 const ALL: [bool; 8] = [true; 8];
 const CALL: [bool; 8] = [false, false, true, false, true, false, true, true];
+/// Anyone with credentials but a client.
+const IDENTIFY: [bool; 8] = [false, false, true, true, true, true, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
@@ -23,7 +25,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 46] = [
+const MATRIX: [Row; 47] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -66,6 +68,7 @@ const MATRIX: [Row; 46] = [
     ("get", "/v1/admin/policy", OPERATE),
     ("put", "/v1/admin/policy", OPERATE),
     ("get", "/v1/audit", MANAGE),
+    ("get", "/v1/whoami", IDENTIFY),
     ("get", "/metrics", READ),
     ("get", "/healthz", ALL),
     ("get", "/readyz", ALL),
