@@ -99,14 +99,20 @@ fn the_walks_of_the_readme_print_what_they_show() {
     }
     let readme = readme();
     let blocks = blocks(&readme, START);
-    assert_eq!(blocks.len(), 3, "README.md has walks of limits, of credit and of a stream");
+    assert_eq!(blocks.len(), 4, "README.md has walks of a call, of limits, of credit and of a stream");
     // The other blocks use variables of the first.
     let walk = blocks.concat();
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);
     let script = walk.replace("127.0.0.1:7878", &server.address);
     assert_ne!(script, walk, "the address is in the first block");
-    let ran = Ran::of(Command::new("bash").args(["-euc", &script]).output().unwrap()).ends(0);
+    let binary = Path::new(env!("CARGO_BIN_EXE_earmark")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", &script]).current_dir(place.path());
+    bash.env("PATH", path).env("EARMARK_SERVER", format!("http://{}", server.address));
+    let ran = Ran::of(bash.output().unwrap()).ends(0);
     let shown: Vec<String> = walk
         .lines()
         .filter_map(|line| line.strip_prefix("# "))
