@@ -55,6 +55,7 @@ Examples:
   earmark bench --in-process --seconds 5
   earmark bench --client --connections 1000
   earmark bench --stream 16
+  earmark bench --calls
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
@@ -121,6 +122,9 @@ pub(crate) struct BenchArgs {
     /// Complete every call right after it is allowed; a complete is not counted as an op
     #[arg(long)]
     complete: bool,
+    /// Reserve by attributes (/v1/calls), with a policy that gives the same limits
+    #[arg(long, conflicts_with_all = ["http", "in_process", "client", "stream", "batch"])]
+    calls: bool,
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -187,6 +191,11 @@ fn over_http(
 ) -> Result<Report, Failure> {
     let progress = Progress::choose(args.json);
     client::block_on(put_limits(url, definitions, progress))?;
+    if args.calls {
+        let body = serde_json::json!({"policy": job::policy(parts)});
+        let _: Value =
+            client::block_on(async { Client::new(url)?.send(Method::PUT, "/v1/admin/policy", &body).await })?;
+    }
     let key = url.credentials()?;
     let key = key.map(|key| format!("authorization: {}\r\n", key.header())).unwrap_or_default();
     let load = http::Load {
@@ -196,6 +205,7 @@ fn over_http(
         connections: setting.connections,
         batch: setting.batch,
         complete: args.complete,
+        calls: args.calls,
     };
     let run = match (args.client, args.stream) {
         (_, Some(in_flight)) => {
@@ -244,7 +254,7 @@ impl BenchArgs {
         let (path, batch) = match (self.in_process, self.client, self.stream) {
             (true, ..) => ("in-process", IN_PROCESS_BATCH),
             (false, true, _) => ("client", SHARED_BATCH),
-            (false, false, None) => ("http", 1),
+            (false, false, None) => (if self.calls { "http-calls" } else { "http" }, 1),
             (false, false, Some(_)) => ("stream", 1),
         };
         let server = if self.in_process || self.http.is_some() { "" } else { "-own-server" };

@@ -31,6 +31,8 @@ pub(super) struct Load {
     pub(super) connections: usize,
     pub(super) batch: usize,
     pub(super) complete: bool,
+    /// Whether calls are reserved by attributes.
+    pub(super) calls: bool,
 }
 
 /// Runs the load on half of the cores, because the server may need the other half.
@@ -128,7 +130,7 @@ impl Worker {
             stream,
             calls: Calls::new(),
             current: Vec::with_capacity(load.batch),
-            reserve: request(Action::Reserve),
+            reserve: request(if load.calls { Action::Call } else { Action::Reserve }),
             complete: load.complete.then(|| request(Action::Complete)),
             reply: Vec::with_capacity(REPLY_BYTES),
             tally: Tally::default(),

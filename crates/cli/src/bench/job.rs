@@ -11,7 +11,10 @@ pub(super) const TENANTS: usize = 1_000;
 /// Digits of a model or tenant number in a key. The width is fixed, so that a key can be changed in place.
 pub(super) const MODEL_DIGITS: usize = 2;
 pub(super) const TENANT_DIGITS: usize = 4;
-const TOKENS: u64 = 1_500;
+/// The bounds of a call.
+pub(super) const INPUT_TOKENS: u64 = 1_000;
+pub(super) const OUTPUT_TOKENS: u64 = 500;
+const TOKENS: u64 = INPUT_TOKENS + OUTPUT_TOKENS;
 /// A call uses one third of its reserved tokens.
 const USED_PART: u64 = 3;
 /// Window and timeout of the limits, in seconds: the usage of a run ends after one minute.
@@ -74,6 +77,19 @@ pub(super) fn parts(limits: usize) -> Vec<Part> {
     let more =
         (first.len() + 1..=limits).map(|number| model(&format!(":more-{number:02}"), rolling.clone(), 1, "requests"));
     first.iter().take(limits).cloned().chain(more).collect()
+}
+
+/// The policy that gives a call these requirements.
+pub(super) fn policy(parts: &[Part]) -> String {
+    let limit = |part: &Part| {
+        let owner = match part.owner {
+            Owner::Model => "{model}",
+            Owner::Tenant => "{tenant}",
+        };
+        let amount = if part.amount == TOKENS { "tokens" } else { "requests" };
+        format!("  {{ key = \"bench:{owner}{}\", amount = \"{amount}\" }},\n", part.behind)
+    };
+    format!("[[rules]]\nname = \"bench\"\nlimits = [\n{}]\n", parts.iter().map(limit).collect::<String>())
 }
 
 impl Part {

@@ -3,7 +3,7 @@
 
 use earmark_core::LeaseId;
 
-use super::job::{Call, MODEL_DIGITS, Owner, Part, TENANT_DIGITS};
+use super::job::{Call, INPUT_TOKENS, MODEL_DIGITS, OUTPUT_TOKENS, Owner, Part, TENANT_DIGITS};
 
 const LEASE_BYTES: usize = 26;
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -27,20 +27,25 @@ pub(super) struct Request {
 pub(super) enum Action {
     Reserve,
     Complete,
+    /// A reserve by attributes; see [`policy`](super::job::policy).
+    Call,
 }
 
 impl Request {
     /// Builds a request for `calls` calls. One call uses the plain endpoint, more use the batch endpoint.
     pub(super) fn new(action: Action, headers: &str, parts: &[Part], calls: usize) -> Request {
+        if action == Action::Call {
+            return Request::call(headers);
+        }
         let (path, list, amount) = match action {
             Action::Reserve => ("/v1/reserve", "requirements", "amount"),
-            Action::Complete => ("/v1/complete", "actuals", "actual_amount"),
+            Action::Complete | Action::Call => ("/v1/complete", "actuals", "actual_amount"),
         };
         let wanted: Vec<(&Part, u64)> = parts
             .iter()
             .filter_map(|part| match action {
                 Action::Reserve => Some((part, part.amount)),
-                Action::Complete => Some((part, part.actual_amount()?)),
+                Action::Complete | Action::Call => Some((part, part.actual_amount()?)),
             })
             .collect();
         let mut body = String::new();
@@ -75,6 +80,25 @@ impl Request {
             numbers.for_each(|number| *number += head.len());
         }
         Request { bytes: (head + &body + end).into_bytes(), offsets }
+    }
+
+    /// A call by its attributes.
+    fn call(headers: &str) -> Request {
+        let (mut body, mut found) = ("{\"lease_id\":\"".to_owned(), Offsets::default());
+        found.lease = body.len();
+        body += &format!("{:0<LEASE_BYTES$}\",\"attributes\":{{\"model\":\"model-", "");
+        found.models.push(body.len());
+        body += &format!("{:0<MODEL_DIGITS$}\",\"tenant\":\"tenant-", "");
+        found.tenants.push(body.len());
+        body += &format!("{:0<TENANT_DIGITS$}\"}},\"input_tokens_max\":{INPUT_TOKENS},", "");
+        body += &format!("\"output_tokens_max\":{OUTPUT_TOKENS}}}");
+        let head = format!(
+            "POST /v1/calls HTTP/1.1\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        found.lease += head.len();
+        found.models.iter_mut().chain(&mut found.tenants).for_each(|number| *number += head.len());
+        Request { bytes: (head + &body).into_bytes(), offsets: vec![found] }
     }
 
     /// Writes these calls into the request. Their number is that of `new`.
@@ -148,6 +172,17 @@ mod tests {
                 {"key": "bench:tenant-0042:tpm", "amount": 1500},
             ]})
         );
+    }
+
+    #[test]
+    fn a_call_by_attributes_names_its_model_and_tenant() {
+        let lease: LeaseId = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap();
+        let (line, body) = filled(Action::Call, 4, &[Call { lease, model: 7, tenant: 42 }]);
+        assert_eq!(line, "POST /v1/calls HTTP/1.1");
+        let attributes = json!({"model": "model-07", "tenant": "tenant-0042"});
+        let expected = json!({"lease_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "attributes": attributes,
+            "input_tokens_max": 1_000, "output_tokens_max": 500});
+        assert_eq!(body, expected);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::ask::ask;
 use crate::support::{Server, TIMEOUT, command};
 
-fn write(folder: &TempDir, name: &str, text: &str) -> String {
+pub(crate) fn write(folder: &TempDir, name: &str, text: &str) -> String {
     let path: PathBuf = folder.path().join(name);
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()

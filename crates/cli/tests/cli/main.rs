@@ -13,6 +13,7 @@ mod durable;
 mod failover;
 mod files;
 mod keys;
+mod policies;
 mod readme;
 mod refusals;
 mod secrets;
