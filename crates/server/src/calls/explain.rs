@@ -115,10 +115,11 @@ impl Explained {
 /// A limit as a lease of the namespace names it.
 async fn find(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Option<Found>, BackendError> {
     let (namespace, key) = key.foreign().unwrap_or_else(|| (own.clone(), key.clone()));
-    let Some(limit) = app.backend.applied_limit(&namespace, &key) else { return Ok(None) };
-    let is_visible = namespace == *own || limit.definition.shared;
+    let limit = app.backend.applied_limit(&namespace, &key);
+    let is_visible = namespace == *own || limit.as_ref().is_some_and(|limit| limit.definition.shared);
     let usage = app.backend.usage(namespace, key).await?.filter(|_| is_visible);
-    let (is_enforced, is_credit) = (limit.definition.enforce, limit.definition.kind.terms().is_some());
+    let is_enforced = limit.as_ref().is_none_or(|limit| limit.definition.enforce);
+    let is_credit = limit.is_some_and(|limit| limit.definition.kind.terms().is_some());
     Ok(usage.map(|usage| Found { usage, is_enforced, is_credit }))
 }
 

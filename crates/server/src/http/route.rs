@@ -119,10 +119,6 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 
 /// All routes.
 pub(crate) static ROUTES: [Route; 47] = [
-    routes::CALL,
-    routes::EXTEND,
-    routes::COMPLETE,
-    routes::EXPLAIN,
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -191,6 +187,10 @@ pub(crate) static ROUTES: [Route; 47] = [
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
         ..post("/v1/complete/batch", Access::Settle, |app, call| Box::pin(complete::batch(app, call)))
     },
+    routes::CALL,
+    routes::EXTEND,
+    routes::COMPLETE,
+    routes::EXPLAIN,
     Route {
         body: Some(&LimitDocument::SHAPE),
         query: shape::LIMIT_QUERY,

@@ -69,7 +69,8 @@ fn names(response: ServerReflectionResponse) -> Vec<String> {
     }
 }
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
+    "earmark.v1.CallsService",
     "earmark.v1.ClusterService",
     "earmark.v1.LedgerService",
     "earmark.v1.LimitsService",
