@@ -7,7 +7,7 @@ import { stringify } from "./json.js";
 import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
 import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
 import type {
-  Balance, Explanation, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList,
+  Balance, Explanation, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList, Whoami,
 } from "./wire.js";
 
 /** Which limits to list with their usage. */
@@ -191,6 +191,11 @@ export class Client {
   async putPolicy(policy: string, namespace?: string, wait?: WaitOptions): Promise<number> {
     const request: HttpRequest = { method: "PUT", path: `/v1/admin/policy${query({ namespace })}`, body: stringify({ policy }) };
     return (await this.#ask(request, fields<{ ok: true; revision: number }>("revision"), wait)).revision;
+  }
+
+  /** The caller, as its key says: its namespace, its role, and the attributes of its calls. */
+  async whoami(wait?: WaitOptions): Promise<Whoami> {
+    return await this.#ask({ method: "GET", path: "/v1/whoami" }, fields<Whoami>("actor", "namespace", "role"), wait);
   }
 
   /** The policy of a namespace. */

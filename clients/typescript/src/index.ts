@@ -18,6 +18,6 @@ export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";
 export type {
   Balance, CallUsage, Explanation, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt,
-  UsageItem, UsageList, WriteRefusal,
+  UsageItem, UsageList, Whoami, WriteRefusal,
 } from "./wire.js";
 export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

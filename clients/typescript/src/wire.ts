@@ -207,6 +207,17 @@ export interface Balance {
   pending: string;
 }
 
+/** A caller, as its credentials say. */
+export interface Whoami {
+  actor: string;
+  namespace: string;
+  role: string;
+  /** The attributes that the key fixes. */
+  labels: Record<string, string>;
+  /** The attributes that its calls may set. */
+  may_set: string[];
+}
+
 export interface PolicyInfo {
   policy: string;
   revision: number;

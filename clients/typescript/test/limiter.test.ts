@@ -313,6 +313,8 @@ test("an unknown and an expired key are refused, and the message says to check i
   });
   const { key: expiring } = (await response.json()) as { key: string };
   const right = new Client({ servers: [keyed.url], key: keyed.key });
+  const { actor, namespace, role } = await right.whoami();
+  assert.deepEqual([actor.startsWith("system:"), namespace, role], [false, "default", "admin"]);
   await right.putLimit({ key: "k", kind: "concurrency", capacity: 1, timeout_seconds: 5 });
   await (await new Limiter(new Client({ servers: [keyed.url], key: expiring })).acquire({ k: 1 })).release();
   await new Promise((resolve) => setTimeout(resolve, 1_200));
