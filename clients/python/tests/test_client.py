@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,3 +238,26 @@ except Failure as failure:
     used = "httpx" if missing == "httpx2" else "httpx2"
     assert done.stdout.startswith(f"{used} no answer came before the deadline"), done.stderr
     assert "http://127.0.0.1:1 cannot be reached" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_server_with_tls_is_trusted_by_its_root_only(tmp_path: Path) -> None:
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "keyUsage=digitalSignature,keyCertSign"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    server = EarmarkServer("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    try:
+        assert server.url.startswith("https://")
+        with Client(server.url, roots=str(tmp_path / "cert.pem")) as client:
+            assert client.limits() == []
+        with Client(server.url) as client, pytest.raises(DeadlinePassed, match="certificate"):
+            client.limits(timeout=0.3)
+
+        async def main() -> None:
+            async with AsyncClient(server.url, roots=str(tmp_path / "cert.pem")) as client:
+                assert await client.limits() == []
+
+        asyncio.run(main())
+    finally:
+        server.stop()

@@ -19,15 +19,17 @@ else:
 KEEP_SECONDS = 30.0
 
 
-def limits(connections_max: int) -> httpx.Limits:
-    """The bounds of a connection pool."""
-    return httpx.Limits(
-        max_connections=connections_max, max_keepalive_connections=connections_max, keepalive_expiry=KEEP_SECONDS
-    )
+def limits(servers: int) -> httpx.Limits:
+    """The bounds of one transport: a connection to each server. A client has a stack of transports, because the pool of
+    the library takes a time that grows with the square of its connections."""
+    return httpx.Limits(max_connections=servers, max_keepalive_connections=servers, keepalive_expiry=KEEP_SECONDS)
 
 
-def tls(roots: str | None) -> ssl.SSLContext:
-    """The root certificates of the machine, or those of a PEM file."""
+def tls(urls: tuple[str, ...], roots: str | None) -> ssl.SSLContext | bool:
+    """The root certificates of the machine, or those of a PEM file. They take a while to read, so that servers without
+    TLS go without."""
+    if not any(url.startswith("https:") for url in urls):
+        return False
     return ssl.create_default_context(cafile=roots)
 
 

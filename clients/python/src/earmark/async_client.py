@@ -15,7 +15,7 @@ from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
 from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
-from .errors import Failure, NoAnswer, Unexpected
+from .errors import Busy, Failure, NoAnswer, Unexpected
 
 T = TypeVar("T")
 Ask = Callable[[Request[Any], float], Awaitable[Any]]
@@ -63,13 +63,15 @@ class AsyncClient:
             backoff=backoff,
             env=env,
         )
-        self._transport = httpx.AsyncHTTPTransport(
-            verify=_http.tls(roots), limits=_http.limits(connections_max), trust_env=False
-        )
+        self._tls = _http.tls(self.options.core.servers.urls, self.options.roots)
+        #: Transports without a request, the last used one at the end. Each has one connection to each server.
+        self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._slots = asyncio.Semaphore(connections_max)
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._transport.aclose()
+        while self._idle:
+            await self._idle.pop().aclose()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -119,28 +121,45 @@ class AsyncClient:
             content=request.body or None,
             extensions=extensions,
         )
+        now = self.options.core.env.now
         try:
-            status, body = await _within(self._response(http), end - self.options.core.env.now())
+            await _within(self._slots.acquire(), end - now())
+        except asyncio.TimeoutError:
+            return Busy(f"{self.options.connections_max} requests are under way already; raise connections_max")
+        try:
+            status, body = await _within(self._response(http), end - now())
         except httpx.TransportError as error:
             return _http.failed(server, error)
         except asyncio.TimeoutError:
             return NoAnswer(f"{server} gave no answer: its response did not end in time")
+        finally:
+            self._slots.release()
         if body is None:
             return Unexpected(f"{server} answered with more than {self.options.answer_bytes_max} bytes")
         return judge(server, request, status, body)
 
     async def _response(self, request: httpx.Request) -> tuple[int, bytes | None]:
         body = bytearray()
-        response = await self._transport.handle_async_request(request)
+        transport = self._take()
         try:
-            stream: Any = response.stream
-            async for chunk in stream:
-                body += chunk
-                if len(body) > self.options.answer_bytes_max:
-                    return response.status_code, None
+            response = await transport.handle_async_request(request)
+            try:
+                stream: Any = response.stream
+                async for chunk in stream:
+                    body += chunk
+                    if len(body) > self.options.answer_bytes_max:
+                        return response.status_code, None
+            finally:
+                await response.aclose()
         finally:
-            await response.aclose()
+            self._idle.append(transport)
         return response.status_code, bytes(body)
+
+    def _take(self) -> httpx.AsyncHTTPTransport:
+        if self._idle:
+            return self._idle.pop()
+        limits = _http.limits(len(self.options.core.servers.urls))
+        return httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=False)
 
     async def _ask(self, request: Request[T], timeout: float | None) -> T:
         return await self.run(self.options.core.ask(request, self.options.deadline(timeout)))

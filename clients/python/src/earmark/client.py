@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,7 +16,7 @@ from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
 from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
-from .errors import Failure, NoAnswer, Unexpected
+from .errors import Busy, Failure, NoAnswer, Unexpected
 
 T = TypeVar("T")
 
@@ -59,19 +61,26 @@ class Client:
             backoff=backoff,
             env=env,
         )
-        self._transport = _transport(self.options)
+        self._prepare()
 
     @staticmethod
     def of(options: Options) -> Client:
         """A client with the options of another one, and connections of its own."""
         client = Client.__new__(Client)
         client.options = options
-        client._transport = _transport(options)
+        client._prepare()
         return client
+
+    def _prepare(self) -> None:
+        self._tls = _http.tls(self.options.core.servers.urls, self.options.roots)
+        #: Transports without a request, the last used one at the end. Each has one connection to each server.
+        self._idle: deque[httpx.HTTPTransport] = deque()
+        self._slots = threading.Semaphore(self.options.connections_max)
 
     def close(self) -> None:
         """Closes the connections."""
-        self._transport.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def __enter__(self) -> Client:
         return self
@@ -123,9 +132,28 @@ class Client:
             content=request.body or None,
             extensions=extensions,
         )
+        if not self._slots.acquire(timeout=max(0.0, end - self.options.core.env.now())):
+            return Busy(f"{self.options.connections_max} requests are under way already; raise connections_max")
+        transport = self._take()
+        try:
+            return self._exchange(server, request, transport, http, end)
+        finally:
+            self._idle.append(transport)
+            self._slots.release()
+
+    def _take(self) -> httpx.HTTPTransport:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            limits = _http.limits(len(self.options.core.servers.urls))
+            return httpx.HTTPTransport(verify=self._tls, limits=limits, trust_env=False)
+
+    def _exchange(
+        self, server: str, request: Request[T], transport: httpx.HTTPTransport, http: httpx.Request, end: float
+    ) -> T | Failure:
         body = bytearray()
         try:
-            response = self._transport.handle_request(http)
+            response = transport.handle_request(http)
             try:
                 stream: Any = response.stream
                 for chunk in stream:
@@ -208,8 +236,3 @@ class Client:
     def policy(self, namespace: str | None = None, *, timeout: float | None = None) -> tuple[str, int]:
         """The policy of a namespace with its revision."""
         return self._ask(_requests.policy(namespace), timeout)
-
-
-def _transport(options: Options) -> httpx.HTTPTransport:
-    limits = _http.limits(options.connections_max)
-    return httpx.HTTPTransport(verify=_http.tls(options.roots), limits=limits, trust_env=False)

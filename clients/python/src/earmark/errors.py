@@ -83,7 +83,7 @@ class Unexpected(Failure):
 
 
 class Busy(Failure):
-    """The queue of the batcher is full; nothing was sent."""
+    """A queue of this client is full; nothing was sent."""
 
     is_transient = True
 

@@ -1,0 +1,129 @@
+"""Measures the client: `EARMARK_BIN=target/release/earmark PYTHONPATH=src python bench.py`.
+
+It prints calls a second with and without Earmark, reserves a second with and without batches, and the processor time of
+this process for one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from earmark import AsyncClient, AsyncLimiter, Client, Limiter
+from earmark.pytest_plugin import EarmarkServer
+
+TASKS = 1_000
+NEEDS = {"rpm": 1, "tpm": 10}
+
+
+async def calls(call: Callable[[], Awaitable[None]], rounds: int) -> float:
+    """Calls a second, with all tasks at once."""
+
+    async def task() -> None:
+        for _ in range(rounds):
+            await call()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(task() for _ in range(TASKS)))
+    return TASKS * rounds / (time.perf_counter() - start)
+
+
+async def with_upstream(url: str) -> None:
+    """Calls to a provider over HTTP, with and without Earmark."""
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", UPSTREAM, stdout=asyncio.subprocess.PIPE)
+    assert server.stdout is not None
+    address = (await server.stdout.readline()).decode().strip()
+    limits = httpx.Limits(max_connections=TASKS, max_keepalive_connections=TASKS)
+    async with AsyncClient(url) as client, AsyncLimiter(client) as limiter:
+        async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
+
+            async def plain() -> None:
+                await http.get(address)
+
+            async def limited() -> None:
+                async with limiter.acquire(NEEDS) as lease:
+                    await http.get(address)
+                    await lease.complete({"tpm": 5})
+
+            for name, call in (("warm up", plain), ("without", plain), ("with", limited)) * 2:
+                print(f"{name:>10}: {await calls(call, 3):8.0f} calls a second, {TASKS} tasks, HTTP to a provider")
+    server.terminate()
+    await server.wait()
+
+
+#: The double of a provider. It answers after 20 ms.
+UPSTREAM = """
+import asyncio
+async def serve(reader, writer):
+    try:
+        while await reader.readuntil(b"\\r\\n\\r\\n"):
+            await asyncio.sleep(0.02)
+            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\n{}")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=2048)
+    print("http://127.0.0.1:%d/" % server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+async def batches(url: str) -> None:
+    """Calls a second of the limiter alone, with and without batches."""
+    for batching in (True, False):
+        async with AsyncClient(url) as client, AsyncLimiter(client, batching=batching) as limiter:
+
+            async def call(limiter: AsyncLimiter = limiter) -> None:
+                async with limiter.acquire(NEEDS) as lease:
+                    await lease.complete({"tpm": 5})
+
+            await calls(call, 1)
+            start = time.process_time()
+            rate = await calls(call, 5 if batching else 2)
+            spent = (time.process_time() - start) / (TASKS * (5 if batching else 2))
+            name = "batched" if batching else "alone"
+            print(f"{name:>10}: {rate:8.0f} calls a second, {spent * 1e6:.0f} us of processor time each")
+
+
+def threads(url: str) -> None:
+    """The processor time of one call of the synchronous limiter."""
+    with Client(url) as client, Limiter(client) as limiter:
+
+        def call() -> None:
+            with limiter.acquire(NEEDS) as lease:
+                lease.complete({"tpm": 5})
+
+        for _ in range(200):
+            call()
+        start, count = time.process_time(), 2_000
+        for _ in range(count):
+            call()
+        print(f"{'sync':>10}: {(time.process_time() - start) / count * 1e6:.0f} us of processor time for a call")
+        with cProfile.Profile() as profile:
+            for _ in range(500):
+                call()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(12)
+
+
+def main() -> None:
+    server = EarmarkServer()
+    with Client(server.url) as client:
+        for key in NEEDS:
+            client.put_limit({"key": key, "kind": "rolling", "capacity": 10**15, "window_seconds": 1})
+    try:
+        threads(server.url)
+        asyncio.run(batches(server.url))
+        asyncio.run(with_upstream(server.url))
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
