@@ -6,9 +6,9 @@
 
 mod change_log;
 mod complete;
-mod creditless;
 mod extend;
 mod known_accounts;
+mod lease_set;
 mod limits;
 mod reserve;
 
@@ -44,8 +44,8 @@ use crate::registry::PlacementError;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
-use creditless::Creditless;
 use known_accounts::KnownAccounts;
+use lease_set::LeaseSet;
 
 /// Interval of the sweep for deleted limits. Nothing waits for it.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -62,7 +62,10 @@ struct Parts<H> {
     /// Whether the registry has recorded which parts are kept elsewhere.
     is_recorded: AtomicBool,
     is_stopped: AtomicBool,
-    creditless: Creditless,
+    /// Leases whose reserve took no credit. An extension may have, which the limits tell when the lease is completed.
+    creditless: LeaseSet,
+    /// Leases that no gateway made, and that are not those of calls. Anyone may complete them.
+    unowned: LeaseSet,
     accounts: KnownAccounts,
 }
 
@@ -82,7 +85,8 @@ impl<H: BookHost> Composed<H> {
             setup,
             is_recorded: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
-            creditless: Creditless::default(),
+            creditless: LeaseSet::default(),
+            unowned: LeaseSet::default(),
             accounts: KnownAccounts::default(),
         });
         crate::spawn(sweep_deleted_limits(Arc::downgrade(&parts)));

@@ -4,6 +4,7 @@
 //! not run. A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each case
 //! gets a fresh backend. Windows are whole seconds, so that a backend without a manual clock can sleep through them.
 
+mod calls;
 mod capacity;
 mod complete;
 mod credit;
@@ -20,6 +21,7 @@ mod shared;
 mod templates;
 mod write;
 
+pub use calls::*;
 pub use capacity::*;
 pub use complete::*;
 pub use credit::*;
@@ -124,6 +126,7 @@ macro_rules! conformance_of_limits {
             usage_of_a_calendar_limit_ends_with_its_period,
             a_limit_that_is_not_enforced_counts_and_never_denies,
             a_shared_limit_is_reserved_from_other_namespaces,
+            a_retried_call_with_a_newer_policy_gets_its_first_answer,
         );
     };
 }
@@ -144,6 +147,8 @@ macro_rules! conformance_of_extensions {
             a_lease_is_not_extended_beyond_its_limits,
             an_extended_lease_can_be_read,
             concurrent_copies_of_an_extension_take_once,
+            a_claim_for_another_call_changes_nothing,
+            the_lease_of_a_gateway_is_refused_to_others,
         );
     };
 }
@@ -202,6 +207,7 @@ macro_rules! conformance_of_credit {
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
             what_a_lease_holds_and_pays_names_who_had_it_done,
+            credit_is_not_touched_for_a_claim_that_is_refused,
             an_extension_holds_credit_with_its_limits_or_not_at_all,
             a_renewed_hold_runs_out_and_keeps_what_was_used,
             a_key_is_accepted_until_it_is_revoked,

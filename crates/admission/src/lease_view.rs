@@ -1,6 +1,6 @@
 //! The view of a lease.
 
-use earmark_core::{Book, CallMark, JobId, LeaseId, LeaseState, NamespaceName, UnixMs};
+use earmark_core::{Book, CallMark, JobId, LeaseClaim, LeaseId, LeaseState, NamespaceName, UnixMs};
 
 use crate::backend::Amount;
 
@@ -31,6 +31,13 @@ pub struct LeaseView {
 }
 
 impl LeaseView {
+    /// Whether a claim does not fit the lease: a gateway made it, or it is not that of the call.
+    pub(crate) fn refuses(&self, claim: LeaseClaim) -> bool {
+        let attributes = self.call_fingerprint.map(|fingerprint| fingerprint >> 32);
+        let is_other_call = claim.attributes.is_some_and(|claimed| attributes != Some(u64::from(claimed)));
+        self.by_gateway && !claim.by_gateway || is_other_call
+    }
+
     /// A lease of a Book.
     pub(crate) fn of(book: &Book, now: UnixMs, namespace: &NamespaceName, lease: LeaseId) -> Option<LeaseView> {
         let own = book.namespace(namespace)?;

@@ -4,6 +4,7 @@
 //! limit keeps sums of what it holds, ordered by expiry.
 
 pub(crate) mod buckets;
+mod by_lease;
 mod calendar;
 mod capacity;
 mod cleanup;
@@ -18,11 +19,11 @@ mod fingerprint;
 mod free_slots;
 mod hint;
 pub(crate) mod index;
-mod jobs;
 mod keys;
 mod lease;
 mod limit;
 mod live_count;
+mod mark;
 mod pause;
 mod read;
 mod reserve;
@@ -50,21 +51,22 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, Usag
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
 
+pub(crate) use by_lease::ByLease;
 pub(crate) use derive::decided_at;
 pub(crate) use extended::{Extended, ExtendedPart, ExtensionAnswer};
 pub(crate) use fingerprint::{fingerprint, key_hash};
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
-pub(crate) use jobs::Jobs;
-pub(crate) use lease::{Lease, Leases, Life, PartKind, Reservation, end_second};
+pub(crate) use lease::{Lease, LeaseFlags, Leases, Life, PartKind, Reservation, end_second};
 pub(crate) use limit::{Flags, Limit, LimitView, PackedKind, Payers, Phase};
+pub(crate) use mark::LeaseMark;
 pub(crate) use table::LimitSlot;
 pub(crate) use templates::{Branch, Revised, TemplateId, Templates};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitRef, NamespaceId, Reserve};
+use crate::book::{Command, ConfigureOutcome, ExternalSetup, LimitRef, NamespaceId};
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::quota::{QuotaKind, Quotas};
 use crate::time::UnixMs;
@@ -135,7 +137,8 @@ pub(crate) struct State {
     pub(crate) nodes: Nodes,
     pub(crate) leases: Leases,
     pub(crate) tombstones: Tombstones,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: ByLease<JobId>,
+    pub(crate) marks: ByLease<LeaseMark>,
     pub(crate) pauses: Arc<Pauses>,
 }
 
@@ -200,7 +203,8 @@ impl State {
             nodes: Nodes::default(),
             leases: Leases::default(),
             tombstones: Tombstones::default(),
-            jobs: Jobs::default(),
+            jobs: ByLease::default(),
+            marks: ByLease::default(),
             pauses: Arc::default(),
         }
     }
@@ -221,6 +225,7 @@ impl State {
             leases: self.leases.share(),
             tombstones: self.tombstones.share(),
             jobs: self.jobs.clone(),
+            marks: self.marks.clone(),
             pauses: Arc::clone(&self.pauses),
             ..*self
         }
@@ -553,25 +558,6 @@ impl Limits {
         if let Some(extended) = extended {
             self.state.leases.extend(slot, life, extended, (parts, more));
         }
-    }
-
-    /// Keeps the job of a lease. Returns whether it has one.
-    fn keep_job(&mut self, command: &Reserve<'_>) -> bool {
-        if let Some(job) = command.job {
-            self.state.jobs.insert(command.namespace, command.lease, job);
-        }
-        command.job.is_some()
-    }
-
-    /// Restores the job of a remembered lease. Returns false if there is no such lease.
-    pub(crate) fn restore_job(&mut self, namespace: NamespaceId, lease: LeaseId, job: &JobId) -> bool {
-        match self.find(self.hash(namespace, lease), namespace, lease) {
-            Some((_, Found::Record(slot))) => self.state.leases.set_has_job(slot),
-            Some((_, Found::Tombstone(number))) => self.state.tombstones.set_has_job(number),
-            None => return false,
-        }
-        self.state.jobs.insert(namespace, lease, job);
-        true
     }
 
     pub(crate) fn add_tombstone(&mut self, tombstone: Tombstone) {

@@ -89,7 +89,7 @@ fn the_scripts_meet_every_outcome() {
 #[test]
 fn the_scripts_meet_leases_of_every_size() {
     let mut sizes = [[0_u32; 3]; REQUIREMENTS_MAX + 1];
-    for seed in 0..150 {
+    for seed in 0..250 {
         let script = Script::new(seed);
         let mut model = Model::new(script.config());
         let mut held: BTreeMap<(NamespaceId, LeaseId), usize> = BTreeMap::new();

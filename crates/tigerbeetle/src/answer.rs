@@ -5,6 +5,7 @@ use earmark_admission::{
 };
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
+use crate::schema::ClaimRefusal;
 use crate::settle_chain::Settling;
 
 /// Validates requirements or actuals. Returns the error message.
@@ -57,6 +58,13 @@ pub(crate) fn other_requirements() -> ReserveAnswer {
     ReserveAnswer::Refused(Refusal::InvalidRequest {
         message: "lease_id: this lease was used for other requirements; take a new one".into(),
     })
+}
+
+pub(crate) fn claim_refused(refusal: ClaimRefusal) -> CompleteAnswer {
+    match refusal {
+        ClaimRefusal::OwnedByGateway => CompleteAnswer::owned_by_gateway(),
+        ClaimRefusal::OtherCall => CompleteAnswer::other_call(),
+    }
 }
 
 pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {

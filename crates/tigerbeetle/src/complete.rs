@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{BackendError, CompleteAnswer, Direction, LimitsComplete};
-use earmark_core::{LeaseId, NamespaceName, Overage};
+use earmark_core::{LeaseClaim, LeaseId, NamespaceName, Overage};
 use tigerbeetle::CreateTransferStatus;
 
 use crate::answer;
@@ -14,7 +14,7 @@ use crate::lease_record::LeaseRecord;
 use crate::limit_table::target;
 use crate::requests::Created;
 use crate::retake::Retaken;
-use crate::schema::{Anchor, Decision, Ending, LeaseName, LimitName};
+use crate::schema::{Anchor, ClaimRefusal, Decision, Ending, LeaseName, LimitName};
 use crate::settle_chain::{SettleChain, SettleResult, Settling};
 use crate::status::exists;
 
@@ -45,6 +45,8 @@ enum EndOutcome {
     Marked,
     /// The lease holds nothing.
     HeldNothing,
+    /// The claim does not fit the lease.
+    Refused(ClaimRefusal),
 }
 
 fn is_done(created: &Created) -> bool {
@@ -89,6 +91,10 @@ impl Inner {
         let name = LeaseName::new(request.namespace.clone(), request.lease);
         match self.leases.get(name.id).filter(|_| !self.leases.is_in_flight(name.id)) {
             Some(CachedLease::Allowed(record)) => {
+                // The first anchor of a lease never changes, so the cached one tells.
+                if let Some(refusal) = record.first.refusal(request.claim) {
+                    return Dispatch::Pending(PendingAnswer::Ready(Ok(answer::claim_refused(refusal))));
+                }
                 let settling = Settling::complete(name, &record, &request.actuals);
                 if settling.growing().any(|limit| self.is_changing(limit)) {
                     return Dispatch::Pending(PendingAnswer::Task(earmark_admission::spawn(
@@ -161,7 +167,8 @@ impl Inner {
             return Ok(answer::unknown_by_age());
         }
         let settle = |name: LeaseName, record: &LeaseRecord| Settling::complete(name, record, &request.actuals);
-        Ok(match self.end(&name, settle).await? {
+        Ok(match self.end(&name, Some(request.claim), settle).await? {
+            EndOutcome::Refused(refusal) => answer::claim_refused(refusal),
             EndOutcome::Now(settling) => answer::settled(&settling),
             EndOutcome::Before { ending: Ending::Completed, is_extended } => {
                 CompleteAnswer { reconciled: true, is_extended, ..CompleteAnswer::default() }
@@ -177,13 +184,14 @@ impl Inner {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Result<(), BackendError> {
-        self.end(&LeaseName::new(namespace, lease), Settling::release).await.map(|_| ())
+        self.end(&LeaseName::new(namespace, lease), None, Settling::release).await.map(|_| ())
     }
 
     /// Ends a lease, cached or not.
     async fn end(
         &self,
         name: &LeaseName,
+        claim: Option<LeaseClaim>,
         settle: impl Fn(LeaseName, &LeaseRecord) -> Settling,
     ) -> Result<EndOutcome, BackendError> {
         self.wait_for_setup().await?;
@@ -192,15 +200,19 @@ impl Inner {
         }
         for _ in 0..LOOKS_MAX {
             let memory = self.leases.get(name.id);
-            let was_denied = matches!(memory, Some(CachedLease::Denied(_)));
+            let denied = match &memory {
+                Some(CachedLease::Denied(denied)) => Some(Anchor::reserved(&denied.body, false)),
+                Some(CachedLease::Allowed(_)) | None => None,
+            };
             let record = match memory {
                 Some(CachedLease::Allowed(record)) => Some(record),
                 // Another process may have allowed the lease with other requirements.
                 Some(CachedLease::Denied(_)) | None => self.read_lease(name).await?.map(Arc::new),
             };
             let Some(record) = record else {
-                if was_denied {
-                    return Ok(EndOutcome::HeldNothing);
+                if let Some(denied) = denied {
+                    let refusal = claim.and_then(|claim| denied.refusal(claim));
+                    return Ok(refusal.map_or(EndOutcome::HeldNothing, EndOutcome::Refused));
                 }
                 if self.mark(name).await? {
                     return Ok(EndOutcome::Marked);
@@ -209,6 +221,9 @@ impl Inner {
             };
             if record.first.decision == Decision::Marked {
                 return Ok(EndOutcome::HeldNothing);
+            }
+            if let Some(refusal) = claim.and_then(|claim| record.first.refusal(claim)) {
+                return Ok(EndOutcome::Refused(refusal));
             }
             if let Some(ending) = record.ending {
                 return Ok(EndOutcome::Before { ending, is_extended: record.newest.number > 0 });
@@ -236,8 +251,7 @@ impl Inner {
 
     /// Posts the anchor of an unknown lease, so that nobody can reserve it; false if it exists.
     async fn mark(&self, name: &LeaseName) -> Result<bool, BackendError> {
-        let marked = Anchor { decision: Decision::Marked, ..Anchor::reserved(0, false) };
-        let anchor = name.anchor(&self.common, &marked);
+        let anchor = name.anchor(&self.common, &Anchor::marked());
         let results = self.create_one(vec![anchor], Direction::GivesBack).await?;
         match results.first().map(|result| result.status) {
             Some(CreateTransferStatus::Created) => Ok(true),

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, BackendError, CREDIT_RETRY_MS, CreditStep, Direction, ExtendAnswer, LimitsExtend, LimitsExtended, Refusal,
+    Amount, BackendError, CREDIT_RETRY_MS, CreditStep, Direction, ExtendAnswer, LimitsExtend, LimitsExtended,
+    OTHER_CALL, Refusal,
 };
-use earmark_core::{EXTENSIONS_MAX, Kind, LimitKey, NEVER_RETRY_MS, REQUIREMENTS_MAX};
+use earmark_core::{EXTENSIONS_MAX, Kind, LeaseClaim, LimitKey, NEVER_RETRY_MS, REQUIREMENTS_MAX};
 use sha2::{Digest, Sha256};
 
 use crate::answer;
@@ -16,7 +17,7 @@ use crate::lease_record::{Held, LeaseRecord};
 use crate::required::{Limit, Requirement, Shortage};
 use crate::reserve_chain::Taken;
 use crate::retake::Retaken;
-use crate::schema::{Anchor, Decision, Holding, LeaseName, LimitAccounts, LimitName, SECOND_NS};
+use crate::schema::{Anchor, ClaimRefusal, Decision, Holding, LeaseName, LimitAccounts, LimitName, SECOND_NS};
 
 /// Attempts to extend a lease that other requests change at the same time.
 const LOOKS_MAX: usize = 8;
@@ -34,6 +35,7 @@ struct CheckedExtend {
     renew: bool,
     fingerprint: u64,
     credit: CreditStep,
+    claim: LeaseClaim,
 }
 
 /// An extension that is ready to send, and the added limits of its parts.
@@ -45,7 +47,7 @@ struct Prepared {
 
 impl CheckedExtend {
     fn new(request: LimitsExtend) -> Result<CheckedExtend, ExtendAnswer> {
-        let LimitsExtend { namespace, lease, number, add, used, renew, credit, .. } = request;
+        let LimitsExtend { namespace, lease, number, add, used, renew, credit, claim } = request;
         if number == 0 || number > EXTENSIONS_MAX {
             let message = format!("extension: found {number}, allowed 1 to {EXTENSIONS_MAX}");
             return Err(ExtendAnswer::invalid(message));
@@ -57,13 +59,13 @@ impl CheckedExtend {
         let name = LeaseName::new(namespace, lease);
         let add = Requirement::sorted(&name, &add);
         let fingerprint = fingerprint(&add, &Requirement::sorted(&name, &used), renew);
-        Ok(CheckedExtend { name, number, add, used, renew, fingerprint, credit })
+        Ok(CheckedExtend { name, number, add, used, renew, fingerprint, credit, claim })
     }
 
     /// The anchor of this extension of a lease.
     fn anchor(&self, record: &LeaseRecord, decision: Decision, wait_ms: u64) -> Anchor {
         let has_credit = record.newest.has_credit;
-        Anchor { number: self.number, fingerprint: self.fingerprint, decision, has_credit, wait_ms, made_at_ns: 0 }
+        Anchor { amount: wait_ms, ..Anchor::made(self.number, self.fingerprint, decision, has_credit) }
     }
 
     /// The place of a key in the sorted amounts; below 32.
@@ -152,6 +154,13 @@ impl Inner {
         if !record.is_alive(self.shared.clock.now_ns()) {
             return Some(ExtendAnswer::expired().into());
         }
+        if let Some(refusal) = record.first.refusal(checked.claim) {
+            let answer = match refusal {
+                ClaimRefusal::OwnedByGateway => ExtendAnswer::Refused(Refusal::OwnedByGateway),
+                ClaimRefusal::OtherCall => ExtendAnswer::invalid(OTHER_CALL.into()),
+            };
+            return Some(answer.into());
+        }
         if checked.number == number {
             let is_same = checked.fingerprint == fingerprint;
             return Some(if is_same {
@@ -166,7 +175,7 @@ impl Inner {
 
     /// The first answer of the last extension.
     fn repeated(&self, checked: &CheckedExtend, record: &LeaseRecord) -> LimitsExtended {
-        let Anchor { decision, wait_ms, made_at_ns, .. } = record.newest;
+        let Anchor { decision, amount: wait_ms, made_at_ns, .. } = record.newest;
         let retry_at_ns = made_at_ns.saturating_add(wait_ms.saturating_mul(MS_NS));
         // This process may not have seen the time of that denial yet.
         let left_ms = retry_at_ns.saturating_sub(self.shared.clock.now_ns()).div_ceil(MS_NS).min(wait_ms);

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::clock::lock;
 use crate::lease_record::LeaseRecord;
+use crate::schema::ReserveBody;
 
 /// Maximum leases in each of the two generations.
 const GENERATION_MAX: usize = 1 << 18;
@@ -26,7 +27,7 @@ pub(crate) enum CachedLease {
 /// A denial. The ledger recognises it only for the requirements that were denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
-    pub(crate) fingerprint: u64,
+    pub(crate) body: ReserveBody,
     pub(crate) limited_by: LimitKey,
     pub(crate) never: bool,
     /// Earliest time at which a new lease may succeed.
@@ -176,8 +177,9 @@ mod tests {
     use super::*;
 
     fn denied(fingerprint: u64) -> CachedLease {
+        let body = ReserveBody { fingerprint, ..ReserveBody::default() };
         let limited_by = "rpm".parse().unwrap();
-        CachedLease::Denied(Arc::new(Denied { fingerprint, limited_by, never: false, retry_at: UnixMs::new(0) }))
+        CachedLease::Denied(Arc::new(Denied { body, limited_by, never: false, retry_at: UnixMs::new(0) }))
     }
 
     #[test]

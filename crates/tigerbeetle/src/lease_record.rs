@@ -5,7 +5,7 @@ use tigerbeetle::{Transfer, TransferFlags};
 
 use crate::schema::{
     Anchor, Code, Decision, EXACT_END, Ending, Holding, LEDGER, LeaseName, LimitName, PartVersion, ROUNDS_MAX,
-    SECOND_NS, WOULD_DENY, has, used_key,
+    ReserveBody, SECOND_NS, WOULD_DENY, has, used_key,
 };
 
 /// A lease as its transfers in the ledger show it.
@@ -47,6 +47,7 @@ pub(crate) struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     Ended,
+    OwnedByGateway,
     OtherRequirements,
     /// The lease holds all its reservations.
     Holds {
@@ -129,11 +130,13 @@ impl LeaseRecord {
         self.first.decision == Decision::Reserved && self.ending.is_none() && self.held.iter().any(Held::is_late)
     }
 
-    /// The answer to a reserve with this fingerprint.
-    pub(crate) fn retry(&self, fingerprint: u64, now_ns: u64) -> Retry {
+    /// The answer to a reserve with this body.
+    pub(crate) fn retry(&self, body: &ReserveBody, now_ns: u64) -> Retry {
         if self.first.decision == Decision::Marked {
             Retry::Ended
-        } else if self.first.fingerprint != fingerprint {
+        } else if self.first.by_gateway && !body.by_gateway {
+            Retry::OwnedByGateway
+        } else if !self.first.body().is_same(body) {
             Retry::OtherRequirements
         } else if self.ending.is_some() || self.has_expired(now_ns) {
             Retry::Ended

@@ -74,12 +74,16 @@ impl Inner {
         // The ledger's clock is unknown before setup.
         self.wait_for_setup().await?;
         let name = LeaseName::new(namespace, lease);
-        let was_denied = matches!(self.leases.get(name.id), Some(CachedLease::Denied(_)));
+        let denied = match self.leases.get(name.id) {
+            Some(CachedLease::Denied(denied)) => Some(denied),
+            Some(CachedLease::Allowed(_)) | None => None,
+        };
         let record = self.read_lease(&name).await?;
         // A marked anchor only says that a process completed the lease.
-        if was_denied && record.as_ref().is_none_or(|record| record.first.decision == Decision::Marked) {
-            let (state, job) = (LeaseState::Denied, self.leases.job(name.id));
-            return Ok(Some(LeaseView { state, job, ..LeaseView::DENIED }));
+        if denied.is_some() && record.as_ref().is_none_or(|record| record.first.decision == Decision::Marked) {
+            let (job, body) = (self.leases.job(name.id), denied.map(|denied| denied.body).unwrap_or_default());
+            let call_fingerprint = body.policy_revision.map(|_| body.fingerprint);
+            return Ok(Some(LeaseView { job, call_fingerprint, by_gateway: body.by_gateway, ..LeaseView::DENIED }));
         }
         let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
@@ -96,9 +100,9 @@ impl Inner {
             extensions: record.newest.number,
             used: by_key(held().filter_map(|held| amount(held, held.used)).collect()),
             ends_at: record.ends_at().filter(|_| state == LeaseState::Live),
-            policy_revision: None,
-            call_fingerprint: None,
-            by_gateway: false,
+            policy_revision: record.first.policy_revision(),
+            call_fingerprint: record.first.is_call.then_some(record.first.fingerprint),
+            by_gateway: record.first.by_gateway,
         }))
     }
 }

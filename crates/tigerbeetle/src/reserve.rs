@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::{LimitKey, NEVER_RETRY_MS};
+use earmark_core::{CallMark, LimitKey, NEVER_RETRY_MS};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 
 use crate::answer;
@@ -15,7 +15,7 @@ use crate::requests::Created;
 use crate::required::{Limit, Requirement, Shortage};
 use crate::reserve_chain::{ReservePlan, ReserveResult, Taken};
 use crate::retake::Retaken;
-use crate::schema::{Decision, Holding, LeaseName, PartVersion, fingerprint};
+use crate::schema::{Decision, Holding, LeaseName, PartVersion, ReserveBody, fingerprint};
 use crate::settle_chain::Settling;
 use crate::status::exists;
 
@@ -28,7 +28,7 @@ type Answered = Result<ReserveAnswer, BackendError>;
 struct Checked {
     name: LeaseName,
     requirements: Vec<Requirement>,
-    fingerprint: u64,
+    body: ReserveBody,
     /// Completes of the same lease wait for this guard.
     _in_flight: InFlight,
 }
@@ -130,13 +130,18 @@ impl Inner {
         if let Some(job) = request.job {
             self.leases.put_job(name.id, job);
         }
-        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
+        let of_requirements = || fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
+        let body = ReserveBody {
+            fingerprint: request.call.map_or_else(of_requirements, CallMark::fingerprint),
+            policy_revision: request.call.map(|call| call.policy_revision),
+            by_gateway: request.by_gateway,
+        };
         // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
         if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {
-            return Dispatch::Pending(PendingAnswer::Ready(Ok(self.denied_before(&denied, fingerprint))));
+            return Dispatch::Pending(PendingAnswer::Ready(Ok(self.denied_before(&denied, &body))));
         }
         let in_flight = self.leases.begin(name.id);
-        let checked = Checked { name, requirements, fingerprint, _in_flight: in_flight };
+        let checked = Checked { name, requirements, body, _in_flight: in_flight };
         match self.age(&checked.name).is_none().then(|| self.prepare(&checked, false)).flatten() {
             Some(prepared) => {
                 let chain = prepared.plan.chain(&self.common);
@@ -183,7 +188,7 @@ impl Inner {
         if taken.is_empty() && *self.setup.borrow() != Setup::Ready {
             return None;
         }
-        let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, has_credit, taken };
+        let plan = ReservePlan { name: checked.name.clone(), body: checked.body, has_credit, taken };
         Some(Prepared { plan, limits })
     }
 
@@ -282,25 +287,28 @@ impl Inner {
 
     fn allowed(&self, checked: &Checked, record: LeaseRecord) -> ReserveAnswer {
         let (reserved_at, would_deny) = (record.reserved_at(), record.would_deny(&checked.name.namespace));
+        let policy_revision = record.first.policy_revision();
         self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
-        ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision: None }
+        ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision }
     }
 
     /// The answer to a reserve of a lease that exists.
     async fn retried(&self, checked: &Checked, record: LeaseRecord, now_ns: Option<u64>) -> Answered {
         let now_ns = now_ns.unwrap_or_else(|| self.shared.clock.now_ns());
-        if record.first.fingerprint == checked.fingerprint && record.is_late() {
+        let may_repeat = checked.body.by_gateway || !record.first.by_gateway;
+        if may_repeat && record.is_late() && record.first.body().is_same(&checked.body) {
             return self.retried_late(checked, record).await;
         }
-        let (retry, would_deny) =
-            (record.retry(checked.fingerprint, now_ns), record.would_deny(&checked.name.namespace));
+        let (retry, would_deny) = (record.retry(&checked.body, now_ns), record.would_deny(&checked.name.namespace));
+        let policy_revision = record.first.policy_revision();
         if record.first.decision == Decision::Reserved && record.ending.is_none() {
             self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
         }
         Ok(match retry {
             Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
             Retry::OtherRequirements => answer::other_requirements(),
-            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision: None },
+            Retry::OwnedByGateway => ReserveAnswer::Refused(Refusal::OwnedByGateway),
+            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at, would_deny, policy_revision },
         })
     }
 
@@ -332,7 +340,7 @@ impl Inner {
         let limited_by: Vec<LimitKey> =
             limited_by.into_iter().map(|limit| limit.seen_from(&checked.name.namespace)).collect();
         let denied = Denied {
-            fingerprint: checked.fingerprint,
+            body: checked.body,
             limited_by: limited_by.first().cloned().ok_or_else(missing_result)?,
             never,
             retry_at: self.options.clock.now().log.plus_ms(retry_after_ms),
@@ -341,8 +349,11 @@ impl Inner {
         Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never })
     }
 
-    fn denied_before(&self, denied: &Denied, fingerprint: u64) -> ReserveAnswer {
-        if denied.fingerprint != fingerprint {
+    fn denied_before(&self, denied: &Denied, body: &ReserveBody) -> ReserveAnswer {
+        if denied.body.by_gateway && !body.by_gateway {
+            return ReserveAnswer::Refused(Refusal::OwnedByGateway);
+        }
+        if !denied.body.is_same(body) {
             return answer::other_requirements();
         }
         ReserveAnswer::Denied {

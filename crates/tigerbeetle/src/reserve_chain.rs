@@ -4,7 +4,8 @@ use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer
 
 use crate::lease_record::{Held, LeaseRecord, end_ns};
 use crate::schema::{
-    Anchor, Code, CommonAccounts, EXACT_END, Holding, LEDGER, LeaseName, LimitName, PartVersion, WOULD_DENY, link,
+    Anchor, Code, CommonAccounts, EXACT_END, Holding, LEDGER, LeaseName, LimitName, PartVersion, ReserveBody,
+    WOULD_DENY, link,
 };
 use crate::status::{describe, exists};
 
@@ -12,7 +13,7 @@ use crate::status::{describe, exists};
 #[derive(Clone, Debug)]
 pub(crate) struct ReservePlan {
     pub(crate) name: LeaseName,
-    pub(crate) fingerprint: u64,
+    pub(crate) body: ReserveBody,
     /// Whether the lease has credit limits, which the ledger does not hold.
     pub(crate) has_credit: bool,
     pub(crate) taken: Vec<Taken>,
@@ -98,8 +99,8 @@ impl ReservePlan {
     /// The anchor, then one pending transfer per limit.
     pub(crate) fn chain(&self, common: &CommonAccounts) -> Vec<Transfer> {
         let mut chain = Vec::with_capacity(self.taken.len().saturating_add(1));
-        chain.push(self.name.anchor(common, &Anchor::reserved(self.fingerprint, self.has_credit)));
-        chain.extend(self.taken.iter().map(|taken| taken.transfer(&self.name, common, self.fingerprint)));
+        chain.push(self.name.anchor(common, &Anchor::reserved(&self.body, self.has_credit)));
+        chain.extend(self.taken.iter().map(|taken| taken.transfer(&self.name, common, self.body.fingerprint)));
         link(&mut chain);
         chain
     }
@@ -132,7 +133,7 @@ impl ReservePlan {
         let made_at = |index: usize| results.get(index).map_or(0, |result| result.timestamp);
         let parts = self.taken.iter().zip(results.iter().skip(1));
         let held = parts.map(|(taken, result)| taken.held(&self.name, result.timestamp));
-        let first = Anchor { made_at_ns: made_at(0), ..Anchor::reserved(self.fingerprint, self.has_credit) };
+        let first = Anchor { made_at_ns: made_at(0), ..Anchor::reserved(&self.body, self.has_credit) };
         LeaseRecord { first, newest: first, held: held.collect(), ending: None }
     }
 }

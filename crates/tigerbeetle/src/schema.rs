@@ -1,7 +1,7 @@
 //! The ledger schema: accounts, transfers, and their codes.
 
 use earmark_admission::Amount;
-use earmark_core::{CreditShortage, Kind, Label, LeaseId, LeaseScope, LimitKey, LimitScope, NamespaceName};
+use earmark_core::{CreditShortage, Kind, Label, LeaseClaim, LeaseId, LeaseScope, LimitKey, LimitScope, NamespaceName};
 use sha2::{Digest, Sha256};
 use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
 
@@ -116,6 +116,8 @@ const NEVER: u32 = 1 << 4;
 const RANK_SHIFT: u32 = 5;
 const WHY_SHIFT: u32 = 10;
 const HAS_CREDIT: u32 = 1 << 13;
+const IS_CALL: u32 = 1 << 14;
+const BY_GATEWAY: u32 = 1 << 15;
 const NUMBER_SHIFT: u32 = 16;
 
 /// Why credit is missing, with codes that never change.
@@ -153,6 +155,31 @@ impl Decision {
     }
 }
 
+/// What a reserve is compared by when it is repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReserveBody {
+    /// That of the call, or without one that of the requirements.
+    pub(crate) fingerprint: u64,
+    /// The policy revision of the call, if it is for one.
+    pub(crate) policy_revision: Option<u64>,
+    pub(crate) by_gateway: bool,
+}
+
+impl ReserveBody {
+    /// Whether two reserves are the same. A newer policy does not make another call.
+    pub(crate) fn is_same(&self, other: &ReserveBody) -> bool {
+        let is_call = |body: &ReserveBody| body.policy_revision.is_some();
+        self.fingerprint == other.fingerprint && is_call(self) == is_call(other)
+    }
+}
+
+/// Why a claim on a lease is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimRefusal {
+    OwnedByGateway,
+    OtherCall,
+}
+
 /// An anchor of a lease: its reserve, or an extension. The newest one is pending until the lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Anchor {
@@ -163,15 +190,56 @@ pub(crate) struct Anchor {
     pub(crate) decision: Decision,
     /// Whether the lease has credit limits, which the ledger does not hold.
     pub(crate) has_credit: bool,
-    /// The time to wait after a denial, in milliseconds.
-    pub(crate) wait_ms: u64,
+    /// Whether the reserve is that of a call.
+    pub(crate) is_call: bool,
+    /// Whether a gateway made the lease.
+    pub(crate) by_gateway: bool,
+    /// The time to wait after a denial, in milliseconds; the policy revision of a call's reserve.
+    pub(crate) amount: u64,
     /// The ledger's time; 0 before it is made.
     pub(crate) made_at_ns: u64,
 }
 
 impl Anchor {
-    pub(crate) fn reserved(fingerprint: u64, has_credit: bool) -> Anchor {
-        Anchor { number: 0, fingerprint, decision: Decision::Reserved, has_credit, wait_ms: 0, made_at_ns: 0 }
+    /// The anchor of a reserve.
+    pub(crate) fn reserved(body: &ReserveBody, has_credit: bool) -> Anchor {
+        Anchor {
+            is_call: body.policy_revision.is_some(),
+            by_gateway: body.by_gateway,
+            amount: body.policy_revision.unwrap_or(0),
+            ..Anchor::made(0, body.fingerprint, Decision::Reserved, has_credit)
+        }
+    }
+
+    /// The anchor of an unknown lease that was completed.
+    pub(crate) fn marked() -> Anchor {
+        Anchor::made(0, 0, Decision::Marked, false)
+    }
+
+    pub(crate) fn made(number: u32, fingerprint: u64, decision: Decision, has_credit: bool) -> Anchor {
+        let (is_call, by_gateway, amount, made_at_ns) = (false, false, 0, 0);
+        Anchor { number, fingerprint, decision, has_credit, is_call, by_gateway, amount, made_at_ns }
+    }
+
+    /// The body of the reserve.
+    pub(crate) fn body(&self) -> ReserveBody {
+        let policy_revision = self.policy_revision();
+        ReserveBody { fingerprint: self.fingerprint, policy_revision, by_gateway: self.by_gateway }
+    }
+
+    /// The policy revision of a call's reserve.
+    pub(crate) fn policy_revision(&self) -> Option<u64> {
+        self.is_call.then_some(self.amount)
+    }
+
+    /// Why a claim on a lease with this first anchor is refused.
+    pub(crate) fn refusal(&self, claim: LeaseClaim) -> Option<ClaimRefusal> {
+        if self.by_gateway && !claim.by_gateway {
+            return Some(ClaimRefusal::OwnedByGateway);
+        }
+        let attributes = self.is_call.then_some(self.fingerprint >> 32);
+        let is_other = claim.attributes.is_some_and(|claimed| attributes != Some(u64::from(claimed)));
+        is_other.then_some(ClaimRefusal::OtherCall)
     }
 
     /// `None` if the transfer is the void of an anchor.
@@ -185,14 +253,18 @@ impl Anchor {
             fingerprint: transfer.user_data_64,
             decision: Decision::from_bits(bits)?,
             has_credit: bits & HAS_CREDIT != 0,
-            wait_ms: u64::try_from(transfer.amount).unwrap_or(u64::MAX),
+            is_call: bits & IS_CALL != 0,
+            by_gateway: bits & BY_GATEWAY != 0,
+            amount: u64::try_from(transfer.amount).unwrap_or(u64::MAX),
             made_at_ns: transfer.timestamp,
         })
     }
 
     fn bits(&self) -> u32 {
         let credit = if self.has_credit { HAS_CREDIT } else { 0 };
-        self.decision.bits() | credit | self.number << NUMBER_SHIFT
+        let call = if self.is_call { IS_CALL } else { 0 };
+        let gateway = if self.by_gateway { BY_GATEWAY } else { 0 };
+        self.decision.bits() | credit | call | gateway | self.number << NUMBER_SHIFT
     }
 }
 
@@ -311,7 +383,7 @@ impl LeaseName {
         let is_marked = anchor.decision == Decision::Marked;
         Transfer {
             id: self.anchor_id(anchor.number),
-            amount: u128::from(anchor.wait_ms),
+            amount: u128::from(anchor.amount),
             user_data_64: anchor.fingerprint,
             user_data_32: anchor.bits(),
             code: Code::Anchor as u16,
@@ -520,7 +592,8 @@ mod tests {
             Decision::Short { rank: 3, why: CreditShortage::Closed },
         ] {
             for (number, has_credit) in [(0, false), (1, true), (10_000, false)] {
-                let anchor = Anchor { number, decision, has_credit, wait_ms: 5, fingerprint: 7, made_at_ns: 0 };
+                let (is_call, by_gateway) = (has_credit, number == 0);
+                let anchor = Anchor { amount: 5, is_call, by_gateway, ..Anchor::made(number, 7, decision, has_credit) };
                 let transfer = lease.anchor(&CommonAccounts::new(), &anchor);
                 assert_eq!(Anchor::read(&transfer), Some(anchor));
                 assert!(has(transfer.flags, TransferFlags::Pending));

@@ -1,6 +1,7 @@
-//! Completing. Limits and credit run concurrently, so that an outage of one does not delay the other.
+//! Completing. Limits and credit run concurrently, so that an outage of one does not delay the other. Where the claim on a
+//! lease may be refused, the limits judge it before credit is settled.
 
-use earmark_core::{Actor, LimitKey, NamespaceName};
+use earmark_core::{Actor, LeaseClaim, LimitKey, NamespaceName};
 
 use super::Parts;
 use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored, describe_raised};
@@ -26,6 +27,7 @@ impl<H: BookHost> Parts<H> {
         for request in &requests {
             let (complete, settle) = self.split(request);
             completes.push(complete);
+            let settle = settle.filter(|_| self.may_complete(request));
             places.push(settle.map(|settle| {
                 settles.push(settle);
                 settles.len().saturating_sub(1)
@@ -38,7 +40,7 @@ impl<H: BookHost> Parts<H> {
         for ((request, completed), place) in requests.iter().zip(completed).zip(places) {
             let settled = match (place, &completed) {
                 (Some(place), _) => settled.get(place).cloned().unwrap_or_else(unanswered),
-                (None, Ok(completed)) => self.settle_extended(actor.clone(), request, completed).await,
+                (None, Ok(completed)) => self.settle_after(actor.clone(), request, completed).await,
                 (None, Err(_)) => Ok(SettleAnswer::default()),
             };
             // Both parts were tried. A retry finds what was done.
@@ -84,14 +86,23 @@ impl<H: BookHost> Parts<H> {
         }
     }
 
-    /// Settles a lease whose reserve took no credit, if an extension may have.
-    async fn settle_extended(
+    /// Whether the claim on a lease fits for certain, as this process knows.
+    fn may_complete(&self, request: &CompleteRequest) -> bool {
+        let LeaseClaim { attributes, by_gateway } = request.claim;
+        attributes.is_none() && (by_gateway || self.unowned.has(&request.namespace, request.lease))
+    }
+
+    /// Settles the credit of a lease that the limits had to judge first: its claim, or if its reserve took no credit,
+    /// whether an extension may have.
+    async fn settle_after(
         &self,
         actor: Option<Actor>,
         request: &CompleteRequest,
         completed: &CompleteAnswer,
     ) -> Result<SettleAnswer, BackendError> {
-        if !completed.is_extended {
+        let is_refused = completed.is_invalid || completed.owned_by_gateway;
+        let has_credit = completed.is_extended || !self.creditless.has(&request.namespace, request.lease);
+        if is_refused || !has_credit {
             return Ok(SettleAnswer::default());
         }
         let settled = self.credits.settle(actor, vec![self.settlement(request)]).await;

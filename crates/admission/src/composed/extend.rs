@@ -116,6 +116,10 @@ impl<H: BookHost> Parts<H> {
         } else {
             // A lease that was never allowed must not get a hold, not even for a moment.
             let Some(view) = self.allowed_lease(&namespace, request).await? else { return Ok(Growth::Expired) };
+            if view.refuses(request.claim) {
+                // The limits name why. No credit is touched for a claim that they refuse.
+                return Ok(Growth::nothing(CreditStep::Held));
+            }
             let expected = view.extensions.saturating_add(1);
             if number != view.extensions && number != expected {
                 return Ok(blocked(format!("extension: found {number}, expected {expected}")));

@@ -168,7 +168,12 @@ impl<H: BookHost> Parts<H> {
     }
 
     fn next_step(&self, request: &ReserveRequest, answer: &ReserveAnswer, holds: &mut Vec<HoldRequest>) -> NextStep {
+        let asked_revision = request.call.map(|call| call.policy_revision);
         let has_ended = match answer {
+            // A retry of a call with the requirements of another policy. Its credit is that of the first one.
+            ReserveAnswer::Allowed { policy_revision, .. } if *policy_revision != asked_revision => {
+                return NextStep::Answer;
+            }
             ReserveAnswer::Allowed { .. } => false,
             ReserveAnswer::Refused(Refusal::LeaseExpired) => true,
             ReserveAnswer::Denied { .. }
@@ -183,6 +188,9 @@ impl<H: BookHost> Parts<H> {
                 | Refusal::InsufficientCredit { .. },
             ) => return NextStep::Answer,
         };
+        if !has_ended && request.call.is_none() && !request.by_gateway {
+            self.unowned.add(&request.namespace, request.lease);
+        }
         match self.credit_need(&request.namespace, &request.requirements) {
             CreditNeed::None if has_ended => NextStep::Answer,
             CreditNeed::None => {

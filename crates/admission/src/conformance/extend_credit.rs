@@ -1,12 +1,12 @@
 //! Extensions of credit holds.
 
-use earmark_core::{AccountName, CreditShortage, Definition, Kind, LeaseId};
+use earmark_core::{AccountName, CallMark, CreditShortage, Definition, Kind, LeaseClaim, LeaseId, Principal};
 
 use super::Harness;
 use super::credit_driver::{MAIN, credit, issue, open};
 use super::driver::{Driver, MINUTE, SLOTS, key};
 use super::extend::{Asked, RENEW, add, used};
-use crate::backend::Refusal;
+use crate::backend::{Refusal, ReserveRequest};
 use crate::extend::ExtendAnswer;
 
 impl<H: Harness> Driver<'_, H> {
@@ -102,4 +102,36 @@ pub async fn the_first_credit_of_a_lease_may_come_with_an_extension(harness: &im
         assert!(driver.complete(lease, &[("usd", 25)]).await.reconciled);
         assert_eq!((driver.reserved("slots").await, driver.funds().await), (0, (75, 0, 25)));
     }
+}
+
+/// The limits judge a claim before credit grows or is settled.
+pub async fn credit_is_not_touched_for_a_claim_that_is_refused(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.fund(60).await;
+    driver.put("rpm", MINUTE, 5).await;
+    let call = CallMark { attributes: 7, bounds: 8, policy_revision: 3 };
+    let (lease, owned) = (driver.lease(), driver.lease());
+    driver.call(lease, Some(call), &[("rpm", 1), ("usd", 30)]).await;
+    let request = ReserveRequest { by_gateway: true, ..driver.request(owned, &[("rpm", 1), ("usd", 20)]) };
+    driver.0.backend().reserve(Principal::System, vec![request]).await;
+    assert_eq!(driver.funds().await, (50, 50, 0));
+    let other = LeaseClaim { attributes: Some(9), by_gateway: false };
+    for (lease, claim) in [(lease, other), (owned, LeaseClaim::default())] {
+        let extended = driver.extend_as(lease, 1, claim, &[("usd", 10)]).await;
+        assert!(matches!(extended, ExtendAnswer::Refused(_)), "{extended:?}");
+        let completed = driver.complete_as(lease, claim, &[("usd", 5)]).await;
+        assert!(completed.is_invalid || completed.owned_by_gateway, "{completed:?}");
+        assert_eq!(driver.funds().await, (50, 50, 0));
+    }
+    // A retry with the requirements of a newer policy holds no other credit.
+    let newer = CallMark { policy_revision: 4, ..call };
+    driver.call(lease, Some(newer), &[("rpm", 1), ("usd", 45)]).await;
+    assert_eq!(driver.funds().await, (50, 50, 0));
+    let mine = LeaseClaim { attributes: Some(7), by_gateway: false };
+    driver.extend_as(lease, 1, mine, &[("usd", 10)]).await;
+    assert_eq!(driver.funds().await, (40, 60, 0));
+    assert!(driver.complete_as(lease, mine, &[("usd", 35)]).await.reconciled);
+    let gateway = LeaseClaim { attributes: None, by_gateway: true };
+    assert!(driver.complete_as(owned, gateway, &[("usd", 5)]).await.reconciled);
+    assert_eq!(driver.funds().await, (60, 0, 40));
 }

@@ -12,6 +12,7 @@ mod template;
 mod write;
 
 use call::Marked;
+pub(crate) use call::{mark, put_mark};
 pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};
@@ -118,29 +119,9 @@ impl Command<'_> {
             Command::PutTemplate(command) => template::put_put(out, PUT_TEMPLATE, command),
             Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
             Command::PauseLimit(command) => put_pause(out, command),
-            Command::Reserve(command) => {
-                let is_marked = command.call.is_some() || command.by_gateway;
-                let plain = if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE };
-                out.put_u8(if is_marked { RESERVE_MARKED } else { plain });
-                put_lease(out, command.namespace, command.lease);
-                if is_marked {
-                    call::put_reserve(out, command);
-                }
-                if let Some(job) = command.job {
-                    out.put_text(job.as_str());
-                }
-                put_parts(out, command.requirements);
-            }
+            Command::Reserve(command) => put_reserve(out, command),
             Command::Extend(command) => extend::put(out, EXTEND, command),
-            Command::Complete(command) => {
-                let is_claimed = command.claim != LeaseClaim::default();
-                out.put_u8(if is_claimed { COMPLETE_CLAIMED } else { COMPLETE });
-                put_lease(out, command.namespace, command.lease);
-                if is_claimed {
-                    call::put_claim(out, command.claim);
-                }
-                put_parts(out, command.actuals);
-            }
+            Command::Complete(command) => put_complete(out, command),
             Command::Release(command) => {
                 out.put_u8(RELEASE);
                 put_lease(out, command.namespace, command.lease);
@@ -176,6 +157,30 @@ impl Command<'_> {
             }
         }
     }
+}
+
+fn put_reserve(out: &mut Vec<u8>, command: &Reserve<'_>) {
+    let is_marked = command.call.is_some() || command.by_gateway;
+    let plain = if command.job.is_some() { RESERVE_FOR_JOB } else { RESERVE };
+    out.put_u8(if is_marked { RESERVE_MARKED } else { plain });
+    put_lease(out, command.namespace, command.lease);
+    if is_marked {
+        call::put_reserve(out, command);
+    }
+    if let Some(job) = command.job {
+        out.put_text(job.as_str());
+    }
+    put_parts(out, command.requirements);
+}
+
+fn put_complete(out: &mut Vec<u8>, command: &Complete<'_>) {
+    let is_claimed = command.claim != LeaseClaim::default();
+    out.put_u8(if is_claimed { COMPLETE_CLAIMED } else { COMPLETE });
+    put_lease(out, command.namespace, command.lease);
+    if is_claimed {
+        call::put_claim(out, command.claim);
+    }
+    put_parts(out, command.actuals);
 }
 
 fn put_pause(out: &mut Vec<u8>, command: &PauseLimit<'_>) {

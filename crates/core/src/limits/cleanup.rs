@@ -67,9 +67,7 @@ impl Limits {
             self.parts = parts;
             self.state.leases.remove(slot, life);
             self.forget(lease.namespace, lease.id, Reference::record(slot));
-            if lease.has_job {
-                self.state.jobs.remove(lease.namespace, lease.id);
-            }
+            self.forget_extras(lease.namespace, lease.id, lease.flags);
         }
     }
 
@@ -84,9 +82,7 @@ impl Limits {
             let reference = Reference::tombstone(number);
             if tombstone.is_forgotten(retention_ms, now) {
                 self.forget(tombstone.namespace, tombstone.id, reference);
-                if tombstone.has_job {
-                    self.state.jobs.remove(tombstone.namespace, tombstone.id);
-                }
+                self.forget_extras(tombstone.namespace, tombstone.id, tombstone.flags);
             } else {
                 self.requeue(tombstone, reference);
             }

@@ -1,12 +1,15 @@
 //! Complete: settle the actual usage of a lease.
 
 use super::lease::Life;
+use super::mark::ClaimRefusal;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::{
-    Ending, ExtendedPart, Flags, Found, Lease, LimitSlot, Limits, PartKind, Phase, Reference, Reservation, State, Sums,
-    Tombstone,
+    Ending, ExtendedPart, Flags, Found, Lease, LeaseFlags, LimitSlot, Limits, PartKind, Phase, Reference, Reservation,
+    State, Sums, Tombstone,
 };
-use crate::book::{Complete, CompleteOutcome, NamespaceId, OverageHow, OverageTaken, Release, Settlement};
+use crate::book::{
+    CallMark, Complete, CompleteOutcome, LeaseClaim, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
+};
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
@@ -25,7 +28,10 @@ impl Limits {
         let outcome = match self.sort_parts(command.namespace, command.actuals, 0, &mut resolved) {
             Err(RefusedParts::Invalid(invalid)) => CompleteOutcome::Invalid(invalid),
             Err(RefusedParts::Stale { part }) => CompleteOutcome::StaleLimit { actual: part },
-            Ok(()) => self.end_lease(at, (command.namespace, command.lease), Some(&resolved), credits),
+            Ok(()) => {
+                let lease = (command.namespace, command.lease);
+                self.end_lease(at, lease, Some((&resolved, command.claim)), credits)
+            }
         };
         self.resolved = resolved;
         outcome
@@ -39,25 +45,51 @@ impl Limits {
         }
     }
 
-    /// Ends a lease with its actuals. `None` releases it: nothing was used.
+    /// Refuses a claim that does not fit a lease. A lease that was completed before its reserve fits any.
+    #[inline]
+    fn check_claim(
+        &self,
+        (namespace, lease): (NamespaceId, LeaseId),
+        found: &Found,
+        claim: LeaseClaim,
+    ) -> Result<(), CompleteOutcome> {
+        if let Found::Tombstone(number) = found
+            && self.state.tombstones.get(*number).ending == Ending::Marked
+        {
+            return Ok(());
+        }
+        self.mark_of_found(namespace, lease, found).check(claim).map_err(|refusal| match refusal {
+            ClaimRefusal::OwnedByGateway => CompleteOutcome::OwnedByGateway,
+            ClaimRefusal::OtherCall => CompleteOutcome::OtherCall,
+        })
+    }
+
+    /// Ends a lease with its actuals and the claim of their sender. `None` releases it: nothing was used.
     fn end_lease(
         &mut self,
         at: Moment,
         (namespace, lease): (NamespaceId, LeaseId),
-        actuals: Option<&[ResolvedPart]>,
+        actuals: Option<(&[ResolvedPart], LeaseClaim)>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
         let now = at.log;
-        let hash = self.index.hash(namespace, lease);
-        match self.find(hash, namespace, lease) {
+        let found = self.find(self.index.hash(namespace, lease), namespace, lease);
+        if let (Some((_, found)), Some((_, claim))) = (&found, actuals)
+            && let Err(refused) = self.check_claim((namespace, lease), found, claim)
+        {
+            return refused;
+        }
+        let actuals = actuals.map(|(actuals, _)| actuals);
+        match found {
             Some((position, Found::Record(slot))) => {
                 let settlement = self.end_record(now, slot, actuals, credits);
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
-                let Ended { settlement, fingerprint, reserved_at, has_job } = settlement;
+                let Ended { settlement, fingerprint, reserved_at, flags } = settlement;
+                let call = self.mark_of(namespace, lease, flags).call;
                 let number = self.state.tombstones.push(Tombstone {
-                    fingerprint,
+                    fingerprint: call.map_or(fingerprint, CallMark::fingerprint),
                     at: reserved_at,
-                    has_job,
+                    flags,
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
                 self.index.replace(position, Reference::tombstone(number));
@@ -90,14 +122,14 @@ struct Ended {
     /// The fingerprint of its reserve.
     fingerprint: u64,
     reserved_at: UnixMs,
-    has_job: bool,
+    flags: LeaseFlags,
 }
 
 impl Limits {
     /// Settles a lease record and removes it.
     fn end_record(&mut self, now: UnixMs, slot: u32, actuals: Option<&[ResolvedPart]>, credits: &mut Credits) -> Ended {
         let record = *self.state.leases.get(slot);
-        let Lease { reserved_at, holds, has_job, .. } = record;
+        let Lease { reserved_at, holds, flags, .. } = record;
         let mut parts = std::mem::take(&mut self.parts);
         let mut more = std::mem::take(&mut self.extended_parts);
         self.state.leases.parts(&record, &mut parts);
@@ -119,7 +151,7 @@ impl Limits {
         self.state.leases.remove(slot, Life::of(reserved_at, &parts, &more));
         let fingerprint = self.unlink_parts(now, &parts);
         (self.parts, self.extended_parts) = (parts, more);
-        Ended { settlement, fingerprint: original.unwrap_or(fingerprint), reserved_at, has_job }
+        Ended { settlement, fingerprint: original.unwrap_or(fingerprint), reserved_at, flags }
     }
 }
 

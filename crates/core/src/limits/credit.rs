@@ -195,12 +195,12 @@ impl Limits {
             CreditShortage::Closed => Ending::AccountClosed,
             CreditShortage::UnknownAccount | CreditShortage::NotEnough => Ending::NoCredit,
         };
-        let has_job = self.keep_job(command);
+        let flags = self.keep_extras(command);
         self.add_tombstone(Tombstone {
             fingerprint: self.fingerprint_of(command),
             at: now.plus_ms(CREDIT_RETRY_MS),
             limited_by: self.state.rank(command, requirement),
-            has_job,
+            flags,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         CreditDenial { requirement, retry_after_ms: CREDIT_RETRY_MS, why }
@@ -256,11 +256,13 @@ impl Limits {
         };
         let candidates =
             [has_kind(&[Some(true), None, Some(false)]), has_kind(&[Some(true)]), has_kind(&[Some(true), None])];
+        // The fingerprint of a call tells nothing about its requirements.
+        let is_call = self.mark_of(namespace, tombstone.id, tombstone.flags).call.is_some();
         let is_meant = |places: &&Vec<usize>| {
             let parts = places
                 .iter()
                 .map(|place| (self.hash_of(namespace, &requirements[*place]), requirements[*place].amount));
-            fingerprint(parts) == tombstone.fingerprint
+            is_call || fingerprint(parts) == tombstone.fingerprint
         };
         let meant = candidates.iter().find(is_meant).unwrap_or(&candidates[2]);
         let mut sorted = meant.clone();

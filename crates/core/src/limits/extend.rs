@@ -4,6 +4,7 @@ use super::derive::{DERIVED_REFUSED, decided_at};
 use super::extended::{Extended, ExtendedPart, ExtensionAnswer, extension_fingerprint};
 use super::hint::NEVER_RETRY_MS;
 use super::lease::Life;
+use super::mark::ClaimRefusal;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::slab::NONE;
 use super::{Found, Lease, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, fingerprint};
@@ -47,7 +48,13 @@ impl Limits {
             return outcome;
         }
         let Some(mut extending) = self.extending(now, command) else { return ExtendOutcome::LeaseExpired };
-        let outcome = match self.known_number(now, command, &extending) {
+        let mark = self.mark_of(command.namespace, command.lease, extending.lease.flags);
+        let known = match mark.check(command.claim) {
+            Err(ClaimRefusal::OwnedByGateway) => Some(ExtendOutcome::OwnedByGateway),
+            Err(ClaimRefusal::OtherCall) => Some(ExtendOutcome::OtherCall),
+            Ok(()) => self.known_number(now, command, &extending),
+        };
+        let outcome = match known {
             Some(outcome) => outcome,
             None => match command.step {
                 step if step.is_whole() || step == ExtendStep::Grow => {

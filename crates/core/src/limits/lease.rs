@@ -114,6 +114,30 @@ impl Reservation {
     }
 }
 
+/// The tables of values by lease in which a lease has an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeaseFlags(u8);
+
+impl LeaseFlags {
+    /// The table of jobs.
+    pub(crate) const JOB: LeaseFlags = LeaseFlags(1);
+    /// The table of marks.
+    pub(crate) const MARK: LeaseFlags = LeaseFlags(2);
+
+    pub(crate) const fn has(self, flag: LeaseFlags) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[must_use]
+    pub(crate) const fn with(self, flags: LeaseFlags) -> LeaseFlags {
+        LeaseFlags(self.0 | flags.0)
+    }
+}
+
 /// A lease with its first reservations, ordered by limit.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Lease {
@@ -128,8 +152,7 @@ pub(crate) struct Lease {
     pub(crate) extended: u32,
     pub(crate) namespace: NamespaceId,
     count: u8,
-    /// Whether it has an entry in the table of jobs.
-    pub(crate) has_job: bool,
+    pub(crate) flags: LeaseFlags,
     parts: [Reservation; PARTS_INLINE],
 }
 
@@ -207,7 +230,7 @@ impl Leases {
             extended: NONE,
             namespace,
             count: parts.len() as u8,
-            has_job: false,
+            flags: LeaseFlags::default(),
             parts: [Reservation::default(); PARTS_INLINE],
         };
         let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
@@ -349,8 +372,9 @@ impl Leases {
         self.leases.get_mut(slot).holds = first;
     }
 
-    pub(crate) fn set_has_job(&mut self, slot: u32) {
-        self.leases.get_mut(slot).has_job = true;
+    pub(crate) fn add_flags(&mut self, slot: u32, flags: LeaseFlags) {
+        let lease = self.leases.get_mut(slot);
+        lease.flags = lease.flags.with(flags);
     }
 
     /// Reads the reservations of a lease into `parts`.

@@ -311,6 +311,7 @@ impl Limits {
         let retention_ms = self.state.config.retention_ms;
         let job = self.state.jobs.get(namespace, lease).cloned();
         let (_, found) = self.find(self.index.hash(namespace, lease), namespace, lease)?;
+        let mark = self.mark_of_found(namespace, lease, &found);
         match found {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);
@@ -337,8 +338,8 @@ impl Limits {
                     extensions: extended.map_or(0, |extended| extended.number),
                     used: used.map(|(part, more)| (id_of(part.limit), more.used)).collect(),
                     ends_at: (life.bound != UnixMs::MAX).then_some(life.bound),
-                    call: None,
-                    by_gateway: false,
+                    call: mark.call,
+                    by_gateway: mark.by_gateway,
                 })
             }
             Found::Tombstone(number) => {
@@ -364,8 +365,8 @@ impl Limits {
                     extensions: 0,
                     used: Vec::new(),
                     ends_at: None,
-                    call: None,
-                    by_gateway: false,
+                    call: mark.call,
+                    by_gateway: mark.by_gateway,
                 })
             }
         }

@@ -281,31 +281,37 @@ impl Limits {
         command: &Reserve<'_>,
         resolved: &[ResolvedPart],
     ) -> ReserveOutcome {
+        let mark = self.mark_of_found(command.namespace, command.lease, &found);
+        if mark.by_gateway && !command.by_gateway {
+            return ReserveOutcome::OwnedByGateway;
+        }
+        let policy_revision = mark.policy_revision();
         match found {
             Found::Record(slot) => {
                 let lease = *self.state.leases.get(slot);
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(&lease, &mut parts);
                 let reserved_at = lease.reserved_at;
-                let outcome = if let Some(extended) = self.state.leases.extended(&lease).copied() {
-                    self.reserve_extended(now, &lease, &extended, command, &parts, resolved)
-                } else if !is_same(&parts, resolved) {
+                let extended = self.state.leases.extended(&lease).copied();
+                let is_same = mark.is_same_call(command).unwrap_or_else(|| match extended {
+                    Some(extended) => extended.original == self.fingerprint_of(command),
+                    None => is_same(&parts, resolved),
+                });
+                let would_deny = would_deny(&parts, resolved);
+                let until = self.until(&lease, extended.as_ref(), &parts);
+                self.parts = parts;
+                if !is_same {
                     ReserveOutcome::ExistsWithOtherRequirements
-                } else if Life::of(reserved_at, &parts, &[]).first <= now {
+                } else if until <= now {
                     ReserveOutcome::LeaseExpired
                 } else {
-                    ReserveOutcome::Exists {
-                        reserved_at,
-                        would_deny: would_deny(&parts, resolved),
-                        policy_revision: None,
-                    }
-                };
-                self.parts = parts;
-                outcome
+                    ReserveOutcome::Exists { reserved_at, would_deny, policy_revision }
+                }
             }
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
-                let is_other = tombstone.fingerprint != self.fingerprint_of(command);
+                let is_other =
+                    mark.is_same_call(command) == Some(false) || tombstone.fingerprint != self.fingerprint_of(command);
                 let limited_by = self.state.position_of_rank(command, tombstone.limited_by);
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
@@ -329,31 +335,14 @@ impl Limits {
         }
     }
 
-    /// The answer for an extended lease, by the requirements of its first reserve.
-    fn reserve_extended(
-        &mut self,
-        now: UnixMs,
-        lease: &Lease,
-        extended: &Extended,
-        command: &Reserve<'_>,
-        parts: &[Reservation],
-        resolved: &[ResolvedPart],
-    ) -> ReserveOutcome {
+    /// When a repeated reserve finds its lease expired: with the first end of a reservation, but if it was extended, once
+    /// it can no longer be extended.
+    fn until(&mut self, lease: &Lease, extended: Option<&Extended>, parts: &[Reservation]) -> UnixMs {
         let mut more = std::mem::take(&mut self.extended_parts);
         self.state.leases.extended_parts(lease, &mut more);
         let life = Life::of(lease.reserved_at, parts, &more);
         self.extended_parts = more;
-        if extended.original != self.fingerprint_of(command) {
-            ReserveOutcome::ExistsWithOtherRequirements
-        } else if life.until <= now {
-            ReserveOutcome::LeaseExpired
-        } else {
-            ReserveOutcome::Exists {
-                reserved_at: lease.reserved_at,
-                would_deny: would_deny(parts, resolved),
-                policy_revision: None,
-            }
-        }
+        if extended.is_some() { life.until } else { life.first }
     }
 
     /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not
@@ -425,8 +414,9 @@ impl Limits {
         }
         let until = if bound == UnixMs::MAX { last_end } else { bound };
         let slot = self.add_lease(command.namespace, command.lease, hash, (now, last_end, until), &parts);
-        if self.keep_job(command) {
-            self.state.leases.set_has_job(slot);
+        let flags = self.keep_extras(command);
+        if !flags.is_empty() {
+            self.state.leases.add_flags(slot, flags);
         }
         self.parts = parts;
         (slot, would_deny)
@@ -437,12 +427,12 @@ impl Limits {
         let denial = self.state.denial(now, command, resolved);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
         self.note_decision(now, resolved);
-        let has_job = self.keep_job(command);
+        let flags = self.keep_extras(command);
         self.add_tombstone(Tombstone {
             fingerprint: self.fingerprint_of(command),
             at: now.plus_ms(denial.retry_after_ms),
             limited_by: self.state.rank(command, denial.limited_by.first().copied().unwrap_or_default()),
-            has_job,
+            flags,
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         denial
@@ -496,8 +486,11 @@ impl State {
 }
 
 impl Limits {
-    /// The fingerprint of the requirements of a command. Its ids are not stale.
+    /// The fingerprint of a command: that of its call, or without one that of its requirements, whose ids are not stale.
     pub(super) fn fingerprint_of(&self, command: &Reserve<'_>) -> u64 {
+        if let Some(call) = command.call {
+            return call.fingerprint();
+        }
         fingerprint(command.requirements.iter().map(|part| (self.hash_of(command.namespace, part), part.amount)))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::LeaseFlags;
 use super::index::REFERENCES_MAX;
 use super::slab::{Chunk, chunk_bits};
 use crate::book::NamespaceId;
@@ -45,8 +46,7 @@ pub(crate) struct Tombstone {
     pub(crate) limited_by: u8,
     pub(crate) namespace: NamespaceId,
     pub(crate) ending: Ending,
-    /// Whether it has an entry in the table of jobs.
-    pub(crate) has_job: bool,
+    pub(crate) flags: LeaseFlags,
 }
 
 impl Tombstone {
@@ -90,9 +90,10 @@ impl Tombstones {
         self.base.wrapping_add(position as u32) % REFERENCES_MAX
     }
 
-    pub(crate) fn set_has_job(&mut self, number: u32) {
+    pub(crate) fn add_flags(&mut self, number: u32, flags: LeaseFlags) {
         let position = self.position(number);
-        self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS].has_job = true;
+        let tombstone = &mut self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS];
+        tombstone.flags = tombstone.flags.with(flags);
     }
 
     /// The oldest tombstone and its number.

@@ -36,7 +36,8 @@ pub(super) enum Kind {
     Templates = 16,
     Pauses = 17,
     Policies = 18,
-    End = 19,
+    Marks = 19,
+    End = 20,
 }
 
 impl Kind {
@@ -60,7 +61,8 @@ impl Kind {
             16 => Kind::Templates,
             17 => Kind::Pauses,
             18 => Kind::Policies,
-            19 => Kind::End,
+            19 => Kind::Marks,
+            20 => Kind::End,
             _ => return None,
         })
     }

@@ -8,7 +8,8 @@ use super::keys::read_key;
 use super::policies::read_policy;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
-    BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_pause, read_slot, read_tombstone, tombstone_leases,
+    BookRecord, CellRecord, LeaseRecord, SlotRecord, read_job, read_mark, read_pause, read_slot, read_tombstone,
+    tombstone_leases,
 };
 use super::templates::{TemplatePlace, read_template};
 use super::{SNAPSHOT_VERSION, SnapshotError};
@@ -201,6 +202,7 @@ impl Restore {
                 Kind::Templates => read_template(book, &mut self.last_template, input)?,
                 Kind::Pauses => read_pause(&mut book.limits, input)?,
                 Kind::Policies => read_policy(book, &mut self.last_policy, input)?,
+                Kind::Marks => mark(&mut book.limits, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
@@ -336,10 +338,19 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     Ok(())
 }
 
+fn mark(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let (namespace, lease, mark) = read_mark(input)?;
+    let is_in_order = limits.state.marks.last().is_none_or(|(before, last)| (last, before) < (lease, namespace));
+    if !is_in_order || !limits.restore_mark(namespace, lease, mark) {
+        return Err(Malformed("marks are doubled, out of order, or of no lease"));
+    }
+    Ok(())
+}
+
 fn job(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let (namespace, lease, job) = read_job(input)?;
     let is_in_order = limits.state.jobs.last().is_none_or(|(before, last)| (last, before) < (lease, namespace));
-    if !is_in_order || !limits.restore_job(namespace, lease, &job) {
+    if !is_in_order || !limits.restore_job(namespace, lease, job) {
         return Err(Malformed("jobs are doubled, out of order, or of no lease"));
     }
     Ok(())

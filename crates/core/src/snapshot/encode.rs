@@ -9,13 +9,15 @@ use super::extended::put_extended;
 use super::keys::put_key;
 use super::policies::put_policy;
 use super::quotas::QuotaRecord;
-use super::records::{BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_pause, put_tombstone};
+use super::records::{
+    BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_mark, put_pause, put_tombstone,
+};
 use super::templates::{TemplateRecord, all_templates};
 use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
 use crate::keys::{Key, Keys};
-use crate::limits::{ExtendedPart, Lease, LimitSlot, Pause, Reservation, State, Tombstone};
+use crate::limits::{ExtendedPart, Lease, LeaseMark, LimitSlot, Pause, Reservation, State, Tombstone};
 use crate::policies::{Policies, PolicyRevision};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
@@ -70,6 +72,7 @@ impl Frozen {
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
             jobs: Box::new(self.state.jobs.iter()),
+            marks: Box::new(self.state.marks.iter()),
             keys: Box::new(self.keys.all.values()),
             quotas: Box::new(QuotaRecord::all(&self.state)),
             templates: Box::new(all_templates(&self.state)),
@@ -97,6 +100,7 @@ pub struct Encoded<'a> {
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
     jobs: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a JobId)> + Send + 'a>,
+    marks: Box<dyn Iterator<Item = (NamespaceId, LeaseId, &'a LeaseMark)> + Send + 'a>,
     keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     quotas: Box<dyn Iterator<Item = QuotaRecord> + Send + 'a>,
     templates: Box<dyn Iterator<Item = TemplateRecord<'a>> + Send + 'a>,
@@ -141,17 +145,8 @@ impl Encoded<'_> {
             Kind::Limits => self.fill_limits(block),
             Kind::Cells => self.fill_cells(block),
             Kind::Leases => self.fill_leases(block),
-            Kind::Tombstones => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(tombstone) = self.tombstones.next() else { return };
-                    put_tombstone(block, tombstone);
-                }
-            }
-            Kind::Jobs => {
-                while block.len() < BLOCK_BYTES {
-                    let Some((namespace, lease, job)) = self.jobs.next() else { return };
-                    put_job(block, namespace, lease, job);
-                }
+            Kind::Tombstones | Kind::Jobs | Kind::Marks => {
+                while block.len() < BLOCK_BYTES && self.put_extra(kind, block) {}
             }
             Kind::Vaults => self.fill_vaults(block),
             Kind::Accounts => self.fill_accounts(block),
@@ -300,6 +295,16 @@ impl Encoded<'_> {
                 }
             });
         }
+    }
+
+    /// Writes the next tombstone, job or mark. Returns false if there is none.
+    fn put_extra(&mut self, kind: Kind, block: &mut Vec<u8>) -> bool {
+        match kind {
+            Kind::Jobs => self.jobs.next().map(|(namespace, lease, job)| put_job(block, namespace, lease, job)),
+            Kind::Marks => self.marks.next().map(|(namespace, lease, mark)| put_mark(block, namespace, lease, mark)),
+            _ => self.tombstones.next().map(|tombstone| put_tombstone(block, tombstone)),
+        }
+        .is_some()
     }
 
     fn fill_leases(&mut self, block: &mut Vec<u8>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::book::{ExternalSetup, NamespaceId, codec};
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
-    Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, LimitSlot, Limits,
+    Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, LeaseMark, Limit, LimitSlot, Limits,
     PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, PartKind, Pause, Phase, Reservation, TemplateId, Tombstone,
     key_hash,
 };
@@ -312,6 +312,29 @@ pub(super) fn read_job(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, J
     let (lease, namespace) = (LeaseId::from_u128(input.u128()?), NamespaceId(input.u16()?));
     let job = JobId::new(input.text()?).map_err(|_| Malformed("a job has no valid id"))?;
     Ok((namespace, lease, job))
+}
+
+const MARK_CALL: u8 = 1;
+const MARK_GATEWAY: u8 = 2;
+
+pub(super) fn put_mark(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, mark: &LeaseMark) {
+    out.put_u128(lease.to_u128());
+    out.put_u16(namespace.0);
+    let call = if mark.call.is_some() { MARK_CALL } else { 0 };
+    out.put_u8(call | if mark.by_gateway { MARK_GATEWAY } else { 0 });
+    if let Some(call) = mark.call {
+        codec::put_mark(out, call);
+    }
+}
+
+pub(super) fn read_mark(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, LeaseMark), Malformed> {
+    let (lease, namespace) = (LeaseId::from_u128(input.u128()?), NamespaceId(input.u16()?));
+    let flags = input.u8()?;
+    if flags == 0 || flags > (MARK_CALL | MARK_GATEWAY) {
+        return Err(Malformed("the flags of a mark are unknown"));
+    }
+    let call = if flags & MARK_CALL == 0 { None } else { Some(codec::mark(input)?) };
+    Ok((namespace, lease, LeaseMark { call, by_gateway: flags & MARK_GATEWAY != 0 }))
 }
 
 /// The size of a tombstone record.

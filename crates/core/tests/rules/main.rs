@@ -7,6 +7,7 @@ mod support;
 
 mod bounds;
 mod calendar;
+mod calls;
 mod capacity;
 mod complete;
 mod credit;

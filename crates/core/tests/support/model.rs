@@ -247,23 +247,22 @@ impl Model {
         if self.is_due(now, lease) {
             return None;
         }
-        let job = lease.job.clone();
         Some(match lease.fate {
             Fate::Held { reserved_at, ref parts } => LeaseInfo {
                 reserved_at: Some(reserved_at),
                 requirements: parts.iter().map(|part| (part.limit, part.total())).collect(),
-                job,
+                job: lease.job.clone(),
                 extensions: lease.extended.as_ref().map_or(0, |extended| extended.number),
                 used: parts.iter().filter(|part| part.used > 0).map(|part| (part.limit, part.used)).collect(),
                 ends_at: bound_end(parts),
                 state: if is_live(now, lease) { LeaseState::Live } else { LeaseState::Expired },
-                call: None,
-                by_gateway: false,
+                call: lease.mark.call,
+                by_gateway: lease.mark.by_gateway,
             },
-            Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, job),
-            Fate::Marked { .. } => closed(None, LeaseState::Completed, job),
+            Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, lease),
+            Fate::Marked { .. } => closed(None, LeaseState::Completed, lease),
             Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => {
-                closed(None, LeaseState::Denied, job)
+                closed(None, LeaseState::Denied, lease)
             }
         })
     }

@@ -44,6 +44,8 @@ impl Pair {
     pub fn apply(&mut self, timed: &Timed) -> Result<Outcome, String> {
         let command = timed.step.command();
         let before = self.definitions_before(timed.now, &command);
+        // A jump of time settles what is due before it.
+        let began = self.book.time().max(timed.now.min(TIME_MAX));
         let of_model = self.model.apply(timed.at(), command);
         let of_book = self.book.apply(timed.at(), command);
         same("outcome", &of_book, &of_model)?;
@@ -52,7 +54,7 @@ impl Pair {
         {
             self.leases.push(lease);
         }
-        self.compare_journal(timed.wall, &of_book)?;
+        self.compare_journal(Moment { log: began, wall: timed.wall }, &of_book)?;
         if matches!(of_book, Outcome::Write(WriteOutcome::Committed(_))) {
             same("replaced", &self.journal.replaced, &before)?;
         }
@@ -137,7 +139,7 @@ impl Pair {
     }
 
     /// Checks that the journal records of this step match its outcome.
-    fn compare_journal(&mut self, wall: UnixMs, outcome: &Outcome) -> Result<(), String> {
+    fn compare_journal(&mut self, at: Moment, outcome: &Outcome) -> Result<(), String> {
         let records = self.book.drain_journal();
         for record in &records {
             let mut bytes = Vec::new();
@@ -149,7 +151,6 @@ impl Pair {
             Outcome::Complete(CompleteOutcome::Completed(settlement)) => settlement.charges.as_slice(),
             _ => &[],
         };
-        let at = Moment { log: self.book.time(), wall };
         let timeouts = &self.model.timeouts;
         if !self.journal.says(at, charges, timeouts) {
             let settled = &self.journal.settled;

@@ -3,6 +3,7 @@
 //! Scripts are endless. The first steps put the limits in key order. Later ones delete limits and put others, which get
 //! the slots of the deleted ones.
 
+mod calls;
 mod extend;
 mod parts;
 mod profile;
@@ -12,9 +13,9 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LimitId, LimitKey, LimitOutcome,
-    NamespaceId, NamespaceName, Outcome, Overage, Part, Period, PutPolicy, QUOTA_MAX, QuotaKind, SetQuotas, Setting,
-    SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
+    Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LeaseState, LimitId, LimitKey,
+    LimitOutcome, NamespaceId, NamespaceName, Outcome, Overage, Part, Period, PutPolicy, QUOTA_MAX, QuotaKind,
+    SetQuotas, Setting, SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -332,6 +333,18 @@ impl Script {
         self.used.push(Used { namespace, lease, requirements: requirements.to_vec() });
     }
 
+    /// An earlier lease that is live, if a few tries find one. Most leases of a script have ended.
+    fn live_lease(&mut self) -> Option<Used> {
+        for _ in 0..8 {
+            let used = self.used_lease()?;
+            let info = self.shadow.lease(self.shadow.time(), used.namespace, used.lease);
+            if info.is_some_and(|info| info.state == LeaseState::Live) {
+                return Some(used);
+            }
+        }
+        self.used_lease()
+    }
+
     /// An earlier lease, mostly a recent one.
     fn used_lease(&mut self) -> Option<Used> {
         let newest = self.used.len().min(if self.random.chance(70) { 10 } else { LEASES_RECENT });
@@ -347,7 +360,8 @@ impl Script {
         let lease = self.new_lease();
         let requirements = self.requirements(namespace);
         self.remember(namespace, lease, &requirements);
-        Step::Reserve { namespace, lease, job: self.job(), call: None, by_gateway: false, requirements }
+        let (call, by_gateway) = self.mark(lease);
+        Step::Reserve { namespace, lease, job: self.job(), call, by_gateway, requirements }
     }
 
     /// The same requirements, in another order or by id; sometimes others, or another namespace.
@@ -369,7 +383,8 @@ impl Script {
             13..16 => namespace = self.namespace(),
             _ => {}
         }
-        Step::Reserve { namespace, lease: used.lease, job: self.job(), call: None, by_gateway: false, requirements }
+        let (lease, job, (call, by_gateway)) = (used.lease, self.job(), self.mark(used.lease));
+        Step::Reserve { namespace, lease, job, call, by_gateway, requirements }
     }
 
     fn job(&mut self) -> Option<JobId> {
@@ -386,7 +401,7 @@ impl Script {
             Used { namespace, lease, requirements }
         });
         let actuals = self.actuals(namespace, requirements);
-        Step::Complete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals }
+        Step::Complete { namespace, lease, claim: self.claim(lease), actuals }
     }
 
     fn put(&mut self) -> Step {

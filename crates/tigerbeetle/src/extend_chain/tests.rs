@@ -25,14 +25,14 @@ fn taken(key: &str, holding: Holding, amount: u64, extension: u32) -> Taken {
 
 /// A lease with a slot and 100 tokens.
 fn lease() -> LeaseRecord {
-    let first = Anchor { made_at_ns: T, ..Anchor::reserved(7, false) };
+    let first = Anchor { made_at_ns: T, ..Anchor::made(0, 7, Decision::Reserved, false) };
     let taken = [taken("slots", Holding::Concurrency, 1, 0), taken("tpm", Holding::Rolling, 100, 0)];
     let held = taken.iter().map(|taken| taken.held(&name(), T)).collect();
     LeaseRecord { first, newest: first, held, ending: None }
 }
 
 fn anchor(number: u32) -> Anchor {
-    Anchor { number, fingerprint: 9, decision: Decision::Extended, has_credit: false, wait_ms: 0, made_at_ns: 0 }
+    Anchor::made(number, 9, Decision::Extended, false)
 }
 
 /// Takes 50 tokens more, renews the slot and reports 70 tokens.
@@ -70,7 +70,8 @@ fn a_chain_voids_the_anchor_before_it_and_replaces_slots() {
 fn a_lease_is_rebuilt_from_its_transfers() {
     let common = CommonAccounts::new();
     let first = [taken("slots", Holding::Concurrency, 1, 0), taken("tpm", Holding::Rolling, 100, 0)];
-    let mut ledger = vec![Transfer { timestamp: T, ..name().anchor(&common, &Anchor::reserved(7, false)) }];
+    let mut ledger =
+        vec![Transfer { timestamp: T, ..name().anchor(&common, &Anchor::made(0, 7, Decision::Reserved, false)) }];
     ledger.extend(first.iter().map(|taken| Transfer { timestamp: T, ..taken.transfer(&name(), &common, 7) }));
     let mut record = lease();
     for number in 1..=5 {

@@ -23,10 +23,14 @@ fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
     }
 }
 
+fn body(fingerprint: u64) -> ReserveBody {
+    ReserveBody { fingerprint, ..ReserveBody::default() }
+}
+
 /// The transfers of a reserve, as the ledger returns them.
 fn reserved() -> Vec<Transfer> {
     let taken = vec![taken("slots", Holding::Concurrency, 1, 10), taken("tpm", Holding::Rolling, 60, 60)];
-    let plan = ReservePlan { name: name(), fingerprint: 7, has_credit: false, taken };
+    let plan = ReservePlan { name: name(), body: body(7), has_credit: false, taken };
     let mut chain = plan.chain(&CommonAccounts::new());
     for (index, transfer) in (0..).zip(&mut chain) {
         transfer.timestamp = T + index;
@@ -85,7 +89,7 @@ fn a_retry_is_judged_by_its_body_first_and_then_by_what_became_of_it() {
         (&ended(Ending::Released), 7, T + 5, Retry::Ended),
         (&marked, 7, T + 5, Retry::Ended),
     ] {
-        assert_eq!(record.retry(fingerprint, now), expected);
+        assert_eq!(record.retry(&body(fingerprint), now), expected);
     }
 }
 
@@ -99,7 +103,6 @@ fn a_lease_is_live_expired_completed_or_denied() {
     assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Completed);
     transfers[3] = name().end(0, Ending::Released);
     assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Denied);
-    let marked =
-        [name().anchor(&CommonAccounts::new(), &Anchor { decision: Decision::Marked, ..Anchor::reserved(0, false) })];
+    let marked = [name().anchor(&CommonAccounts::new(), &Anchor::marked())];
     assert_eq!(read(&marked).unwrap().state(T + 5), LeaseState::Completed);
 }

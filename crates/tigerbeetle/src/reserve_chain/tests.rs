@@ -17,7 +17,12 @@ fn plan(keys: &[&str]) -> ReservePlan {
             version: PartVersion::default(),
         }
     };
-    ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, has_credit: false, name }
+    ReservePlan {
+        taken: keys.iter().map(taken).collect(),
+        body: ReserveBody { fingerprint: 7, ..ReserveBody::default() },
+        has_credit: false,
+        name,
+    }
 }
 
 fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveResult {

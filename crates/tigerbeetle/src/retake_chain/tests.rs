@@ -1,5 +1,5 @@
 use super::*;
-use crate::schema::{Anchor, Holding, LimitAccounts, PartVersion, has};
+use crate::schema::{Anchor, Decision, Holding, LimitAccounts, PartVersion, has};
 use tigerbeetle::TransferFlags;
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
@@ -28,7 +28,7 @@ fn late() -> LeaseRecord {
     let taken = [taken("rpm", None), taken("tpd", Some(T)), taken("tpm", Some(T + DAY_NS))];
     let made_at_ns = T + 1_000_000;
     let held = taken.iter().map(|taken| taken.held(&name(), made_at_ns)).collect();
-    let first = Anchor { made_at_ns, ..Anchor::reserved(7, false) };
+    let first = Anchor { made_at_ns, ..Anchor::made(0, 7, Decision::Reserved, false) };
     LeaseRecord { first, newest: first, held, ending: None }
 }
 

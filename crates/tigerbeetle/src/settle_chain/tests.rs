@@ -1,5 +1,5 @@
 use super::*;
-use crate::schema::{Anchor, PartVersion, SECOND_NS, has};
+use crate::schema::{Anchor, Decision, PartVersion, SECOND_NS, has};
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
@@ -35,7 +35,7 @@ fn period_end(_: &LimitName, at_ns: u64) -> Option<u64> {
 
 fn record() -> LeaseRecord {
     let held = vec![held("slots", Holding::Concurrency, 1), held("tpm", Holding::Rolling, 100)];
-    let first = Anchor { made_at_ns: T, ..Anchor::reserved(7, false) };
+    let first = Anchor { made_at_ns: T, ..Anchor::made(0, 7, Decision::Reserved, false) };
     LeaseRecord { first, newest: first, held, ending: None }
 }
 

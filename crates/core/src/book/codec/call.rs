@@ -2,7 +2,7 @@
 
 use super::CodecError;
 use crate::book::{CallMark, LeaseClaim, Reserve};
-use crate::wire::{Bytes, Put};
+use crate::wire::{Bytes, Malformed, Put};
 
 const HAS_JOB: u8 = 1;
 const HAS_CALL: u8 = 2;
@@ -43,7 +43,7 @@ pub(crate) fn put_mark(out: &mut impl Put, mark: CallMark) {
     out.put_u64(mark.policy_revision);
 }
 
-pub(crate) fn mark(input: &mut Bytes<'_>) -> Result<CallMark, CodecError> {
+pub(crate) fn mark(input: &mut Bytes<'_>) -> Result<CallMark, Malformed> {
     Ok(CallMark { attributes: input.u32()?, bounds: input.u32()?, policy_revision: input.u64()? })
 }
 

@@ -17,6 +17,7 @@ fn the_bytes_of_a_command_never_change() {
     let foreign = [Part { limit: LimitRef::Foreign(Box::new(shared)), amount: 9 }];
     let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
+    let reserve = Reserve { namespace, lease, job: None, call: None, by_gateway: false, requirements: &[] };
     for (command, hex) in [
         (Command::OpenNamespace(&name), "01040000007465616d".to_owned()),
         (
@@ -24,25 +25,11 @@ fn the_bytes_of_a_command_never_change() {
             "0302010109000000000000000300000072706d".to_owned(),
         ),
         (
-            Command::Reserve(Reserve {
-                namespace,
-                lease,
-                job: None,
-                call: None,
-                by_gateway: false,
-                requirements: &parts,
-            }),
+            Command::Reserve(Reserve { requirements: &parts, ..reserve }),
             format!("04{lease_bytes}{}", "020000000106000000030000000700000000000000020300000072706d0800000000000000"),
         ),
         (
-            Command::Reserve(Reserve {
-                namespace,
-                lease,
-                job: Some(&job),
-                call: None,
-                by_gateway: false,
-                requirements: &parts[..1],
-            }),
+            Command::Reserve(Reserve { job: Some(&job), requirements: &parts[..1], ..reserve }),
             format!("0d{lease_bytes}{}", "010000006a010000000106000000030000000700000000000000"),
         ),
         (
@@ -52,29 +39,6 @@ fn the_bytes_of_a_command_never_change() {
         (
             Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &foreign }),
             format!("05{lease_bytes}{}", "0100000003040000007465616d0300000072706d0900000000000000"),
-        ),
-        (
-            Command::Reserve(Reserve {
-                namespace,
-                lease,
-                job: Some(&job),
-                call: Some(CallMark { attributes: 1, bounds: 2, policy_revision: 3 }),
-                by_gateway: true,
-                requirements: &parts[..1],
-            }),
-            format!(
-                "12{lease_bytes}07{}{}",
-                "01000000020000000300000000000000", "010000006a010000000106000000030000000700000000000000"
-            ),
-        ),
-        (
-            Command::Complete(Complete {
-                namespace,
-                lease,
-                claim: LeaseClaim { attributes: Some(5), by_gateway: true },
-                actuals: &[],
-            }),
-            format!("13{lease_bytes}030500000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
         (Command::AdvanceTime(UnixMs::new(5)), "0b0500000000000000".to_owned()),
@@ -97,6 +61,46 @@ fn the_bytes_of_a_command_never_change() {
         command.encode(&mut bytes);
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(found, hex, "{command:?}");
+    }
+}
+
+#[test]
+fn the_bytes_of_marked_commands_never_change() {
+    let namespace = NamespaceId(0x0102);
+    let lease = LeaseId::from_parts(UnixMs::new(3), 4);
+    let job = JobId::new("j").unwrap();
+    let parts = [Part { limit: LimitRef::Id(LimitId { slot: 6, generation: 3 }), amount: 7 }];
+    let lease_bytes = "020104000000000000000000030000000000";
+    for (command, hex) in [
+        (
+            Command::Reserve(Reserve {
+                namespace,
+                lease,
+                job: Some(&job),
+                call: Some(CallMark { attributes: 1, bounds: 2, policy_revision: 3 }),
+                by_gateway: true,
+                requirements: &parts,
+            }),
+            format!(
+                "12{lease_bytes}07{}{}",
+                "01000000020000000300000000000000", "010000006a010000000106000000030000000700000000000000"
+            ),
+        ),
+        (
+            Command::Complete(Complete {
+                namespace,
+                lease,
+                claim: LeaseClaim { attributes: Some(5), by_gateway: true },
+                actuals: &[],
+            }),
+            format!("13{lease_bytes}030500000000000000"),
+        ),
+    ] {
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, hex, "{command:?}");
+        assert_eq!(CommandBuffer::default().decode(&bytes), Ok((command, bytes.len())));
     }
 }
 

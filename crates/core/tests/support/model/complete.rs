@@ -1,12 +1,12 @@
 //! Complete, in the model.
 
 use earmark_core::{
-    Complete, CompleteOutcome, Kind, LeaseId, LimitKey, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
-    QuotaKind, Release, Settlement, UnixMs,
+    Complete, CompleteOutcome, Kind, LeaseClaim, LeaseId, LimitKey, LimitRef, NamespaceId, Overage, OverageHow,
+    OverageTaken, Part, QuotaKind, Release, Settlement, UnixMs,
 };
 
 use super::calendar;
-use super::lease::{Fate, Held, Lease, hold_ms, requirements};
+use super::lease::{Fate, Held, Lease, Mark, hold_ms, requirements};
 use super::limit::LimitPhase;
 use super::parts::{Named, Refused};
 use super::{Model, Reservation};
@@ -16,6 +16,10 @@ const SLOTS_PER_WINDOW: u64 = 4_096;
 
 impl Model {
     pub fn complete(&mut self, said: Complete<'_>) -> CompleteOutcome {
+        self.end(said, false)
+    }
+
+    fn end(&mut self, said: Complete<'_>, is_release: bool) -> CompleteOutcome {
         let names = match self.check_parts(said.namespace, said.actuals, false) {
             Ok(names) => names,
             Err(Refused::Invalid(why)) => return CompleteOutcome::Invalid(why),
@@ -33,10 +37,19 @@ impl Model {
                 return CompleteOutcome::LeasesQuotaExceeded;
             }
             let fate = Fate::Marked { resolved_at };
-            self.remember_lease(said.namespace, said.lease, None, fate);
+            self.remember_lease(said.namespace, said.lease, (None, Mark::default()), fate);
             return CompleteOutcome::Marked;
         };
-        let (reserved_at, parts) = match self.leases[place].fate {
+        let lease = &self.leases[place];
+        if !matches!(lease.fate, Fate::Marked { .. }) && !is_release {
+            if lease.mark.is_owned(said.claim.by_gateway) {
+                return CompleteOutcome::OwnedByGateway;
+            }
+            if lease.mark.is_other_call(said.claim) {
+                return CompleteOutcome::OtherCall;
+            }
+        }
+        let (reserved_at, parts) = match lease.fate {
             Fate::Held { reserved_at, ref parts } => (reserved_at, parts.clone()),
             Fate::Completed { .. } => return CompleteOutcome::Before,
             Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
@@ -48,7 +61,7 @@ impl Model {
         let requirements = lease.requirements().unwrap();
         let is_extended = lease.extended.is_some();
         let fate = Fate::Completed { reserved_at, requirements, resolved_at };
-        self.remember_lease(said.namespace, said.lease, lease.job, fate);
+        self.remember_lease(said.namespace, said.lease, (lease.job, lease.mark), fate);
 
         let is_held = |name: &Named| parts.iter().any(|p| *name == Named::Number(p.limit));
         let ignored = (0..names.len()).filter(|&place| !is_held(&names[place])).collect();
@@ -81,8 +94,7 @@ impl Model {
         };
         let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::from(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
-        let outcome =
-            self.complete(Complete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals: &actuals });
+        let outcome = self.end(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &actuals }, true);
         if matches!(outcome, CompleteOutcome::Completed(_)) {
             let place = self.remembered(namespace, lease).unwrap();
             self.leases[place].fate = Fate::Released { requirements: first, resolved_at: self.time() };

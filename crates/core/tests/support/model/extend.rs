@@ -51,6 +51,13 @@ impl Model {
         let Some(place) = place.filter(|place| is_alive(self.time(), &self.leases[*place])) else {
             return ExtendOutcome::LeaseExpired;
         };
+        let mark = self.leases[place].mark;
+        if mark.is_owned(asked.claim.by_gateway) {
+            return ExtendOutcome::OwnedByGateway;
+        }
+        if mark.is_other_call(asked.claim) {
+            return ExtendOutcome::OtherCall;
+        }
         let last = self.leases[place].extended.as_ref().map_or(0, |extended| extended.number);
         if asked.number == last {
             return self.extend_again(place, &asked);

@@ -1,7 +1,8 @@
 //! Leases of the model, and when they are forgotten.
 
 use earmark_core::{
-    CreditDenial, Denial, JobId, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, LimitKey, NamespaceId, UnixMs,
+    CallMark, CreditDenial, Denial, JobId, Kind, LeaseClaim, LeaseId, LeaseInfo, LeaseState, LimitId, LimitKey,
+    NamespaceId, Reserve, UnixMs,
 };
 
 use super::Model;
@@ -12,11 +13,33 @@ const FORGOTTEN_PER_COMMAND: usize = 16;
 /// Keys with amounts. Not ids, which may be given to other limits.
 pub type Requirements = Vec<(LimitKey, u64)>;
 
+/// The call behind a lease, and whether a gateway made it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mark {
+    pub call: Option<CallMark>,
+    pub by_gateway: bool,
+}
+
+impl Mark {
+    pub fn of(asked: &Reserve<'_>) -> Mark {
+        Mark { call: asked.call, by_gateway: asked.by_gateway }
+    }
+
+    pub fn is_owned(self, by_gateway: bool) -> bool {
+        self.by_gateway && !by_gateway
+    }
+
+    pub fn is_other_call(self, claim: LeaseClaim) -> bool {
+        claim.attributes.is_some_and(|attributes| self.call.is_none_or(|call| call.attributes != attributes))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Lease {
     pub namespace: NamespaceId,
     pub id: LeaseId,
     pub job: Option<JobId>,
+    pub mark: Mark,
     pub fate: Fate,
     /// The order of leases that end in one second.
     pub queued: u64,
@@ -176,17 +199,17 @@ pub fn is_live(now: UnixMs, lease: &Lease) -> bool {
     if lease.extended.is_some() { is_alive(now, lease) } else { parts.iter().all(|p| now < p.end) }
 }
 
-pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, job: Option<JobId>) -> LeaseInfo {
+pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, lease: &Lease) -> LeaseInfo {
     LeaseInfo {
         reserved_at,
         requirements: Vec::new(),
         state,
-        job,
+        job: lease.job.clone(),
         extensions: 0,
         used: Vec::new(),
         ends_at: None,
-        call: None,
-        by_gateway: false,
+        call: lease.mark.call,
+        by_gateway: lease.mark.by_gateway,
     }
 }
 

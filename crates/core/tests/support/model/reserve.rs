@@ -1,13 +1,13 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, JobId, Kind, LeaseId, LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind,
+    CreditDenial, Denial, JobId, Kind, LeaseId, LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, QuotaKind,
     RequirementSet, Reserve, ReserveOutcome, UnixMs,
 };
 
 use super::calendar;
 use super::hints::{backoff_ms, jittered_ms};
-use super::lease::{Fate, Held, Lease, Requirements, is_live};
+use super::lease::{Fate, Held, Lease, Mark, Requirements, is_live};
 use super::limit::LimitPhase;
 use super::parts::{Named, Refused, order};
 use super::{Model, Reservation};
@@ -20,7 +20,7 @@ impl Model {
             Err(Refused::Stale { part }) => return ReserveOutcome::StaleLimit { requirement: part },
         };
         if let Some(place) = self.remembered(asked.namespace, asked.lease) {
-            return self.reserve_again(place, &names, asked.requirements);
+            return self.reserve_again(place, &names, &asked);
         }
         let lease_time = asked.lease.time();
         if lease_time < self.forgotten_before {
@@ -97,7 +97,7 @@ impl Model {
                 wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
                 let requirements = self.by_key(namespace, &wanted);
                 let fate = Fate::NoCredit { requirements, resolved_at, denial };
-                self.remember_lease(namespace, id, asked.job.cloned(), fate);
+                self.remember_lease(namespace, id, (asked.job.cloned(), Mark::of(asked)), fate);
                 ReserveOutcome::InsufficientCredit(denial)
             }
         }
@@ -122,9 +122,15 @@ impl Model {
         wanted.iter().for_each(|(limit, _)| self.limits[*limit].decided = decided);
     }
 
-    pub fn remember_lease(&mut self, namespace: NamespaceId, id: LeaseId, job: Option<JobId>, fate: Fate) {
+    pub fn remember_lease(
+        &mut self,
+        namespace: NamespaceId,
+        id: LeaseId,
+        (job, mark): (Option<JobId>, Mark),
+        fate: Fate,
+    ) {
         let queued = self.next_queued();
-        self.leases.push(Lease { namespace, id, job, fate, queued, extended: None, first: None });
+        self.leases.push(Lease { namespace, id, job, mark, fate, queued, extended: None, first: None });
     }
 
     pub fn is_in_the_way(&self, limit: LimitId, amount: u64) -> bool {
@@ -135,18 +141,33 @@ impl Model {
         lease.time().get() > self.wall.get().saturating_add(self.config.lease_ahead_ms)
     }
 
-    fn reserve_again(&self, place: usize, names: &[Named], parts: &[Part]) -> ReserveOutcome {
+    fn reserve_again(&self, place: usize, names: &[Named], asked: &Reserve<'_>) -> ReserveOutcome {
         let now = self.time();
-        let lease = &self.leases[place];
+        let (lease, parts) = (&self.leases[place], asked.requirements);
+        if lease.mark.is_owned(asked.by_gateway) {
+            return ReserveOutcome::OwnedByGateway;
+        }
         let Some(before) = lease.requirements() else { return ReserveOutcome::LeaseExpired };
-        let is_same = before.len() == parts.len()
+        let is_same_body = before.len() == parts.len()
             && before.iter().all(|(key, amount)| {
                 let is_it = |name| self.is_named(name, lease.namespace, key);
                 names.iter().zip(parts).any(|(name, p)| is_it(name) && p.amount == *amount)
             });
-        // The position of what was in the way may be another one in this command.
-        let is_it = |name: &Named, place: usize| self.is_named(name, lease.namespace, &before[place].0);
-        let moved = |place: usize| names.iter().position(|name| is_it(name, place)).unwrap();
+        let is_same = match (lease.mark.call, asked.call) {
+            (None, None) => is_same_body,
+            (Some(first), Some(second)) => first.fingerprint() == second.fingerprint(),
+            _ => false,
+        };
+        // The position of what was in the way may be another one in this command. With other requirements of the same
+        // call, the rank by name tells.
+        let rank = |place: usize| before.iter().filter(|(key, _)| order(key) < order(&before[place].0)).count();
+        let key_of = |name: &Named| match name {
+            Named::Unknown(key) => key.clone(),
+            Named::Number(id) => self.qualified(lease.namespace, *id),
+        };
+        let keys: Vec<LimitKey> = names.iter().map(key_of).collect();
+        let rank_in = |key: &LimitKey| keys.iter().filter(|other| order(other) < order(key)).count();
+        let moved = |place: usize| keys.iter().position(|key| rank_in(key) == rank(place)).unwrap_or(0);
         if !is_same {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
@@ -154,7 +175,8 @@ impl Model {
             Fate::Held { reserved_at, parts: ref held } if is_live(now, lease) => {
                 let is_above = |name: &Named| held.iter().any(|p| p.would_deny && *name == Named::Number(p.limit));
                 let would_deny = (0..names.len()).filter(|&place| is_above(&names[place])).collect();
-                ReserveOutcome::Exists { reserved_at, would_deny, policy_revision: None }
+                let policy_revision = lease.mark.call.map(|call| call.policy_revision);
+                ReserveOutcome::Exists { reserved_at, would_deny, policy_revision }
             }
             Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
                 ReserveOutcome::LeaseExpired
@@ -201,7 +223,7 @@ impl Model {
     }
 
     fn take(&mut self, asked: &Reserve<'_>, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
-        let (namespace, id, job) = (asked.namespace, asked.lease, asked.job.cloned());
+        let (namespace, id) = (asked.namespace, asked.lease);
         let now = self.time();
         let mut parts = Vec::new();
         let mut would_deny = RequirementSet::default();
@@ -229,7 +251,8 @@ impl Model {
         for part in parts.iter().filter(|part| !part.is_external && matches!(part.kind, Kind::Credit(_))) {
             self.hold((namespace, id), part.limit, part.amount, part.end);
         }
-        self.remember_lease(namespace, id, job, Fate::Held { reserved_at: now, parts });
+        let extras = (asked.job.cloned(), Mark::of(asked));
+        self.remember_lease(namespace, id, extras, Fate::Held { reserved_at: now, parts });
         ReserveOutcome::Created { reserved_at: now, would_deny }
     }
 
@@ -239,7 +262,7 @@ impl Model {
         let retry_at = now.plus_ms(denial.retry_after_ms);
         let requirements = self.by_key(namespace, wanted);
         let fate = Fate::Denied { requirements, resolved_at: now, retry_at, denial: denial.clone() };
-        self.remember_lease(namespace, id, asked.job.cloned(), fate);
+        self.remember_lease(namespace, id, (asked.job.cloned(), Mark::of(asked)), fate);
         ReserveOutcome::Denied(denial)
     }
 

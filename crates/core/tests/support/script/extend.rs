@@ -15,7 +15,7 @@ impl Script {
             let place = self.random.index(self.extensions.len());
             return self.again(self.extensions[place].clone());
         }
-        let Some(Used { namespace, lease, requirements }) = self.used_lease() else { return Step::Tick };
+        let Some(Used { namespace, lease, requirements }) = self.live_lease() else { return Step::Tick };
         let info = self.shadow.lease(self.shadow.time(), namespace, lease);
         let last = info.map_or(0, |info| info.extensions);
         let number = match self.random.below(100) {
@@ -42,16 +42,8 @@ impl Script {
         let reports = self.random.pick(&[1, 2, 33]);
         used.truncate(reports);
         let renew = self.random.chance(55);
-        let step = Step::Extend {
-            namespace,
-            lease,
-            number,
-            add,
-            used,
-            claim: earmark_core::LeaseClaim::default(),
-            renew,
-            step: ExtendStep::Whole,
-        };
+        let (step, claim) = (ExtendStep::Whole, self.claim(lease));
+        let step = Step::Extend { namespace, lease, number, add, used, renew, step, claim };
         if self.extensions.len() == RECENT {
             self.extensions.remove(0);
         }

@@ -4,6 +4,7 @@ use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size, time};
 use crate::book::codec::{CodecError, quota};
 use crate::book::{CreditDenial, CreditShortage, Denial, RequirementSet, ReserveOutcome};
+use crate::time::UnixMs;
 use crate::wire::{Bytes, Put};
 
 const INVALID: u8 = 1;
@@ -41,12 +42,8 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
         ReserveOutcome::ExistsWithOtherRequirements => out.put_u8(EXISTS_WITH_OTHER_REQUIREMENTS),
         ReserveOutcome::OwnedByGateway => out.put_u8(OWNED_BY_GATEWAY),
         ReserveOutcome::Exists { reserved_at, would_deny, policy_revision } => {
-            out.put_u8(if policy_revision.is_some() { CALL_EXISTS } else { EXISTS });
-            out.put_u64(reserved_at.get());
-            out.put_u32(would_deny.bits());
-            if let Some(revision) = policy_revision {
-                out.put_u64(*revision);
-            }
+            put_allowed(out, if policy_revision.is_some() { CALL_EXISTS } else { EXISTS }, *reserved_at, *would_deny);
+            policy_revision.iter().for_each(|revision| out.put_u64(*revision));
         }
         ReserveOutcome::ExistsDenied(denial) => {
             out.put_u8(EXISTS_DENIED);
@@ -96,11 +93,15 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_credit_denial(out, denial);
         }
         ReserveOutcome::Created { reserved_at, would_deny } => {
-            out.put_u8(CREATED);
-            out.put_u64(reserved_at.get());
-            out.put_u32(would_deny.bits());
+            put_allowed(out, CREATED, *reserved_at, *would_deny);
         }
     }
+}
+
+fn put_allowed(out: &mut Vec<u8>, tag: u8, reserved_at: UnixMs, would_deny: RequirementSet) {
+    out.put_u8(tag);
+    out.put_u64(reserved_at.get());
+    out.put_u32(would_deny.bits());
 }
 
 /// A refusal that names a requirement and a time to wait.

@@ -1,38 +1,44 @@
-//! The job ids of leases, in a table of their own, so that a lease without one costs nothing.
+//! Values that few leases have, in tables of their own, so that a lease without one costs nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::book::NamespaceId;
-use crate::id::{JobId, LeaseId};
+use crate::id::LeaseId;
 
-/// Job ids in one chunk. A chunk that a snapshot shares is copied before a write, so this bounds the copy.
+/// Values in one chunk. A chunk that a snapshot shares is copied before a write, so this bounds the copy.
 const CHUNK_MAX: usize = 256;
 
-type JobKey = (LeaseId, NamespaceId);
-type Chunk = Vec<(JobKey, JobId)>;
+type Key = (LeaseId, NamespaceId);
+type Chunk<T> = Vec<(Key, T)>;
 
-/// Job ids by lease, in sorted chunks. Each chunk is filed under a lower bound of its leases.
-#[derive(Clone, Default)]
-pub(crate) struct Jobs(BTreeMap<JobKey, Arc<Chunk>>);
+/// Values by lease, in sorted chunks. Each chunk is filed under a lower bound of its leases.
+#[derive(Clone)]
+pub(crate) struct ByLease<T>(BTreeMap<Key, Arc<Chunk<T>>>);
 
-impl Jobs {
-    pub(crate) fn get(&self, namespace: NamespaceId, lease: LeaseId) -> Option<&JobId> {
+impl<T> Default for ByLease<T> {
+    fn default() -> ByLease<T> {
+        ByLease(BTreeMap::new())
+    }
+}
+
+impl<T: Clone> ByLease<T> {
+    pub(crate) fn get(&self, namespace: NamespaceId, lease: LeaseId) -> Option<&T> {
         let (_, chunk) = self.0.range(..=(lease, namespace)).next_back()?;
         let position = find(chunk, (lease, namespace)).ok()?;
-        chunk.get(position).map(|(_, job)| job)
+        chunk.get(position).map(|(_, value)| value)
     }
 
-    /// Adds the job of a lease that has none.
-    pub(crate) fn insert(&mut self, namespace: NamespaceId, lease: LeaseId, job: &JobId) {
+    /// Adds the value of a lease that has none.
+    pub(crate) fn insert(&mut self, namespace: NamespaceId, lease: LeaseId, value: T) {
         let key = (lease, namespace);
         if self.0.range(..=key).next_back().is_none() {
-            self.0.insert(JobKey::default(), Arc::default());
+            self.0.insert(Key::default(), Arc::new(Vec::new()));
         }
         let Some((_, chunk)) = self.0.range_mut(..=key).next_back() else { return };
         let chunk = Arc::make_mut(chunk);
         let Err(position) = find(chunk, key) else { return };
-        chunk.insert(position, (key, job.clone()));
+        chunk.insert(position, (key, value));
         if chunk.len() > CHUNK_MAX {
             let rest = chunk.split_off(CHUNK_MAX / 2);
             if let Some(&(first, _)) = rest.first() {
@@ -52,10 +58,10 @@ impl Jobs {
         }
     }
 
-    /// All jobs, ordered by lease.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (NamespaceId, LeaseId, &JobId)> {
+    /// All values, ordered by lease.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NamespaceId, LeaseId, &T)> {
         let all = self.0.values().flat_map(|chunk| chunk.iter());
-        all.map(|((lease, namespace), job)| (*namespace, *lease, job))
+        all.map(|((lease, namespace), value)| (*namespace, *lease, value))
     }
 
     pub(crate) fn last(&self) -> Option<(NamespaceId, LeaseId)> {
@@ -64,13 +70,17 @@ impl Jobs {
     }
 }
 
-fn find(chunk: &Chunk, key: JobKey) -> Result<usize, usize> {
+fn find<T>(chunk: &Chunk<T>, key: Key) -> Result<usize, usize> {
     chunk.binary_search_by(|(found, _)| found.cmp(&key))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::JobId;
+
+    type Jobs = ByLease<JobId>;
+
     use crate::time::UnixMs;
 
     fn lease(number: u64) -> LeaseId {
@@ -86,7 +96,7 @@ mod tests {
         let mut jobs = Jobs::default();
         let numbers: Vec<u64> = (0..5_000).map(|number| number * 2_654_435_761 % 5_003).collect();
         for &number in &numbers {
-            jobs.insert(NamespaceId(1), lease(number), &job(number));
+            jobs.insert(NamespaceId(1), lease(number), job(number));
         }
         let copy = jobs.clone();
         assert!(jobs.0.values().all(|chunk| !chunk.is_empty() && chunk.len() <= CHUNK_MAX));
@@ -112,8 +122,8 @@ mod tests {
     #[test]
     fn the_first_job_of_a_lease_stays() {
         let mut jobs = Jobs::default();
-        jobs.insert(NamespaceId(0), lease(1), &job(1));
-        jobs.insert(NamespaceId(0), lease(1), &job(2));
+        jobs.insert(NamespaceId(0), lease(1), job(1));
+        jobs.insert(NamespaceId(0), lease(1), job(2));
         assert_eq!(jobs.get(NamespaceId(0), lease(1)), Some(&job(1)));
     }
 }

@@ -1,19 +1,18 @@
-//! A cache of leases without credit, so that their complete skips the credit store.
+//! Bounded sets of leases that this process reserved.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use earmark_core::{LeaseId, NamespaceName};
 
-/// Leases per generation. Two generations are kept, so the cache is bounded at 262,144 leases.
+/// Leases per generation. Two generations are kept, so a set is bounded at 262,144 leases.
 const GENERATION_MAX: usize = 1 << 17;
 
 type Leases = HashSet<(NamespaceName, LeaseId)>;
 
-/// The reserve of a cached lease took no credit. An extension may have, which the limits tell when the lease is
-/// completed. A lease that was evicted only costs a lookup.
+/// The latest leases of a kind. A lease that was evicted only costs a lookup.
 #[derive(Default)]
-pub(super) struct Creditless(Mutex<Generations>);
+pub(super) struct LeaseSet(Mutex<Generations>);
 
 /// Two generations of leases. When the young one is full, the old one is dropped.
 #[derive(Default)]
@@ -22,8 +21,7 @@ struct Generations {
     old: Leases,
 }
 
-impl Creditless {
-    /// Remembers an allowed lease without credit requirements.
+impl LeaseSet {
     pub(super) fn add(&self, namespace: &NamespaceName, lease: LeaseId) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if generations.young.len() >= GENERATION_MAX {
@@ -49,7 +47,7 @@ mod tests {
     fn the_latest_leases_are_remembered_and_the_oldest_make_room() {
         let namespace = NamespaceName::new(NamespaceName::DEFAULT).unwrap();
         let lease = |number: usize| LeaseId::from_parts(UnixMs::new(7), number as u128);
-        let known = Creditless::default();
+        let known = LeaseSet::default();
         for number in 0..3 * GENERATION_MAX {
             known.add(&namespace, lease(number));
         }
