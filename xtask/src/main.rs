@@ -4,6 +4,7 @@
 
 mod api;
 mod attack;
+mod gateway;
 mod grpc;
 mod instructions;
 mod licences;
@@ -34,6 +35,7 @@ The tasks of this repository.
   cargo xtask grpc                check only the server with a Python gRPC client
   cargo xtask python              check only the Python client
   cargo xtask typescript          check only the TypeScript client, with Node
+  cargo xtask gateway             check only the gateway, with the SDKs of OpenAI and Anthropic
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
@@ -50,6 +52,7 @@ Examples:
   cargo xtask grpc
   cargo xtask python
   cargo xtask typescript
+  cargo xtask gateway
   cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
@@ -67,6 +70,7 @@ enum Task {
     Grpc,
     Python,
     TypeScript,
+    Gateway,
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
@@ -84,6 +88,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["grpc"] => Ok(Task::Grpc),
         ["python"] => Ok(Task::Python),
         ["typescript"] => Ok(Task::TypeScript),
+        ["gateway"] => Ok(Task::Gateway),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
@@ -99,7 +104,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -114,6 +119,7 @@ fn main() -> ExitCode {
         Task::Api => python::prepare().and_then(|()| api::check()),
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
         Task::Python => python::prepare().and_then(|()| python_client::check()),
+        Task::Gateway => python::prepare().and_then(|()| typescript::prepare()).and_then(|()| gateway::check()),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
@@ -148,6 +154,7 @@ mod tests {
             (&["grpc"], Task::Grpc),
             (&["python"], Task::Python),
             (&["typescript"], Task::TypeScript),
+            (&["gateway"], Task::Gateway),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
@@ -166,11 +173,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

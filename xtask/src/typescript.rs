@@ -102,7 +102,8 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn packages() -> Result<PathBuf, Failure> {
+/// The folder with the packages.
+pub(crate) fn packages() -> Result<PathBuf, Failure> {
     let cache = run::cache(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
     Ok(cache.join("verify-node"))
 }

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::api;
+use crate::gateway;
 use crate::grpc;
 use crate::licences;
 use crate::postgres;
@@ -62,6 +63,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
     steps.push(Step::new("python", "cargo xtask python", python_client::check));
     steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
+    steps.push(Step::new("gateway", "cargo xtask gateway", gateway::check));
     steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {
