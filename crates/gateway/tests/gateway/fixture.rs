@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_gateway::config::Config;
+use earmark_gateway::earmark::Earmark;
 use earmark_gateway::open_calls::OpenCalls;
 use earmark_gateway::{Gateway, GatewayOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -75,13 +76,24 @@ impl Running {
     }
 
     pub async fn with(text: &str, upstream: Upstream, earmark: Double, calls: OpenCalls, has_key: bool) -> Running {
+        Running::before(text, upstream, (earmark.clone(), Arc::new(earmark)), calls, has_key).await
+    }
+
+    /// A gateway before any Earmark.
+    pub async fn before(
+        text: &str,
+        upstream: Upstream,
+        (double, earmark): (Double, Arc<dyn Earmark>),
+        calls: OpenCalls,
+        has_key: bool,
+    ) -> Running {
         let config = Config::parse(text).unwrap();
-        let options = GatewayOptions { config, earmark: Arc::new(earmark.clone()), calls, has_key };
+        let options = GatewayOptions { config, earmark, calls, has_key };
         let gateway = Gateway::bind(options).await.unwrap();
         let address = gateway.local_addr();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(gateway.run(async move { _ = stopped.await }));
-        Running { address, earmark, upstream, stop: Some(stop), task }
+        Running { address, earmark: double, upstream, stop: Some(stop), task }
     }
 
     /// A gateway on a folder of open calls.

@@ -7,6 +7,7 @@ mod answers;
 mod cuts;
 mod earmark;
 mod fixture;
+mod real;
 mod refusals;
 mod targets;
 mod upstream;

@@ -87,6 +87,16 @@ async fn bad_requests_reserve_nothing() {
     assert!(gateway.upstream.seen().is_empty() && gateway.earmark.leases().is_empty());
 }
 
+/// Stored responses belong to the provider's key, which all tenants share.
+#[tokio::test]
+async fn one_tenant_cannot_use_another_ones_response_id() {
+    let gateway = Running::start("").await;
+    let body = r#"{"model":"fast","input":"hi","previous_response_id":"resp_1"}"#;
+    let answer = gateway.post("/v1/responses", "", body).await;
+    assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some("previous_response_id")));
+    assert!(gateway.upstream.seen().is_empty() && gateway.earmark.leases().is_empty());
+}
+
 #[tokio::test]
 async fn a_body_has_a_bound() {
     let upstream = crate::upstream::Upstream::start().await;

@@ -1,0 +1,243 @@
+//! The gateway before a real server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{Backend, LocalBook, LocalOptions};
+use earmark_client::http::{HttpClient, HttpRequest, Method};
+use earmark_client::{ApiKey, Client, ClientOptions, Deadline};
+use earmark_gateway::earmark::Remote;
+use earmark_gateway::open_calls::OpenCalls;
+use earmark_server::{Server, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::earmark::Double;
+use crate::fixture::{CHAT_BODY, CHAT_STREAM_BODY, Running, config, send};
+use crate::upstream::{CHAT, CHAT_STREAM, Step, Upstream, chunk, stream, stream_head, whole};
+
+/// A token costs 1 for input, half of that if it is cached, and 10 for output.
+const POLICY: &str = r#"
+[[rules]]
+name   = "all"
+limits = [
+  { key = "rpm", amount = "requests" },
+  { key = "slots", amount = "requests" },
+  { key = "usd", amount = "cost" },
+]
+[[prices]]
+model = "gpt-4o*"
+asset = "usd"
+input = 1_000_000
+cached_input = 500_000
+output = 10_000_000
+"#;
+
+/// A server in this process. It stops with its runtime.
+struct Real {
+    url: String,
+    http: HttpClient,
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+impl Real {
+    /// A server with limits of these capacities, and credit of `credit`.
+    async fn start(rpm: u64, slots: u64, credit: u64) -> Real {
+        let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await.unwrap());
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await.unwrap();
+        let url = format!("http://{}", server.local_addr());
+        tokio::spawn(server.run(std::future::pending()));
+        let http = HttpClient::new(&ClientOptions::of(&[&url]).unwrap()).unwrap();
+        let real = Real { url, http };
+        let write = json!({"namespace": "default", "vault": "main", "client_id": "test", "sequence": 1, "operations": [
+            {"open_account": {"account": "acme", "overdraft": "deny"}},
+            {"issue": {"account": "acme", "asset": "usd", "amount": credit.to_string()}}]});
+        real.send(Method::POST, "/v1/write", write).await;
+        for limit in [
+            json!({"key": "rpm", "kind": "rolling", "capacity": rpm, "window_seconds": 3600}),
+            json!({"key": "slots", "kind": "concurrency", "capacity": slots, "timeout_seconds": 600}),
+            json!({"key": "usd", "kind": "credit", "vault": "main", "account": "acme", "asset": "usd",
+                "timeout_seconds": 600}),
+        ] {
+            real.send(Method::PUT, "/v1/admin/limits", limit).await;
+        }
+        real.send(Method::PUT, "/v1/admin/policy", json!({"policy": POLICY})).await;
+        real
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> Value {
+        let request = HttpRequest::new(method, path).json(body.to_string());
+        let answer = self.http.send(&request, soon()).await.unwrap();
+        assert!(answer.status.is_success(), "{path}: {}", String::from_utf8_lossy(&answer.body));
+        serde_json::from_slice(&answer.body).unwrap()
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.http.send(&HttpRequest::new(Method::GET, path), soon()).await.unwrap();
+        serde_json::from_slice(&answer.body).unwrap()
+    }
+
+    /// What is spendable, and what is held.
+    async fn balance(&self) -> (u64, u64) {
+        let balances = self.get("/v1/vaults/main/accounts/acme/balances").await;
+        let amount = |name: &str| balances["balances"][0][name].as_str().unwrap().parse().unwrap();
+        (amount("available"), amount("held"))
+    }
+
+    async fn reserved(&self, key: &str) -> u64 {
+        self.get(&format!("/v1/admin/limits/{key}/usage")).await["reserved"].as_u64().unwrap()
+    }
+
+    /// Waits until nothing is held and no slot is taken.
+    async fn settled(&self) {
+        for _ in 0..500 {
+            if self.balance().await.1 == 0 && self.reserved("slots").await == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("not settled: {:?}, {} slots", self.balance().await, self.reserved("slots").await);
+    }
+
+    async fn gateway(&self, upstream: &Upstream, key: Option<&str>, calls: OpenCalls) -> Running {
+        let mut options = ClientOptions::of(&[&self.url]).unwrap();
+        options.key = key.map(|key| ApiKey::new(key).unwrap());
+        let remote = Remote::new(Client::new(options).unwrap());
+        let earmark = (Double::default(), Arc::new(remote) as Arc<_>);
+        Running::before(&config(upstream, ""), upstream.clone(), earmark, calls, key.is_some()).await
+    }
+
+    async fn open(&self, upstream: &Upstream) -> Running {
+        self.gateway(upstream, None, OpenCalls::in_memory()).await
+    }
+}
+
+/// The most that [`CHAT_BODY`] may cost: its bytes and the overhead, and 100 output tokens.
+fn bound(body: &str) -> u64 {
+    body.len() as u64 + 512 + 100 * 10
+}
+
+#[tokio::test]
+async fn cached_tokens_are_priced_as_cached() {
+    let (real, upstream) = (Real::start(100, 10, 100_000).await, Upstream::start().await);
+    let gateway = real.open(&upstream).await;
+    upstream.always(whole(200, "", CHAT));
+    let answer = gateway.chat(CHAT_BODY).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    // 3 input tokens, 4 cached ones, 3 output tokens.
+    assert_eq!(answer.header("x-earmark-cost").as_deref(), Some("35"));
+    real.settled().await;
+    assert_eq!(real.balance().await, (100_000 - 35, 0));
+    assert_eq!(real.reserved("rpm").await, 1);
+}
+
+#[tokio::test]
+async fn parallel_calls_cannot_spend_the_same_credit() {
+    let upstream = Upstream::start().await;
+    let real = Real::start(100, 100, 2 * bound(CHAT_BODY) + 100).await;
+    let gateway = real.open(&upstream).await;
+    let mut slow = whole(200, "", CHAT);
+    slow.insert(0, Step::Wait(Duration::from_millis(500)));
+    upstream.always(slow);
+    let calls = (0..12).map(|_| gateway.chat(CHAT_BODY));
+    let mut tasks = Vec::new();
+    for call in calls {
+        tasks.push(call);
+    }
+    let statuses: Vec<u16> = futures(tasks).await.into_iter().map(|answer| answer.status).collect();
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(passed, 2, "{statuses:?}");
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 2 * bound(CHAT_BODY) + 100 - 2 * 35);
+    assert_eq!(upstream.seen().len(), 2);
+}
+
+/// Polls all of them at once.
+async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
+    let mut all: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_done = true;
+        for (one, output) in &mut all {
+            if output.is_none() {
+                match one.as_mut().poll(context) {
+                    std::task::Poll::Ready(ready) => *output = Some(ready),
+                    std::task::Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if is_done { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    all.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+#[tokio::test]
+async fn limits_do_not_multiply_with_replicas() {
+    let (real, upstream) = (Real::start(5, 100, 1_000_000).await, Upstream::start().await);
+    upstream.always(whole(200, "", CHAT));
+    let gateways = [real.open(&upstream).await, real.open(&upstream).await, real.open(&upstream).await];
+    let calls: Vec<_> = (0..30).map(|number| gateways[number % 3].chat(CHAT_BODY)).collect();
+    let answers = futures(calls).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 5);
+    let denied = answers.iter().find(|answer| answer.status == 429).unwrap();
+    assert_eq!(denied.header("x-earmark-limited-by").as_deref(), Some("rpm"));
+    assert!(denied.header("retry-after-ms").is_some());
+    real.settled().await;
+    assert_eq!((upstream.seen().len(), real.reserved("rpm").await), (5, 5));
+}
+
+#[tokio::test]
+async fn a_finished_stream_frees_its_slot_and_an_outage_frees_all() {
+    let (real, upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
+    let gateway = real.open(&upstream).await;
+    upstream.then(stream(&CHAT_STREAM));
+    assert!(gateway.chat(CHAT_STREAM_BODY).await.is_whole);
+    real.settled().await;
+    upstream.then(whole(503, "", "{}"));
+    assert_eq!(gateway.chat(CHAT_BODY).await.status, 503);
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - 37);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_pays_what_was_generated() {
+    let (real, upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
+    let gateway = real.open(&upstream).await;
+    let mut steps = stream(&CHAT_STREAM);
+    steps.insert(2, Step::Wait(Duration::from_millis(300)));
+    upstream.always(steps);
+    {
+        let mut client = gateway.connect().await;
+        send(&mut client, "/v1/chat/completions", "", CHAT_STREAM_BODY).await;
+        while upstream.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - 37);
+}
+
+#[tokio::test]
+async fn a_killed_gateway_settles_at_its_next_start() {
+    let (real, upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    upstream.always(vec![stream_head(), chunk(CHAT_STREAM[0]), Step::Hang]);
+    {
+        let gateway = real.gateway(&upstream, None, OpenCalls::open(folder.path()).unwrap()).await;
+        let mut client = gateway.connect().await;
+        send(&mut client, "/v1/chat/completions", "", CHAT_STREAM_BODY).await;
+        while upstream.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(real.balance().await.1, bound(CHAT_STREAM_BODY));
+        std::fs::copy(folder.path().join("calls"), copy.path().join("calls")).unwrap();
+    }
+    let _next = real.gateway(&upstream, None, OpenCalls::open(copy.path()).unwrap()).await;
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - bound(CHAT_STREAM_BODY));
+}
