@@ -10,7 +10,8 @@ use prost_types::field_descriptor_proto::Type;
 use tonic_prost_build::Builder;
 
 const FOLDER: &str = "proto";
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
+    "earmark/v1/decisions.proto",
     "earmark/v1/limit.proto",
     "earmark/v1/limits.proto",
     "earmark/v1/calls.proto",

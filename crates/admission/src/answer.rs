@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use earmark_core::{
     Book, CallMark, Charge, CompleteOutcome, CreditDenial, InvalidParts, KeyInfo, KeyOutcome, LimitKey, LimitOutcome,
-    LimitStatus, OverageHow, QuotaKind, REQUIREMENTS_MAX, RequirementSet, ReserveOutcome, Settlement, UnixMs,
+    LimitStatus, NamespaceId, OverageHow, QuotaKind, REQUIREMENTS_MAX, RequirementSet, ReserveOutcome, Settlement,
+    UnixMs,
 };
 
+use crate::applied::LimitOverage;
 use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
     describe_raised,
@@ -112,12 +114,19 @@ fn allowed(
 }
 
 /// Translates the outcome of a complete.
-pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<CompleteAnswer, BackendError> {
+pub(crate) fn complete(
+    (book, namespace): (&Book, Option<NamespaceId>),
+    actuals: &[Amount],
+    outcome: CompleteOutcome,
+) -> Result<CompleteAnswer, BackendError> {
     let reconciled = outcome.is_reconciled();
     let say =
         |message: &str| Ok(CompleteAnswer { reconciled, message: Some(message.into()), ..CompleteAnswer::default() });
     match outcome {
-        CompleteOutcome::Completed(settlement) => Ok(settled(actuals, &settlement)),
+        CompleteOutcome::Completed(settlement) => {
+            let overages = namespace.map_or_else(Vec::new, |own| overages(book, own, &settlement));
+            Ok(CompleteAnswer { overages, ..settled(actuals, &settlement) })
+        }
         // Whether it was extended is forgotten; when in doubt, its credit is settled again.
         CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, is_extended: true, ..CompleteAnswer::default() }),
         CompleteOutcome::OwnedByGateway => Ok(CompleteAnswer::owned_by_gateway()),
@@ -169,7 +178,20 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         credit_paid: charged(|charge| charge.paid.saturating_sub(charge.debt)),
         credit_debt: charged(|charge| charge.debt),
         credit_uncollected: charged(|charge| charge.uncollected),
+        overages: Vec::new(),
     }
+}
+
+/// Usage beyond the reservations by limit, ordered by key.
+fn overages(book: &Book, own: NamespaceId, settlement: &Settlement) -> Vec<LimitOverage> {
+    let of_limits = settlement.overages.iter().map(|taken| (taken.limit, taken.amount, taken.how == OverageHow::Debt));
+    let of_credit = settlement.charges.iter().filter(|charge| charge.debt > 0 || charge.uncollected > 0);
+    let of_credit =
+        of_credit.map(|charge| (charge.limit, charge.debt.saturating_add(charge.uncollected), charge.debt > 0));
+    let named = |(limit, amount, is_debt)| Some(LimitOverage { key: book.key_seen_from(own, limit)?, amount, is_debt });
+    let mut overages: Vec<LimitOverage> = of_limits.chain(of_credit).filter_map(named).collect();
+    overages.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    overages
 }
 
 /// Both messages, or the one that is there.

@@ -11,6 +11,7 @@ use earmark_core::{
 };
 use tokio::task::JoinHandle;
 
+use crate::applied::{AppliedUsage, LimitOverage, TimedOutLease};
 use crate::callers::Keys;
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::lease_view::LeaseView;
@@ -146,6 +147,18 @@ pub trait Backend: Send + Sync + 'static {
     /// The policy as this process has applied it, without asking the leader: the one with `revision` if it is kept, else
     /// the newest. `None` if the namespace has none.
     fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision>;
+
+    /// The usage of each limit as this process has applied it, without asking the leader. Amounts that another system
+    /// keeps are left out.
+    fn applied_usage(&self, _: &NamespaceName, keys: &[&LimitKey]) -> Vec<AppliedUsage> {
+        vec![AppliedUsage::default(); keys.len()]
+    }
+
+    /// The leases of the Book whose concurrency or credit reservations ran out since the last call, each once. Leases
+    /// that another system keeps are left out.
+    fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// The quotas of the first namespaces with their use, for metrics. Reads what this process knows.
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)>;
@@ -394,6 +407,8 @@ pub struct CompleteAnswer {
     pub overage_debt: u64,
     /// Usage beyond the reservation that only the metrics record.
     pub overage_dropped: u64,
+    /// The same usage by limit, ordered by key, and credit that an account of the Book did not have.
+    pub overages: Vec<LimitOverage>,
     /// Credit paid from the balance of accounts.
     pub credit_paid: u64,
     /// Credit paid by overdraft.

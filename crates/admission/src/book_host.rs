@@ -3,16 +3,18 @@
 mod keys;
 mod pages;
 mod unknown;
+mod writes;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use earmark_core::{
     AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Operation, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
-    TemplateInfo, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
+    NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas, TemplateInfo,
+    TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
+use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
@@ -34,6 +36,8 @@ use crate::submitter::Direction;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
+use writes::is_first_of_namespace;
+pub(crate) use writes::{limit_keys, vault};
 
 /// Runs a Book: in memory, or as the state machine of a replicated log.
 pub trait BookHost: Send + Sync + 'static {
@@ -117,6 +121,8 @@ pub(crate) struct Inner<H> {
     pub(crate) host: Arc<H>,
     names: Names,
     pub(crate) cache: LimitCache,
+    /// How far this process has looked for leases that ran out.
+    pub(crate) timeouts: Mutex<TimeoutScan>,
     /// Serializes changes of limits, so that the limits file gets them in order.
     pub(crate) changing: tokio::sync::Mutex<()>,
 }
@@ -128,6 +134,7 @@ impl<H: BookHost> BookBackend<H> {
             host,
             names: Names::default(),
             cache: LimitCache::default(),
+            timeouts: Mutex::default(),
             changing: tokio::sync::Mutex::new(()),
         };
         BookBackend(Arc::new(inner), None)
@@ -362,21 +369,6 @@ impl<H: BookHost> Inner<H> {
     }
 }
 
-pub(crate) fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, CreditReadError> {
-    let namespace = book.namespace(namespace).ok_or(CreditReadError::NamespaceNotFound)?;
-    book.vault(namespace, vault).ok_or(CreditReadError::VaultNotFound)
-}
-
-/// Whether an operation may create its namespace.
-fn is_first_of_namespace(operation: &Operation) -> bool {
-    matches!(operation, Operation::PutLimit { .. } | Operation::OpenVault { .. })
-}
-
-/// The keys of the limits that operations change.
-pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
-    operations.iter().filter_map(Operation::limit).cloned().collect()
-}
-
 impl<H: BookHost> Backend for BookBackend<H> {
     fn reserve(
         &self,
@@ -560,6 +552,14 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
         BookBackend::applied_policy(self, namespace, revision)
+    }
+
+    fn applied_usage(&self, namespace: &NamespaceName, keys: &[&LimitKey]) -> Vec<AppliedUsage> {
+        self.book_usage(namespace, keys)
+    }
+
+    fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
+        Box::pin(self.timed_out_leases())
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -236,12 +236,15 @@ impl BookRequest for BookComplete {
         }
     }
 
-    fn answer(&self, _: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
+    fn answer(&self, applied: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
         match outcome {
             Outcome::Complete(CompleteOutcome::StaleLimit { .. }) if self.has_ids() => {
                 Some(Ok(Decided::Stale(BookComplete { parts: Some(by_key(&self.actuals)), ..self.clone() })))
             }
-            Outcome::Complete(outcome) => Some(answer::complete(&self.actuals, outcome).map(Decided::Answer)),
+            Outcome::Complete(outcome) => {
+                let answer = answer::complete((applied.book, self.namespace), &self.actuals, outcome);
+                Some(answer.map(Decided::Answer))
+            }
             Outcome::Ticked => Some(Ok(Decided::Answer(answer::complete_in_unknown_namespace()))),
             _ => None,
         }

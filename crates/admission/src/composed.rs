@@ -27,6 +27,7 @@ use earmark_core::{
     UnixMs, Usage, VaultName, WriteError,
 };
 
+use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
     AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange,
     LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
@@ -427,6 +428,23 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
         self.0.registry.applied_policy(namespace, revision)
+    }
+
+    fn applied_usage(&self, namespace: &NamespaceName, keys: &[&LimitKey]) -> Vec<AppliedUsage> {
+        let ExternalParts { limits, credit } = self.0.setup.parts;
+        let mut usages = self.0.registry.book_usage(namespace, keys);
+        for (usage, key) in usages.iter_mut().zip(keys) {
+            let is_credit = self.0.is_credit(namespace, key);
+            if if is_credit { credit } else { limits } {
+                // The registry knows the capacity of a limit, but neither its use nor a balance.
+                *usage = AppliedUsage { available: None, capacity: usage.capacity.filter(|_| !is_credit) };
+            }
+        }
+        usages
+    }
+
+    fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
+        Box::pin(self.0.registry.timed_out_leases())
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -4,6 +4,7 @@
 //! `conformance`.
 
 mod answer;
+mod applied;
 mod backend;
 mod book_credits;
 mod book_extend;
@@ -31,6 +32,7 @@ mod pauses;
 mod policies;
 mod private_files;
 mod quotas;
+mod record_store;
 mod registry;
 mod settings;
 mod submitter;
@@ -38,6 +40,7 @@ mod templates;
 mod usage;
 mod writes;
 
+pub use applied::{AppliedUsage, LimitOverage, TimedOutLease};
 pub use backend::*;
 pub use book_credits::BookCredits;
 pub use book_host::{BookBackend, BookHost};
@@ -60,6 +63,9 @@ pub use pauses::PauseLimitRequest;
 pub use policies::PolicyError;
 pub use private_files::{create_private, create_private_dir, exposure, private_file, restrict};
 pub use quotas::{QuotaError, describe_quota, quota_code};
+pub use record_store::{
+    MemoryRecords, RECORD_BYTES_MAX, RECORDS_BYTES_MIN, RecordBounds, RecordSegment, RecordStore, StoredRecord,
+};
 pub use registry::PlacementError;
 pub use settings::SettingEdit;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};

@@ -12,6 +12,7 @@ mod code;
 mod complete;
 mod credentials;
 mod credit;
+mod decisions;
 mod explain;
 mod extend;
 mod failure;
@@ -31,6 +32,7 @@ mod reserve;
 mod serve;
 mod templates;
 mod text_file;
+mod top;
 mod usage;
 mod whoami;
 mod write;
@@ -107,6 +109,12 @@ enum Command {
     /// Show limits with their usage, the fullest or the most indebted first if you like
     #[command(after_help = usage::HELP)]
     Usage(usage::UsageArgs),
+    /// Show recent denials, refusals, timeouts and overages, the newest first
+    #[command(after_help = decisions::HELP)]
+    Decisions(decisions::DecisionsArgs),
+    /// Show the limits of which the most was taken, denied or owed
+    #[command(after_help = top::HELP)]
+    Top(top::TopArgs),
     /// Reserve the most that a call may need, from all named limits or from none
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
@@ -168,6 +176,8 @@ impl Command {
             Command::Diff(args) => code::diff(args),
             Command::Export(args) => code::export(args),
             Command::Usage(args) => usage::run(args),
+            Command::Decisions(args) => decisions::run(args),
+            Command::Top(args) => top::run(args),
             Command::Reserve(args) => reserve::run(args),
             Command::Extend(args) => extend::run(args),
             Command::Complete(args) => complete::run(args),
@@ -197,6 +207,8 @@ impl Command {
             Command::Diff(args) => args.files.client.json,
             Command::Export(args) => args.client.json,
             Command::Usage(args) => args.client.json,
+            Command::Decisions(args) => args.client.json,
+            Command::Top(args) => args.client.json,
             Command::Reserve(args) => args.client.json,
             Command::Extend(args) => args.client.json,
             Command::Complete(args) => args.client.json,
@@ -306,6 +318,8 @@ mod tests {
             "templates list --namespace team",
             "templates delete a:{b}",
             "usage",
+            "decisions --follow",
+            "top --of denied",
             "apply a.yaml",
             "diff a.yaml",
             "export",

@@ -31,6 +31,11 @@ pub(crate) fn duration(max: u32) -> impl Fn(&str) -> Result<Duration, String> + 
     }
 }
 
+/// A size in bytes, such as 512M.
+pub(crate) fn size(text: &str) -> Option<u64> {
+    parse(text, &SIZE_UNITS)
+}
+
 /// A clap value parser for the space to keep free: a size, or a percentage of the disk.
 pub(crate) fn disk_reserve(text: &str) -> Result<DiskReserve, String> {
     let found = match text.strip_suffix('%') {

@@ -2,6 +2,7 @@
 
 mod callers;
 mod credits;
+mod decisions;
 mod durable;
 mod settings;
 mod storage;
@@ -101,6 +102,8 @@ pub(crate) struct ServeArgs {
     queue_max: u32,
     #[command(flatten)]
     settings: SettingsArgs,
+    #[command(flatten)]
+    decisions: decisions::DecisionsArgs,
     /// Create the first admin key and print it; for the first start of a new data folder
     #[arg(long)]
     bootstrap_key: bool,
@@ -223,7 +226,7 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     let service = storage.open(&book, args.queue_max as usize).await?;
     service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
     let known = service.backend().stats().limits;
-    let options = args.server_options()?;
+    let options = ServerOptions { decisions: args.decisions.in_memory(), ..args.server_options()? };
     if args.bootstrap_key {
         callers::bootstrap(&book).await?;
     }

@@ -63,8 +63,8 @@ pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, HoldField, Kind,
     KindTag, LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, LimitUsage, NAMESPACES_MAX, NEVER_RETRY_MS, NameField,
     OnTimeout, Overage, PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, PAUSES_NAMESPACE_MAX, Pause, Period, Setting,
-    SettingChange, TEMPLATES_MAX, TIME_MAX, Template, TemplateError, TemplateInfo, Totals, UNIT_BYTES_MAX,
-    UTC_OFFSET_MINUTES, Usage, UsageSort,
+    SettingChange, TEMPLATES_MAX, TIME_MAX, Template, TemplateError, TemplateInfo, TimedOut, TimeoutScan, Totals,
+    UNIT_BYTES_MAX, UTC_OFFSET_MINUTES, Usage, UsageSort,
 };
 pub use policies::{POLICY_BYTES_MAX, POLICY_REVISIONS_MAX, PolicyOutcome, PolicyRevision, PutPolicy};
 pub use quota::{JOURNAL_BYTES_PER_DAY, QUOTA_MAX, QuotaKind, QuotaUsage, QuotasOutcome, SetQuotas};

@@ -32,6 +32,7 @@ pub(crate) mod slab;
 pub(crate) mod table;
 mod template;
 mod templates;
+mod timed_out;
 pub(crate) mod timeline;
 mod tombstone;
 mod undo;
@@ -50,6 +51,7 @@ pub use pause::{PAUSE_MS_MAX, PAUSE_REASON_BYTES_MAX, PAUSES_MAX, PAUSES_NAMESPA
 pub use read::{LeaseInfo, LeaseState, LimitInfo, LimitUsage, Totals, Usage, UsageSort};
 pub use template::{Template, TemplateError};
 pub use templates::{TEMPLATES_MAX, TemplateInfo};
+pub use timed_out::{TimedOut, TimeoutScan};
 
 pub(crate) use by_lease::ByLease;
 pub(crate) use derive::decided_at;

@@ -6,6 +6,7 @@ mod batch;
 mod book_host;
 mod bootstrap;
 mod clock;
+mod decisions;
 mod disk;
 mod entry;
 mod failure;
@@ -34,6 +35,7 @@ mod vote;
 
 pub use backup::{Backup, recover};
 pub use book_host::NodeBookHost;
+pub use decisions::DecisionFiles;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use failure::Failure;
 pub use fault::{Fault, Operation};

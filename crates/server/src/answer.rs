@@ -13,6 +13,7 @@ use earmark_policy::Refusal as PolicyRefusal;
 use serde::{Serialize, Serializer};
 
 use crate::budget::NoRoom;
+use crate::decisions::Outcome;
 use crate::metrics::{Completed, Reason, Reserved};
 
 /// Retry hint after `overloaded` or `backend_error`, with the same lease.
@@ -158,6 +159,22 @@ impl Code<'_> {
             Code::None | Code::ExceedsCapacity(_) => (limited_by, Reason::Capacity),
             // Not a denial. An unknown key must not become a metric series either.
             _ => (&[], Reason::Capacity),
+        }
+    }
+}
+
+impl Code<'_> {
+    /// The outcome in the decision log. Malformed requests, used leases and failures are no decisions about limits.
+    pub(crate) fn decision(self, is_allowed: bool) -> Option<Outcome> {
+        match self {
+            Code::None if is_allowed => None,
+            Code::None | Code::ExceedsCapacity(_) | Code::InsufficientCredit(_) => Some(Outcome::Denied),
+            Code::UnknownLimitKey(_)
+            | Code::LimitDecreasing(_)
+            | Code::LimitPaused(_)
+            | Code::AccountNotFound(_)
+            | Code::QuotaExceeded(_) => Some(Outcome::Refused),
+            _ => None,
         }
     }
 }

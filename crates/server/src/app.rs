@@ -14,11 +14,13 @@ use crate::auth::{Auth, AuthOptions};
 use crate::body::BodyBounds;
 use crate::budget::{Budget, Purpose};
 use crate::calls::PolicyCache;
+use crate::decisions::DecisionLog;
 use crate::execute::RequestContext;
 use crate::http::{RequestIds, document};
 use crate::log_rate::LogRate;
 use crate::metrics::Metrics;
 use crate::server::ServerOptions;
+use crate::top::Top;
 
 /// Readiness message of a server that drains.
 pub(crate) const SHUTTING_DOWN: &str = "shutting down";
@@ -43,6 +45,10 @@ pub(crate) struct App {
     pub(crate) bodies: Arc<Budget>,
     /// Memory for large answers that clients have not read.
     pub(crate) responses: Arc<Budget>,
+    /// Recent denials, refusals, timeouts and overages.
+    pub(crate) decisions: DecisionLog,
+    /// The heaviest limits of each namespace.
+    pub(crate) top: Top,
     is_draining: watch::Sender<bool>,
 }
 
@@ -50,6 +56,8 @@ impl App {
     pub(crate) fn new(backend: Arc<dyn Backend>, options: &ServerOptions, auth: AuthOptions) -> Result<App, NameError> {
         let metrics = Arc::new(Metrics::new());
         Ok(App {
+            decisions: DecisionLog::start(options.decisions.clone(), &backend, metrics.dropped_decisions())?,
+            top: Top::new(),
             backend,
             cluster: OnceLock::new(),
             auth: Auth::new(auth, metrics.auth())?,

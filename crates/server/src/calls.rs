@@ -27,6 +27,7 @@ use crate::app::App;
 use crate::caller::{AuthError, Caller};
 use crate::execute::{self, RequestContext};
 use crate::metrics::Reserved;
+use crate::observed::{self, Subject};
 
 /// A call before it is made.
 pub(crate) struct CallRequest {
@@ -104,7 +105,7 @@ fn bounds_hash(input_tokens_max: u32, output_tokens_max: u32) -> u32 {
 pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequest) -> Called {
     let policy = match app.policies.newest(&app.backend, &request.namespace).await {
         Ok(Some(policy)) => policy,
-        Ok(None) => return counted(app, Called::refused(Refusal::NoPolicy, None)),
+        Ok(None) => return counted(app, context, request, Called::refused(Refusal::NoPolicy, None)),
         Err(error) => return Called::failed(error),
     };
     let first = attempt(app, context, request, &policy).await;
@@ -112,18 +113,26 @@ pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequ
         Ok(earlier) => earlier.filter(|revision| *revision != policy.revision),
         Err(error) => return Called::failed(error),
     };
-    let Some(earlier) = earlier else { return counted(app, first) };
+    let Some(earlier) = earlier else { return counted(app, context, request, first) };
     match app.policies.kept(&app.backend, &request.namespace, earlier).await {
-        Ok(Some(kept)) => counted(app, attempt(app, context, request, &kept).await),
-        Ok(None) => counted(app, without_policy(app, context, request, first, earlier).await),
+        Ok(Some(kept)) => counted(app, context, request, attempt(app, context, request, &kept).await),
+        Ok(None) => {
+            let called = without_policy(app, context, request, first, earlier).await;
+            counted(app, context, request, called)
+        }
         Err(error) => Called::failed(error),
     }
 }
 
-/// Counts a decision that the limits did not make, which are counted where they are executed.
-fn counted(app: &App, called: Called) -> Called {
+/// Counts and logs a decision that the limits did not make, which are counted where they are executed.
+fn counted(app: &App, context: &RequestContext, request: &CallRequest, called: Called) -> Called {
     match &called.decision {
-        Decision::Refused(_) => app.metrics.reserved(Reserved::RefusedByPolicy),
+        Decision::Refused(_) => {
+            app.metrics.reserved(Reserved::RefusedByPolicy);
+            let (namespace, job) = (request.namespace.clone(), request.job.clone());
+            let subject = Subject { namespace, lease: request.lease, job, asked: Vec::new() };
+            observed::refused(app, (context, &subject, Some(&request.attributes)));
+        }
         Decision::Free => app.metrics.reserved(Reserved::Allowed),
         Decision::Limits(_) => {}
     }
@@ -152,7 +161,7 @@ async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, pol
         by_gateway: context.caller.by_gateway,
         requirements: requirements.clone(),
     };
-    let answer = execute::reserve(app, context, vec![reserve]).await.pop();
+    let answer = execute::reserve_calls(app, context, vec![reserve], Some(&request.attributes)).await.pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
 }

@@ -9,7 +9,8 @@ use earmark_admission::{
     ExtendRequest, LimitChange, LimitError, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError,
     ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
 };
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, Role, SetQuotas, UnixMs, WriteError};
+use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
+use earmark_policy::Attributes;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -20,6 +21,7 @@ use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
 use crate::http::RequestId;
 use crate::metrics::Reason;
+use crate::observed::{self, Subject};
 
 pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
 pub(crate) const TEMPLATE_NOT_FOUND: &str = "key: no template has this key";
@@ -106,23 +108,31 @@ impl RequestContext {
     }
 }
 
-/// The parts of a reserve or complete that are logged and counted with its answer.
-struct Subject {
-    namespace: NamespaceName,
-    lease: LeaseId,
-    job: Option<JobId>,
-}
-
-/// Reserves, and records the outcomes in the metrics.
+/// Reserves, and records the outcomes in the metrics and the decision log.
 pub(crate) async fn reserve(
     app: &App,
     context: &RequestContext,
+    requests: Vec<ReserveRequest>,
+) -> Vec<Result<ReserveAnswer, BackendError>> {
+    reserve_calls(app, context, requests, None).await
+}
+
+/// Reserves for a call with these attributes.
+pub(crate) async fn reserve_calls(
+    app: &App,
+    context: &RequestContext,
     mut requests: Vec<ReserveRequest>,
+    attributes: Option<&Attributes>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.by_gateway = context.caller.by_gateway);
     let subject = |request: &ReserveRequest| {
         context.log_start("reserve", request.lease, request.job.as_ref());
-        Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
+        Subject {
+            namespace: request.namespace.clone(),
+            lease: request.lease,
+            job: request.job.clone(),
+            asked: request.requirements.clone(),
+        }
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.reserve(context.caller.by.clone(), requests);
@@ -137,6 +147,7 @@ pub(crate) async fn reserve(
         let template_of = |key: &LimitKey| app.backend.template_of(&subject.namespace, key);
         app.metrics.denied_by(&subject.namespace, keys, reason, template_of);
         app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow, template_of);
+        observed::taken(app, (context, subject, attributes), (wire.allowed, wire.error, wire.limited_by));
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }
@@ -144,42 +155,65 @@ pub(crate) async fn reserve(
     answers
 }
 
-/// Extends leases, and records the outcomes in the metrics.
+/// Extends leases, and records the outcomes in the metrics and the decision log.
 pub(crate) async fn extend(
     app: &App,
     context: &RequestContext,
+    requests: Vec<ExtendRequest>,
+) -> Vec<Result<ExtendAnswer, BackendError>> {
+    extend_calls(app, context, requests, None).await
+}
+
+/// Extends the leases of a call with these attributes.
+pub(crate) async fn extend_calls(
+    app: &App,
+    context: &RequestContext,
     mut requests: Vec<ExtendRequest>,
+    attributes: Option<&Attributes>,
 ) -> Vec<Result<ExtendAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
-    let namespace = |request: &ExtendRequest| {
+    let subject = |request: &ExtendRequest| {
         context.log_start("extend", request.lease, None);
-        request.namespace.clone()
+        let (namespace, lease) = (request.namespace.clone(), request.lease);
+        Subject { namespace, lease, job: None, asked: request.add.clone() }
     };
-    let namespaces: Vec<NamespaceName> = requests.iter().map(namespace).collect();
+    let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.extend(context.caller.settles_by().clone(), requests);
-    let answers = one_per_request(app.by(context.deadline, answers).await, namespaces.len());
+    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
         return answers;
     }
-    for (wire, namespace) in answers.iter().map(ExtendWire::of).zip(&namespaces) {
+    for (wire, subject) in answers.iter().map(ExtendWire::of).zip(&subjects) {
         app.metrics.extended(wire.outcome());
-        let (keys, reason) = wire.limited_by();
+        let ((keys, reason), namespace) = (wire.limited_by(), &subject.namespace);
         app.metrics.denied_by(namespace, keys, reason, |key| app.backend.template_of(namespace, key));
+        observed::taken(app, (context, subject, attributes), (wire.allowed, wire.error, wire.limited_by));
     }
     answers
 }
 
-/// Completes, and records the outcomes in the metrics.
+/// Completes, and records the outcomes in the metrics and the decision log.
 pub(crate) async fn complete(
     app: &App,
     context: &RequestContext,
+    requests: Vec<CompleteRequest>,
+) -> Vec<Result<CompleteAnswer, BackendError>> {
+    complete_calls(app, context, requests, None).await
+}
+
+/// Completes the leases of a call with these attributes.
+pub(crate) async fn complete_calls(
+    app: &App,
+    context: &RequestContext,
     mut requests: Vec<CompleteRequest>,
+    attributes: Option<&Attributes>,
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let subject = |request: &CompleteRequest| {
         context.log_start("complete", request.lease, request.job.as_ref());
-        Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
+        let (namespace, job) = (request.namespace.clone(), request.job.clone());
+        Subject { namespace, lease: request.lease, job, asked: Vec::new() }
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.complete(context.caller.settles_by().clone(), requests);
@@ -191,6 +225,7 @@ pub(crate) async fn complete(
     for (answer, subject) in answers.iter().zip(&subjects) {
         if let Ok(answer) = answer {
             app.metrics.settled(answer);
+            observed::settled(app, (context, subject, attributes), &answer.overages);
         }
         let wire = CompleteWire::of(answer);
         app.metrics.completed(wire.outcome());

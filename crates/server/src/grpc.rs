@@ -6,6 +6,7 @@
 mod answer;
 mod calls;
 mod cluster;
+mod decisions;
 mod health;
 mod leases;
 mod ledger;

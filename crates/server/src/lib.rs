@@ -28,22 +28,26 @@ mod budget;
 mod caller;
 mod calls;
 mod client_network;
+mod decisions;
 mod execute;
 mod grpc;
 mod head;
 mod http;
 mod log_rate;
 mod metrics;
+mod observed;
 mod places;
 mod policy;
 mod server;
 mod shared_map;
 mod tls;
+mod top;
 
 pub use auth::{Issuer, IssuerError, IssuerOptions};
 pub use metrics::install_metrics;
 pub use server::{
-    BoundAddress, CONNECTIONS_PER_ADDRESS, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions,
+    BoundAddress, CONNECTIONS_PER_ADDRESS, DECISIONS_IN_MEMORY, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server,
+    ServerError, ServerOptions,
 };
 pub use tls::{Tls, TlsError};
 

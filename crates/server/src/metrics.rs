@@ -109,7 +109,13 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 24] = [
+const DROPPED_DECISIONS: &str = "earmark_decisions_dropped_total";
+
+const DESCRIPTIONS: [(&str, &str); 25] = [
+    (
+        DROPPED_DECISIONS,
+        "Decisions that the decision log dropped: its queue was full, or its file could not be written.",
+    ),
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
@@ -243,6 +249,11 @@ impl Metrics {
         let waiting = self.recorder.register_gauge(&Key::from_static_name(WAITING), &METADATA);
         let queue = QueueMetrics { waiting, waited: counter(WAITED) };
         AuthMetrics { failed_logins: counter(FAILED_LOGINS), queue }
+    }
+
+    /// The counter of decisions that the decision log dropped.
+    pub(crate) fn dropped_decisions(&self) -> Counter {
+        self.recorder.register_counter(&Key::from_static_name(DROPPED_DECISIONS), &METADATA)
     }
 
     /// Counters of log lines that were not written.

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Answer, Backend, Cluster};
+use earmark_admission::{Answer, Backend, Cluster, MemoryRecords, RecordBounds, RecordStore};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -39,6 +39,8 @@ const BACKLOG: u32 = 1_024;
 /// Connections over the limit that get a 503 at once. Any more are closed without a response.
 const REFUSALS_MAX: usize = 64;
 
+/// The bounds of a decision log in memory.
+pub const DECISIONS_IN_MEMORY: RecordBounds = RecordBounds { bytes: 16 << 20, age_ms: 7 * 24 * 60 * 60 * 1_000 };
 /// Default of [`ServerOptions::requests_waiting_max`].
 pub const REQUESTS_WAITING_MAX: usize = 4_096;
 /// Default of [`ServerOptions::connections_per_address`]: a quarter of the connections of a server.
@@ -83,6 +85,8 @@ pub struct ServerOptions {
     pub is_plaintext_allowed: bool,
     /// Whether answers to calls say in headers how much is left of their limits. A caller may not read limits otherwise.
     pub reveals_remaining: bool,
+    /// The store of the decision log; without it the log is off.
+    pub decisions: Option<Arc<dyn RecordStore>>,
 }
 
 impl Default for ServerOptions {
@@ -104,6 +108,7 @@ impl Default for ServerOptions {
             tls: None,
             is_plaintext_allowed: false,
             reveals_remaining: false,
+            decisions: Some(Arc::new(MemoryRecords::new(DECISIONS_IN_MEMORY))),
         }
     }
 }
@@ -186,6 +191,12 @@ impl BoundAddress {
         };
         let socket = bind().map_err(|source| ServerError::Listen { listen, source })?;
         Ok(BoundAddress { options, socket })
+    }
+
+    /// Replaces the store of the decision log, which is opened after the data folder.
+    #[must_use]
+    pub fn with_decisions(self, decisions: Option<Arc<dyn RecordStore>>) -> BoundAddress {
+        BoundAddress { options: ServerOptions { decisions, ..self.options }, ..self }
     }
 
     /// Starts to listen.
@@ -277,6 +288,8 @@ impl Server {
                 _ = upkeep.tick() => {
                     app.metrics.upkeep();
                     app.log_rate.next_second();
+                    let logging = Arc::clone(&app);
+                    tokio::spawn(async move { logging.decisions.record_new_timeouts().await });
                     if let Some(tls) = &options.tls {
                         tls.refresh();
                     }
@@ -289,6 +302,7 @@ impl Server {
         }
         app.drain();
         connections.finish(listener, options.shutdown_timeout).await;
+        app.decisions.stop().await;
         app.backend.shut_down().await;
         Ok(())
     }

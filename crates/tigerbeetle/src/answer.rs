@@ -78,6 +78,7 @@ pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
         overage_reserved: overages.reserved,
         overage_debt: overages.debt,
         overage_dropped: overages.dropped,
+        overages: settling.limit_overages(),
         ..CompleteAnswer::default()
     }
 }

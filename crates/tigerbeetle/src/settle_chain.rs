@@ -3,7 +3,7 @@
 //! The chain begins with the end transfer, whose id exists once. So a complete happens as a whole or not at all, and
 //! the first one wins.
 
-use earmark_admission::Amount;
+use earmark_admission::{Amount, LimitOverage};
 use earmark_core::{LimitKey, Overage};
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
 
@@ -275,6 +275,23 @@ impl Settling {
             }
         }
         sums
+    }
+}
+
+impl Settling {
+    /// The excess by limit, ordered by key, valid once the chain succeeded.
+    pub(crate) fn limit_overages(&self) -> Vec<LimitOverage> {
+        let excess = |part: &Part| {
+            let (amount, is_debt) = match part.action {
+                SettleAction::Nothing | SettleAction::Void | SettleAction::Shrink { .. } => return None,
+                SettleAction::Grow { excess } | SettleAction::Dropped { excess } => (excess, false),
+                SettleAction::Debt { excess } => (excess, true),
+            };
+            Some(LimitOverage { key: part.held.name.as_ref()?.seen_from(&self.name.namespace), amount, is_debt })
+        };
+        let mut overages: Vec<LimitOverage> = self.parts.iter().filter_map(excess).collect();
+        overages.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        overages
     }
 }
 

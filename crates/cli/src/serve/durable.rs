@@ -63,7 +63,8 @@ async fn run(
         return Ok(());
     }
     let service = storage.open(&node.backend(), args.queue_max as usize).await?;
-    let server = address.serve(service.backend())?;
+    let decisions = args.decisions.open(args.data_disk()?, node.identity())?;
+    let server = address.with_decisions(decisions).serve(service.backend())?;
     let address = server.local_addr();
     let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
     let path = args.limits.as_deref().unwrap_or(Path::new(""));
@@ -166,6 +167,11 @@ impl ServeArgs {
         }
     }
 
+    fn data_disk(&self) -> Result<RealDisk, Failure> {
+        RealDisk::new(&self.data)
+            .map_err(|error| Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display())))
+    }
+
     fn node_options(&self) -> Result<NodeOptions, Failure> {
         if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback())
             && self.peer_cert.is_none()
@@ -185,8 +191,7 @@ impl ServeArgs {
         if self.has_open_peers() && (self.bootstrap_key || self.issuer.is_some()) {
             return Err(Failure::Usage(format!("--peer-listen: {OPEN_PEERS}")));
         }
-        let disk = RealDisk::new(&self.data)
-            .map_err(|error| Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display())))?;
+        let disk = self.data_disk()?;
         Ok(NodeOptions {
             disk_reserve: self.disk_reserve.unwrap_or_default(),
             id: self.node_id,

@@ -9,6 +9,7 @@ mod certificates;
 mod cluster;
 mod credit;
 mod database;
+mod decisions;
 mod durable;
 mod failover;
 mod files;

@@ -226,6 +226,12 @@ impl LimitKey {
         LimitKey(Arc::from(format!("{FOREIGN}{namespace}:{key}")))
     }
 
+    /// Whether it names a limit of another namespace than the lease's own.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.0.starts_with(FOREIGN)
+    }
+
     /// The namespace and the key of a limit that [`LimitKey::in_namespace`] names. `None` for a limit of the lease's own
     /// namespace.
     #[must_use]

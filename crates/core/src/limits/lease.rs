@@ -160,8 +160,10 @@ impl Record for Lease {
     fn link(&self) -> u32 {
         self.next
     }
+    /// Frees the record. It has no reservations any more, so that a scan of the slots skips it.
     fn set_link(&mut self, link: u32) {
         self.next = link;
+        self.count = 0;
     }
 }
 
@@ -331,6 +333,16 @@ impl Leases {
         if lease.extended != NONE {
             self.extended.parts(lease.extended, usize::from(lease.count), parts);
         }
+    }
+
+    /// The highest number of slots ever in use.
+    pub(crate) fn slots(&self) -> u32 {
+        self.leases.used()
+    }
+
+    /// The lease in a slot; `None` if the slot is free.
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<&Lease> {
+        Some(self.leases.get(slot)).filter(|lease| lease.count > 0)
     }
 
     /// The number of leases that have not run out at `now`, to the second.

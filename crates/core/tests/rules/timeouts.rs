@@ -1,13 +1,13 @@
 //! Timeouts that pay: what is reported as used is charged when a lease runs out, and never spendable before.
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, Definition, ExtendOutcome, JournalRecord, Kind, LeaseId, OnTimeout,
-    Overage, SettleReason, WriteError,
+    Charge, CompleteOutcome, CreditShortage, Definition, ExtendOutcome, JournalRecord, Kind, LeaseId, NamespaceId,
+    OnTimeout, Overage, SettleReason, TimedOut, TimeoutScan, WriteError,
 };
 
 use crate::support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
 use crate::support::snapshot::{restored, snapshot};
-use crate::support::test_book::{Asked, add, renew, used};
+use crate::support::test_book::{Asked, add, concurrency, renew, rolling, used};
 
 fn charging(definition: Definition) -> Definition {
     let mut definition = definition;
@@ -247,4 +247,42 @@ fn a_release_pays_what_was_reported() {
     bank.test.extended(lease, 1, used(&[("usd", 15)]));
     assert!(matches!(bank.test.release(lease), CompleteOutcome::Completed(_)));
     assert_eq!(sums(&bank), (85, 0, 15));
+}
+
+#[test]
+fn a_lease_that_runs_out_is_reported_once_and_completed_or_renewed_ones_are_not() {
+    let mut bank = bank(100, Overage::Debt);
+    bank.test.put_active(concurrency("slots", 5_000, 30));
+    bank.test.put_active(rolling("rpm", 5_000, 600));
+    let mut scan = TimeoutScan::default();
+    let old = bank.test.take(&[("slots", 1)]);
+    bank.test.advance(30_000);
+    assert!(bank.test.book.timed_out(bank.test.now(), &mut scan).is_empty(), "{old} ran out before the first look");
+    let lost = bank.test.take(&[("rpm", 9), ("slots", 2), ("usd", 5)]);
+    let renewed = bank.test.take(&[("slots", 1)]);
+    let completed = bank.test.take(&[("slots", 1)]);
+    bank.test.take(&[("rpm", 1)]);
+    bank.test.settle(completed, &[]);
+    bank.test.advance(20_000);
+    bank.test.extended(renewed, 1, renew());
+    bank.test.advance(10_000);
+    let found = bank.test.book.timed_out(bank.test.now(), &mut scan);
+    let slots = bank.test.id("slots");
+    let of =
+        |lease, limits: &[_]| TimedOut { namespace: NamespaceId::DEFAULT, lease, job: None, limits: limits.into() };
+    assert_eq!(found, [of(lost, &[(slots, 2)])]);
+    assert!(bank.test.book.timed_out(bank.test.now(), &mut scan).is_empty());
+    bank.test.advance(30_000);
+    assert_eq!(bank.test.book.timed_out(bank.test.now(), &mut scan), [of(renewed, &[(slots, 1)])]);
+    // More leases than one chunk of the scan, all found, none twice.
+    let many: Vec<LeaseId> = (0..3_000).map(|_| bank.test.take(&[("slots", 1)])).collect();
+    bank.test.advance(30_000);
+    let mut found: Vec<LeaseId> = Vec::new();
+    for _ in 0..3 {
+        found.extend(bank.test.book.timed_out(bank.test.now(), &mut scan).iter().map(|found| found.lease));
+    }
+    found.sort_unstable();
+    let mut expected = many;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
 }

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod decisions;
 mod failure;
 mod folder;
 mod openraft;

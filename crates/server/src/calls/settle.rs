@@ -118,7 +118,7 @@ pub(crate) async fn extend(
         renew: true,
         claim: claim(context, &request.attributes),
     };
-    let answer = execute::extend(app, context, vec![extension]).await.pop();
+    let answer = execute::extend_calls(app, context, vec![extension], Some(&request.attributes)).await.pop();
     let mut answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))?;
     // The caller named no keys, so none that the lease lacks are news.
     if let ExtendAnswer::Extended { ignored, .. } = &mut answer {
@@ -140,7 +140,7 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
         claim: claim(context, &request.attributes),
         actuals: actuals.clone(),
     };
-    let answer = execute::complete(app, context, vec![complete]).await.pop();
+    let answer = execute::complete_calls(app, context, vec![complete], Some(&request.attributes)).await.pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
     let (actuals, cost) = if is_settled { (actuals, cost) } else { (Vec::new(), None) };

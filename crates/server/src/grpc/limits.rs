@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::leases::LeaseStream;
 use super::ledger::context;
 use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
-use super::{policies, quotas, templates};
+use super::{decisions, policies, quotas, templates};
 use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::App;
 use crate::caller::AuthError;
@@ -231,6 +231,19 @@ impl LimitsService for Limits {
         Ok(Response::new(v1::ListUsageResponse { usage, next: next.map(|key| key.to_string()) }))
     }
 
+    async fn list_decisions(
+        &self,
+        request: Request<v1::ListDecisionsRequest>,
+    ) -> Result<Response<v1::ListDecisionsResponse>, Status> {
+        let context = context(&request)?;
+        decisions::list(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn get_top(&self, request: Request<v1::GetTopRequest>) -> Result<Response<v1::GetTopResponse>, Status> {
+        let context = context(&request)?;
+        decisions::top(&self.0, &context, request.into_inner()).await.map(Response::new)
+    }
+
     async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Result<Response<v1::GetLeaseResponse>, Status> {
         let context = context(&request)?;
         let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
@@ -330,7 +343,10 @@ pub(super) fn namespace_of_limits(context: &RequestContext, text: Option<&str>) 
     Ok(namespace)
 }
 
-fn optional<T: std::str::FromStr<Err = NameError>>(field: &str, text: Option<&str>) -> Result<Option<T>, Status> {
+pub(super) fn optional<T: std::str::FromStr<Err = NameError>>(
+    field: &str,
+    text: Option<&str>,
+) -> Result<Option<T>, Status> {
     convert::optional_name(field, text).map_err(|error| invalid(&error))
 }
 

@@ -98,6 +98,8 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListTemplates"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/DeleteTemplate"),
     batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListUsage"),
+    batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListDecisions"),
+    unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetTop"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLease"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/GetQuotas"),
     unary(Which::Limits, Access::Operate, "/earmark.v1.LimitsService/PutQuotas"),

@@ -2,8 +2,7 @@
 
 mod documented;
 
-use documented::*;
-pub(super) use documented::{Documented, EXTEND_ANSWER, FAILED, OVERLOADED, answer};
+pub(super) use documented::*;
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -22,8 +21,8 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
-    audit, cluster, complete, extend, health, keys, leases, limits, policies, quotas, reserve, templates, usage,
-    vaults, whoami, write,
+    audit, cluster, complete, decisions, extend, health, keys, leases, limits, policies, quotas, reserve, templates,
+    top, usage, vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -101,7 +100,7 @@ const fn route(verb: Verb, path: &'static str, access: Access, handler: Handler)
     Route { verb, path, handler, body, query, access, queue_cost, operation, about, answers }
 }
 
-const fn get(path: &'static str, access: Access, handler: Handler) -> Route {
+pub(super) const fn get(path: &'static str, access: Access, handler: Handler) -> Route {
     route(Verb::Get, path, access, handler)
 }
 
@@ -118,7 +117,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 47] = [
+pub(crate) static ROUTES: [Route; 49] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -522,6 +521,8 @@ pub(crate) static ROUTES: [Route; 47] = [
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
         ..get("/v1/audit", Access::Manage, |app, call| Box::pin(audit::get(app, call)))
     },
+    decisions::LIST,
+    top::GET,
     Route {
         operation: "healthz",
         about: "Liveness.",

@@ -15,6 +15,8 @@ use serde_json::{Map, Value, json};
 
 use super::parse::{Count, Object, Text};
 use super::schema;
+use crate::decisions::Outcome;
+use crate::top::{Measure, Within};
 
 /// A type in a request body. Its shape explains parse errors and becomes the JSON schema.
 pub(super) trait Described {
@@ -165,6 +167,15 @@ pub(super) static PREFIX: Name = Name {
     check: |text| if text.is_empty() { Ok(()) } else { LimitKey::new(text).map(drop) },
     bytes_max: LimitKey::BYTES_MAX,
     pattern: "^[A-Za-z0-9:._@+/|=~%-]*$",
+};
+/// The beginning of a key, which may name another namespace.
+pub(super) static QUALIFIED_PREFIX: Name = Name {
+    check: |text| match text.strip_prefix('!').unwrap_or(text) {
+        "" => Ok(()),
+        rest => LimitKey::new(rest).map(drop),
+    },
+    bytes_max: LimitKey::BYTES_MAX,
+    pattern: "^!?[A-Za-z0-9:._@+/|=~%-]*$",
 };
 /// The key of a limit or of a template.
 pub(super) static CHANGED_KEY: Name = Name {
@@ -350,6 +361,32 @@ pub(super) const USAGE_QUERY: &[Field] = &[
     ),
     parameter("after", Shape::Name(&LIMIT_KEY), "`next` of the previous page; only with the order by key."),
     parameter("page_size", PAGE_SIZE, "Limits per page, by default 1,000."),
+];
+
+/// The query of the decision log.
+pub(super) const DECISIONS_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
+    parameter("key", Shape::Name(&QUALIFIED_PREFIX), "Only decisions about a limit whose key begins like this."),
+    parameter("actor", Shape::Name(&ACTOR), "Only decisions about requests of exactly this actor."),
+    parameter("job", Shape::Name(&JOB_ID), "Only decisions about exactly this job."),
+    parameter("outcome", Shape::Choice(&Outcome::NAMES), "Only this outcome."),
+    parameter("since", Count::<0>::SHAPE, "Only decisions at this time or later, in milliseconds of Unix time."),
+    parameter("until", Count::<0>::SHAPE, "Only decisions before this time, in milliseconds of Unix time."),
+    parameter("after", Count::<0>::SHAPE, "`next` of the previous page, with the same filters."),
+    parameter("page_size", PAGE_SIZE, "Decisions per page, by default 100. A page with a filter may be shorter."),
+];
+
+/// The query of the heaviest limits.
+pub(super) const TOP_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
+    parameter(
+        "of",
+        Shape::Choice(&Measure::NAMES),
+        "What is counted, by default `taken`: amounts reserved. `denied`: denials. `debt`: usage beyond the reservation \
+         that became debt.",
+    ),
+    parameter("within", Shape::Choice(&Within::NAMES), "The window until now, by default `5m`."),
+    parameter("prefix", Shape::Name(&QUALIFIED_PREFIX), "Only limits whose key begins like this."),
 ];
 
 /// The query of an account's entries.

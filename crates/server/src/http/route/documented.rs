@@ -12,13 +12,13 @@ pub(in crate::http) const fn answer(status: u16, schema: &'static [&'static str]
     Documented { status, about, schemas: schema }
 }
 
-pub(super) const PROBLEM: &[&str] = &["Problem"];
-pub(super) const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
+pub(in crate::http) const PROBLEM: &[&str] = &["Problem"];
+pub(in crate::http) const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
 pub(in crate::http) const EXTEND_ANSWER: &[&str] = &["ExtendAnswer"];
-pub(super) const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
+pub(in crate::http) const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
 
-pub(super) const WRITE_ANSWER: &[&str] = &["WriteRefused"];
-pub(super) const WRITE_ANSWERS: &[Documented] = &[
+pub(in crate::http) const WRITE_ANSWER: &[&str] = &["WriteRefused"];
+pub(in crate::http) const WRITE_ANSWERS: &[Documented] = &[
     answer(200, &["WriteCommitted"], "Committed, now or by an earlier copy of the same write."),
     answer(400, &["Problem", "WriteRefused"], "Malformed, or an operation of another scope."),
     answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little credit."),
@@ -30,33 +30,34 @@ pub(super) const WRITE_ANSWERS: &[Documented] = &[
         "`UNAVAILABLE`: the outcome is unknown. Retry the same write. `overloaded`: nothing happened.",
     ),
 ];
-pub(super) const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or query is malformed.");
-pub(super) const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
+pub(in crate::http) const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or query is malformed.");
+pub(in crate::http) const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 
-pub(super) const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
-pub(super) const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
-pub(super) const QUOTA: Documented =
+pub(in crate::http) const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
+pub(in crate::http) const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
+pub(in crate::http) const QUOTA: Documented =
     answer(409, PROBLEM, "`quota_exceeded:<quota>`: the namespace has used up a quota.");
-pub(super) const NO_PAUSE: Documented = answer(
+pub(in crate::http) const NO_PAUSE: Documented = answer(
     409,
     PROBLEM,
     "`conflict`: as many limits are paused as may be. `quota_exceeded:<quota>`: the namespace has used up a quota.",
 );
-pub(super) const TEMPLATE_DIFFERS: Documented = answer(
+pub(in crate::http) const TEMPLATE_DIFFERS: Documented = answer(
     409,
     PROBLEM,
     "`conflict`: it does not have the `expected_revision`. `quota_exceeded:<quota>`: the namespace has used up a quota.",
 );
-pub(super) const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
-pub(super) const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
-pub(super) const NO_POLICY: Documented = answer(404, PROBLEM, "The namespace has no policy.");
-pub(super) const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
-pub(super) const MEMBERS_STAY: Documented =
+pub(in crate::http) const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
+pub(in crate::http) const NO_TEMPLATE: Documented = answer(404, PROBLEM, "No template has this key.");
+pub(in crate::http) const NO_POLICY: Documented = answer(404, PROBLEM, "The namespace has no policy.");
+pub(in crate::http) const NO_CLUSTER: Documented =
+    answer(404, PROBLEM, "This server runs in memory and has no cluster.");
+pub(in crate::http) const MEMBERS_STAY: Documented =
     answer(409, PROBLEM, "`conflict`: the members were not changed; the message says why.");
-pub(super) const MEMBERS_LATER: Documented =
+pub(in crate::http) const MEMBERS_LATER: Documented =
     answer(503, PROBLEM, "`unavailable`: not possible now, or not finished yet. Retry the same request.");
 
-pub(super) const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
+pub(in crate::http) const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
 
 pub(in crate::http) const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");

@@ -55,6 +55,8 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/ListTemplates", READ),
     ("/earmark.v1.LimitsService/DeleteTemplate", WRITE),
     ("/earmark.v1.LimitsService/ListUsage", READ),
+    ("/earmark.v1.LimitsService/ListDecisions", READ),
+    ("/earmark.v1.LimitsService/GetTop", READ),
     ("/earmark.v1.LimitsService/GetLease", READ),
     ("/earmark.v1.LimitsService/GetQuotas", OPERATE),
     ("/earmark.v1.LimitsService/PutQuotas", OPERATE),
@@ -312,6 +314,8 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
             expected_revision: None,
         })),
         asked!(limits.list_usage(v1::ListUsageRequest { namespace: named(), ..v1::ListUsageRequest::default() })),
+        asked!(limits.list_decisions(v1::ListDecisionsRequest { namespace: named(), ..Default::default() })),
+        asked!(limits.get_top(v1::GetTopRequest { namespace: named(), ..Default::default() })),
         asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
         asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
         asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
@@ -341,7 +345,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
-    let methods: [&str; 31] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 33] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     methods.into_iter().zip(answers).collect()
 }
 

@@ -91,6 +91,8 @@ const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
 const POLICY: &str = "/v1/admin/policy";
 const CHANGES: &str = "/v1/audit";
+const DECISIONS: &str = "/v1/decisions";
+const TOP: &str = "/v1/top";
 const CALLS: &str = "/v1/calls";
 const EXTEND_CALL: &str = "/v1/calls/extend";
 const COMPLETE_CALL: &str = "/v1/calls/complete";
@@ -196,7 +198,7 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("a", 1)])).await;
     drift.ask(server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 100, "leases": 1_000, "vaults": 9})).await;
-    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", DECISIONS, TOP] {
         drift.ask(server, "GET", path, "", &none).await;
     }
 }
@@ -372,6 +374,8 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
     drift.check("GET", LIMITS, &answer);
     let answer = server.ask("GET", "/v1/usage?sort=debt&after=a", "").await;
     drift.check("GET", LIST_USAGE, &answer);
+    let silent = TestServer::with(|_, options| options.decisions = None).await;
+    drift.ask(&silent, "GET", DECISIONS, "", &none).await;
     let impatient = TestServer::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;
@@ -438,6 +442,8 @@ async fn failing(drift: &mut Drift) {
             ("GET", KEYS, ""),
             ("DELETE", KEY, "k"),
             ("GET", CHANGES, ""),
+            ("GET", DECISIONS, ""),
+            ("GET", TOP, ""),
             ("GET", QUOTAS, "default"),
             ("GET", POLICY, ""),
         ] {

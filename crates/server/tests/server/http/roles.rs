@@ -25,7 +25,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 47] = [
+const MATRIX: [Row; 49] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -69,6 +69,8 @@ const MATRIX: [Row; 47] = [
     ("put", "/v1/admin/policy", OPERATE),
     ("get", "/v1/audit", MANAGE),
     ("get", "/v1/whoami", IDENTIFY),
+    ("get", "/v1/decisions", READ),
+    ("get", "/v1/top", READ),
     ("get", "/metrics", READ),
     ("get", "/healthz", ALL),
     ("get", "/readyz", ALL),

@@ -1,0 +1,73 @@
+//! `GET /v1/top`: the heaviest limits.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::limits;
+use super::reply::Reply;
+use super::route::{BAD_QUERY, FAILED, OVERLOADED, Route, answer, get};
+use super::schema::{described, exactly};
+use super::serve::Call;
+use super::shape::TOP_QUERY;
+use crate::app::App;
+use crate::caller::Access;
+use crate::execute;
+use crate::top::{Measure, TOP_MAX, Within};
+
+pub(super) const GET: Route = Route {
+    query: TOP_QUERY,
+    operation: "get_top",
+    about: "Lists the limits of which the most was taken, denied or owed by requests that this node served, the heaviest \
+            first. Retries count again.",
+    answers: &[answer(200, &["Top"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
+    ..get("/v1/top", Access::Read, |app, call| Box::pin(top(app, call)))
+};
+
+async fn top(app: &App, call: Call) -> Reply {
+    let namespace = match call.named_namespace() {
+        Ok(namespace) => namespace,
+        Err(error) => return Reply::rejected(&error),
+    };
+    if let Err(error) = execute::check_key(app, &call.context).await {
+        return limits::failed(&error);
+    }
+    // The query is already validated.
+    let measure = call.query("of").and_then(Measure::from_name).unwrap_or_default();
+    let within = call.query("within").and_then(Within::from_name).unwrap_or_default();
+    let top = app.top.top(&namespace, measure, within, call.query("prefix").unwrap_or_default());
+    let limits = top.iter().map(|(key, count)| {
+        let is_own = !key.is_foreign();
+        let shown = |amount: u64| is_own.then_some(amount);
+        TopLimitWire { key: key.as_str(), amount: shown(count.amount), error: shown(count.error) }
+    });
+    Reply::ok(&TopWire { top: limits.collect() })
+}
+
+#[derive(Serialize)]
+struct TopWire<'a> {
+    top: Vec<TopLimitWire<'a>>,
+}
+
+/// Of another namespace's limit only the key is shown.
+#[derive(Serialize)]
+struct TopLimitWire<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amount: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<u64>,
+}
+
+/// The named schema of the response.
+pub(super) fn schemas() -> [(&'static str, Value); 1] {
+    let count = |about: &str| described(json!({"type": "integer", "minimum": 0}), about);
+    let limit = exactly(
+        json!({
+            "key": described(json!({"type": "string"}), "The key; `!<namespace>:<key>` for one of another namespace."),
+            "amount": count("What was counted; never too low."),
+            "error": count("The amount is too high by at most this."),
+        }),
+        &["amount", "error"],
+    );
+    [("Top", exactly(json!({"top": {"type": "array", "maxItems": TOP_MAX, "items": limit}}), &[]))]
+}
