@@ -21,6 +21,7 @@ mod misplaced_keys;
 mod overload;
 mod pause;
 mod policies;
+mod poses;
 mod quotas;
 mod reserve;
 mod roles;
