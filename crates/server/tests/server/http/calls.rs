@@ -1,5 +1,7 @@
 //! Calls: attributes and bounds instead of keys and amounts.
 
+mod kept;
+
 use serde_json::{Value, json};
 
 use crate::support::{Answer, TestServer};
@@ -162,6 +164,8 @@ async fn a_call_grows_while_it_streams_and_what_it_used_stays() {
     assert_eq!(ask(extend(2, used)).await["allowed"], true);
     let denied = ask(extend(3, json!({"add_output_tokens": 9_000}))).await;
     assert_eq!((&denied["allowed"], &denied["limited_by"]), (&json!(false), &json!(["gpt-4o:tpm"])), "{denied}");
+    let other = json!({"lease_id": lease, "extension": 4, "attributes": {"tenant": "globex"}});
+    assert_eq!(ask(other).await["error"], "invalid_request");
     let settled = complete(&server, &lease, ACME, json!({"outcome": "refused"})).await;
     assert!(settled["message"].as_str().unwrap().starts_with("counted as the usage that was reported"), "{settled}");
     // Only the newest part of a lease shrinks.
