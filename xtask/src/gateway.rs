@@ -9,10 +9,13 @@ use crate::typescript;
 
 /// The client, from the repository root. It starts a server, a gateway and an upstream.
 const CLIENT: &str = "xtask/gateway_sdk.py";
+/// What the SDKs do with the headers of a decision, without a server.
+const HEADERS: &str = "xtask/sdk_headers.py";
 /// Seconds after which the client is killed. It takes about 10.
 const SECONDS_MAX: u64 = 120;
 
 pub(crate) fn check() -> Result<(), Failure> {
+    run::run(python::program("python").args(["-B", HEADERS]).current_dir(run::root()))?;
     let binary = served::build()?;
     let mut client = python::program("python");
     // -B: write no bytecode into the repository.
