@@ -6,6 +6,7 @@ It starts a server, a gateway and the upstream, and checks each claim below. The
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,11 +14,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import anthropic
 import openai
+
+from gateway_upstream import INPUT, OUTPUT, TEXT, Upstream
 
 # Minor units for a million tokens. A token of input costs 1, of output 10.
 POLICY = """
@@ -52,144 +55,7 @@ output = 10_000_000
 """
 
 MODELS = ["fast", "slow", "small", "forbidden", "no-usage", "fails", "bad", "cached"]
-TEXT = ["Hel", "lo ", "wor", "ld"]
-INPUT, OUTPUT = 30, 20
 COST = INPUT + 10 * OUTPUT
-
-
-class Upstream(BaseHTTPRequestHandler):
-    """A provider of both APIs. The model's name says how it behaves."""
-
-    protocol_version = "HTTP/1.1"
-    seen: list[dict] = []
-    failures = 0
-
-    def log_message(self, *_args) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        Upstream.seen.append({"path": self.path, "body": body, "headers": dict(self.headers)})
-        model = body["model"]
-        if model == "bad":
-            return self.answer({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}}, 400)
-        if model == "fails" and Upstream.failures > 0:
-            Upstream.failures -= 1
-            return self.answer({"error": {"message": "down", "type": "server_error", "param": None, "code": None}}, 500)
-        handler = {
-            "/v1/chat/completions": self.chat,
-            "/v1/completions": self.completion,
-            "/v1/embeddings": self.embeddings,
-            "/v1/responses": self.response,
-            "/v1/messages": self.message,
-            "/v1/messages/count_tokens": lambda _body: self.answer({"input_tokens": INPUT}),
-        }[self.path]
-        return handler(body)
-
-    def answer(self, body: dict, status: int = 200) -> None:
-        text = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(text)))
-        self.send_header("openai-organization", "secret-org")
-        self.end_headers()
-        self.wfile.write(text)
-
-    def stream(self, events: list[tuple[str | None, dict | str]]) -> None:
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        for name, data in events:
-            text = data if isinstance(data, str) else json.dumps(data)
-            frame = (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
-            self.wfile.write(f"{len(frame.encode()):x}\r\n{frame}\r\n".encode())
-            self.wfile.flush()
-            time.sleep(0.01)
-        self.wfile.write(b"0\r\n\r\n")
-
-    @staticmethod
-    def openai_usage(body: dict) -> dict:
-        cached = {"prompt_tokens_details": {"cached_tokens": 10}} if body["model"] == "cached" else {}
-        return {"prompt_tokens": INPUT, "completion_tokens": OUTPUT, "total_tokens": INPUT + OUTPUT, **cached}
-
-    def chat(self, body: dict) -> None:
-        base = {"id": "chat-1", "created": 1, "model": body["model"]}
-        if not body.get("stream"):
-            message: dict = {"role": "assistant", "content": "".join(TEXT)}
-            if body.get("tools"):
-                call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-                message = {"role": "assistant", "content": None, "tool_calls": [call]}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            usage = {} if body["model"] == "no-usage" else {"usage": self.openai_usage(body)}
-            return self.answer({**base, "object": "chat.completion", "choices": [choice], "unknown": [1], **usage})
-        base["object"] = "chat.completion.chunk"
-        events: list[tuple[str | None, dict | str]] = [
-            (None, {**base, "choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]}) for part in TEXT
-        ]
-        if (body.get("stream_options") or {}).get("include_usage") and body["model"] != "no-usage":
-            events.append((None, {**base, "choices": [], "usage": self.openai_usage(body)}))
-        events.append((None, "[DONE]"))
-        return self.stream(events)
-
-    def completion(self, body: dict) -> None:
-        choice = {"index": 0, "text": "".join(TEXT), "finish_reason": "stop", "logprobs": None}
-        self.answer(
-            {"id": "c-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice],
-             "usage": self.openai_usage(body)}
-        )
-
-    def embeddings(self, body: dict) -> None:
-        data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
-        usage = {"prompt_tokens": INPUT, "total_tokens": INPUT}
-        self.answer({"object": "list", "data": data, "model": body["model"], "usage": usage})
-
-    def response(self, body: dict) -> None:
-        content = {"type": "output_text", "text": "".join(TEXT), "annotations": []}
-        item = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [content]}
-        usage = {"input_tokens": INPUT, "output_tokens": OUTPUT, "total_tokens": INPUT + OUTPUT,
-                 "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-        whole = {"id": "resp_1", "object": "response", "created_at": 1, "model": body["model"], "status": "completed",
-                 "output": [item], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage}
-        if not body.get("stream"):
-            return self.answer(whole)
-        started = {**whole, "status": "in_progress", "output": [], "usage": None}
-        events: list[tuple[str | None, dict | str]] = [
-            ("response.created", {"type": "response.created", "sequence_number": 0, "response": started})
-        ]
-        for number, part in enumerate(TEXT, 1):
-            delta = {"type": "response.output_text.delta", "sequence_number": number, "item_id": "msg_1",
-                     "output_index": 0, "content_index": 0, "delta": part, "logprobs": []}
-            events.append(("response.output_text.delta", delta))
-        events.append(("response.completed", {"type": "response.completed", "sequence_number": 9, "response": whole}))
-        return self.stream(events)
-
-    def message(self, body: dict) -> None:
-        whole = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"], "stop_reason": "end_turn",
-                 "stop_sequence": None}
-        usage = {"input_tokens": 10, "cache_read_input_tokens": 15, "cache_creation_input_tokens": 5, "output_tokens": OUTPUT}
-        if not body.get("stream"):
-            content = [{"type": "text", "text": "".join(TEXT)}]
-            if body.get("tools"):
-                content = [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]
-            return self.answer({**whole, "content": content, "usage": usage})
-        start = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
-        events: list[tuple[str | None, dict | str]] = [
-            ("message_start", {"type": "message_start", "message": start}),
-            ("content_block_start", {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
-            ("ping", {"type": "ping"}),
-        ]
-        for part in TEXT:
-            delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": part}}
-            events.append(("content_block_delta", delta))
-        delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-                 "usage": {"output_tokens": OUTPUT}}
-        events += [
-            ("content_block_stop", {"type": "content_block_stop", "index": 0}),
-            ("message_delta", delta),
-            ("message_stop", {"type": "message_stop"}),
-        ]
-        return self.stream(events)
 
 
 class Check:
@@ -464,6 +330,130 @@ CLAIMS = [
 ]
 
 
+# A policy of each tenant's namespace.
+TENANT_POLICY = """
+[[rules]]
+name   = "tenant"
+limits = [ { key = "tenant:{tenant}:rpm", amount = "requests" } ]
+
+[[rules]]
+name     = "user"
+optional = true
+limits   = [ { key = "user:{user}:rpm", amount = "requests" } ]
+"""
+
+
+class Tenants:
+    """A server with keys, a gateway with a key of its own, and two tenants that come through it."""
+
+    def __init__(self, server: str, gateway: str, admin: str) -> None:
+        self.server, self.gateway, self.admin = server, gateway, admin
+        self.keys: dict[str, str] = {}
+
+    def http(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, dict]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "authorization": f"Bearer {key or self.admin}"}
+        request = urllib.request.Request(f"{self.server}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def key(self, name: str, role: str, namespace: str, **more: object) -> str:
+        body = {"name": name, "role": role, "namespace": namespace, **more}
+        status, created = self.http("POST", "/v1/admin/keys", body)
+        assert status in (200, 201), created
+        self.keys[name] = created["key"]
+        return created["key"]
+
+    def set_up(self) -> None:
+        for tenant in ("acme", "beta"):
+            quota = self.http("PUT", f"/v1/admin/policy?namespace=team-{tenant}", {"policy": TENANT_POLICY})
+            assert quota[0] == 200, quota
+            for key, capacity in ((f"tenant:{tenant}:rpm", 20), ("user:u1:rpm", 1)):
+                limit = {"key": key, "kind": "rolling", "capacity": capacity, "window_seconds": 600}
+                put = self.http("PUT", f"/v1/admin/limits?namespace=team-{tenant}", limit)
+                assert put[0] == 200, put
+            self.key(tenant, "client", f"team-{tenant}", labels={"tenant": tenant}, may_set=["user"])
+        self.key("direct", "caller", "team-acme", labels={"tenant": "acme"})
+
+    def client(self, name: str, **headers: str) -> openai.OpenAI:
+        key = self.keys.get(name, name)
+        return openai.OpenAI(base_url=f"{self.gateway}/v1", api_key=key, max_retries=0, default_headers=headers)
+
+    def reserved(self, tenant: str, key: str) -> int:
+        path = f"/v1/usage?prefix={key}&namespace=team-{tenant}"
+        _, found = self.http("GET", path)
+        return sum(limit["reserved"] for limit in found["usage"] if limit["key"] == key)
+
+
+def say(client: openai.OpenAI, **more):
+    return client.chat.completions.with_raw_response.create(model="fast", messages=messages(), max_tokens=5, **more)
+
+
+def a_client_key_works_through_the_gateway_only(tenants: Tenants) -> None:
+    assert say(tenants.client("acme")).parse().choices[0].message.content == "".join(TEXT)
+    call = {"lease_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "attributes": {}, "input_tokens_max": 1, "output_tokens_max": 1}
+    status, answer = tenants.http("POST", "/v1/calls", call, tenants.keys["acme"])
+    assert status == 403, answer
+    assert tenants.keys["acme"] not in json.dumps(Upstream.seen), "the client's key went upstream"
+
+
+def an_unknown_key_sends_nothing(tenants: Tenants) -> None:
+    sent = len(Upstream.seen)
+    for key in ("emk_4m8qk2v7d1xz_0123456789abcdefghjkmnpqrstv", "sk-other"):
+        raised(openai.AuthenticationError, lambda key=key: say(tenants.client(key)))
+    assert len(Upstream.seen) == sent
+
+
+def tenants_are_named_by_their_keys(tenants: Tenants) -> None:
+    before = tenants.reserved("acme", "tenant:acme:rpm")
+    say(tenants.client("acme"))
+    assert tenants.reserved("acme", "tenant:acme:rpm") == before + 1
+    posing = tenants.client("beta", **{"x-earmark-attributes": "tenant=acme"})
+    raised(openai.PermissionDeniedError, lambda: say(posing))
+    raised(openai.BadRequestError, lambda: say(tenants.client("acme", **{"x-earmark-attributes": "model=cheap"})))
+    assert tenants.reserved("acme", "tenant:acme:rpm") == before + 1
+
+
+def a_user_of_the_body_is_limited(tenants: Tenants) -> None:
+    say(tenants.client("acme"), user="u1")
+    error = raised(openai.RateLimitError, lambda: say(tenants.client("acme"), user="u1"))
+    assert error.response.headers["x-earmark-limited-by"] == "user:u1:rpm"
+    # The other tenant's user of the same name is another one.
+    say(tenants.client("beta"), user="u1")
+
+
+def a_client_cannot_complete_its_own_call(tenants: Tenants) -> None:
+    lease = say(tenants.client("acme")).headers["x-earmark-lease"]
+    for name in ("acme", "direct"):
+        body = {"lease_id": lease, "attributes": {"model": "fast", "provider": "openai"}, "outcome": "refused"}
+        status, answer = tenants.http("POST", "/v1/calls/complete", body, tenants.keys[name])
+        assert status in (400, 403) or not answer["ok"], (name, answer)
+    status, answer = tenants.http("POST", "/v1/complete", {"lease_id": lease, "actuals": []}, tenants.keys["direct"])
+    assert status == 403, answer
+
+
+def a_revoked_key_stops_within_two_seconds(tenants: Tenants) -> None:
+    key = tenants.key("short", "client", "team-beta", labels={"tenant": "beta"})
+    say(tenants.client("short"))
+    status, answer = tenants.http("DELETE", f"/v1/admin/keys/{key.split('_')[1]}")
+    assert status == 200, answer
+    time.sleep(2)
+    raised(openai.AuthenticationError, lambda: say(tenants.client("short")))
+
+
+TENANT_CLAIMS = [
+    a_client_key_works_through_the_gateway_only,
+    an_unknown_key_sends_nothing,
+    tenants_are_named_by_their_keys,
+    a_user_of_the_body_is_limited,
+    a_client_cannot_complete_its_own_call,
+    a_revoked_key_stops_within_two_seconds,
+]
+
+
 def configuration(upstream: str) -> str:
     text = f"""
 listen = "127.0.0.1:0"
@@ -485,46 +475,61 @@ max_output_tokens = 200
     return text
 
 
-def start(command: list[str]) -> tuple[subprocess.Popen, str]:
-    """Starts a program, and returns the URL that it prints."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start(command: list[str], **env: str) -> tuple[subprocess.Popen, str, str]:
+    """Starts a program, and returns the URL that it prints, and the key before it."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
     assert process.stdout is not None
+    key = ""
     for line in process.stdout:
-        found = [word.rstrip(".,") for word in line.split() if word.startswith("http://")]
-        if found:
+        if line.startswith("key:"):
+            key = line.split()[1]
+        found = [word for word in line.split() if word.startswith("http://")]
+        if "listens on" in line and found:
             # Drains the rest, because a full pipe would stop the program.
             threading.Thread(target=process.stdout.read, daemon=True).start()
-            return process, found[0]
+            return process, found[0], key
     raise AssertionError(f"{command} ended without a URL")
+
+
+def run(earmark: str, folder: Path, upstream: str, has_keys: bool, claims: list, check_of) -> None:
+    """Starts a server and a gateway, and checks the claims."""
+    processes = []
+    try:
+        serve = [earmark, "serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn"]
+        server, server_url, admin = start([*serve, "--bootstrap-key"] if has_keys else serve)
+        processes.append(server)
+        env = {}
+        if has_keys:
+            env["EARMARK_KEY"] = Tenants(server_url, "", admin).key("gateway", "gateway", "default")
+        config = folder / "gateway.toml"
+        config.write_text(configuration(upstream))
+        gateway, gateway_url, _ = start(
+            [earmark, "gateway", "--config", str(config), "--server", server_url, "--calls", str(folder / "calls"),
+             "--log-level", "error"],
+            **env,
+        )
+        processes.append(gateway)
+        check = check_of(server_url, gateway_url, admin)
+        check.set_up()
+        for claim in claims:
+            claim(check)
+            print(f"  {claim.__name__}")
+        assert gateway.poll() is None, "the gateway ended"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def main(earmark: str, node_packages: str) -> None:
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     upstream.daemon_threads = True
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    processes = []
+    url = f"http://127.0.0.1:{upstream.server_port}"
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            server, server_url = start([earmark, "serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn"])
-            processes.append(server)
-            config = Path(folder) / "gateway.toml"
-            config.write_text(configuration(f"http://127.0.0.1:{upstream.server_port}"))
-            calls = str(Path(folder) / "calls")
-            gateway, gateway_url = start(
-                [earmark, "gateway", "--config", str(config), "--server", server_url, "--calls", calls,
-                 "--log-level", "error"]
-            )
-            processes.append(gateway)
-            check = Check(server_url, gateway_url, node_packages)
-            check.set_up()
-            for claim in CLAIMS:
-                claim(check)
-                print(f"  {claim.__name__}")
-            assert gateway.poll() is None, "the gateway ended"
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+        run(earmark, Path(folder), url, False, CLAIMS, lambda server, gateway, _: Check(server, gateway, node_packages))
+    with tempfile.TemporaryDirectory() as folder:
+        run(earmark, Path(folder), url, True, TENANT_CLAIMS, Tenants)
 
 
 if __name__ == "__main__":

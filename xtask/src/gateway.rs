@@ -9,10 +9,10 @@ use crate::typescript;
 
 /// The client, from the repository root. It starts a server, a gateway and an upstream.
 const CLIENT: &str = "xtask/gateway_sdk.py";
-/// What the SDKs do with the headers of a decision, without a server.
+/// A script that checks how the SDKs treat the headers of a decision. It needs no server.
 const HEADERS: &str = "xtask/sdk_headers.py";
-/// Seconds after which the client is killed. It takes about 10.
-const SECONDS_MAX: u64 = 120;
+/// Seconds after which the client is killed. It takes about 20.
+const SECONDS_MAX: u64 = 240;
 
 pub(crate) fn check() -> Result<(), Failure> {
     run::run(python::program("python").args(["-B", HEADERS]).current_dir(run::root()))?;
