@@ -47,6 +47,9 @@ pub(super) fn name(namespace: &NamespaceName) -> Name {
     Name { namespace: namespace.clone(), section: Section::Policy, key: KEY.to_owned() }
 }
 
+/// The policy of a namespace, or its first mistake with the file that has it.
+type Checked = Result<Wanted, (Rc<str>, Mistake)>;
+
 /// The parts of policies in all files.
 #[derive(Debug, Default)]
 pub(super) struct Parts(BTreeMap<NamespaceName, Part>);
@@ -96,13 +99,13 @@ impl Parts {
     }
 
     /// The policies of the files, or their mistakes with file and line.
-    pub(super) fn checked(self) -> Vec<(NamespaceName, Result<Wanted, (Rc<str>, Mistake)>)> {
+    pub(super) fn checked(self) -> Vec<(NamespaceName, Checked)> {
         self.0.into_iter().map(|(namespace, part)| (namespace.clone(), part.checked(&namespace))).collect()
     }
 }
 
 impl Part {
-    fn checked(self, namespace: &NamespaceName) -> Result<Wanted, (Rc<str>, Mistake)> {
+    fn checked(self, namespace: &NamespaceName) -> Checked {
         let mut fields = Map::new();
         if let Some((unmatched, _)) = &self.unmatched {
             fields.insert("unmatched".into(), unmatched.clone());
