@@ -84,7 +84,7 @@ pub struct Upstream {
     pub insecure_plaintext: bool,
     /// A PEM file with the root certificates to trust. `None` for those of the system.
     pub ca_file: Option<PathBuf>,
-    /// What happens when a client disconnects before its answer is complete.
+    /// The treatment of a call whose client disconnects before its answer is complete.
     pub disconnect: Disconnect,
     /// The longest time that an answer is read for a client that has gone.
     pub drain_timeout: Duration,
@@ -117,7 +117,7 @@ pub struct Timeouts {
     pub total: Duration,
 }
 
-/// What happens when a client disconnects before its answer is complete.
+/// The treatment of a call whose client disconnects before its answer is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disconnect {
     /// The answer is read to its end, and the call settled exactly.

@@ -223,8 +223,8 @@ impl OpenCalls {
         flushed.await.map_err(|_| gone())?
     }
 
-    /// Writes down how a call ended, before it is settled. An error is not returned: the call is then settled all the
-    /// same, and after a crash by its bound.
+    /// Writes down how a call ended, before it is settled. An error is not returned: the call is settled anyway,
+    /// and after a crash by its bound.
     pub fn ended(&self, lease: LeaseId, end: &End) {
         let mut state = lock(&self.state);
         if let Err(error) = state.write(&Record::End { lease: LeaseText(lease), end: end.clone() }) {

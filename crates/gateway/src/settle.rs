@@ -55,7 +55,7 @@ impl Settler {
         Settler { earmark, calls, metrics, waiting_max, waiting: AtomicUsize::new(0), done: Notify::new() }
     }
 
-    /// Whether so many calls wait for their settlement that no new one may begin.
+    /// Whether the queue of calls that wait for their settlement is full. Then no new call may begin.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.waiting_max
     }
