@@ -135,7 +135,7 @@ test("a denied call has a new lease for each attempt, and an aborted one frees i
   const second = await limiter.acquireCall(call());
   const { denial } = await limiter.tryAcquireCall(call());
   assert.deepEqual(denial?.limitedBy, [`${model}:calls`]);
-  await assert.rejects(limiter.acquireCall(call(), { withinMs: 100 }), { reason: "deadline_passed", limitedBy: [`${model}:calls`] });
+  await assert.rejects(limiter.acquireCall(call(), { withinMs: 1_000 }), { reason: "deadline_passed", limitedBy: [`${model}:calls`] });
   const leases = proxy.seen.map(({ body }) => body.lease_id);
   assert.equal(new Set(leases).size, leases.length);
   await Promise.all([first.refused(), second.refused()]);

@@ -116,11 +116,11 @@ test("the deadline ends the wait with the last denial", async () => {
   const limiter = new Limiter(client);
   const first = await limiter.acquire({ [slots]: 1 });
   const start = performance.now();
-  const error = await limiter.acquire({ [slots]: 1 }, { withinMs: 200 }).catch((error: unknown) => error);
+  const error = await limiter.acquire({ [slots]: 1 }, { withinMs: 1_000 }).catch((error: unknown) => error);
   assert.ok(error instanceof AcquireError);
   assert.equal(error.reason, "deadline_passed");
   assert.deepEqual(error.limitedBy, [slots]);
-  assert.ok(performance.now() - start < 2_000);
+  assert.ok(performance.now() - start < 5_000);
   await first.release();
 });
 
@@ -229,18 +229,19 @@ test("extensions are numbered, and one without an answer is repeated with its nu
 
 test("a kept lease outlives its timeout, reports its usage, and a lost one aborts its signal", async () => {
   const key = "kept:slots";
-  await direct.putLimit({ key, kind: "concurrency", capacity: 1, timeout_seconds: 1 });
+  await direct.putLimit({ key, kind: "concurrency", capacity: 1, timeout_seconds: 2 });
   const limiter = new Limiter(client);
   const lease = await limiter.acquire({ [key]: 1 });
-  using keepAlive = lease.keepAlive(1_000);
+  using keepAlive = lease.keepAlive(2_000);
   lease.used(key, 1);
-  await new Promise((resolve) => setTimeout(resolve, 1_600));
+  await new Promise((resolve) => setTimeout(resolve, 2_600));
   assert.equal(await reserved(key), 1);
   assert.equal(keepAlive.signal.aborted, false);
   assert.deepEqual((await direct.lease(lease.id)).used, [{ key, actual_amount: 1 }]);
   await lease.release();
   const lost = await limiter.acquire({ [key]: 1 });
-  const watched = lost.keepAlive(3_000);
+  // The first renewal comes a second after the end of the lease.
+  const watched = lost.keepAlive(9_000);
   await new Promise((resolve) => watched.signal.addEventListener("abort", resolve));
   assert.ok(watched.signal.reason instanceof ExtendError);
   assert.equal(watched.signal.reason.reason, "lease_expired");

@@ -247,9 +247,9 @@ test("calls in parallel hold nothing at the end", async () => {
 
 test("the lease of a long stream is renewed", async () => {
   const key = `t${count}:short`;
-  await client.putLimit({ key, kind: "concurrency", capacity: 1, timeout_seconds: 1 });
-  upstream.gapMs = 300;
-  const short = { timeoutMs: 1_000, limits: () => ({ amounts: { [key]: 1 }, actuals: () => ({}) }) };
+  await client.putLimit({ key, kind: "concurrency", capacity: 1, timeout_seconds: 2 });
+  upstream.gapMs = 600;
+  const short = { timeoutMs: 2_000, limits: () => ({ amounts: { [key]: 1 }, actuals: () => ({}) }) };
   let reserved = 0;
   for await (const chunk of await openai(short).chat.completions.create({ ...chat, stream: true })) {
     if (chunk.choices[0]?.finish_reason === "stop") reserved = Number((await client.usage(key)).reserved);

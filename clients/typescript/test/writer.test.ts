@@ -65,7 +65,7 @@ test("a write is committed once, whatever happens to its requests and answers", 
 test("a write with an unknown outcome is repeated with its number, also by the next process", async () => {
   const { writer, options, issue, balance } = await opened();
   await withFault("lose_answer", async () => {
-    await assert.rejects(writer.write(issue("7"), { withinMs: 80 }), { name: "WriterError", reason: "outcome_unknown" });
+    await assert.rejects(writer.write(issue("7"), { withinMs: 400 }), { name: "WriterError", reason: "outcome_unknown" });
   });
   const sequence = writer.unfinished?.sequence;
   await assert.rejects(writer.write(issue("8")), { reason: "unfinished" });
@@ -83,7 +83,7 @@ test("a settled write was committed or never will be", async () => {
   const { writer, issue, balance } = await opened();
   for (const [fault, fate, amount] of [["lose_answer", "committed", "3"], ["lose_request", "never_happened", "3"]] as const) {
     await withFault(fault, async () => {
-      await assert.rejects(writer.write(issue("3"), { withinMs: 80 }), { reason: "outcome_unknown" });
+      await assert.rejects(writer.write(issue("3"), { withinMs: 400 }), { reason: "outcome_unknown" });
     });
     assert.equal(await writer.settle(), fate);
     assert.equal(await balance(), amount);
