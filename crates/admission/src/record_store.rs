@@ -110,7 +110,7 @@ pub trait RecordStore: Debug + Send + Sync + 'static {
     /// The reason, for an operator.
     fn rotate(&self, now: UnixMs) -> Result<(), String>;
 
-    /// The newest segment that begins before a number; `None` if there is none.
+    /// The newest segment that begins before a number; `None` if all begin later.
     ///
     /// # Errors
     /// The segment cannot be read; the reason is for an operator.

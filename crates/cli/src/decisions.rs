@@ -171,7 +171,7 @@ impl Follower {
     }
 }
 
-/// The time so many seconds ago, in milliseconds of Unix time.
+/// A time in the past, in milliseconds of Unix time.
 fn ago(seconds: u32) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.saturating_sub(Duration::from_secs(seconds.into())).as_millis()).unwrap_or(u64::MAX)

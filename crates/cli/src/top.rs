@@ -28,7 +28,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// What to count. taken: amounts reserved; denied: denials; debt: usage beyond the reservation that became debt
+    /// Measure to count. taken: amounts reserved; denied: denials; debt: usage beyond the reservation that became debt
     #[arg(long, value_enum, default_value_t = Of::Taken)]
     of: Of,
     /// The window until now

@@ -1,4 +1,4 @@
-//! What the server remembers of the answers about leases: the decision log and the heaviest limits.
+//! Feeds the decision log and the heaviest limits with the answers about leases.
 
 use earmark_admission::{Amount, LimitOverage};
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
@@ -19,7 +19,7 @@ pub(crate) struct Subject {
     pub(crate) asked: Vec<Amount>,
 }
 
-/// Who asked for what, and the attributes of the call behind it.
+/// The request with its context, and the attributes of the call behind it.
 pub(crate) type Asked<'a> = (&'a RequestContext, &'a Subject, Option<&'a Attributes>);
 
 impl Subject {

@@ -33,7 +33,7 @@ const TABLE_MS: u64 = 1_000;
 
 pub(crate) const MEASURES: usize = Measure::NAMES.len();
 
-/// What is counted.
+/// A quantity that is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// Amounts reserved, by reserves and extensions.
@@ -190,7 +190,7 @@ impl Top {
         }
     }
 
-    /// Adds a table to the sketches. What a lease takes of another namespace's limit also counts for its owner.
+    /// Adds a table to the sketches. Amounts of another namespace's limit also count for its owner.
     fn add(&self, now_ms: u64, table: impl Iterator<Item = Pending>) {
         let mut namespaces = lock(&self.namespaces);
         for Pending { namespace, key, amounts } in table {

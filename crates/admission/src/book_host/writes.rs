@@ -1,4 +1,4 @@
-//! What a write names: its vault, its namespace and the limits that it changes.
+//! Names in a write: its vault, its namespace and the limits that it changes.
 
 use earmark_core::{Book, LimitKey, NamespaceName, Operation, VaultId, VaultName};
 

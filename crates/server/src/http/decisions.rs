@@ -12,7 +12,7 @@ use super::reply::Reply;
 use super::route::{BAD_QUERY, FAILED, OVERLOADED, PROBLEM, Route, answer, get};
 use super::schema::{described, exactly};
 use super::serve::{Call, off_runtime};
-use super::shape::{ACTOR, DECISIONS_QUERY, JOB_ID, Shape};
+use super::shape::{DECISIONS_QUERY, Shape};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 use crate::decisions::{DECISIONS_OFF, DecisionPage, DecisionQuery, LoggedDecision, LoggedLimit, Outcome};
@@ -130,7 +130,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         json!({
             "key": described(json!({"type": "string"}), "The key; `!<namespace>:<key>` for one of another namespace."),
             "asked": described(count(), "The amount asked for; of a timeout, the reserved amount; of an overage, the excess."),
-            "available": described(count(), "What was available, where this node knows it."),
+            "available": described(count(), "The amount that was available, where this node knows it."),
             "capacity": described(count(), "The capacity in force, where this node knows it."),
         }),
         &["asked", "available", "capacity"],
@@ -140,8 +140,8 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
             "at_unix_ms": count(),
             "outcome": {"enum": Outcome::NAMES},
             "lease_id": Shape::Lease.schema(),
-            "job_id": Shape::Name(&JOB_ID).schema(),
-            "actor": Shape::Name(&ACTOR).schema(),
+            "job_id": {"type": "string"},
+            "actor": {"type": "string"},
             "attributes": {"type": "object", "additionalProperties": {"type": "string"}},
             "limits": described(
                 json!({"type": "array", "items": limit}),

@@ -64,7 +64,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let limit = exactly(
         json!({
             "key": described(json!({"type": "string"}), "The key; `!<namespace>:<key>` for one of another namespace."),
-            "amount": count("What was counted; never too low."),
+            "amount": count("The count; never too low."),
             "error": count("The amount is too high by at most this."),
         }),
         &["amount", "error"],
