@@ -29,7 +29,7 @@ use crate::refusal::{self, unavailable};
 use crate::relay::{Client, Relay};
 use crate::renew::Renewal;
 use crate::reply::Reply;
-use crate::serve::{Caller, NOT_VALID, OUT_OF_REACH};
+use crate::serve::{Caller, NOT_VALID, OUT_OF_REACH, is_about_client};
 use crate::settle::Settlement;
 use crate::upstream::Connections;
 
@@ -306,9 +306,14 @@ impl CallTask {
 /// The error behind a reserve without an answer.
 fn of_failure(failure: &Failure) -> ApiError {
     match failure {
-        Failure::Unauthorized { .. } => ApiError::new(ErrorKind::Unauthenticated, NOT_VALID),
+        failure if is_about_client(failure) => ApiError::new(ErrorKind::Unauthenticated, NOT_VALID),
         Failure::Forbidden { message } => ApiError::new(ErrorKind::Forbidden, message.as_str()),
         Failure::Invalid { message } => ApiError::new(ErrorKind::Invalid, message.as_str()),
+        // The server bounds the requests of each client, too.
+        Failure::RateLimited { message, .. } => {
+            ApiError { retry_after_ms: 1_000, ..ApiError::new(ErrorKind::RateLimited, message.as_str()) }
+        }
+        Failure::DeadlinePassed { last: Some(last) } => of_failure(last),
         _ => unavailable(OUT_OF_REACH),
     }
 }
@@ -327,7 +332,7 @@ const fn may_differ(decision: &CallDecision) -> bool {
 }
 
 /// A lease of its own for each attempt.
-fn new_lease() -> LeaseId {
+pub(crate) fn new_lease() -> LeaseId {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     LeaseId::from_parts(UnixMs::new(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)), rand::random())
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use earmark_client::core::{LeaseId, LimitKey};
 use earmark_client::{
-    Call, CallAnswer, CallCompleted, CallExtension, CallOutcome, Client, ClientKey, Deadline, ExtendAnswer, Failure,
-    Identity,
+    Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Client, ClientKey, Deadline,
+    ExtendAnswer, Failure, Identity,
 };
 
 /// Seconds for who a client is. The client waits for it.
@@ -27,6 +27,9 @@ pub trait Earmark: Send + Sync + 'static {
 
     /// Reserves what a call may need.
     fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer>;
+
+    /// What the answer to a call would be.
+    fn explain<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallExplanation>;
 
     /// Renews a call, and reports its usage so far.
     fn extend<'a>(&'a self, lease: LeaseId, extension: &'a CallExtension) -> Answer<'a, ExtendAnswer>;
@@ -57,6 +60,10 @@ impl Earmark for Remote {
 
     fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer> {
         Box::pin(self.0.call(call, client, Deadline::after(CALL_TIMEOUT)))
+    }
+
+    fn explain<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallExplanation> {
+        Box::pin(self.0.explain(call, client, Deadline::after(WHO_TIMEOUT)))
     }
 
     fn extend<'a>(&'a self, lease: LeaseId, extension: &'a CallExtension) -> Answer<'a, ExtendAnswer> {

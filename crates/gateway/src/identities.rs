@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::earmark::Earmark;
+use crate::serve::is_about_client;
 
 /// How long an identity is believed. A revoked key works for this time at most.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -37,7 +38,7 @@ impl Identities {
         let answer = self.entry(key);
         let ask = || async { self.earmark.who(Some(key)).await.map(Arc::new) };
         let found = answer.get_or_init(ask).await.clone();
-        if found.as_ref().is_err_and(|failure| !matches!(failure, Failure::Unauthorized { .. })) {
+        if found.as_ref().is_err_and(|failure| !is_about_client(failure)) {
             // An outage is over as soon as it is over.
             self.lock().remove(key);
         }

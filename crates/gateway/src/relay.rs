@@ -23,12 +23,12 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// Whether it has gone before its answer was complete.
+    /// Whether nobody waits for an answer any more.
     pub(crate) fn has_gone(&self) -> bool {
         match self {
             Client::Waiting(reply) => reply.is_closed(),
             Client::Taking(pieces) => pieces.is_closed(),
-            Client::Done => false,
+            Client::Done => true,
         }
     }
 

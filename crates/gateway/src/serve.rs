@@ -1,5 +1,7 @@
 //! One request, until its call begins: the route, the client, the body.
 
+mod models;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +88,7 @@ async fn route(
     };
     let caller = caller(shared, uri, headers).await.map_err(refuse)?;
     if endpoint == Endpoint::Models {
-        return Ok(models(shared, api));
+        return Ok(models::list(shared, api, &caller).await);
     }
     call(shared, request, endpoint, caller, request_id).await.map_err(refuse)
 }
@@ -153,7 +155,7 @@ async fn caller(shared: &Shared, uri: &Uri, headers: &HeaderMap) -> Result<Calle
             let key_id = identity.key_id.clone().or_else(|| head::key_id(headers));
             Ok(Caller { key: Some(key), identity: Some(identity), key_id })
         }
-        Err(Failure::Unauthorized { .. }) => Err(missing()),
+        Err(failure) if is_about_client(&failure) => Err(missing()),
         Err(Failure::Forbidden { message }) => Err(ApiError::new(ErrorKind::Forbidden, message)),
         Err(failure) => {
             tracing::warn!(%failure, "cannot ask who a client is");
@@ -162,38 +164,16 @@ async fn caller(shared: &Shared, uri: &Uri, headers: &HeaderMap) -> Result<Calle
     }
 }
 
+/// Whether the client's key is wrong. Else it is the gateway's own, which is no mistake of the client.
+pub(crate) fn is_about_client(failure: &Failure) -> bool {
+    matches!(failure, Failure::Unauthorized { message } if message.starts_with("x-earmark-client-key"))
+}
+
 fn bad_head(refusal: HeadRefusal) -> ApiError {
     match refusal {
         HeadRefusal::NotBearer => ApiError::new(ErrorKind::Unauthenticated, refusal.to_string()),
         _ => invalid(&refusal),
     }
-}
-
-/// The models of the configuration.
-fn models(shared: &Shared, api: Api) -> Reply {
-    let names = shared.config.models.iter();
-    let owners = names.map(|(name, model)| (name.as_str(), model.targets.first().map(|target| &target.upstream.name)));
-    let body = match api {
-        Api::OpenAi => {
-            let data: Vec<_> = owners
-                .map(|(id, owner)| serde_json::json!({"id": id, "object": "model", "created": 0, "owned_by": owner}))
-                .collect();
-            serde_json::json!({"object": "list", "data": data})
-        }
-        Api::Anthropic => {
-            let data: Vec<_> = owners
-                .map(|(id, _)| {
-                    serde_json::json!({"type": "model", "id": id, "display_name": id,
-                        "created_at": "1970-01-01T00:00:00Z"})
-                })
-                .collect();
-            let (first, last) = (data.first().map(|one| one["id"].clone()), data.last().map(|one| one["id"].clone()));
-            serde_json::json!({"data": data, "has_more": false, "first_id": first, "last_id": last})
-        }
-    };
-    let mut reply = Response::new(ReplyBody::whole(body.to_string()));
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
 }
 
 /// Reads the body, and makes the call in a task of its own.

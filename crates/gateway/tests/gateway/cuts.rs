@@ -60,6 +60,25 @@ async fn a_client_that_disconnects_does_not_get_a_free_call() {
     }
 }
 
+/// A call for nobody would be paid by the client that has gone.
+#[tokio::test]
+async fn a_client_that_has_gone_gets_no_second_target() {
+    let gateway = Running::start("").await;
+    let refusal = whole(503, "", "{}").remove(0);
+    gateway.upstream.then(vec![Step::Wait(Duration::from_millis(300)), refusal]);
+    gateway.upstream.always(stream(&CHAT_STREAM));
+    {
+        let mut client = gateway.connect().await;
+        send(&mut client, "/v1/chat/completions", "", &CHAT_STREAM_BODY.replace("fast", "both")).await;
+        while gateway.upstream.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(gateway.earmark.settled().await, [CallResult::Refused]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(gateway.upstream.seen().len(), 1);
+}
+
 #[tokio::test]
 async fn a_cancelled_stream_pays_its_bound() {
     let gateway = Running::start("disconnect = \"cancel\"").await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use earmark_client::core::{LeaseId, LimitKey, UnixMs};
 use earmark_client::{
-    Call, CallAnswer, CallCompleted, CallDecision, CallExtension, CallOutcome, CallResult, ClientKey, ExtendAnswer,
-    Extended, Failure, Identity, ReserveAnswer,
+    Call, CallAnswer, CallCompleted, CallDecision, CallExplanation, CallExtension, CallOutcome, CallResult, ClientKey,
+    ExtendAnswer, Extended, Failure, Identity, ReserveAnswer,
 };
 use earmark_gateway::earmark::{Answer, Earmark};
 
@@ -122,7 +122,8 @@ impl Earmark for Double {
             };
             let keys = state.keys.iter();
             let found = keys.clone().find(|(text, _)| ClientKey::new(text).unwrap() == *client);
-            found.map(|(_, identity)| identity.clone()).ok_or(Failure::Unauthorized { message: "no such key".into() })
+            let message = "x-earmark-client-key: the credentials are not valid".into();
+            found.map(|(_, identity)| identity.clone()).ok_or(Failure::Unauthorized { message })
         })
     }
 
@@ -144,6 +145,14 @@ impl Earmark for Double {
                 state.order.push(call.lease);
             }
             Ok(CallAnswer { decision, requirements: Vec::new(), policy_revision: Some(3) })
+        })
+    }
+
+    fn explain<'a>(&'a self, call: &'a Call, _: Option<&'a ClientKey>) -> Answer<'a, CallExplanation> {
+        Box::pin(async move {
+            // The policy of this double denies the model both.
+            let allowed = call.attributes["alias"] != "both";
+            Ok(CallExplanation { allowed, rules: Vec::new(), limits: Vec::new(), cost: None })
         })
     }
 

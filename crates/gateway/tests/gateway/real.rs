@@ -76,6 +76,24 @@ impl Real {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
+    /// Creates a key. The first one closes the server, and is used from then on.
+    async fn key(&mut self, role: &str, more: Value) -> String {
+        let mut body = json!({"name": role, "role": role});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let created = self.send(Method::POST, "/v1/admin/keys", body).await;
+        let key = created["key"].as_str().unwrap().to_owned();
+        if role == "admin" {
+            self.http = self.client_with(&key);
+        }
+        key
+    }
+
+    fn client_with(&self, key: &str) -> HttpClient {
+        let mut options = ClientOptions::of(&[&self.url]).unwrap();
+        options.key = Some(ApiKey::new(key).unwrap());
+        HttpClient::new(&options).unwrap()
+    }
+
     async fn get(&self, path: &str) -> Value {
         let answer = self.http.send(&HttpRequest::new(Method::GET, path), soon()).await.unwrap();
         serde_json::from_slice(&answer.body).unwrap()
@@ -240,4 +258,96 @@ async fn a_killed_gateway_settles_at_its_next_start() {
     let _next = real.gateway(&upstream, None, OpenCalls::open(copy.path()).unwrap()).await;
     real.settled().await;
     assert_eq!(real.balance().await.0, 1_000_000 - bound(CHAT_STREAM_BODY));
+}
+
+#[tokio::test]
+async fn a_client_cannot_complete_its_own_call() {
+    let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);
+    real.key("admin", json!({})).await;
+    let own = real.key("gateway", json!({})).await;
+    let more = json!({"labels": {"tenant": "acme"}, "may_set": ["user"]});
+    let keys = [real.key("caller", more.clone()).await, real.key("client", more).await];
+    let gateway = real.gateway(&upstream, Some(&own), OpenCalls::in_memory()).await;
+    for key in &keys {
+        let mut slow = whole(200, "", CHAT);
+        slow.insert(0, Step::Wait(Duration::from_millis(700)));
+        upstream.then(slow);
+        let header = format!("authorization: Bearer {key}\r\n");
+        let before = upstream.seen().len();
+        let call = gateway.post("/v1/chat/completions", &header, CHAT_BODY);
+        let cheat = async {
+            while upstream.seen().len() == before {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let (available, held) = real.balance().await;
+            let leases = real.get("/v1/admin/limits/slots/usage").await["reserved"].as_u64();
+            assert_eq!((held, leases), (bound(CHAT_BODY), Some(1)));
+            available
+        };
+        let (answer, _) = tokio::join!(call, cheat);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let lease = answer.header("x-earmark-lease").unwrap();
+        let attributes = json!({"model": "gpt-4o", "alias": "fast", "provider": "one", "operation": "chat"});
+        for (path, body) in [
+            ("/v1/calls/complete", json!({"lease_id": lease, "attributes": attributes, "outcome": "refused"})),
+            ("/v1/complete", json!({"lease_id": lease, "actuals": [{"key": "usd", "actual_amount": 0}]})),
+        ] {
+            let request = HttpRequest::new(Method::POST, path).json(body.to_string());
+            let answer = real.client_with(key).send(&request, soon()).await.unwrap();
+            assert_eq!(answer.status.as_u16(), 403, "{path}: {}", String::from_utf8_lossy(&answer.body));
+        }
+    }
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - 2 * 35);
+    let wrong = gateway.post("/v1/chat/completions", "authorization: Bearer emk_a_b\r\n", CHAT_BODY).await;
+    assert_eq!(wrong.status, 401, "{wrong:?}");
+    let header = format!("authorization: Bearer {}\r\nx-earmark-attributes: tenant=other\r\n", keys[0]);
+    let other = gateway.post("/v1/chat/completions", &header, CHAT_BODY).await;
+    assert_eq!(other.status, 403, "a label cannot be contradicted: {other:?}");
+    assert_eq!(upstream.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_revoked_clients_call_is_still_settled() {
+    let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);
+    real.key("admin", json!({})).await;
+    let own = real.key("gateway", json!({})).await;
+    let key = real.key("client", json!({"namespace": "default", "labels": {"tenant": "acme"}})).await;
+    let gateway = real.gateway(&upstream, Some(&own), OpenCalls::in_memory()).await;
+    let mut slow = whole(200, "", CHAT);
+    slow.insert(0, Step::Wait(Duration::from_millis(700)));
+    upstream.then(slow);
+    let header = format!("x-api-key: {key}\r\n");
+    let revoke = async {
+        while upstream.seen().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let id = key.split('_').nth(1).unwrap();
+        let request = HttpRequest::new(Method::DELETE, format!("/v1/admin/keys/{id}"));
+        assert!(real.http.send(&request, soon()).await.unwrap().status.is_success());
+    };
+    let (answer, ()) = tokio::join!(gateway.post("/v1/chat/completions", &header, CHAT_BODY), revoke);
+    assert_eq!(answer.status, 200);
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - 35);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(gateway.post("/v1/chat/completions", &header, CHAT_BODY).await.status, 401);
+}
+
+#[tokio::test]
+async fn a_gateway_needs_a_key_of_its_role() {
+    let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);
+    let admin = real.key("admin", json!({})).await;
+    for (key, what) in
+        [(Some(admin.as_str()), "has role admin, and needs role gateway"), (None, "refuses this gateway")]
+    {
+        let mut options = ClientOptions::of(&[&real.url]).unwrap();
+        options.key = key.map(|key| ApiKey::new(key).unwrap());
+        let earmark = Arc::new(Remote::new(Client::new(options).unwrap()));
+        let config = earmark_gateway::config::Config::parse(&config(&upstream, "")).unwrap();
+        let calls = OpenCalls::in_memory();
+        let options = earmark_gateway::GatewayOptions { config, earmark, calls, has_key: key.is_some() };
+        let error = earmark_gateway::Gateway::bind(options).await.err().unwrap().to_string();
+        assert!(error.contains(what), "{error}");
+    }
 }
