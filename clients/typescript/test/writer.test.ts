@@ -115,11 +115,17 @@ test("a refusal leaves the number free, and one after an unknown outcome is fenc
 
 test("an aborted write is unfinished", async () => {
   const { writer, issue, balance } = await opened();
-  await withFault("hang", async () => {
-    await assert.rejects(writer.write(issue("9"), { signal: AbortSignal.timeout(50) }), { reason: "outcome_unknown" });
-  });
+  const controller = new AbortController();
+  proxy.choose = () => {
+    controller.abort();
+    return "hang";
+  };
+  await assert.rejects(writer.write(issue("9"), { signal: controller.signal }), { reason: "outcome_unknown" });
+  proxy.choose = undefined;
   assert.equal((await writer.repeat(issue("9"))).sequence, writer.committed);
   assert.equal(await balance(), "9");
+  await assert.rejects(writer.write(issue("1"), { signal: AbortSignal.abort() }), { reason: "not_sent" });
+  assert.equal(writer.unfinished, undefined, "nothing was sent, so the number is free");
   await writer.close();
 });
 
