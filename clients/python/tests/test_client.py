@@ -174,6 +174,7 @@ def test_the_async_client_reads_the_same(earmark_server: EarmarkServer, tokens: 
             assert tokens in [limit.key for limit in await client.limits()]
             assert (await client.usage_page(tokens)).usage[0].key == tokens
             assert await client.client_state("nobody") == 0
+            assert (await client.whoami()).actor == "system:local"
 
     asyncio.run(main())
 

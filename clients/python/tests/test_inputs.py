@@ -116,6 +116,7 @@ def test_a_key_that_is_not_accepted_is_refused_at_once() -> None:
             client.limits()
         with Client(server.url, key=server.key) as client:
             assert client.limits() == []
+            assert client.whoami().role == "admin" and client.whoami().namespace == "default"
     finally:
         server.stop()
 

@@ -42,7 +42,7 @@ def test_every_example_runs(
     finally:
         server.stop()
         upstream.close()
-    assert len(examples()) == 7
+    assert len(examples()) == 8
     assert "the call needs more than the capacity of gpt-4o:tpm" in capsys.readouterr().out
 
 

@@ -101,11 +101,12 @@ def test_a_call_is_settled_with_its_usage(limiter: Limiter, upstream: Upstream, 
 
 
 def test_the_bound_is_reserved_while_a_call_is_under_way(limiter: Limiter, upstream: Upstream, keys: Keys) -> None:
-    upstream.delay = 0.5
+    upstream.delay = 1.0
     with sdk(limiter, upstream, keys) as api:
         thread = threading.Thread(target=lambda: api.chat.completions.create(**CHAT, max_tokens=100, n=2))
         thread.start()
-        time.sleep(0.25)
+        while upstream.count == 0:
+            time.sleep(0.01)
         rpm, tokens, slots = keys.reserved()
         assert rpm == 1 and slots == 1
         assert 512 + 200 < tokens < 512 + 200 + 300
@@ -113,9 +114,7 @@ def test_the_bound_is_reserved_while_a_call_is_under_way(limiter: Limiter, upstr
     assert keys.reserved() == (1, TOTAL, 0)
 
 
-def test_a_stream_is_counted_as_it_passes_and_looks_the_same(
-    limiter: Limiter, upstream: Upstream, keys: Keys
-) -> None:
+def test_a_stream_is_counted_as_it_passes_and_looks_the_same(limiter: Limiter, upstream: Upstream, keys: Keys) -> None:
     with sdk(limiter, upstream, keys) as api:
         chunks = list(api.chat.completions.create(**CHAT, stream=True))
         # The usage chunk that the caller did not ask for is removed.
@@ -161,19 +160,19 @@ def test_a_stream_that_breaks_counts_its_bound_and_frees_its_slot(
 def test_a_denial_is_a_native_429_and_the_sdk_waits_as_told(
     limiter: Limiter, upstream: Upstream, keys: Keys, earmark_client: Client
 ) -> None:
-    earmark_client.put_limit({"key": keys.rpm, "kind": "rolling", "capacity": 1, "window_seconds": 1})
+    earmark_client.put_limit({"key": keys.rpm, "kind": "rolling", "capacity": 1, "window_seconds": 2})
     with sdk(limiter, upstream, keys) as api:
         api.chat.completions.create(**CHAT)
         with pytest.raises(openai.RateLimitError) as error:
             api.with_options(max_retries=0).chat.completions.create(**CHAT)
         response = error.value.response
-        assert 0 < int(response.headers["retry-after-ms"]) <= 1_000
-        assert response.headers["retry-after"] == "1"
+        assert 0 < int(response.headers["retry-after-ms"]) <= 2_000
+        assert response.headers["retry-after"] in ("1", "2")
         assert response.headers["x-earmark-limited-by"] == keys.rpm
         assert error.value.code == "rate_limit_exceeded" and "no room in" in error.value.message
         start = time.monotonic()
         api.with_options(max_retries=3).chat.completions.create(**CHAT)
-        assert time.monotonic() - start < 2.5
+        assert time.monotonic() - start < 8
     assert upstream.count == 2
     with claude(limiter, upstream, keys, timeout=5) as api, pytest.raises(anthropic.RateLimitError) as denied:
         api.with_options(max_retries=0).messages.create(**MESSAGE)
@@ -270,13 +269,11 @@ def test_mistakes_in_limits_are_named(limiter: Limiter) -> None:
         earmark.openai.http_client(limiter, limits={"a": "token"})
 
 
-def test_a_long_stream_is_kept_alive(
-    limiter: Limiter, upstream: Upstream, keys: Keys, earmark_client: Client
-) -> None:
+def test_a_long_stream_is_kept_alive(limiter: Limiter, upstream: Upstream, keys: Keys, earmark_client: Client) -> None:
     key = keys.slots.replace("slots", "short")
-    earmark_client.put_limit({"key": key, "kind": "concurrency", "capacity": 1, "timeout_seconds": 1})
-    http = earmark.openai.http_client(limiter, limits={key: "requests"}, keep_alive=1.0)
-    upstream.events, upstream.event_delay = 8, 0.2
+    earmark_client.put_limit({"key": key, "kind": "concurrency", "capacity": 1, "timeout_seconds": 2})
+    http = earmark.openai.http_client(limiter, limits={key: "requests"}, keep_alive=2.0)
+    upstream.events, upstream.event_delay = 8, 0.35
     with openai.OpenAI(api_key="k", base_url=f"{upstream.url}/v1", http_client=http) as api:
         for number, _ in enumerate(api.chat.completions.create(**CHAT, stream=True)):
             assert earmark_client.usage(key).reserved == 1, number
@@ -306,9 +303,7 @@ def test_parallel_async_calls_and_streams_leave_nothing_held(
     assert 20 * TOTAL + 5 * 512 < tokens < 20 * TOTAL + 5 * 1_000
 
 
-def test_a_cancelled_async_call_frees_its_slot(
-    earmark_server: EarmarkServer, upstream: Upstream, keys: Keys
-) -> None:
+def test_a_cancelled_async_call_frees_its_slot(earmark_server: EarmarkServer, upstream: Upstream, keys: Keys) -> None:
     upstream.delay = 0.5
 
     async def main() -> None:

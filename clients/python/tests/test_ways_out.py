@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -150,9 +151,7 @@ def test_a_cancelled_complete_goes_on(proxy: Proxy, tokens: str, reserved: Reser
     asyncio.run(main())
 
 
-def test_a_closed_async_generator_frees_the_slot(
-    earmark_server: EarmarkServer, slots: str, reserved: Reserved
-) -> None:
+def test_a_closed_async_generator_frees_the_slot(earmark_server: EarmarkServer, slots: str, reserved: Reserved) -> None:
     async def chunks(limiter: AsyncLimiter) -> AsyncIterator[int]:
         async with limiter.acquire({slots: 1}):
             yield 1
@@ -210,12 +209,14 @@ EXITS = {
         asyncio.run(main())
     """,
     "a task that the end of its loop cancels": """
-        async def call(limiter):
+        async def call(limiter, held):
             async with limiter.acquire({KEY: 1}):
+                held.set()
                 await asyncio.sleep(60)
         async def main():
-            task = asyncio.create_task(call(AsyncLimiter(AsyncClient(URL))))
-            await asyncio.sleep(0.3)
+            held = asyncio.Event()
+            task = asyncio.create_task(call(AsyncLimiter(AsyncClient(URL)), held))
+            await held.wait()
         asyncio.run(main())
     """,
     "a thread that is still calling": """
@@ -245,9 +246,7 @@ def test_the_exit_of_the_interpreter_settles(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_does_not_settle_the_leases_of_its_parent(
-    proxy: Proxy, slots: str, reserved: Reserved
-) -> None:
+def test_a_forked_child_does_not_settle_the_leases_of_its_parent(proxy: Proxy, slots: str, reserved: Reserved) -> None:
     program = f"""
     import os
     from earmark import *
@@ -258,9 +257,52 @@ def test_a_forked_child_does_not_settle_the_leases_of_its_parent(
         os.waitpid(child, 0)
         print(Client({proxy.url!r}).usage({slots!r}).reserved)
     """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], capture_output=True, timeout=20)
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, timeout=20)
     assert done.stdout == b"1\n", done.stderr.decode()
     assert reserved(slots) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_connections_of_its_own(earmark_server: EarmarkServer, tokens: str) -> None:
+    program = f"""
+    import os
+    from earmark import *
+    client = Client({earmark_server.url!r})
+    limiter = Limiter(client)
+    client.usage({tokens!r})
+    child = os.fork()
+    for _ in range(100):
+        with limiter.acquire({{{tokens!r}: 1}}) as lease:
+            assert client.lease(lease.lease_id).state == "live"
+            assert lease.release().reconciled
+    if child:
+        print(os.waitpid(child, 0)[1])
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.stdout == b"0\n", done.stderr.decode()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_limiters_and_dropped_leases_leave_no_threads(earmark_client: Client, slots: str) -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        limiter = Limiter(earmark_client)
+        lease = limiter.acquire({slots: 1})
+        lease.keep_alive(60)
+        del lease
+        limiter.flush()
+        del limiter
+    gc.collect()
+    end = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+    with Limiter(earmark_client) as limiter:
+        limiter.acquire({slots: 2}).complete()
+        limiter.close()
+        limiter.acquire({slots: 2}).complete()
 
 
 def test_a_release_wakes_a_caller_that_waits(earmark_client: Client, slots: str) -> None:

@@ -79,7 +79,7 @@ def test_an_unfinished_write_is_settled_or_repeated(
         writer = opened(client, tmp_path / "w", account)
         proxy.always = fault
         with pytest.raises(OutcomeUnknown):
-            writer.write([issue(account)], timeout=0.2)
+            writer.write([issue(account)], timeout=0.5)
         proxy.always = None
         with pytest.raises(WriteUnfinished, match="repeat or settle it first"):
             writer.write([issue(account)])
@@ -104,7 +104,7 @@ def test_a_repeated_write_gets_its_receipt_and_happens_once(
     with Client(proxy.url, attempt_timeout=0.3) as client, opened(client, tmp_path / "w", account) as writer:
         proxy.always = "lose_answer"
         with pytest.raises(OutcomeUnknown):
-            writer.write([issue(account)], timeout=0.2)
+            writer.write([issue(account)], timeout=0.5)
         proxy.always = None
         assert writer.repeat([issue(account)]).sequence == 2
     assert available(earmark_client, account) == 5
@@ -114,10 +114,10 @@ def test_a_fenced_write_says_so_when_it_is_repeated(proxy: Proxy, account: str, 
     with Client(proxy.url, attempt_timeout=0.3) as client, opened(client, tmp_path / "w", account) as writer:
         proxy.always = "lose_request"
         with pytest.raises(OutcomeUnknown):
-            writer.write([issue(account)], timeout=0.1)
+            writer.write([issue(account)], timeout=0.5)
         proxy.always = "lose_answer"
         with pytest.raises(OutcomeUnknown):
-            writer.settle(timeout=0.1)
+            writer.settle(timeout=0.5)
         proxy.always = None
         with pytest.raises(Fenced, match="write it again"):
             writer.repeat([issue(account)])
@@ -227,9 +227,7 @@ def test_a_killed_writer_loses_and_repeats_nothing(
     assert available(earmark_client, account) == 5
 
 
-def test_an_async_writer_writes_once_too(
-    proxy: Proxy, earmark_client: Client, account: str, tmp_path: Path
-) -> None:
+def test_an_async_writer_writes_once_too(proxy: Proxy, earmark_client: Client, account: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncClient(proxy.url, attempt_timeout=0.3) as client:
             async with await AsyncWriter.open(client, tmp_path / "w", client_id=account, vault="main") as writer:
@@ -238,7 +236,7 @@ def test_an_async_writer_writes_once_too(
                 assert [receipt.sequence for receipt in receipts] == [2, 3, 4]
                 proxy.always = "lose_answer"
                 with pytest.raises(OutcomeUnknown):
-                    await writer.write([issue(account)], timeout=0.1)
+                    await writer.write([issue(account)], timeout=0.5)
                 proxy.always = None
                 assert await writer.settle() is Fate.COMMITTED
                 assert writer.unfinished is None and writer.committed == 5

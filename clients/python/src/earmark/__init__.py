@@ -9,7 +9,7 @@ from . import answers, errors
 from ._env import Env
 from ._extensions import Extended
 from ._rules import Backoff
-from .answers import Balance, Completed, LeaseView, Limit, LimitUsage, Receipt, UsagePage, WriteRefusal
+from .answers import Balance, Completed, LeaseView, Limit, LimitUsage, Receipt, UsagePage, Whoami, WriteRefusal
 from .async_client import AsyncClient
 from .async_limiter import AsyncKeepAlive, AsyncLease, AsyncLimiter
 from .client import Client
@@ -57,6 +57,7 @@ __all__ = [
     "Receipt",
     "Usage",
     "UsagePage",
+    "Whoami",
     "WriteRefusal",
     "Writer",
     "answers",

@@ -68,8 +68,8 @@ class Batcher:
                     item.answer.set_result(answer)
 
     def _next(self) -> list[_Waiting]:
-        """The waiting items, as many as fit into one request. Items of callers that are gone are not sent: those callers
-        have given up their leases."""
+        """The waiting items, as many as fit into one request. Items of callers that are gone are not sent: they have
+        given up their leases."""
         items: list[_Waiting] = []
         length = 0
         while self._waiting and len(items) < BATCH_MAX:

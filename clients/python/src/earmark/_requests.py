@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from . import _names, _wire
 from ._rules import Core, Rule
 from ._wire import Json, Request
-from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
+from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage, Whoami
 from .errors import InputError
 
 T = TypeVar("T")
@@ -89,6 +89,11 @@ def balances(vault: str, account: str) -> Request[tuple[Balance, ...]]:
     names = _names.name("vault", vault), _names.account("account", account)
     path = _wire.path("/v1/vaults/{}/accounts/{}/balances", *names)
     return _get(path, lambda answer: tuple(map(Balance.read, _wire.objects(answer, "balances"))))
+
+
+def whoami() -> Request[Whoami]:
+    """The caller that the server sees."""
+    return _get("/v1/whoami", Whoami.read)
 
 
 def client_state(client_id: str, namespace: str, vault: str | None) -> Request[int]:

@@ -100,7 +100,9 @@ class SequenceFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise SequenceFileError(f"{self._lock_path}: in use by another process; only one writer may use it") from error
+            raise SequenceFileError(
+                f"{self._lock_path}: in use by another process; only one writer may use it"
+            ) from error
 
     def close(self) -> None:
         """Gives the lock back."""

@@ -36,7 +36,7 @@ class UsageMeter:
             for text in (tier, block.get("service_tier")):
                 self._service_tier = text if isinstance(text, str) else self._service_tier
             for name, value in _counts(block):
-                # The first event of Anthropic has the output so far, which is not the usage of a stream that is cut off.
+                # The first event of Anthropic has the output so far, not that of the whole call.
                 if kind != "message_start" or name != "output":
                     self._counts[name] = max(value, self._counts.get(name, 0))
         # Chat completions report their usage in the last chunk. The others name their last event.

@@ -40,8 +40,8 @@ from .errors import (
 
 #: The most operations of one write.
 OPERATIONS_MAX = 256
-#: Attempts to place a fence without a file. One unknown write of the lost file may take a sequence; more than that means
-#: another writer.
+#: Attempts to place a fence without a file. One unknown write of the lost file may take a sequence; more than that
+#: means another writer.
 FENCES_MAX = 3
 #: Stands for operations that are not known.
 UNKNOWN_CONTENT = "0" * 64
@@ -107,7 +107,7 @@ class Writes:
         self._conflict: SequenceConflict | None = None
 
     def open(self, record: Record | None, deadline: float) -> Rule[None]:
-        """Continues from the file, if the server agrees with it; without a file after the last sequence of the server."""
+        """Continues from the file, if the server agrees with it; without one after the last sequence of the server."""
         if record is None:
             yield from self._recover_without_file(deadline)
             return
@@ -173,8 +173,8 @@ class Writes:
         self.unfinished = None
 
     def _begin(self, unfinished: Unfinished) -> Rule[None]:
-        """Stores the write before it is sent. It is unfinished only after that, so a caller that is cancelled during the
-        store leaves the sequence number free."""
+        """Stores the write before it is sent. It is unfinished only after that, so a caller that is cancelled during
+        the store leaves the sequence number free."""
         yield from self._store(unfinished)
         self.unfinished = unfinished
 
@@ -328,16 +328,16 @@ class Writes:
 
     def _server_ahead(self, server: int, file: int) -> EarmarkError:
         return self._stop(
-            f"the server has committed sequence {server} of this client, but its file ends at {file}: another writer uses "
-            "the same client_id, or the file is an old copy. Stop the other writer; without another writer, remove the "
-            "file, and check what the sequences in between did before writing them again"
+            f"the server has committed sequence {server} of this client, but its file ends at {file}: another writer "
+            "uses the same client_id, or the file is an old copy. Stop the other writer; without one, remove "
+            "the file, and check what the sequences in between did before writing them again"
         )
 
     def _server_behind(self, server: int) -> EarmarkError:
         return self._stop(
             f"sequence {self.committed} of this client was acknowledged, but the server ends at {server}: it lost its "
-            "data, was restored from an older backup, or is another server. If you accept the loss, remove the file and "
-            "repeat the missing writes"
+            "data, was restored from an older backup, or is another server. If you accept the loss, remove the file "
+            "and repeat the missing writes"
         )
 
     def _number_taken(self, sequence: int) -> EarmarkError:

@@ -275,6 +275,33 @@ class Balance:
 
 
 @dataclass(frozen=True)
+class Whoami:
+    """The caller that the server sees."""
+
+    #: The name in transactions and logs.
+    actor: str
+    namespace: str
+    #: `admin`, `writer`, `caller`, `reader`, `gateway` or `client`.
+    role: str
+    #: Attributes of each of its calls.
+    labels: dict[str, str]
+    #: Attributes that its calls may set, besides `model` and `provider`.
+    may_set: tuple[str, ...]
+
+    @staticmethod
+    def read(answer: Json) -> Whoami:
+        """Reads the JSON of the API."""
+        labels = _wire.object_of(answer, "labels")
+        return Whoami(
+            _wire.text(answer, "actor"),
+            _wire.text(answer, "namespace"),
+            _wire.text(answer, "role"),
+            {name: _wire.text(labels, name) for name in labels},
+            _wire.texts(answer, "may_set"),
+        )
+
+
+@dataclass(frozen=True)
 class Receipt:
     """The receipt of a committed transaction. A repeated write gets the same one."""
 

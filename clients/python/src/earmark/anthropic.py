@@ -1,6 +1,6 @@
 """Limits every attempt of the official Anthropic SDK.
 
-    client = anthropic.Anthropic(http_client=earmark.anthropic.http_client(limiter, attributes={"tenant": "acme"}))
+client = anthropic.Anthropic(http_client=earmark.anthropic.http_client(limiter, attributes={"tenant": "acme"}))
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ._http import httpx
 from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
-from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
+from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage, Whoami
 from .errors import Busy, Failure, NoAnswer, Unexpected
 
 T = TypeVar("T")
@@ -26,8 +26,9 @@ Put = Callable[[Store], Awaitable[None]]
 class AsyncClient:
     """A client of the servers of one cluster. It connects with the first request, and belongs to one event loop.
 
-    Leases need an `AsyncLimiter` and sequenced writes an `AsyncWriter`, which follow the retry rules. The methods here can be called
-    again without any rule. Every method that may wait takes a `timeout` in seconds, by default that of the client.
+    Leases need an `AsyncLimiter` and sequenced writes an `AsyncWriter`, which follow the retry rules. The methods here
+    can be called again without any rule. Every method that may wait takes a `timeout` in seconds, by default the
+    client's.
     """
 
     def __init__(
@@ -81,9 +82,7 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def run(
-        self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None, store: Put | None = None
-    ) -> T:
+    async def run(self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None, store: Put | None = None) -> T:
         """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep; `store` writes to a
         sequence file."""
         result: Any = None
@@ -210,6 +209,10 @@ class AsyncClient:
     async def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
         """The balances of an account, sorted by asset."""
         return await self._ask(_requests.balances(vault, account), timeout)
+
+    async def whoami(self, *, timeout: float | None = None) -> Whoami:
+        """The caller that the server sees: its name, namespace, role, and the attributes of its calls."""
+        return await self._ask(_requests.whoami(), timeout)
 
     async def client_state(
         self, client_id: str, namespace: str = "default", vault: str | None = None, *, timeout: float | None = None

@@ -151,9 +151,7 @@ class AsyncLimiter:
         if request is not None and len(self._settling) < SETTLING_MAX:
             self._settle(lease_id, request, ())
 
-    def _settle(
-        self, lease_id: str, request: Request[Completed], limits: tuple[str, ...]
-    ) -> asyncio.Task[Completed]:
+    def _settle(self, lease_id: str, request: Request[Completed], limits: tuple[str, ...]) -> asyncio.Task[Completed]:
         """Completes a lease in a task of its own, which outlives its caller."""
         task = asyncio.create_task(self._complete(lease_id, request, limits))
         self._settling.add(task)
@@ -211,6 +209,8 @@ class AsyncLease(LeaseBase):
         #: Held while an extension is under way: the next one needs the next number.
         self._numbers = asyncio.Lock()
         self._is_over = asyncio.Event()
+        #: Keeps its task from the garbage collector.
+        self._keep_alive: AsyncKeepAlive | None = None
 
     async def complete(self, actuals: Mapping[str, int] | None = None) -> Completed:
         """Reports the actual amounts. A limit without one counts as fully used. It continues in the background when the
@@ -249,7 +249,8 @@ class AsyncLease(LeaseBase):
         """Renews the lease of a long call whenever a third of `timeout` has passed, the shortest timeout of its
         concurrency and credit limits in seconds. It stops with the lease."""
         rule = self._extensions.keep_alive(timeout, self.reserved_at_unix_ms, self._admitted_at)
-        return AsyncKeepAlive(self._limiter, rule, self._numbers, self._is_over)
+        self._keep_alive = AsyncKeepAlive(self._limiter, rule, self._numbers, self._is_over)
+        return self._keep_alive
 
     def settle_soon(self, request: Request[Completed]) -> None:
         """Completes the lease in the background."""

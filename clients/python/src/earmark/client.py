@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,17 +17,19 @@ from ._http import httpx
 from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
-from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage
+from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage, Whoami
 from .errors import Busy, Failure, NoAnswer, Unexpected
 
 T = TypeVar("T")
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Client:
     """A client of the servers of one cluster. It connects with the first request, and may be used by many threads.
 
-    Leases need a `Limiter` and sequenced writes a `Writer`, which follow the retry rules. The methods here can be called
-    again without any rule. Every method that may wait takes a `timeout` in seconds, by default that of the client.
+    Leases need a `Limiter` and sequenced writes a `Writer`, which follow the retry rules. The methods here can be
+    called again without any rule. Every method that may wait takes a `timeout` in seconds, by default the client's.
     """
 
     def __init__(
@@ -73,6 +77,10 @@ class Client:
 
     def _prepare(self) -> None:
         self._tls = _http.tls(self.options.core.servers.urls, self.options.roots)
+        self._disconnect()
+        _clients.add(self)
+
+    def _disconnect(self) -> None:
         #: Transports without a request, the last used one at the end. Each has one connection to each server.
         self._idle: deque[httpx.HTTPTransport] = deque()
         self._slots = threading.Semaphore(self.options.connections_max)
@@ -216,6 +224,10 @@ class Client:
         """The balances of an account, sorted by asset."""
         return self._ask(_requests.balances(vault, account), timeout)
 
+    def whoami(self, *, timeout: float | None = None) -> Whoami:
+        """The caller that the server sees: its name, namespace, role, and the attributes of its calls."""
+        return self._ask(_requests.whoami(), timeout)
+
     def client_state(
         self, client_id: str, namespace: str = "default", vault: str | None = None, *, timeout: float | None = None
     ) -> int:
@@ -236,3 +248,13 @@ class Client:
     def policy(self, namespace: str | None = None, *, timeout: float | None = None) -> tuple[str, int]:
         """The policy of a namespace with its revision."""
         return self._ask(_requests.policy(namespace), timeout)
+
+
+def _disconnect_child() -> None:
+    # The connections belong to the parent process: two processes on one connection would read each other's answers.
+    for client in list(_clients):
+        client._disconnect()  # pyright: ignore[reportPrivateUsage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disconnect_child)

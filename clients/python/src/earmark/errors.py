@@ -142,7 +142,9 @@ class InsufficientCredit(AcquireError):
     """An account has too little credit for the hold."""
 
     def __init__(self, key: str, message: str | None) -> None:
-        super().__init__(f"the account of {key} has too little credit; add credit" + (f": {message}" if message else ""))
+        super().__init__(
+            f"the account of {key} has too little credit; add credit" + (f": {message}" if message else "")
+        )
         self.key = key
 
 

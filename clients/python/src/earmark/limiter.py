@@ -45,7 +45,7 @@ class Limiter:
         self._admission = Admission(client.options.core, self._settler.put)
         self._settler.unsettled = self._admission.unsettled
         _exit.watch(self._admission.unsettled, client.options)
-        weakref.finalize(self, _exit.forget, self._admission.unsettled).atexit = False
+        weakref.finalize(self, _ended, self._settler).atexit = False
 
     def acquire(
         self, requirements: Mapping[str, int], *, job_id: str | None = None, timeout: float | None = None
@@ -83,8 +83,9 @@ class Limiter:
         return self._settler.flush(self._client.options.deadline(timeout))
 
     def close(self) -> None:
-        """Waits for the completes in the background."""
+        """Waits for the completes in the background, and ends their thread."""
         self.flush()
+        self._settler.stop()
 
     def __enter__(self) -> Limiter:
         return self
@@ -138,6 +139,11 @@ class Limiter:
         return completed
 
 
+def _ended(settler: _Settler) -> None:
+    settler.stop()
+    _exit.forget(settler.unsettled)
+
+
 class Lease(LeaseBase):
     """An admitted lease. Use it in a `with` block."""
 
@@ -184,6 +190,7 @@ class Lease(LeaseBase):
         concurrency and credit limits in seconds. It stops with the lease."""
         client = self._limiter._client  # pyright: ignore[reportPrivateUsage]
         rule = self._extensions.keep_alive(timeout, self.reserved_at_unix_ms, self._admitted_at)
+        weakref.finalize(self, self._is_over.set).atexit = False
         return KeepAlive(client, rule, self._numbers, self._is_over)
 
     def _settle(self, request: Request[Completed], within: float | None = None) -> Completed:
@@ -210,9 +217,7 @@ class Lease(LeaseBase):
 class KeepAlive:
     """Renews a lease in a thread of its own."""
 
-    def __init__(
-        self, client: Client, rule: KeepAliveRule, numbers: threading.Lock, is_over: threading.Event
-    ) -> None:
+    def __init__(self, client: Client, rule: KeepAliveRule, numbers: threading.Lock, is_over: threading.Event) -> None:
         #: Why the lease cannot be renewed any more; None as long as it can. The call should stop then: others may take
         #: its capacity.
         self.error: ExtendError | None = None
@@ -250,8 +255,9 @@ class _Settler:
         self.abandoned = 0
         self._client = client
         self._within = within
-        # Its `put` may be called by a finalizer at any moment. An event is set once all leases before it are done.
-        self._waiting: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
+        # Its `put` may be called by a finalizer at any moment. An event is set once all leases before it are done; None
+        # ends the thread.
+        self._waiting: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
@@ -281,8 +287,14 @@ class _Settler:
                 items.append(self._waiting.get())
             self._settle([item for item in items if isinstance(item, str)])
             for item in items:
-                if not isinstance(item, str):
+                if isinstance(item, threading.Event):
                     item.set()
+            if None in items:
+                return
+
+    def stop(self) -> None:
+        """Ends the thread once all leases before are done. The next call starts another."""
+        self._waiting.put(None)
 
     def _settle(self, ids: list[str]) -> None:
         core = self._client.options.core

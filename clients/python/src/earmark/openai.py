@@ -1,6 +1,6 @@
 """Limits every attempt of the official OpenAI SDK.
 
-    client = openai.OpenAI(http_client=earmark.openai.http_client(limiter, attributes={"tenant": "acme"}))
+client = openai.OpenAI(http_client=earmark.openai.http_client(limiter, attributes={"tenant": "acme"}))
 """
 
 from __future__ import annotations

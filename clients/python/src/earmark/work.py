@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Usage:
-    """The usage of a call in tokens. Cached and written tokens are part of the input, reasoning tokens of the output."""
+    """The usage of a call in tokens. Cached and written tokens are part of the input, reasoning of the output."""
 
     input_tokens: int
     output_tokens: int

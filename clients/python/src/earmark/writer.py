@@ -25,7 +25,7 @@ def _owner(client_id: str, namespace: str, vault: str | None) -> Owner:
 
 
 class Writer:
-    """Writes transactions exactly once, one at a time. Its state is in a file, so that it survives a kill at any moment.
+    """Writes transactions exactly once, one at a time. Its state is in a file and survives a kill at any moment.
 
     A writer that was not closed may have an `unfinished` write. Repeat or settle it before the next one.
     """
