@@ -13,7 +13,7 @@ use crate::served::{self, Callers, Server, run_for};
 
 /// The client, from the repository root.
 const CLIENT: &str = "clients/python";
-/// Seconds after which the check is killed. It takes about 70.
+/// Seconds after which the check is killed. It takes about 30 seconds of processor time, and waits as long again.
 const SECONDS_MAX: u64 = 300;
 
 /// The commands of one check, with the time that they have together.
