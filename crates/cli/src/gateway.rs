@@ -90,7 +90,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<Done, Failure> {
     }
 }
 
-fn read(file: &Path) -> Result<Config, Failure> {
+pub(crate) fn read(file: &Path) -> Result<Config, Failure> {
     let text = text_file::read(file, CONFIG_BYTES_MAX)?;
     Config::parse(&text).map_err(|mistake| Failure::Usage(format!("{}: {mistake}", file.display())))
 }
@@ -105,15 +105,11 @@ fn check(file: &Path) -> Result<Done, Failure> {
 
 async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
     let signals = Signals::new()?;
-    let (client, has_key) = client(args)?;
-    let calls = match args.in_memory {
-        true => OpenCalls::in_memory(),
-        false => OpenCalls::open(&args.calls).map_err(|error| Failure::Usage(error.to_string()))?,
-    };
+    let servers: Vec<ServerUrl> =
+        args.server.iter().map(|url| url.clone().allow_plaintext(args.insecure_plaintext)).collect();
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let models: Vec<String> = config.models.keys().cloned().collect();
-    let options = GatewayOptions { config, earmark: Arc::new(Remote::new(client)), calls, has_key };
-    let gateway = Gateway::bind(options).await.map_err(failure)?;
+    let gateway = bind(config, &servers, Some(args.calls.as_path()).filter(|_| !args.in_memory)).await?;
     let address = gateway.local_addr();
     let kept = match args.in_memory {
         true => "in memory, lost at a stop".to_owned(),
@@ -130,13 +126,22 @@ async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
     output::print("stopped\n")
 }
 
+/// A gateway of these servers, with the key of the environment. Without a folder, open calls are in memory.
+pub(crate) async fn bind(config: Config, servers: &[ServerUrl], calls: Option<&Path>) -> Result<Gateway, Failure> {
+    let (client, has_key) = client(servers)?;
+    let calls = match calls {
+        None => OpenCalls::in_memory(),
+        Some(folder) => OpenCalls::open(folder).map_err(|error| Failure::Usage(error.to_string()))?,
+    };
+    let options = GatewayOptions { config, earmark: Arc::new(Remote::new(client)), calls, has_key };
+    Gateway::bind(options).await.map_err(failure)
+}
+
 /// A client of all servers, and whether it has a key.
-fn client(args: &GatewayArgs) -> Result<(Client, bool), Failure> {
-    let servers: Vec<ServerUrl> =
-        args.server.iter().map(|url| url.clone().allow_plaintext(args.insecure_plaintext)).collect();
+fn client(servers: &[ServerUrl]) -> Result<(Client, bool), Failure> {
     let first = servers.first().ok_or_else(|| Failure::Usage("--server: name at least one".into()))?;
     let mut options = first.options()?;
-    for url in &servers {
+    for url in servers {
         // Each server gets the key, so each must be one that it may be sent to.
         url.credentials()?;
     }

@@ -1,5 +1,6 @@
 //! `earmark serve`: runs a server, on disk or in memory.
 
+mod beside;
 mod callers;
 mod credits;
 mod decisions;
@@ -23,6 +24,7 @@ use crate::failure::{Done, Failure};
 use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::quantity;
+use beside::Beside;
 pub(crate) use callers::create_first_key;
 use settings::SettingsArgs;
 use storage::{Storage, StorageArgs};
@@ -36,6 +38,7 @@ Examples:
   earmark serve
   earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
+  earmark serve --gateway gateway.toml
   earmark serve --credits sqlite:/var/lib/earmark/credit.db
   earmark serve --credits-url-file /etc/earmark/credits-url
   earmark serve --ledger 'tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7'
@@ -69,6 +72,10 @@ pub(crate) struct ServeArgs {
     /// on every change of limits
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    /// Run a gateway with this configuration in the same process; see `earmark gateway`. On a server with keys it needs a
+    /// key of role gateway in EARMARK_KEY or EARMARK_KEY_FILE
+    #[arg(long, value_name = "FILE")]
+    gateway: Option<PathBuf>,
     #[command(flatten)]
     storage: StorageArgs,
     /// Id of this node, never used before in its cluster [default: the id in the data folder, or 1]
@@ -222,6 +229,7 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     if !args.in_memory {
         return durable::serve(args, storage, signals).await;
     }
+    let beside = Beside::read(args)?;
     let book = LocalBook::open(args.local_options()).await?;
     let service = storage.open(&book, args.queue_max as usize).await?;
     service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -234,7 +242,9 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     let endpoint = args.endpoint(server.local_addr(), book.has_keys());
     output::print(&in_memory_banner(&endpoint, args.limits.as_deref(), known, storage))?;
     tracing::info!(address = %server.local_addr(), "listening");
-    server.run(signals.first()).await?;
+    let address = server.local_addr();
+    server.run(beside.until(address, signals.first())).await?;
+    beside.ended()?;
     output::print("stopped\n")
 }
 

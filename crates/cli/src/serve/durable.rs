@@ -14,6 +14,7 @@ use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
 use earmark_server::BoundAddress;
 use tokio::time::{sleep, timeout};
 
+use super::beside::Beside;
 use super::callers::bootstrap;
 use super::settings::configure;
 use super::storage::{Service, Storage};
@@ -33,12 +34,13 @@ pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals) -> Result<(), Failure> {
     let definitions = args.limits.as_deref().map(read_limits).transpose()?;
+    let beside = Beside::read(args)?;
     // Before the first write to disk: a failed start leaves no trace.
     let options = args.node_options()?;
     let address = BoundAddress::bind(args.server_options()?)?;
     let node = Arc::new(Node::open(options).await?);
     let served = tokio::select! {
-        served = run(args, storage, (address, &node), definitions.unwrap_or_default(), signals) => served,
+        served = run(args, storage, (address, &node), definitions.unwrap_or_default(), (signals, &beside)) => served,
         () = keys_behind_open_peers(args, &node) => {
             Err(Failure::Usage(format!("--peer-listen: this server has keys, but {OPEN_PEERS}")))
         }
@@ -49,6 +51,7 @@ pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals)
         return Err(Failure::NodeStopped(message.to_owned()));
     }
     served?;
+    beside.ended()?;
     output::print("stopped\n")
 }
 
@@ -57,7 +60,7 @@ async fn run(
     storage: &Storage,
     (address, node): (BoundAddress, &Arc<Node>),
     definitions: NamespacedLimits,
-    signals: Signals,
+    (signals, beside): (Signals, &Beside),
 ) -> Result<(), Failure> {
     if !callers(args, node).await? {
         return Ok(());
@@ -105,7 +108,7 @@ async fn run(
     server
         .run(async {
             tokio::select! {
-                () = stop => {}
+                () = beside.until(address, stop) => {}
                 () = put_later => {}
                 () = configure(&book, node.identity().node, &wanted) => {}
             }

@@ -13,6 +13,7 @@ mod decisions;
 mod durable;
 mod failover;
 mod files;
+mod gateway;
 mod keys;
 mod policies;
 mod readme;
