@@ -1,4 +1,4 @@
-"""What the official SDKs of OpenAI and Anthropic do with the headers of a decision.
+"""The official SDKs of OpenAI and Anthropic, and the headers of a decision.
 
 The headers are those of `earmark_policy::headers`, whose table test has the same values. A stub transport answers, so
 nothing is sent. Run by `cargo xtask gateway`.

@@ -48,7 +48,7 @@ pub(crate) struct Called {
     pub(crate) policy_revision: Option<u64>,
 }
 
-/// Who decided about a call.
+/// The origin of a decision about a call.
 pub(crate) enum Decision {
     /// The policy refused it.
     Refused(Refusal),

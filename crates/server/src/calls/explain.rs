@@ -1,4 +1,4 @@
-//! What the answer to a call would be.
+//! Explanations of the answer that a call would get.
 
 use earmark_admission::{Amount, BackendError};
 use earmark_core::{Kind, LimitKey, LimitStatus, NamespaceName, Usage};
@@ -19,7 +19,7 @@ pub(crate) struct ExplainRequest {
     pub(crate) output_tokens_max: u32,
 }
 
-/// What the answer to a call would be, and why.
+/// The answer that a call would get, and the reasons.
 #[derive(Serialize)]
 pub(crate) struct Explained {
     pub(crate) allowed: bool,

@@ -32,7 +32,7 @@ body! {
         lease_id: Text<LeaseId>,
         /// The job behind it, across attempts.
         job_id: Option<Text<JobId>>,
-        /// What the call is: names and values. Those that the key fixes are added.
+        /// The attributes of the call: names and values. Those that the key fixes are added.
         attributes: AttributeList,
         /// The most input tokens that the call may use.
         input_tokens_max: Tokens,
@@ -45,7 +45,7 @@ body! {
     pub(super) struct ExplainBody {
         /// The job behind it. It does not matter.
         job_id: Option<Text<JobId>>,
-        /// What the call is: names and values.
+        /// The attributes of the call: names and values.
         attributes: AttributeList,
         /// The most input tokens that the call may use.
         input_tokens_max: Tokens,

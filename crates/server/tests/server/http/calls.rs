@@ -222,7 +222,7 @@ async fn a_policy_that_changes_between_reserve_and_complete_loses_nothing() {
     let server = opened().await;
     let usage = json!({"input_tokens": 60, "output_tokens": 40});
     let mut tokens = 0;
-    // The second loop has lost the revision: 32 newer ones are kept. What they do not name stays as reserved.
+    // The second loop has lost the revision: 32 newer ones are kept. Limits that they do not name stay as reserved.
     for (changes, actual, credit) in [(1, 100, "99450"), (33, 200, "98200")] {
         let lease = server.lease();
         let first = make(&server, &lease, ACME, (100, 100)).await;
