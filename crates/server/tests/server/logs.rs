@@ -223,12 +223,7 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     answers.push(format!("{:?}", called(&keyed, &root, &nowhere_at_all).await));
     let gateway = keyed.key(earmark_core::Role::Gateway, "default").await;
     for (sender, client) in [(&gateway, &caller), (&gateway, &wrong), (&gateway, &gateway), (&root, &caller)] {
-        let headers = format!("authorization: Bearer {sender}\r\nx-earmark-client-key: {client}\r\n");
-        for (method, path) in [("GET", "/v1/whoami"), ("POST", "/v1/reserve")] {
-            let answer = keyed.ask_with(&headers, method, path, "").await;
-            answers.push(format!("{:?} {}", answer.headers, answer.text));
-        }
-        answers.push(format!("{:?}", called_for(&keyed, sender, client).await));
+        answers.extend(answers_for(&keyed, sender, client).await);
     }
     let traced = format!("authorization: Bearer {root}\r\nx-request-id: {made}\r\n");
     answers.push(keyed.ask_with(&traced, "GET", "/v1/admin/limits", "").await.text);
@@ -241,13 +236,15 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     }
     let keys = [&root, &caller, &made, &gateway].map(|key| key.split('_').nth(2).unwrap());
     let tokens = [&user, &forged].map(|token| token.rsplit('.').next().unwrap());
-    for secret in keys.into_iter().chain(tokens) {
-        let found = logged.lines().find(|line| line.contains(secret));
-        assert_eq!(found, None, "a secret is in the log");
-        answers.iter().for_each(|answer| assert!(!answer.contains(secret), "{answer}"));
-    }
-    let id = root.split('_').nth(1).unwrap();
-    assert!(logged.contains(&format!("client:{id}")), "the actor of every request is in the log");
+    keys.into_iter().chain(tokens).for_each(|secret| assert_hidden(secret, &logged, &answers));
+    let actor = format!("client:{}", root.split('_').nth(1).unwrap());
+    assert!(logged.contains(&actor), "the actor of every request is in the log");
+}
+
+fn assert_hidden(secret: &str, logged: &str, answers: &[String]) {
+    let found = logged.lines().find(|line| line.contains(secret));
+    assert_eq!(found, None, "a secret is in the log");
+    answers.iter().for_each(|answer| assert!(!answer.contains(secret), "{answer}"));
 }
 
 /// Calls a gRPC method with an empty message.
@@ -255,6 +252,17 @@ async fn called(keyed: &KeyedServer, key: &str, path: &str) -> Result<(), tonic:
     let mut request = tonic::Request::new(());
     request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
     send(keyed, request, path).await
+}
+
+/// The answers to requests of a gateway for its client, over both protocols.
+async fn answers_for(keyed: &KeyedServer, gateway: &str, client: &str) -> Vec<String> {
+    let headers = format!("authorization: Bearer {gateway}\r\nx-earmark-client-key: {client}\r\n");
+    let mut answers = vec![format!("{:?}", called_for(keyed, gateway, client).await)];
+    for (method, path) in [("GET", "/v1/whoami"), ("POST", "/v1/reserve")] {
+        let answer = keyed.ask_with(&headers, method, path, "").await;
+        answers.push(format!("{:?} {}", answer.headers, answer.text));
+    }
+    answers
 }
 
 /// Asks as a gateway who its client is.
