@@ -131,7 +131,7 @@ fn bytes_and_age_bound_the_files_and_the_oldest_go_first() {
 /// After a power cut at any moment the log opens, and shows only whole records, in order.
 #[test]
 fn a_power_cut_at_any_moment_leaves_a_log_that_opens() {
-    each_seed("power cuts of the decision log", 200, |seed| {
+    each_seed("power cuts of the decision log", 40, |seed| {
         let mut random = Random::new(seed);
         let disk = SimDisk::new();
         let mut next = 1;

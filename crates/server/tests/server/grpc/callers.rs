@@ -259,27 +259,62 @@ fn writes(namespace: &str) -> (v1::WriteRequest, v1::BatchWriteRequest) {
     (write, batch)
 }
 
+/// Sends a message with the key of the caller.
+macro_rules! asked {
+    ($key:expr, $client:ident.$method:ident($message:expr)) => {
+        $client.$method(with(Some($key), $message)).await.map(drop)
+    };
+}
+
+/// Calls the methods about calls and about credit for a namespace.
+async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 9] {
+    let named = || Some(namespace.to_owned());
+    let (vault, account) = ("main".to_owned(), "acme".to_owned());
+    let (write, batch) = writes(namespace);
+    let mut ledger = calls::ledger(&keyed.server).await;
+    let mut made = calls::calls(&keyed.server).await;
+    let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
+    let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
+    let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
+    [
+        asked!(
+            key,
+            made.extend_call(v1::ExtendCallRequest {
+                lease_id: keyed.server.lease(),
+                extension: 1,
+                namespace: named(),
+                ..Default::default()
+            })
+        ),
+        asked!(
+            key,
+            made.complete_call(v1::CompleteCallRequest {
+                lease_id: keyed.server.lease(),
+                outcome: v1::CallOutcome::Refused.into(),
+                namespace: named(),
+                ..Default::default()
+            })
+        ),
+        asked!(key, made.explain_call(v1::ExplainCallRequest { namespace: named(), ..Default::default() })),
+        asked!(key, ledger.write(write)),
+        asked!(key, ledger.batch_write(batch)),
+        asked!(key, ledger.get_client_state(state)),
+        asked!(key, ledger.get_balances(balances)),
+        asked!(key, ledger.list_entries(entries)),
+        asked!(key, ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
+    ]
+}
+
 /// Calls every method of our package for a namespace.
 async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
     let named = || Some(namespace.to_owned());
-    let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
+    let limit = "a".to_owned();
     let reserve = v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
     let streamed = v1::leases_request::Request::Reserve(reserve.clone());
     let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
     let complete = v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
     let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
-    let (write, batch) = writes(namespace);
     let mut limits = calls::limits(&keyed.server).await;
-    let mut ledger = calls::ledger(&keyed.server).await;
-    let mut made = calls::calls(&keyed.server).await;
-    macro_rules! asked {
-        ($client:ident.$method:ident($message:expr)) => {
-            $client.$method(with(Some(key), $message)).await.map(drop)
-        };
-    }
-    let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
-    let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
-    let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     // One item of another namespace rejects the whole batch.
     let reserves = v1::ReserveBatchRequest { requests: vec![own, reserve.clone()] };
     let extend = v1::ExtendRequest { namespace: named(), ..calls::extend(&keyed.server.lease(), 1) };
@@ -288,65 +323,56 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let pattern = calls::rolling("a:{b}", 5).definition;
     let template = v1::PutTemplateRequest { definition: pattern, namespace: named(), expected_revision: None };
     let answers = [
-        asked!(limits.reserve(reserve)),
-        asked!(limits.complete(complete)),
-        asked!(limits.extend(extend)),
-        asked!(limits.reserve_batch(reserves)),
-        asked!(limits.complete_batch(completes)),
-        asked!(limits.extend_batch(extends)),
+        asked!(key, limits.reserve(reserve)),
+        asked!(key, limits.complete(complete)),
+        asked!(key, limits.extend(extend)),
+        asked!(key, limits.reserve_batch(reserves)),
+        asked!(key, limits.complete_batch(completes)),
+        asked!(key, limits.extend_batch(extends)),
         over_stream(&mut limits, key, streamed).await,
-        asked!(limits.put_limit(put)),
-        asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
-        asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })),
-        asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
-        asked!(limits.pause_limit(v1::PauseLimitRequest {
-            key: limit.clone(),
-            for_ms: Some(1),
-            reason: String::new(),
-            namespace: named(),
-        })),
-        asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
-        asked!(limits.put_template(template)),
-        asked!(limits.list_templates(v1::ListTemplatesRequest { namespace: named() })),
-        asked!(limits.delete_template(v1::DeleteTemplateRequest {
-            key: "a:{b}".into(),
-            namespace: named(),
-            expected_revision: None,
-        })),
-        asked!(limits.list_usage(v1::ListUsageRequest { namespace: named(), ..v1::ListUsageRequest::default() })),
-        asked!(limits.list_decisions(v1::ListDecisionsRequest { namespace: named(), ..Default::default() })),
-        asked!(limits.get_top(v1::GetTopRequest { namespace: named(), ..Default::default() })),
-        asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
-        asked!(limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
-        asked!(limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
-        asked!(limits.get_policy(v1::GetPolicyRequest { namespace: named() })),
-        asked!(limits.put_policy(v1::PutPolicyRequest { namespace: named(), ..Default::default() })),
-        asked!(made.extend_call(v1::ExtendCallRequest {
-            lease_id: keyed.server.lease(),
-            extension: 1,
-            namespace: named(),
-            ..Default::default()
-        })),
-        asked!(made.complete_call(v1::CompleteCallRequest {
-            lease_id: keyed.server.lease(),
-            outcome: v1::CallOutcome::Refused.into(),
-            namespace: named(),
-            ..Default::default()
-        })),
-        asked!(made.explain_call(v1::ExplainCallRequest { namespace: named(), ..Default::default() })),
-        asked!(ledger.write(write)),
-        asked!(ledger.batch_write(batch)),
-        asked!(ledger.get_client_state(state)),
-        asked!(ledger.get_balances(balances)),
-        asked!(ledger.list_entries(entries)),
-        asked!(ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
+        asked!(key, limits.put_limit(put)),
+        asked!(key, limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
+        asked!(
+            key,
+            limits.list_limits(v1::ListLimitsRequest { namespace: named(), ..v1::ListLimitsRequest::default() })
+        ),
+        asked!(key, limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
+        asked!(
+            key,
+            limits.pause_limit(v1::PauseLimitRequest {
+                key: limit.clone(),
+                for_ms: Some(1),
+                reason: String::new(),
+                namespace: named(),
+            })
+        ),
+        asked!(key, limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
+        asked!(key, limits.put_template(template)),
+        asked!(key, limits.list_templates(v1::ListTemplatesRequest { namespace: named() })),
+        asked!(
+            key,
+            limits.delete_template(v1::DeleteTemplateRequest {
+                key: "a:{b}".into(),
+                namespace: named(),
+                expected_revision: None,
+            })
+        ),
+        asked!(key, limits.list_usage(v1::ListUsageRequest { namespace: named(), ..v1::ListUsageRequest::default() })),
+        asked!(key, limits.list_decisions(v1::ListDecisionsRequest { namespace: named(), ..Default::default() })),
+        asked!(key, limits.get_top(v1::GetTopRequest { namespace: named(), ..Default::default() })),
+        asked!(key, limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
+        asked!(key, limits.get_quotas(v1::GetQuotasRequest { namespace: namespace.into() })),
+        asked!(key, limits.put_quotas(v1::PutQuotasRequest { namespace: namespace.into(), ..Default::default() })),
+        asked!(key, limits.get_policy(v1::GetPolicyRequest { namespace: named() })),
+        asked!(key, limits.put_policy(v1::PutPolicyRequest { namespace: named(), ..Default::default() })),
     ];
     // The cluster belongs to no namespace, and neither a call nor the question who one is names one.
     let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
     let methods: [&str; 33] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
-    methods.into_iter().zip(answers).collect()
+    let others = calls_and_ledger(keyed, key, namespace).await;
+    methods.into_iter().zip(answers.into_iter().chain(others)).collect()
 }
 
 /// Quotas and policies belong to the admins of `default`, in every namespace.
