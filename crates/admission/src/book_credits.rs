@@ -143,7 +143,7 @@ impl<H: BookHost> BookCredits<H> {
         // growth of this one that a copy of the request returned is held again.
         let mut answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
         if let ExtendAnswer::Refused(Refusal::InvalidRequest { .. }) = answer {
-            self.step(actor.clone(), grow.clone(), ExtendStep::ReturnFree).await?;
+            self.step(actor.clone(), grow.clone(), ExtendStep::Return).await?;
             answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
         }
         match answer {
@@ -264,7 +264,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
         let ShrinkRequest { namespace, lease, number, holds } = request;
         let request = step_request(namespace, lease, number, &holds);
         Box::pin(async move {
-            let answers = self.0.extend_step(right_of(actor), vec![(request, ExtendStep::ReturnFree)]).await;
+            let answers = self.0.extend_step(right_of(actor), vec![(request, ExtendStep::Return)]).await;
             answers.into_iter().try_for_each(|answer| answer.map(drop))
         })
     }

@@ -39,23 +39,21 @@ pub enum ExtendStep {
     /// Everything at once. Numbers follow each other without a gap.
     #[default]
     Whole = 1,
-    /// Only takes `add`. A refusal for lack of credit is remembered with its number.
+    /// Only takes `add`, until `Renew` confirms it or `Return` returns it. A refusal is not remembered.
     Grow = 2,
-    /// Returns what `Grow` took under this number, which stays used.
-    Return = 3,
     /// Returns what `Grow` took under this number, which is free again.
-    ReturnFree = 4,
-    /// Only moves the ends and reports `used`.
-    Renew = 5,
+    Return = 3,
+    /// Confirms what `Grow` took, which `add` repeats; moves the ends and reports `used`.
+    Renew = 4,
     /// Changes nothing. Answers what comes before room, else that it was extended.
-    Judge = 6,
+    Judge = 5,
     /// Another system has too little credit for the first amount of `add`: unless a limit has no room, the number is
     /// denied for that, and nothing is taken.
-    Deny = 7,
+    Deny = 6,
     /// Like `Deny`: that account is frozen.
-    DenyFrozen = 8,
+    DenyFrozen = 7,
     /// Like `Deny`: that account is closed.
-    DenyClosed = 9,
+    DenyClosed = 8,
 }
 
 impl ExtendStep {
@@ -67,7 +65,7 @@ impl ExtendStep {
             | ExtendStep::Deny
             | ExtendStep::DenyFrozen
             | ExtendStep::DenyClosed => true,
-            ExtendStep::Grow | ExtendStep::Return | ExtendStep::ReturnFree | ExtendStep::Renew => false,
+            ExtendStep::Grow | ExtendStep::Return | ExtendStep::Renew => false,
         }
     }
 
@@ -77,20 +75,13 @@ impl ExtendStep {
             ExtendStep::Deny => Some(CreditShortage::NotEnough),
             ExtendStep::DenyFrozen => Some(CreditShortage::Frozen),
             ExtendStep::DenyClosed => Some(CreditShortage::Closed),
-            ExtendStep::Whole
-            | ExtendStep::Judge
-            | ExtendStep::Grow
-            | ExtendStep::Return
-            | ExtendStep::ReturnFree
-            | ExtendStep::Renew => None,
+            ExtendStep::Whole | ExtendStep::Judge | ExtendStep::Grow | ExtendStep::Return | ExtendStep::Renew => None,
         }
     }
 
     pub(crate) fn from_code(code: u8) -> Option<ExtendStep> {
-        use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
-        [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed]
-            .into_iter()
-            .find(|step| *step as u8 == code)
+        use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, Whole};
+        [Whole, Grow, Return, Renew, Judge, Deny, DenyFrozen, DenyClosed].into_iter().find(|step| *step as u8 == code)
     }
 }
 

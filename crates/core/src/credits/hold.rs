@@ -337,13 +337,41 @@ impl Credits {
     ) -> u32 {
         let entry = hold.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(|entry| JournalRecord::Hold(HoldEntry { extension, ..entry })));
-        let state = &self.state;
-        let before = state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < hold.limit).last();
-        let sibling = before.map_or(first, |before| state.holds.get(before).sibling);
+        self.add_hold(now, first, hold)
+    }
+
+    /// Inserts a hold into the list of its lease, which begins with `first` and is ordered by limit. Returns the first
+    /// hold then.
+    pub(crate) fn add_hold(&mut self, now: UnixMs, first: u32, hold: Hold) -> u32 {
+        let before = self.hold_before(first, hold.limit);
+        let sibling = before.map_or(first, |before| self.state.holds.get(before).sibling);
         let slot = self.insert_hold(now, Hold { sibling, ..hold });
         match before {
             Some(before) => self.state.holds.get_mut(before).sibling = slot,
             None => return slot,
+        }
+        first
+    }
+
+    /// The last hold of a lease on a limit before this one.
+    fn hold_before(&self, first: u32, limit: LimitSlot) -> Option<u32> {
+        let state = &self.state;
+        state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < limit).last()
+    }
+
+    /// Removes the hold of a limit, from which everything was returned. Returns the first hold of the lease then.
+    pub(crate) fn drop_hold(&mut self, first: u32, limit: LimitSlot) -> u32 {
+        let Some(slot) = self.hold_of(first, limit) else { return first };
+        let hold = *self.state.holds.get(slot);
+        let before = self.hold_before(first, limit);
+        if !hold.is_released {
+            let State { balances, nodes, .. } = &mut self.state;
+            balances.get_mut(hold.balance).remove_hold(nodes, &hold);
+        }
+        self.remove(slot);
+        match before {
+            Some(before) => self.state.holds.get_mut(before).sibling = hold.sibling,
+            None => return hold.sibling,
         }
         first
     }

@@ -60,7 +60,7 @@ impl Limits {
                 step if step.is_whole() || step == ExtendStep::Grow => {
                     self.extend_live(now, command, &mut extending, credits)
                 }
-                ExtendStep::Return | ExtendStep::ReturnFree => self.give_back(now, command, &mut extending, credits),
+                ExtendStep::Return => self.give_back(now, &mut extending, credits),
                 _ => self.stretch(now, command, &mut extending, credits),
             },
         };
@@ -131,29 +131,35 @@ impl Limits {
 
     /// The outcome of a number that was used, is too old or leaves a gap. `None` if the command is to be executed.
     fn known_number(&self, now: UnixMs, command: &Extend<'_>, extending: &Extending) -> Option<ExtendOutcome> {
-        let Extended { number: last, answer, body, .. } = extending.extended;
+        let Extended { number: last, body, pending, pending_body, .. } = extending.extended;
+        let is_pending = pending == command.number;
+        if command.step == ExtendStep::Return {
+            return (!is_pending).then(|| ExtendOutcome::Extended(Extension::default()));
+        }
         let expected = last.saturating_add(1);
         if command.number < last || command.step.is_whole() && command.number > expected {
             return Some(ExtendOutcome::NumberDiffers { expected });
         }
-        let is_repeated = command.number == last;
+        let asked = self.body_of(command);
+        if command.number == last {
+            return Some(if asked == body {
+                self.repeated(now, command, extending)
+            } else {
+                ExtendOutcome::NumberReused
+            });
+        }
         match command.step {
-            step if step.is_whole() || step == ExtendStep::Grow => {
-                if !is_repeated {
-                    return None;
-                }
-                let is_same = self.body_of(command) == body;
-                let repeated = || self.repeated(now, command, extending);
-                Some(if is_same { repeated() } else { ExtendOutcome::NumberReused })
+            ExtendStep::Grow | ExtendStep::Renew if is_pending && asked != pending_body => {
+                Some(ExtendOutcome::NumberReused)
             }
-            ExtendStep::Return | ExtendStep::ReturnFree => {
-                let is_grown = is_repeated && answer == ExtensionAnswer::Grown;
-                (!is_grown).then(|| ExtendOutcome::Extended(Extension::default()))
+            ExtendStep::Grow if is_pending => {
+                Some(ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() }))
             }
-            _ => {
-                let is_over = is_repeated && answer != ExtensionAnswer::Grown;
-                is_over.then(|| self.repeated(now, command, extending))
+            // The growth that it confirms was returned.
+            ExtendStep::Renew if !is_pending && !command.add.is_empty() => {
+                Some(ExtendOutcome::NumberDiffers { expected })
             }
+            _ => None,
         }
     }
 
@@ -170,9 +176,6 @@ impl Limits {
                 let of_rank = |rank: usize| self.state.position_of_rank(&reported, u8::try_from(rank).unwrap_or(0));
                 let (ignored, above) = (ignored.iter().map(of_rank).collect(), above.iter().map(of_rank).collect());
                 ExtendOutcome::Extended(Extension { ends_at, ignored, above })
-            }
-            ExtensionAnswer::Grown | ExtensionAnswer::Returned => {
-                ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
             }
             ExtensionAnswer::Denied => ExtendOutcome::Denied(denied(at.ms_since(now), false)),
             ExtensionAnswer::DeniedNever => ExtendOutcome::Denied(denied(NEVER_RETRY_MS, true)),
@@ -202,8 +205,11 @@ impl Limits {
                 if has_credit {
                     self.grow_credit(now, command, extending, credits);
                 }
-                extending.extended.body = self.body_of(command);
-                self.stretch(now, command, extending, credits)
+                if command.step == ExtendStep::Grow {
+                    self.pend(command, extending)
+                } else {
+                    self.stretch(now, command, extending, credits)
+                }
             }
         };
         self.resolved = resolved;
@@ -264,7 +270,7 @@ impl Limits {
         }
     }
 
-    /// Records a denial for lack of credit.
+    /// Records a denial for lack of credit, unless it is that of a growth.
     fn deny_for_credit(
         &mut self,
         now: UnixMs,
@@ -274,6 +280,10 @@ impl Limits {
         (part, why): (usize, CreditShortage),
     ) -> ExtendOutcome {
         let denial = CreditDenial { requirement: part, retry_after_ms: super::credit::CREDIT_RETRY_MS, why };
+        if command.step == ExtendStep::Grow {
+            // The system that enforces the limits decides whether the number stays denied.
+            return ExtendOutcome::InsufficientCredit(denial);
+        }
         let answer = match why {
             CreditShortage::Frozen => ExtensionAnswer::AccountFrozen,
             CreditShortage::Closed => ExtensionAnswer::AccountClosed,
@@ -347,6 +357,14 @@ impl Limits {
         }
     }
 
+    /// Records growth that is to be confirmed or returned.
+    fn pend(&mut self, command: &Extend<'_>, extending: &mut Extending) -> ExtendOutcome {
+        let (pending, pending_body) = (command.number, self.body_of(command));
+        extending.extended = Extended { pending, pending_body, ..extending.extended };
+        self.store_extended(extending);
+        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
+    }
+
     /// Moves the ends, reports the usage and records the extension.
     fn stretch(
         &mut self,
@@ -355,22 +373,22 @@ impl Limits {
         extending: &mut Extending,
         credits: &mut Credits,
     ) -> ExtendOutcome {
-        let is_grown = command.step == ExtendStep::Grow;
-        if command.renew && !is_grown {
+        if command.renew {
             self.renew(now, extending, credits);
         }
-        let (ignored, above) = if is_grown { Default::default() } else { self.report(command, extending, credits) };
+        let (ignored, above) = self.report(command, extending, credits);
         let ends_at = extending.bound_end();
         let reported = reported(command);
         let rank_of = |position: usize| usize::from(self.state.rank(&reported, position));
         extending.extended = Extended {
+            original: extending.extended.original,
+            body: self.body_of(command),
             at: ends_at.unwrap_or_default(),
             number: command.number,
             ignored: ignored.iter().map(rank_of).collect(),
             above: above.iter().map(rank_of).collect(),
-            limited_by: 0,
-            answer: if is_grown { ExtensionAnswer::Grown } else { ExtensionAnswer::Extended },
-            ..extending.extended
+            is_made: true,
+            ..Extended::default()
         };
         self.store_extended(extending);
         ExtendOutcome::Extended(Extension { ends_at, ignored, above })
@@ -436,29 +454,27 @@ impl Limits {
         (ignored, above)
     }
 
-    /// Returns what the last extension added of credit.
-    fn give_back(
-        &mut self,
-        now: UnixMs,
-        command: &Extend<'_>,
-        extending: &mut Extending,
-        credits: &mut Credits,
-    ) -> ExtendOutcome {
-        for (part, more) in extending.parts.iter_mut().zip(&mut extending.more) {
+    /// Returns the credit of a growth. A limit that only the growth took is no longer one of the lease.
+    fn give_back(&mut self, now: UnixMs, extending: &mut Extending, credits: &mut Credits) -> ExtendOutcome {
+        let mut place = 0;
+        while let (Some(part), Some(more)) = (extending.parts.get_mut(place), extending.more.get_mut(place)) {
             let grown = std::mem::take(&mut more.grown);
-            if grown == 0 || part.kind() != PartKind::Credit {
+            let limit = part.limit;
+            if grown > 0 && part.kind() == PartKind::Credit {
+                *part = part.with(part.amount.saturating_sub(grown), part.hold_seconds());
+                credits.shrink(now, (extending.lease.holds, limit), grown, &self.state);
+            }
+            if part.amount > 0 {
+                place = place.saturating_add(1);
                 continue;
             }
-            *part = part.with(part.amount.saturating_sub(grown), part.hold_seconds());
-            credits.shrink(now, (extending.lease.holds, part.limit), grown, &self.state);
+            let removed = extending.parts.remove(place);
+            extending.more.remove(place);
+            extending.lease.holds = credits.drop_hold(extending.lease.holds, limit);
+            _ = self.unlink_parts(now, &[removed]);
         }
-        let is_free = command.step == ExtendStep::ReturnFree;
-        let Extended { number, .. } = extending.extended;
-        extending.extended.answer = ExtensionAnswer::Returned;
-        extending.extended.number = if is_free { number.saturating_sub(1) } else { number };
-        if is_free {
-            extending.extended.body = 0;
-        }
+        self.state.leases.set_holds(extending.slot, extending.lease.holds);
+        (extending.extended.pending, extending.extended.pending_body) = (0, 0);
         self.store_extended(extending);
         ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
     }
@@ -471,8 +487,7 @@ impl Limits {
                 continue;
             }
             let hold = self.new_hold(now, (command.namespace, command.lease), part, credits);
-            let first = credits.hold_more(now, hold, &self.state, (extending.lease.holds, command.number));
-            extending.lease.holds = first;
+            extending.lease.holds = credits.hold_more(now, hold, &self.state, (extending.lease.holds, command.number));
         }
         self.state.leases.set_holds(extending.slot, extending.lease.holds);
     }

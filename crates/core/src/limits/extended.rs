@@ -25,16 +25,12 @@ pub(crate) enum ExtensionAnswer {
     AccountFrozen = 5,
     /// Denied because the account is closed.
     AccountClosed = 6,
-    /// The first step is done: credit has grown.
-    Grown = 7,
-    /// The growth was returned.
-    Returned = 8,
 }
 
 impl ExtensionAnswer {
     pub(crate) fn from_code(code: u8) -> Option<ExtensionAnswer> {
-        use ExtensionAnswer::{AccountClosed, AccountFrozen, Denied, DeniedNever, Extended, Grown, NoCredit, Returned};
-        [Extended, Denied, DeniedNever, NoCredit, AccountFrozen, AccountClosed, Grown, Returned]
+        use ExtensionAnswer::{AccountClosed, AccountFrozen, Denied, DeniedNever, Extended, NoCredit};
+        [Extended, Denied, DeniedNever, NoCredit, AccountFrozen, AccountClosed]
             .into_iter()
             .find(|answer| *answer as u8 == code)
     }
@@ -47,7 +43,7 @@ impl ExtensionAnswer {
             | ExtensionAnswer::NoCredit
             | ExtensionAnswer::AccountFrozen
             | ExtensionAnswer::AccountClosed => true,
-            ExtensionAnswer::Extended | ExtensionAnswer::Grown | ExtensionAnswer::Returned => false,
+            ExtensionAnswer::Extended => false,
         }
     }
 }
@@ -61,8 +57,14 @@ pub(crate) struct Extended {
     pub(crate) body: u64,
     /// See [`ExtensionAnswer`].
     pub(crate) at: UnixMs,
-    /// The number of the last extension.
+    /// The number of the last extension that was answered; 0 before the first.
     pub(crate) number: u32,
+    /// The number of an extension whose credit has grown and is not confirmed; 0 without one.
+    pub(crate) pending: u32,
+    /// The fingerprint of that growth.
+    pub(crate) pending_body: u64,
+    /// Whether an extension was made. A denied one changes nothing.
+    pub(crate) is_made: bool,
     /// See [`Extension`](crate::Extension); by the rank in `used`, ordered by namespace and key.
     pub(crate) ignored: RequirementSet,
     /// See [`Extension`](crate::Extension); by the rank in `used`, ordered by namespace and key.

@@ -335,14 +335,14 @@ impl Limits {
         }
     }
 
-    /// When a repeated reserve finds its lease expired: with the first end of a reservation, but if it was extended, once
+    /// When a repeated reserve finds its lease expired: with the first end of a reservation, but if an extension was made, once
     /// it can no longer be extended.
     fn until(&mut self, lease: &Lease, extended: Option<&Extended>, parts: &[Reservation]) -> UnixMs {
         let mut more = std::mem::take(&mut self.extended_parts);
         self.state.leases.extended_parts(lease, &mut more);
         let life = Life::of(lease.reserved_at, parts, &more);
         self.extended_parts = more;
-        if extended.is_some() { life.until } else { life.first }
+        if extended.is_some_and(|extended| extended.is_made) { life.until } else { life.first }
     }
 
     /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not

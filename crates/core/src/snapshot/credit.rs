@@ -192,23 +192,13 @@ impl HoldsRead {
     }
 }
 
-/// Inserts a hold into the list of its lease, which is ordered by limit.
+/// Inserts a hold into the list of its lease.
 fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), Malformed> {
-    let state = &book.credits.state;
-    let before = state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < hold.limit).last();
-    let after = match before {
-        Some(before) => state.holds.get(before).sibling,
-        None => first,
-    };
-    if after != NONE && state.holds.get(after).limit == hold.limit {
+    if book.credits.hold_of(first, hold.limit).is_some() {
         return Err(Malformed("a hold is doubled"));
     }
-    let now = book.limits.state.now();
-    let slot = book.credits.insert_hold(now, Hold { sibling: after, ..hold });
-    match before {
-        Some(before) => book.credits.state.holds.get_mut(before).sibling = slot,
-        None => book.limits.state.leases.set_holds(lease, slot),
-    }
+    let first = book.credits.add_hold(book.limits.state.now(), first, hold);
+    book.limits.state.leases.set_holds(lease, first);
     Ok(())
 }
 

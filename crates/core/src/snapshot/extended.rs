@@ -8,6 +8,9 @@ use crate::wire::{Bytes, Malformed, Put};
 
 pub(super) fn put_extended(out: &mut Vec<u8>, extended: &Extended, parts: &[ExtendedPart]) {
     out.put_u32(extended.number);
+    out.put_u32(extended.pending);
+    out.put_u64(extended.pending_body);
+    out.put_u8(extended.is_made.into());
     out.put_u64(extended.original);
     out.put_u64(extended.body);
     out.put_u64(extended.at.get());
@@ -33,6 +36,9 @@ pub(super) fn read_extended(
 ) -> Result<Extended, Malformed> {
     let extended = Extended {
         number: input.u32()?,
+        pending: input.u32()?,
+        pending_body: input.u64()?,
+        is_made: input.bool()?,
         original: input.u64()?,
         body: input.u64()?,
         at: time(input)?,
@@ -44,7 +50,11 @@ pub(super) fn read_extended(
     };
     let is_extended = extended.answer == ExtensionAnswer::Extended;
     let has_reports = !extended.ignored.is_empty() || !extended.above.is_empty();
-    let is_numbered = extended.number > 0 || extended.answer == ExtensionAnswer::Returned;
+    // Before the first answer there is only growth, pending or returned.
+    let is_answered = extended.is_made || extended.answer.is_denial();
+    let is_numbered = if is_answered { extended.number > 0 } else { extended.number == 0 };
+    let is_pending = extended.pending > extended.number && extended.pending <= EXTENSIONS_MAX;
+    let is_numbered = is_numbered && (is_pending || extended.pending == 0 && extended.pending_body == 0);
     let is_ranked = if extended.answer.is_denial() {
         usize::from(extended.limited_by) < REQUIREMENTS_MAX
     } else {

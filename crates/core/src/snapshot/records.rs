@@ -287,9 +287,7 @@ impl LeaseRecord {
                 return Err(Malformed("a reservation is held for too short or too long"));
             }
             let amount = input.u64()?;
-            // The credit that an extension took may have been returned.
-            let is_empty = amount == 0 && !(is_extended && kind == PartKind::Credit);
-            if is_empty || parts.last().is_some_and(|last| last.limit >= limit) {
+            if amount == 0 || parts.last().is_some_and(|last| last.limit >= limit) {
                 return Err(Malformed("the reservations of a lease are empty or out of order"));
             }
             let part = Reservation::new(limit, kind, hold_seconds, amount).with_would_deny(would_deny);

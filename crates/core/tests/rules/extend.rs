@@ -489,3 +489,23 @@ fn an_extension_of_credit_grows_the_hold_and_takes_no_more_than_there_is() {
     assert_eq!((bank.available("acme", "usd"), bank.available("revenue", "usd")), (25, 75));
     bank.assert_balanced();
 }
+
+/// A denied extension changes nothing, so it must not make the lease live longer either.
+#[test]
+fn a_denied_extension_does_not_change_when_a_repeated_reserve_expires() {
+    for (amount, state) in [(1, LeaseState::Live), (1_000, LeaseState::Expired)] {
+        let mut test = TestBook::new();
+        test.put_active(rolling("rps", 100, 1));
+        test.put_active(concurrency("calls", 2, 10));
+        let lease = test.take(&[("calls", 1), ("rps", 1)]);
+        let outcome = test.extend(lease, 1, add(&[("rps", amount)]));
+        assert_eq!(matches!(outcome, ExtendOutcome::Denied(_)), state == LeaseState::Expired, "{outcome:?}");
+        test.advance(1_000);
+        let again = test.reserve(lease, &[("calls", 1), ("rps", 1)]);
+        let is_expired = again == ReserveOutcome::LeaseExpired;
+        assert_eq!((test.state(lease), is_expired), (Some(state), state == LeaseState::Expired), "{again:?}");
+        // It can still be extended: its slot is alive.
+        test.extended(lease, 2, renew());
+        assert_eq!(test.state(lease), Some(LeaseState::Live));
+    }
+}

@@ -110,8 +110,8 @@ fn the_bytes_of_an_extension_never_change() {
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let parts = [7, 8].map(|amount| Part { limit: LimitRef::Key(LimitKey::new("rpm").unwrap()), amount });
     let (add, used) = parts.split_at(1);
-    use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, ReturnFree, Whole};
-    let steps = [Whole, Grow, Return, ReturnFree, Renew, Judge, Deny, DenyFrozen, DenyClosed];
+    use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, Whole};
+    let steps = [Whole, Grow, Return, Renew, Judge, Deny, DenyFrozen, DenyClosed];
     for (step, code) in steps.into_iter().zip(1..) {
         let command = Command::Extend(Extend {
             namespace,

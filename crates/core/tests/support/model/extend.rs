@@ -21,6 +21,8 @@ pub struct Extended {
     /// The requirements of the reserve.
     pub original: Requirements,
     pub number: u32,
+    /// Whether this extension or an earlier one was made.
+    pub is_made: bool,
     body: Body,
     answer: ExtendOutcome,
     /// The keys of `add`, by index.
@@ -224,9 +226,11 @@ impl Model {
         let reports = self.check_parts(asked.namespace, asked.used, false).ok().unwrap();
         let reported = self.keys(asked.namespace, &reports);
         let before = self.leases[place].extended.take();
+        let was_made = before.as_ref().is_some_and(|extended| extended.is_made);
+        let is_made = was_made || matches!(answer, ExtendOutcome::Extended(_));
         let original = before.map_or_else(|| self.first_requirements(place), |extended| extended.original);
-        let extended =
-            Extended { original, number: asked.number, body, answer: answer.clone(), added, reported, retry_at };
+        let (number, answered) = (asked.number, answer.clone());
+        let extended = Extended { original, number, body, answer: answered, added, reported, retry_at, is_made };
         self.leases[place].extended = Some(extended);
         answer
     }

@@ -193,10 +193,11 @@ pub fn requirements(parts: &[Held]) -> Requirements {
     parts.iter().map(|p| (p.key.clone(), p.amount)).collect()
 }
 
-/// A lease is live while all its reservations are; an extended one while it can be extended.
+/// A lease is live while all its reservations are; one with an extension that was made while it can be extended.
 pub fn is_live(now: UnixMs, lease: &Lease) -> bool {
     let Fate::Held { ref parts, .. } = lease.fate else { return false };
-    if lease.extended.is_some() { is_alive(now, lease) } else { parts.iter().all(|p| now < p.end) }
+    let is_made = lease.extended.as_ref().is_some_and(|extended| extended.is_made);
+    if is_made { is_alive(now, lease) } else { parts.iter().all(|p| now < p.end) }
 }
 
 pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, lease: &Lease) -> LeaseInfo {
