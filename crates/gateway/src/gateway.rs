@@ -124,7 +124,6 @@ impl Gateway {
         if !has_key && !listen.ip().is_loopback() {
             return Err(GatewayError::NotLoopback { listen });
         }
-        check_identity(&*earmark, has_key).await?;
         let mut secrets = config.open_secrets()?;
         let connections = config.upstreams.iter().map(|upstream| {
             let secret = secrets.remove(&upstream.name);
@@ -132,6 +131,7 @@ impl Gateway {
         });
         let upstreams = connections.collect::<Result<BTreeMap<_, _>, GatewayError>>()?;
         let tls = config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+        check_identity(&*earmark, has_key).await?;
         let failed = |source| GatewayError::Listen { listen, source };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
