@@ -57,7 +57,9 @@ pub(super) async fn over_grpc(ask: &Ask, server: &TestServer) -> Result<Value, t
             let parts = answer.requirements.iter();
             json["requirements"] =
                 parts.map(|it| part(&it.key, "amount", it.amount, it.namespace.as_deref())).collect();
-            answer.policy_revision.map(|revision| json["policy_revision"] = json!(revision));
+            if let Some(revision) = answer.policy_revision {
+                json["policy_revision"] = json!(revision);
+            }
             json
         }
         Ask::ExtendCall(body) => {
@@ -115,9 +117,15 @@ fn of_explanation(answer: &v1::ExplainCallResponse) -> Value {
     };
     let limits: Vec<Value> = answer.limits.iter().map(limit).collect();
     let mut json = json!({"allowed": answer.allowed, "error": answer.error, "rules": rules, "limits": limits});
-    answer.message.as_ref().map(|message| json["message"] = json!(message));
-    answer.cost.as_ref().map(|cost| json["cost"] = json!(cost));
-    answer.policy_revision.map(|revision| json["policy_revision"] = json!(revision));
+    if let Some(message) = &answer.message {
+        json["message"] = json!(message);
+    }
+    if let Some(cost) = &answer.cost {
+        json["cost"] = json!(cost);
+    }
+    if let Some(revision) = answer.policy_revision {
+        json["policy_revision"] = json!(revision);
+    }
     json
 }
 
