@@ -83,8 +83,8 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// A limit as this process knows it, put or derived from a template, without asking the leader. `None` if there is
-    /// none, or the backend does not know.
+    /// A limit as this process knows it, put or derived from a template, without asking the leader. `None` if it does not
+    /// exist, or the backend does not know.
     fn applied_limit(&self, _: &NamespaceName, _: &LimitKey) -> Option<Arc<LimitInfo>> {
         None
     }
@@ -274,7 +274,7 @@ pub struct CompleteRequest {
     pub lease: LeaseId,
     /// The caller's job, for logs.
     pub job: Option<JobId>,
-    /// Who sends it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
     /// Up to 32 amounts in any order; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,

@@ -19,7 +19,7 @@ pub struct ExtendRequest {
     pub used: Vec<Amount>,
     /// Whether to move the ends of its concurrency and credit reservations.
     pub renew: bool,
-    /// Who sends it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
 }
 

@@ -143,7 +143,7 @@ pub struct LimitsExtend {
     pub renew: bool,
     /// The answer of the credit store about `add`.
     pub credit: CreditStep,
-    /// Who sends it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
 }
 
@@ -194,7 +194,7 @@ pub struct LimitsComplete {
     pub namespace: NamespaceName,
     /// The lease that was allowed.
     pub lease: LeaseId,
-    /// Who sends it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
     /// Up to 32 amounts in any order, without credit; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,

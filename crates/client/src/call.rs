@@ -104,11 +104,11 @@ pub struct CallOutcome {
     pub namespace: Option<NamespaceName>,
     /// The revision of the policy that admitted the call.
     pub policy_revision: Option<u64>,
-    /// What happened.
+    /// The result.
     pub result: CallResult,
 }
 
-/// What happened to a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallResult {
     /// It used these tokens.
@@ -134,7 +134,7 @@ pub struct CallCompleted {
     pub cost: Option<u128>,
 }
 
-/// Who a key is.
+/// The identity of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Identity {
     /// The caller, as it appears in the history.
@@ -154,7 +154,7 @@ pub struct Identity {
     pub key_id: Option<String>,
 }
 
-/// What the answer to a call would be.
+/// The answer that a call would get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallExplanation {
     /// Whether it would be allowed now.

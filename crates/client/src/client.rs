@@ -267,7 +267,7 @@ impl Client {
         self.ask(&CompleteCall(lease, outcome), deadline).await
     }
 
-    /// What the answer to a call would be. It takes nothing; the lease of `call` is not used.
+    /// The answer that a call would get. It takes nothing; the lease of `call` is not used.
     ///
     /// # Errors
     /// When the call is malformed, or no answer came in time.
@@ -280,7 +280,7 @@ impl Client {
         self.ask(&ExplainCall(call, client), deadline).await
     }
 
-    /// Who the key of this client is, or the client that a gateway calls for.
+    /// The identity of this client's key, or of the client that a gateway calls for.
     ///
     /// # Errors
     /// [`Failure::Unauthorized`] if the key is not valid; or when no answer came in time.

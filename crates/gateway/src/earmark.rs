@@ -22,13 +22,13 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send 
 
 /// Earmark, as the gateway uses it. Every method retries within its own time, with the same lease.
 pub trait Earmark: Send + Sync + 'static {
-    /// Who a client is; who the gateway is without a client's key.
+    /// The identity of a client; without a client's key, of the gateway.
     fn who<'a>(&'a self, client: Option<&'a ClientKey>) -> Answer<'a, Identity>;
 
     /// Reserves what a call may need.
     fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer>;
 
-    /// What the answer to a call would be.
+    /// The answer that a call would get.
     fn explain<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallExplanation>;
 
     /// Renews a call, and reports its usage so far.

@@ -1,4 +1,4 @@
-//! Who the clients are, remembered for a second.
+//! The identities of clients, remembered for a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Remembered keys, valid or not. Beyond it all are forgotten.
 const KEYS_MAX: usize = 16_384;
 
-/// Who the clients are.
+/// The identities of clients.
 pub(crate) struct Identities {
     earmark: Arc<dyn Earmark>,
     known: Mutex<HashMap<ClientKey, Entry>>,
@@ -33,7 +33,7 @@ impl Identities {
         Identities { earmark, known: Mutex::default() }
     }
 
-    /// Who a client is.
+    /// The identity of a client.
     pub(crate) async fn of(&self, key: &ClientKey) -> Result<Arc<Identity>, Failure> {
         let answer = self.entry(key);
         let ask = || async { self.earmark.who(Some(key)).await.map(Arc::new) };

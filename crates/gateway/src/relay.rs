@@ -50,7 +50,7 @@ impl Client {
     }
 }
 
-/// What comes next from an upstream.
+/// The next event from an upstream.
 pub(crate) enum Next {
     /// Bytes of the answer.
     Bytes(Bytes),

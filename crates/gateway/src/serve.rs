@@ -39,7 +39,7 @@ const ANTHROPIC_VERSION: &str = "anthropic-version";
 pub(crate) struct Caller {
     /// Its key. `None` on an open server.
     pub(crate) key: Option<ClientKey>,
-    /// Who it is. `None` on an open server.
+    /// Its identity. `None` on an open server.
     pub(crate) identity: Option<Arc<Identity>>,
     /// The id of its key.
     pub(crate) key_id: Option<String>,

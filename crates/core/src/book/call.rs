@@ -20,7 +20,7 @@ impl CallMark {
     }
 }
 
-/// Who changes a lease, and for which call. The default is a caller that names limits itself.
+/// The sender of a change to a lease, and the call it is for. The default is a caller that names limits itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseClaim {
     /// The hash of the call's attributes. Then the lease must be that of a call with these.

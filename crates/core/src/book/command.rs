@@ -245,7 +245,7 @@ pub struct Complete<'a> {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// Who completes it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
     /// Up to [`REQUIREMENTS_MAX`] amounts, no limit twice.
     pub actuals: &'a [Part],

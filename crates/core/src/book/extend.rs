@@ -27,7 +27,7 @@ pub struct Extend<'a> {
     pub renew: bool,
     /// The whole extension, or one step of it.
     pub step: ExtendStep,
-    /// Who extends it, and for which call.
+    /// The sender, and the call it is for.
     pub claim: LeaseClaim,
 }
 

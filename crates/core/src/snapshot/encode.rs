@@ -297,7 +297,7 @@ impl Encoded<'_> {
         }
     }
 
-    /// Writes the next tombstone, job or mark. Returns false if there is none.
+    /// Writes the next tombstone, job or mark. Returns false after the last.
     fn put_extra(&mut self, kind: Kind, block: &mut Vec<u8>) -> bool {
         match kind {
             Kind::Jobs => self.jobs.next().map(|(namespace, lease, job)| put_job(block, namespace, lease, job)),

@@ -144,7 +144,7 @@ async fn the_next_start_settles_what_a_crash_left() {
         let (upstream, earmark) = (Upstream::start().await, Double::default());
         let folder = tempfile::tempdir().unwrap();
         upstream.always(steps);
-        // What the process of a killed gateway leaves is its folder, as it is at that moment.
+        // A killed gateway leaves its folder, as it is at that moment.
         let copy = tempfile::tempdir().unwrap();
         {
             let gateway = Running::on(folder.path(), &upstream, &earmark).await;

@@ -96,7 +96,7 @@ impl Double {
     }
 }
 
-/// What a usage costs at this double.
+/// The cost of a usage at this double.
 fn cost(result: &CallResult, call: &Call) -> u128 {
     match result {
         CallResult::Used(usage) => u128::from(usage.input_tokens + 10 * usage.output_tokens),

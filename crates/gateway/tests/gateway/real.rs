@@ -99,7 +99,7 @@ impl Real {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
-    /// What is spendable, and what is held.
+    /// The spendable and the held amount.
     async fn balance(&self) -> (u64, u64) {
         let balances = self.get("/v1/vaults/main/accounts/acme/balances").await;
         let amount = |name: &str| balances["balances"][0][name].as_str().unwrap().parse().unwrap();
