@@ -22,27 +22,22 @@ impl<H: BookHost> Parts<H> {
             self.catch_up().await;
         }
         let mut completes = Vec::with_capacity(requests.len());
-        let mut settles = Vec::new();
-        let mut places = Vec::with_capacity(requests.len());
+        let mut first = Settlements::default();
         for request in &requests {
             let (complete, settle) = self.split(request);
             completes.push(complete);
-            let settle = settle.filter(|_| self.may_complete(request));
-            places.push(settle.map(|settle| {
-                settles.push(settle);
-                settles.len().saturating_sub(1)
-            }));
+            first.add(settle.filter(|_| self.may_complete(request)));
         }
-        let by = actor.clone();
-        let credit = async { if settles.is_empty() { Vec::new() } else { self.credits.settle(by, settles).await } };
-        let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
+        let (completed, first) = tokio::join!(self.limits.complete(completes), self.settle(actor.clone(), first));
+        let mut second = Settlements::default();
+        for ((request, completed), settled) in requests.iter().zip(&completed).zip(&first) {
+            let is_due = settled.is_none() && self.is_due_after(request, completed);
+            second.add(is_due.then(|| self.settlement(request)));
+        }
+        let second = self.settle(actor, second).await;
         let mut answers = Vec::with_capacity(requests.len());
-        for ((request, completed), place) in requests.iter().zip(completed).zip(places) {
-            let settled = match (place, &completed) {
-                (Some(place), _) => settled.get(place).cloned().unwrap_or_else(unanswered),
-                (None, Ok(completed)) => self.settle_after(actor.clone(), request, completed).await,
-                (None, Err(_)) => Ok(SettleAnswer::default()),
-            };
+        for (((request, completed), first), second) in requests.iter().zip(completed).zip(first).zip(second) {
+            let settled = first.or(second).unwrap_or_else(|| Ok(SettleAnswer::default()));
             // Both parts were tried. A retry finds what was done.
             answers.push(match (completed, settled) {
                 (Ok(completed), Ok(settled)) => Ok(self.merge(request, completed, settled)),
@@ -50,6 +45,18 @@ impl<H: BookHost> Parts<H> {
             });
         }
         answers
+    }
+
+    /// Settles one batch. The answers stand where the batch has them; `None` for a request without a settlement.
+    async fn settle(
+        &self,
+        actor: Option<Actor>,
+        batch: Settlements,
+    ) -> Vec<Option<Result<SettleAnswer, BackendError>>> {
+        let Settlements { requests, places } = batch;
+        let settled = if requests.is_empty() { Vec::new() } else { self.credits.settle(actor, requests).await };
+        let answer = |place: usize| settled.get(place).cloned().unwrap_or_else(unanswered);
+        places.into_iter().map(|place| place.map(answer)).collect()
     }
 
     pub(super) fn is_limit(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
@@ -62,8 +69,8 @@ impl<H: BookHost> Parts<H> {
         limit.is_some_and(|limit| limit.definition.kind.terms().is_some())
     }
 
-    /// Splits the actuals. The settlement of a lease whose reserve took no credit is left out. A credit limit, or the template of a limit, may have been deleted since, so a key that is not
-    /// known goes to both.
+    /// Splits the actuals. The settlement of a lease whose reserve took no credit is left out. A credit limit, or the
+    /// template of a limit, may have been deleted since, so a key that is not known goes to both.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
         let (namespace, lease, claim) = (request.namespace.clone(), request.lease, request.claim);
         if is_any_twice(&request.actuals) {
@@ -92,21 +99,14 @@ impl<H: BookHost> Parts<H> {
         attributes.is_none() && (by_gateway || self.unowned.has(&request.namespace, request.lease))
     }
 
-    /// Settles the credit of a lease that the limits had to judge first: its claim, or if its reserve took no credit,
-    /// whether an extension may have.
-    async fn settle_after(
-        &self,
-        actor: Option<Actor>,
-        request: &CompleteRequest,
-        completed: &CompleteAnswer,
-    ) -> Result<SettleAnswer, BackendError> {
-        let is_refused = completed.is_invalid || completed.owned_by_gateway;
-        let has_credit = completed.is_extended || !self.creditless.has(&request.namespace, request.lease);
-        if is_refused || !has_credit {
-            return Ok(SettleAnswer::default());
-        }
-        let settled = self.credits.settle(actor, vec![self.settlement(request)]).await;
-        settled.into_iter().next().unwrap_or_else(unanswered)
+    /// Whether the credit of a lease is to be settled now that the limits have judged it: they accepted the claim, and its
+    /// reserve or an extension may have taken credit.
+    fn is_due_after(&self, request: &CompleteRequest, completed: &Result<CompleteAnswer, BackendError>) -> bool {
+        completed.as_ref().is_ok_and(|completed| {
+            let is_refused = completed.is_invalid || completed.owned_by_gateway;
+            let has_credit = completed.is_extended || !self.creditless.has(&request.namespace, request.lease);
+            !is_refused && has_credit
+        })
     }
 
     /// Merges the answers of limits and credit.
@@ -135,6 +135,20 @@ impl<H: BookHost> Parts<H> {
             credit_uncollected: settled.uncollected,
             ..completed
         }
+    }
+}
+
+/// One batch of settlements, with the place of each request's settlement in it.
+#[derive(Default)]
+struct Settlements {
+    requests: Vec<SettleRequest>,
+    places: Vec<Option<usize>>,
+}
+
+impl Settlements {
+    fn add(&mut self, settle: Option<SettleRequest>) {
+        self.places.push(settle.is_some().then_some(self.requests.len()));
+        self.requests.extend(settle);
     }
 }
 
