@@ -32,6 +32,7 @@ class Upstream(BaseHTTPRequestHandler):
             "/v1/completions": self.completion,
             "/v1/embeddings": self.embeddings,
             "/v1/responses": self.response,
+            "/v1/moderations": self.moderation,
             "/v1/messages": self.message,
             "/v1/messages/count_tokens": lambda _body: self.answer({"input_tokens": INPUT}),
         }[self.path]
@@ -94,6 +95,10 @@ class Upstream(BaseHTTPRequestHandler):
         data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
         usage = {"prompt_tokens": INPUT, "total_tokens": INPUT}
         self.answer({"object": "list", "data": data, "model": body["model"], "usage": usage})
+
+    def moderation(self, body: dict) -> None:
+        result = {"flagged": False, "categories": {}, "category_scores": {}, "category_applied_input_types": {}}
+        self.answer({"id": "modr-1", "model": body["model"], "results": [result]})
 
     def response(self, body: dict) -> None:
         content = {"type": "output_text", "text": "".join(TEXT), "annotations": []}

@@ -1,5 +1,7 @@
-//! `cargo xtask gateway`: the official SDKs of OpenAI and Anthropic make calls through a gateway.
+//! `cargo xtask gateway`: the official SDKs of OpenAI and Anthropic make calls through a gateway, and a gateway is cut off
+//! and killed at every step of a call.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::python;
@@ -11,18 +13,24 @@ use crate::typescript;
 const CLIENT: &str = "xtask/gateway_sdk.py";
 /// A script that checks how the SDKs treat the headers of a decision. It needs no server.
 const HEADERS: &str = "xtask/sdk_headers.py";
-/// Seconds after which the client is killed. It takes about 20.
-const SECONDS_MAX: u64 = 240;
+/// A script that cuts every connection of a gateway, and kills it, at every step of a call.
+const CUTS: &str = "xtask/gateway_cuts.py";
+/// Seconds after which a script is killed. Each takes about a minute.
+const SECONDS_MAX: u64 = 300;
 
 pub(crate) fn check() -> Result<(), Failure> {
     run::run(python::program("python").args(["-B", HEADERS]).current_dir(run::root()))?;
     let binary = served::build()?;
-    let mut client = python::program("python");
+    let packages = typescript::packages()?;
+    script(CLIENT, &[binary.as_path(), packages.as_path()])?;
+    script(CUTS, &[binary.as_path()])
+}
+
+/// Runs a script of Python from the repository root.
+fn script(path: &str, args: &[&Path]) -> Result<(), Failure> {
+    let mut program = python::program("python");
     // -B: write no bytecode into the repository.
-    client.args(["-B", CLIENT]).arg(binary).arg(typescript::packages()?).current_dir(run::root());
-    let checked = run_for(&mut client, Duration::from_secs(SECONDS_MAX))?;
-    if checked.success() {
-        return Ok(());
-    }
-    Err(Failure::Ended { line: run::line(&client), status: checked })
+    program.args(["-B", path]).args(args).current_dir(run::root());
+    let status = run_for(&mut program, Duration::from_secs(SECONDS_MAX))?;
+    if status.success() { Ok(()) } else { Err(Failure::Ended { line: run::line(&program), status }) }
 }

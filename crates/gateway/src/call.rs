@@ -1,26 +1,25 @@
 //! The path of one call: reserve, send, relay, settle, for each target until one answers.
 
 mod answer;
+mod content;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use earmark_client::core::{LeaseId, UnixMs};
 use earmark_client::{Call, CallDecision, Certainty, Failure, ReserveAnswer};
-use http_body_util::Full;
 use hyper::Request;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::api::{Api, Endpoint};
-use crate::body::{Bound, CallBody};
+use crate::api::Api;
+use crate::body::Bound;
+use crate::config::Target;
 use crate::config::read::url_of;
-use crate::config::{Model, Target};
 use crate::error::{ApiError, ErrorKind};
-
 use crate::gateway::Shared;
 use crate::head;
 use crate::metrics::SettledBy;
@@ -31,7 +30,8 @@ use crate::renew::Renewal;
 use crate::reply::Reply;
 use crate::serve::{Caller, NOT_VALID, OUT_OF_REACH, is_about_client};
 use crate::settle::Settlement;
-use crate::upstream::Connections;
+use crate::upstream::{Connections, RequestBody};
+pub(crate) use content::Content;
 
 const LEASE: HeaderName = HeaderName::from_static("x-earmark-lease");
 
@@ -41,15 +41,13 @@ pub(crate) struct CallTask {
     pub(crate) request_id: String,
     pub(crate) started: Instant,
     pub(crate) caller: Caller,
-    pub(crate) endpoint: Endpoint,
-    pub(crate) api: Api,
+    pub(crate) content: Content,
     pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     /// The attributes that the request adds.
     pub(crate) added: BTreeMap<String, String>,
-    pub(crate) body: Bytes,
-    pub(crate) scan: CallBody,
-    pub(crate) model: Arc<Model>,
+    /// The body, until an upstream answers: no other target needs it then.
+    pub(crate) body: Mutex<Bytes>,
 }
 
 /// The end of one attempt.
@@ -74,15 +72,16 @@ struct Admitted {
 impl CallTask {
     /// Tries the targets in order, and answers the client.
     pub(crate) async fn run(self, mut client: Client, place: OwnedSemaphorePermit) {
-        let place = Arc::new(std::sync::Mutex::new(Some(place)));
+        let place = Mutex::new(Some(place));
         let mut best: Option<Reply> = None;
-        for target in self.model.targets.iter().filter(|target| target.upstream.api == self.api) {
+        let (api, model) = (self.content.api(), self.content.model());
+        for target in model.targets.iter().filter(|target| target.upstream.api == api) {
             let Some(upstream) = self.shared.upstreams.get(&target.upstream.name) else { continue };
             if client.has_gone() {
                 return;
             }
             if !upstream.circuit.admits(Instant::now()) {
-                let message = format!("{} fails repeatedly and is not tried for some seconds", self.model.name);
+                let message = format!("the provider of {} fails repeatedly; retry in some seconds", model.name);
                 best.get_or_insert_with(|| self.refuse(&unavailable(&message)));
                 continue;
             }
@@ -95,7 +94,7 @@ impl CallTask {
                 }
             }
         }
-        let unknown = || self.refuse(&ApiError::unknown_model(&self.model.name));
+        let unknown = || self.refuse(&ApiError::unknown_model(&model.name));
         client.reply(best.unwrap_or_else(unknown), Client::Done);
     }
 
@@ -105,9 +104,9 @@ impl CallTask {
         target: &Target,
         upstream: &Arc<Connections>,
         client: Client,
-        place: &std::sync::Mutex<Option<OwnedSemaphorePermit>>,
+        place: &Mutex<Option<OwnedSemaphorePermit>>,
     ) -> Attempt {
-        let bound = match self.scan.bound(&self.body, &target.rules) {
+        let bound = match self.content.bound(&self.body(), &target.rules) {
             Ok(bound) => bound,
             Err(refusal) => return Attempt::Last(client, self.refuse(&ApiError::from(refusal))),
         };
@@ -145,7 +144,7 @@ impl CallTask {
 
     /// Sends the call, and relays the answer.
     async fn send(&self, target: &Target, upstream: &Arc<Connections>, client: Client, admitted: Admitted) -> Attempt {
-        let mut relay = Relay::new(client, Arc::clone(upstream));
+        let mut relay = Relay::new(client, Arc::clone(upstream), self.shared.buffers.clone());
         let request = match self.request(target, &admitted.bound) {
             Ok(request) => request,
             Err(error) => {
@@ -217,22 +216,32 @@ impl CallTask {
 
     /// The answer that refuses the call.
     fn refuse(&self, error: &ApiError) -> Reply {
-        refusal::reply(self.api, error, &self.request_id)
+        refusal::reply(self.content.api(), error, &self.request_id)
+    }
+
+    /// The body of the request. Empty once an upstream has answered.
+    fn body(&self) -> Bytes {
+        self.body.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Frees the memory of the request, which no other target needs.
+    fn drop_body(&self) {
+        *self.body.lock().unwrap_or_else(PoisonError::into_inner) = Bytes::new();
     }
 
     /// The attributes that the gateway states: those of the route, and those that the request adds.
     fn stated(&self, target: &Target) -> BTreeMap<String, String> {
         let mut stated = self.added.clone();
-        if let Some(user) = &self.scan.user
+        if let Some(user) = self.content.user()
             && self.may_set("user")
         {
-            stated.entry("user".to_owned()).or_insert_with(|| user.clone());
+            stated.entry("user".to_owned()).or_insert_with(|| user.to_owned());
         }
         for (name, value) in [
             ("model", target.model.as_str()),
-            ("alias", &self.model.name),
+            ("alias", &self.content.model().name),
             ("provider", &target.upstream.name),
-            ("operation", self.endpoint.operation()),
+            ("operation", self.content.endpoint().operation()),
         ] {
             stated.insert(name.to_owned(), value.to_owned());
         }
@@ -259,17 +268,18 @@ impl CallTask {
     }
 
     /// The request to a target, but for its key.
-    fn request(&self, target: &Target, bound: &Bound) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+    fn request(&self, target: &Target, bound: &Bound) -> Result<Request<RequestBody>, hyper::http::Error> {
         let upstream = &target.upstream;
-        let mut uri = url_of(&upstream.base_url, &target.model) + self.endpoint.upstream_path();
+        let (method, path) = self.content.upstream_route();
+        let mut uri = url_of(&upstream.base_url, &target.model) + path;
         // Anthropic's SDK marks calls of its beta with a query.
-        let beta = self.query.as_deref().filter(|query| self.api == Api::Anthropic && *query == "beta=true");
+        let beta = self.query.as_deref().filter(|query| upstream.api == Api::Anthropic && *query == "beta=true");
         let query: Vec<&str> = beta.into_iter().chain(upstream.query.as_deref()).collect();
         if !query.is_empty() {
             uri = format!("{uri}?{}", query.join("&"));
         }
-        let body = self.scan.splices(bound, &target.model).apply(&self.body);
-        let mut request = Request::post(uri).body(Full::new(body))?;
+        let body = RequestBody::new(self.content.body_for(bound, &target.model, &self.body()));
+        let mut request = Request::builder().method(method).uri(uri).body(body)?;
         *request.headers_mut() = head::upstream_headers(&self.headers, upstream);
         Ok(request)
     }
@@ -286,7 +296,7 @@ impl CallTask {
             request_id = self.request_id,
             %lease,
             actor,
-            alias = self.model.name,
+            alias = self.content.model().name,
             provider = attribute("provider"),
             settled = by.name(),
             ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

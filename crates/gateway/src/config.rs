@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_policy::{Mistake, Policy};
+use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
 
 use crate::api::Api;
@@ -27,6 +28,8 @@ pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 pub const UPSTREAMS_MAX: usize = 64;
 /// The maximum number of models.
 pub const MODELS_MAX: usize = 4_096;
+/// The maximum number of routes.
+pub const ROUTES_MAX: usize = 256;
 /// The maximum number of targets of a model: the attempts that one call may make.
 pub const TARGETS_MAX: usize = 8;
 
@@ -41,7 +44,7 @@ pub struct Config {
     pub insecure_plaintext: bool,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// The memory of all buffered bodies together, in bytes. Beyond it requests get 503.
+    /// The memory of all buffers together, in bytes. Beyond it requests get 503.
     pub max_buffered_bytes: usize,
     /// Concurrent calls. Beyond it requests get 503.
     pub max_calls: usize,
@@ -57,6 +60,8 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The models, by the name that clients ask for.
     pub models: BTreeMap<String, Arc<Model>>,
+    /// The routes with a flat charge.
+    pub routes: Vec<Arc<Route>>,
 }
 
 /// A provider, or a server with models.
@@ -146,7 +151,45 @@ pub struct Target {
     pub rules: ModelRules,
 }
 
+/// A further path of an upstream, with a flat charge.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The method of its requests.
+    pub method: Method,
+    /// The path at the gateway, which begins with `/v1/`.
+    pub path: String,
+    /// Its target. The path is the name, which is the attribute `alias` of its calls.
+    pub model: Model,
+    /// The input tokens that an answered request is charged.
+    pub input_tokens: u32,
+    /// The output tokens that an answered request is charged.
+    pub output_tokens: u32,
+}
+
+impl Route {
+    /// The API of its upstream.
+    #[must_use]
+    pub fn api(&self) -> Api {
+        self.model.targets.first().map_or(Api::OpenAi, |target| target.upstream.api)
+    }
+
+    /// The path behind the upstream's `base_url`.
+    #[must_use]
+    pub fn upstream_path(&self) -> &str {
+        match self.api() {
+            Api::OpenAi => self.path.strip_prefix("/v1").unwrap_or(&self.path),
+            Api::Anthropic => &self.path,
+        }
+    }
+}
+
 impl Config {
+    /// The route of a request. The path must match to the byte.
+    #[must_use]
+    pub fn route(&self, method: &Method, path: &str) -> Option<&Arc<Route>> {
+        self.routes.iter().find(|route| route.path == path && route.method == *method)
+    }
+
     /// Reads a configuration.
     ///
     /// # Errors

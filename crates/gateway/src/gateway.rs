@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::buffers::Buffers;
 use crate::config::{Config, SecretError};
 use crate::earmark::Earmark;
 use crate::identities::Identities;
@@ -20,9 +21,6 @@ use crate::open_calls::{FolderError, OpenCalls};
 use crate::settle::{Settlement, Settler};
 use crate::tls::{self, TlsError};
 use crate::upstream::{Connections, UpstreamError};
-
-/// The unit of buffered bytes, because a semaphore counts at most 2^29 permits on small machines.
-pub(crate) const BUFFER_UNIT: usize = 1 << 10;
 
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +97,7 @@ pub(crate) struct Shared {
     pub(crate) settler: Arc<Settler>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) places: Arc<Semaphore>,
-    pub(crate) buffers: Arc<Semaphore>,
+    pub(crate) buffers: Buffers,
     pub(crate) is_stopping: AtomicBool,
     request_prefix: u32,
     requests: AtomicU64,
@@ -147,7 +145,7 @@ impl Gateway {
             settler: Arc::new(settler),
             metrics,
             places: Arc::new(Semaphore::new(config.max_calls)),
-            buffers: Arc::new(Semaphore::new(config.max_buffered_bytes.div_ceil(BUFFER_UNIT))),
+            buffers: Buffers::new(config.max_buffered_bytes),
             is_stopping: AtomicBool::new(false),
             request_prefix: rand::random(),
             requests: AtomicU64::new(0),

@@ -10,6 +10,7 @@
 pub mod api;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod body;
+mod buffers;
 mod call;
 mod circuit;
 pub mod config;

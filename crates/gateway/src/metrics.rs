@@ -21,6 +21,7 @@ const COST: &str = "earmark_gateway_cost_total";
 const PAUSES: &str = "earmark_gateway_pauses_total";
 const OPEN: &str = "earmark_gateway_open_calls";
 const WAITING: &str = "earmark_gateway_settlements_waiting";
+const BUFFERED: &str = "earmark_gateway_buffered_bytes";
 const CIRCUIT: &str = "earmark_gateway_circuit_open";
 const DRAINS: &str = "earmark_gateway_drains";
 
@@ -31,9 +32,10 @@ const COUNTERS: [(&str, &str); 5] = [
     (COST, "Cost of settled calls in minor units, by model and provider."),
     (PAUSES, "Pauses of limits after a 429, by provider and result."),
 ];
-const GAUGES: [(&str, &str); 4] = [
+const GAUGES: [(&str, &str); 5] = [
     (OPEN, "Calls that are not settled."),
     (WAITING, "Calls that wait for Earmark to settle them."),
+    (BUFFERED, "Bytes in all buffers, of at most max_buffered_bytes."),
     (CIRCUIT, "Whether the circuit of an upstream is open: 1 or 0."),
     (DRAINS, "Answers that are read for clients that have gone, by upstream."),
 ];
@@ -149,9 +151,10 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn calls(&self, open: usize, waiting: usize) {
+    pub(crate) fn calls(&self, open: usize, waiting: usize, buffered_bytes: usize) {
         self.set(OPEN, &[], open);
         self.set(WAITING, &[], waiting);
+        self.set(BUFFERED, &[], buffered_bytes);
     }
 
     pub(crate) fn upstream(&self, name: &str, is_open: bool, drains: usize) {

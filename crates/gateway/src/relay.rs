@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::buffers::Buffers;
 use crate::config::Disconnect;
 use crate::reply::{Piece, Reply};
 use crate::upstream::{Connections, chain};
@@ -66,6 +67,7 @@ pub(crate) enum Next {
 pub(crate) struct Relay {
     pub(crate) client: Client,
     upstream: Arc<Connections>,
+    buffers: Buffers,
     /// The end of the attempt.
     deadline: Instant,
     /// The answer is read for a client that has gone.
@@ -74,9 +76,9 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// The relay of an attempt that begins now.
-    pub(crate) fn new(client: Client, upstream: Arc<Connections>) -> Relay {
+    pub(crate) fn new(client: Client, upstream: Arc<Connections>, buffers: Buffers) -> Relay {
         let deadline = Instant::now() + upstream.config.timeouts.total;
-        Relay { client, upstream, deadline, drain: None }
+        Relay { client, upstream, buffers, deadline, drain: None }
     }
 
     /// The client, for the next attempt.
@@ -146,10 +148,14 @@ impl Relay {
     pub(crate) async fn write(&mut self, bytes: Bytes) -> bool {
         let Client::Taking(pieces) = &self.client else { return true };
         let idle = self.upstream.config.timeouts.idle;
-        match timeout(idle, pieces.send(Piece::Bytes(bytes))).await {
-            Ok(Ok(())) => true,
+        let handing = async {
+            let share = self.buffers.take(bytes.len()).await?;
+            pieces.send(Piece::Bytes(share.hold(bytes))).await.ok()
+        };
+        match timeout(idle, handing).await {
+            Ok(Some(())) => true,
             // It has gone, or takes nothing: then its connection is closed.
-            Ok(Err(_)) | Err(_) => self.drain(),
+            Ok(None) | Err(_) => self.drain(),
         }
     }
 

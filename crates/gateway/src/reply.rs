@@ -1,6 +1,5 @@
 //! Answers to clients: whole ones, and ones that arrive in pieces.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -76,6 +75,3 @@ impl Body for ReplyBody {
         }
     }
 }
-
-/// The result of a service that always answers.
-pub(crate) type Served = Result<Reply, Infallible>;

@@ -2,36 +2,42 @@
 
 mod models;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use earmark_client::{ClientKey, Failure, Identity};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::api::{Api, Endpoint};
 use crate::body::CallBody;
-use crate::call::CallTask;
+use crate::buffers::Share;
+use crate::call::{CallTask, Content};
+use crate::config::Route;
 use crate::error::{ApiError, ErrorKind};
-
-use crate::gateway::{BUFFER_UNIT, Shared};
+use crate::gateway::Shared;
 use crate::head::{self, HeadRefusal};
 use crate::origin;
 use crate::refusal::{busy, invalid, reply, unavailable};
 use crate::relay::Client;
-use crate::reply::{Reply, ReplyBody, Served};
+use crate::reply::{Reply, ReplyBody};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The message about a key that is missing or wrong.
 pub(crate) const NOT_VALID: &str = "the Earmark key is missing or not valid";
 /// The message while Earmark is out of reach.
 pub(crate) const OUT_OF_REACH: &str = "Earmark cannot be reached, so nothing was sent; retry later";
+/// How long the body of a refused request is read.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANTHROPIC_VERSION: &str = "anthropic-version";
 
 /// A client, as far as it is known.
@@ -45,20 +51,51 @@ pub(crate) struct Caller {
     pub(crate) key_id: Option<String>,
 }
 
+/// The route of a request that is served.
+enum Served {
+    Endpoint(Endpoint),
+    Flat(Arc<Route>),
+}
+
+impl Served {
+    fn of(shared: &Shared, method: &Method, path: &str) -> Option<Served> {
+        let endpoint = Endpoint::of(method.as_str(), path).map(Served::Endpoint);
+        endpoint.or_else(|| shared.config.route(method, path).cloned().map(Served::Flat))
+    }
+
+    /// The name in metrics.
+    fn name(&self) -> &'static str {
+        match self {
+            Served::Endpoint(endpoint) => endpoint.operation(),
+            Served::Flat(_) => Endpoint::Flat.operation(),
+        }
+    }
+}
+
 /// Serves one request.
-pub(crate) async fn serve(shared: Arc<Shared>, request: Request<Incoming>, peer: SocketAddr) -> Served {
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+) -> Result<Reply, Infallible> {
     let (request_id, started) = (shared.request_id(), Instant::now());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let endpoint = Endpoint::of(method.as_str(), &path);
-    let name = endpoint.map_or("none", Endpoint::operation);
-    let mut reply = match route(&shared, request, endpoint, &request_id, peer).await {
+    let served = Served::of(&shared, &method, &path);
+    let name = served.as_ref().map_or("none", Served::name);
+    // The path of a request that is not served may be anything.
+    let path = if served.is_some() { path } else { "other".to_owned() };
+    let (parts, mut incoming) = request.into_parts();
+    let mut reply = match route(&shared, parts, &mut incoming, (served, &request_id, peer)).await {
         Ok(reply) => reply,
-        Err((api, error)) => reply(api, &error, &request_id),
+        Err((api, error)) => {
+            if error.kind != ErrorKind::ClientTimeout {
+                discard(&mut incoming).await;
+            }
+            reply(api, &error, &request_id)
+        }
     };
     let status = reply.status().as_u16();
     shared.metrics.request(name, status);
-    // The path of a request that is not served may be anything.
-    let path = if endpoint.is_some() { path.as_str() } else { "other" };
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(target: "earmark_gateway::access", request_id, %method, path, status, ms, "request");
     if let Ok(value) = HeaderValue::from_str(&request_id) {
@@ -69,28 +106,29 @@ pub(crate) async fn serve(shared: Arc<Shared>, request: Request<Incoming>, peer:
 
 async fn route(
     shared: &Arc<Shared>,
-    request: Request<Incoming>,
-    endpoint: Option<Endpoint>,
-    request_id: &str,
-    peer: SocketAddr,
+    parts: Parts,
+    incoming: &mut Incoming,
+    (served, request_id, peer): (Option<Served>, &str, SocketAddr),
 ) -> Result<Reply, (Api, ApiError)> {
-    let (uri, headers) = (request.uri(), request.headers());
-    let api = Api::of(uri.path(), headers.contains_key(ANTHROPIC_VERSION));
+    let (uri, headers) = (&parts.uri, &parts.headers);
+    let api = match &served {
+        Some(Served::Flat(route)) => route.api(),
+        _ => Api::of(uri.path(), headers.contains_key(ANTHROPIC_VERSION)),
+    };
     let refuse = |refusal| (api, refusal);
-    if *request.method() == Method::GET
+    if parts.method == Method::GET
         && let Some(reply) = operations(shared, uri.path(), peer).await
     {
         return Ok(reply);
     }
-    let endpoint = endpoint.filter(|_| *request.method() != Method::CONNECT && !headers.contains_key(UPGRADE));
-    let Some(endpoint) = endpoint else {
+    let Some(served) = served.filter(|_| !headers.contains_key(UPGRADE)) else {
         return Err(refuse(ApiError::unknown_path()));
     };
     let caller = caller(shared, uri, headers).await.map_err(refuse)?;
-    if endpoint == Endpoint::Models {
+    if matches!(served, Served::Endpoint(Endpoint::Models)) {
         return Ok(models::list(shared, api, &caller).await);
     }
-    call(shared, request, endpoint, caller, request_id).await.map_err(refuse)
+    call(shared, (parts, incoming), served, caller, request_id).await.map_err(refuse)
 }
 
 /// The routes for operators.
@@ -113,7 +151,7 @@ async fn operations(shared: &Arc<Shared>, path: &str, peer: SocketAddr) -> Optio
         // Names of models and costs are for operators, who are on this machine or scrape through a proxy on it.
         "/metrics" if peer.ip().to_canonical().is_loopback() => {
             let busy = shared.config.max_calls.saturating_sub(shared.places.available_permits());
-            shared.metrics.calls(busy, shared.settler.waiting());
+            shared.metrics.calls(busy, shared.settler.waiting(), shared.buffers.used_bytes());
             for (name, upstream) in &shared.upstreams {
                 let drains = upstream.config.drain_max.saturating_sub(upstream.drains.available_permits());
                 shared.metrics.upstream(name, upstream.circuit.is_open(), drains);
@@ -179,49 +217,48 @@ fn bad_head(refusal: HeadRefusal) -> ApiError {
 /// Reads the body, and makes the call in a task of its own.
 async fn call(
     shared: &Arc<Shared>,
-    request: Request<Incoming>,
-    endpoint: Endpoint,
+    (parts, incoming): (Parts, &mut Incoming),
+    served: Served,
     caller: Caller,
     request_id: &str,
 ) -> Result<Reply, ApiError> {
     if shared.is_stopping.load(Ordering::Relaxed) {
         return Err(unavailable("this gateway is shutting down; nothing was sent"));
     }
-    let (parts, incoming) = request.into_parts();
     head::check_encoding(&parts.headers).map_err(|refusal| invalid(&refusal))?;
     let added = head::attributes(&parts.headers).map_err(|refusal| invalid(&refusal))?;
     if shared.settler.is_full() {
         return Err(busy("calls that wait for their settlement"));
     }
     let Ok(place) = Arc::clone(&shared.places).try_acquire_owned() else { return Err(busy("calls")) };
-    let (body, buffer) = read_body(shared, incoming).await?;
-    let scan = CallBody::scan(endpoint, &body)?;
-    let unknown = || ApiError::unknown_model(&scan.model);
-    let model = Arc::clone(shared.config.models.get(&scan.model).ok_or_else(unknown)?);
+    let body = read_body(shared, incoming).await?;
+    let content = match served {
+        Served::Flat(route) => Content::Flat(route),
+        Served::Endpoint(endpoint) => {
+            let scan = CallBody::scan(endpoint, &body)?;
+            let unknown = || ApiError::unknown_model(&scan.model);
+            let model = Arc::clone(shared.config.models.get(&scan.model).ok_or_else(unknown)?);
+            Content::Scanned(Box::new(scan), model)
+        }
+    };
     let (sender, receiver) = oneshot::channel();
     let task = CallTask {
         shared: Arc::clone(shared),
         request_id: request_id.to_owned(),
         started: Instant::now(),
         caller,
-        endpoint,
-        api: endpoint.api().unwrap_or(Api::OpenAi),
+        content,
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         added,
-        body,
-        scan,
-        model,
+        body: Mutex::new(body),
     };
-    tokio::spawn(async move {
-        task.run(Client::Waiting(sender), place).await;
-        drop(buffer);
-    });
+    tokio::spawn(task.run(Client::Waiting(sender), place));
     receiver.await.map_err(|_| unavailable("this gateway failed; see its log"))
 }
 
 /// Reads a body within its own bound and the bound of all buffers.
-async fn read_body(shared: &Shared, incoming: Incoming) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+async fn read_body(shared: &Shared, incoming: &mut Incoming) -> Result<Bytes, ApiError> {
     let max = shared.config.max_body_bytes;
     let too_large =
         || ApiError::new(ErrorKind::TooLarge, format!("body: found more than {max} bytes, allowed are {max}"));
@@ -229,26 +266,36 @@ async fn read_body(shared: &Shared, incoming: Incoming) -> Result<(Bytes, OwnedS
         return Err(too_large());
     }
     let reading = async {
-        let mut incoming = incoming;
-        let (mut body, mut held) = (BytesMut::new(), hold(shared, 0)?);
+        let (mut body, mut share) = (Vec::new(), hold(shared, 0)?);
         while let Some(frame) = incoming.frame().await {
             let frame = frame.map_err(|_| invalid(&"body: it broke off"))?;
             let Ok(bytes) = frame.into_data() else { continue };
             if body.len() + bytes.len() > max {
                 return Err(too_large());
             }
-            held.merge(hold(shared, bytes.len())?);
+            let needed = body.len() + bytes.len();
+            if needed > body.capacity() {
+                let capacity = needed.max(body.capacity().saturating_mul(2)).min(max);
+                share.add(hold(shared, capacity - body.capacity())?);
+                body.reserve_exact(capacity - body.len());
+            }
             body.extend_from_slice(&bytes);
         }
-        Ok((body.freeze(), held))
+        Ok(share.hold(Bytes::from(body)))
     };
     let seconds = shared.config.body_timeout.as_secs();
     let late = |_| ApiError::new(ErrorKind::ClientTimeout, format!("body: it did not arrive within {seconds} s"));
     timeout(shared.config.body_timeout, reading).await.map_err(late)?
 }
 
+/// Reads the rest of a body that is refused. A client that still writes when its connection closes may never see the
+/// answer, and would take it for a broken connection.
+async fn discard(incoming: &mut Incoming) {
+    let reading = async { while let Some(Ok(_)) = incoming.frame().await {} };
+    _ = timeout(DISCARD_TIMEOUT, reading).await;
+}
+
 /// A share of the memory for all buffers.
-fn hold(shared: &Shared, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-    let units = u32::try_from(bytes.div_ceil(BUFFER_UNIT)).unwrap_or(u32::MAX);
-    Arc::clone(&shared.buffers).try_acquire_many_owned(units).map_err(|_| busy("bytes in its buffers"))
+fn hold(shared: &Shared, bytes: usize) -> Result<Share, ApiError> {
+    shared.buffers.try_take(bytes).ok_or_else(|| busy("bytes in its buffers"))
 }

@@ -6,8 +6,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// The largest frame that is held until it is complete, in bytes. A longer frame passes in several pieces.
-pub const FRAME_BYTES_MAX: usize = 64 << 10;
+/// The largest frame that is held until it is complete, in bytes: far more than a chunk with only the usage, which is the
+/// only frame that must be seen whole. A longer frame passes in several pieces.
+pub const FRAME_BYTES_MAX: usize = 16 << 10;
 
 /// A part of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]

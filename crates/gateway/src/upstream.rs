@@ -1,5 +1,7 @@
 //! The connections to an upstream: pools, TLS, HTTP/1.1 and HTTP/2.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -8,8 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, Response, Uri};
 use hyper_util::client::legacy::Client;
@@ -68,7 +69,33 @@ pub(crate) struct Connections {
     pub(crate) drains: Arc<Semaphore>,
     pub(crate) secret: Option<Secret>,
     key: Option<HeaderValue>,
-    client: Client<Connector, Full<Bytes>>,
+    client: Client<Connector, RequestBody>,
+}
+
+/// The body of a request in pieces, with its length.
+pub(crate) struct RequestBody(VecDeque<Bytes>);
+
+impl RequestBody {
+    pub(crate) fn new(pieces: Vec<Bytes>) -> RequestBody {
+        RequestBody(pieces.into())
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(Frame::data).map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
+    }
 }
 
 impl Connections {
@@ -102,7 +129,7 @@ impl Connections {
     }
 
     /// Sends a request with the upstream's key, and returns the head of the answer.
-    pub(crate) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoAnswer> {
+    pub(crate) async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, NoAnswer> {
         if let Some(key) = &self.key {
             request.headers_mut().insert(self.config.key_header.clone(), key.clone());
         }

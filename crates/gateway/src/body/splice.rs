@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{Bound, CallBody, StreamOptions};
 
@@ -17,22 +17,29 @@ impl Splices {
         self.0.is_empty()
     }
 
-    /// The body with the replacements. Its length is the `content-length`.
+    /// The body with the replacements, in pieces. Those of the body share its memory.
     #[must_use]
-    pub fn apply(&self, body: &Bytes) -> Bytes {
-        if self.is_empty() {
-            return body.clone();
-        }
-        let added: usize = self.0.iter().map(|(_, with)| with.len()).fold(0, usize::saturating_add);
-        let mut spliced = BytesMut::with_capacity(body.len().saturating_add(added));
+    pub fn pieces(&self, body: &Bytes) -> Vec<Bytes> {
+        let between = |range: Range<usize>| match body.get(range.clone()) {
+            Some(_) => body.slice(range),
+            None => Bytes::new(),
+        };
+        let mut pieces = Vec::with_capacity(self.0.len().saturating_mul(2).saturating_add(1));
         let mut at = 0;
         for (range, with) in &self.0 {
-            spliced.put_slice(body.get(at..range.start).unwrap_or_default());
-            spliced.put_slice(with);
+            pieces.push(between(at..range.start));
+            pieces.push(Bytes::copy_from_slice(with));
             at = range.end;
         }
-        spliced.put_slice(body.get(at..).unwrap_or_default());
-        spliced.freeze()
+        pieces.push(between(at..body.len()));
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
+    }
+
+    /// The body with the replacements, as one.
+    #[must_use]
+    pub fn apply(&self, body: &Bytes) -> Bytes {
+        self.pieces(body).concat().into()
     }
 }
 

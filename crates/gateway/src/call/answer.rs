@@ -13,10 +13,9 @@ use hyper::{Response, StatusCode, Version};
 use tokio::time::{Instant, timeout};
 
 use super::{Admitted, Attempt, CallTask, with_lease};
-use crate::api::Endpoint;
+use crate::buffers::{Buffers, Share};
 use crate::config::Target;
 use crate::error::{ApiError, ErrorKind};
-
 use crate::head;
 use crate::open_calls::End;
 use crate::relay::{Client, Next, Relay};
@@ -76,6 +75,7 @@ impl CallTask {
         match parts.status.as_u16() {
             200..=299 => {
                 upstream.circuit.succeeded();
+                self.drop_body();
                 let is_encoded = parts.headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
                 let is_stream = parts.headers.get(CONTENT_TYPE).is_some_and(|value| {
                     value.as_bytes().get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
@@ -87,9 +87,9 @@ impl CallTask {
                 }
                 Attempt::Done
             }
-            300..=399 => {
-                // A redirect would take the key of the upstream somewhere else.
-                let message = "the provider of this model redirects, which this gateway does not follow";
+            0..=399 => {
+                // A redirect would take the key of the upstream somewhere else, and no upgrade was asked for.
+                let message = "the provider of this model redirects or upgrades, which this gateway does not follow";
                 self.settle(admitted, End::Refused);
                 Attempt::Last(relay.into_client(), self.refuse(&ApiError::new(ErrorKind::UpstreamFailed, message)))
             }
@@ -106,13 +106,14 @@ impl CallTask {
         admitted: Admitted,
         (parts, mut body): (Parts, Incoming),
     ) -> Attempt {
-        let mut read = BytesMut::new();
+        let mut held = HeldAnswer::default();
         while let Next::Bytes(bytes) = relay.next(&mut body).await {
-            read.extend_from_slice(&bytes);
-            if read.len() > WHOLE_BYTES_MAX {
+            if !held.push(&self.shared.buffers, &bytes) {
                 break;
             }
         }
+        let is_full = held.is_full;
+        let read = held.into_bytes();
         let status = parts.status;
         let is_failure = status.is_server_error();
         if is_failure && upstream.circuit.failed(Instant::now()) {
@@ -126,7 +127,7 @@ impl CallTask {
         }
         let is_ours = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let holds_secret = upstream.secret.as_ref().is_some_and(|secret| secret.is_in(&read));
-        let reply = if is_ours || holds_secret || read.len() > WHOLE_BYTES_MAX {
+        let reply = if is_ours || holds_secret || is_full {
             tracing::error!(
                 upstream = upstream.config.name,
                 status = status.as_u16(),
@@ -137,7 +138,7 @@ impl CallTask {
             with_lease(&mut reply, admitted.lease);
             reply
         } else {
-            self.head(upstream, &parts, &admitted).map(|()| ReplyBody::whole(read.freeze()))
+            self.head(upstream, &parts, &admitted).map(|()| ReplyBody::whole(read))
         };
         self.settle(admitted, End::Refused);
         let may_try_next = is_failure || is_ours || status == StatusCode::TOO_MANY_REQUESTS;
@@ -165,8 +166,8 @@ impl CallTask {
         (head, is_encoded): (Response<()>, bool),
         body: &mut Incoming,
     ) {
-        let mut usage = AnswerUsage::new(self.endpoint);
-        let mut read = BytesMut::new();
+        let mut usage = AnswerUsage::new(self.content.endpoint());
+        let mut held = HeldAnswer::default();
         let mut head = Some(head);
         loop {
             match relay.next(body).await {
@@ -174,18 +175,20 @@ impl CallTask {
                     if !is_encoded {
                         usage.push(&bytes);
                     }
-                    if head.is_some() {
-                        read.extend_from_slice(&bytes);
-                    } else if !relay.write(bytes).await {
-                        break;
+                    if head.is_some() && held.push(&self.shared.buffers, &bytes) {
+                        continue;
                     }
-                    if read.len() > WHOLE_BYTES_MAX
-                        && let Some(head) = head.take()
-                    {
+                    // Too much to hold back: the client gets it in pieces, without its cost.
+                    if let Some(head) = head.take() {
                         start(relay, head);
-                        if !relay.write(std::mem::take(&mut read).freeze()).await {
+                        // Their share returns before the relay takes one: otherwise all could wait for each other.
+                        let first = std::mem::take(&mut held).bytes.freeze();
+                        if !first.is_empty() && !relay.write(first).await {
                             break;
                         }
+                    }
+                    if !relay.write(bytes).await {
+                        break;
                     }
                 }
                 Next::End => {
@@ -194,7 +197,7 @@ impl CallTask {
                     match head {
                         Some(head) => {
                             let completed = timeout(COST_TIMEOUT, settling).await.ok().and_then(Result::ok).flatten();
-                            let reply = with_cost(head.map(|()| ReplyBody::whole(read.freeze())), completed);
+                            let reply = with_cost(head.map(|()| ReplyBody::whole(held.into_bytes())), completed);
                             relay.client.reply(reply, Client::Done);
                         }
                         None => relay.end().await,
@@ -226,7 +229,7 @@ impl CallTask {
         (head, parts): (Response<()>, &Parts),
         body: &mut Incoming,
     ) {
-        let mut stream = Stream::new(self.endpoint, self.scan.removes_usage_chunk());
+        let mut stream = Stream::new(self.content.endpoint(), self.content.removes_usage_chunk());
         start(relay, head);
         let ended = loop {
             match relay.next(body).await {
@@ -279,8 +282,7 @@ impl CallTask {
 
     /// The end of a call that was answered.
     fn end_of(&self, usage: Option<CallUsage>, admitted: &Admitted) -> End {
-        match usage {
-            _ if self.endpoint == Endpoint::CountTokens => End::Used(CallUsage::default()),
+        match self.content.fixed_usage().or(usage) {
             Some(mut usage) => {
                 usage.output_tokens = usage.output_tokens.saturating_add(u64::from(admitted.bound.fee_output_tokens));
                 End::Used(usage)
@@ -313,6 +315,41 @@ impl CallTask {
                 }
             }
         });
+    }
+}
+
+/// An answer that is held back, with its share of the memory for buffers.
+#[derive(Default)]
+struct HeldAnswer {
+    bytes: BytesMut,
+    share: Option<Share>,
+    /// Whether a piece did not fit any more.
+    is_full: bool,
+}
+
+impl HeldAnswer {
+    /// Holds back a piece, unless the answer is too large or the memory is in use.
+    fn push(&mut self, buffers: &Buffers, bytes: &Bytes) -> bool {
+        let length = self.bytes.len() + bytes.len();
+        let share = buffers.try_take(bytes.len()).filter(|_| length <= WHOLE_BYTES_MAX);
+        self.is_full = share.is_none();
+        if let Some(share) = share {
+            self.bytes.extend_from_slice(bytes);
+            match &mut self.share {
+                Some(all) => all.add(share),
+                none => *none = Some(share),
+            }
+        }
+        !self.is_full
+    }
+
+    /// The bytes, which keep their share.
+    fn into_bytes(self) -> Bytes {
+        let bytes = self.bytes.freeze();
+        match self.share {
+            Some(share) => share.hold(bytes),
+            None => bytes,
+        }
     }
 }
 

@@ -9,16 +9,16 @@ use std::time::Duration;
 use earmark_core::{NameRule, quoted};
 use earmark_policy::fields::{Fields, Lines};
 use earmark_policy::{Mistake, Policy};
-use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use hyper::{Method, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use toml::de::DeTable;
 
 use super::{
-    CONFIG_BYTES_MAX, Config, Disconnect, MODELS_MAX, Model, SecretSource, TARGETS_MAX, Target, Timeouts,
-    UPSTREAMS_MAX, Upstream,
+    CONFIG_BYTES_MAX, Config, Disconnect, MODELS_MAX, Model, ROUTES_MAX, Route, SecretSource, TARGETS_MAX, Target,
+    Timeouts, UPSTREAMS_MAX, Upstream,
 };
-use crate::api::Api;
+use crate::api::{Api, Endpoint};
 use crate::body::{Allowance, CapField, INPUT_OVERHEAD_TOKENS, ModelRules};
 
 /// The most seconds of any timeout: a day.
@@ -42,9 +42,6 @@ const UPSTREAM_NAME: NameRule = NameRule {
     allows: |_, character| character.is_ascii_alphanumeric() || "._@+-".contains(character),
 };
 
-/// Fields that have a meaning in the design and are not built.
-const UNBUILT: [&str; 1] = ["routes"];
-
 pub(super) fn config(text: &str) -> Result<Config, Mistake> {
     if text.len() > CONFIG_BYTES_MAX {
         return Err(Mistake::new(1, "", format_args!("found {} bytes, allowed are {CONFIG_BYTES_MAX}", text.len())));
@@ -55,7 +52,6 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
         Mistake::new(line, "", format_args!("not valid TOML: {}", error.message().trim_end()))
     })?;
     let fields = Fields { lines: &lines, path: String::new(), line: 1, table: table.get_ref() };
-    refuse_unbuilt(&fields)?;
     fields.allow(&[
         "listen",
         "tls_cert",
@@ -70,9 +66,11 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
         "shutdown_seconds",
         "upstreams",
         "models",
+        "routes",
     ])?;
     let upstreams = upstreams(&fields)?;
     let models = models(&fields, &upstreams)?;
+    let routes = routes(&fields, &upstreams)?;
     let config = Config {
         listen: listen(&fields)?,
         tls: tls(&fields)?,
@@ -86,6 +84,7 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
         shutdown_timeout: seconds(&fields, "shutdown_seconds", 30)?,
         upstreams,
         models,
+        routes,
     };
     if config.max_body_bytes > config.max_buffered_bytes {
         let what = format!("found {}, allowed is at least max_body_bytes", config.max_buffered_bytes);
@@ -100,13 +99,6 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
         return Err(fields.wrong("listen", what));
     }
     Ok(config)
-}
-
-fn refuse_unbuilt(fields: &Fields<'_>) -> Result<(), Mistake> {
-    match UNBUILT.into_iter().find(|name| fields.table.contains_key(*name)) {
-        Some(name) => Err(fields.wrong(name, "this version does not have it; remove it")),
-        None => Ok(()),
-    }
 }
 
 fn listen(fields: &Fields<'_>) -> Result<SocketAddr, Mistake> {
@@ -374,6 +366,47 @@ fn models(fields: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<BTreeMap<S
     Ok(models)
 }
 
+const ROUTE_FIELDS: [&str; 5] = ["path", "method", "target", "input_tokens", "output_tokens"];
+/// The methods of routes.
+const METHODS: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
+fn routes(fields: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<Vec<Arc<Route>>, Mistake> {
+    let mut routes: Vec<Arc<Route>> = Vec::new();
+    for table in &fields.tables("routes", ROUTES_MAX)?.unwrap_or_default() {
+        let route = route(table, upstreams)?;
+        if routes.iter().any(|other| other.path == route.path && other.method == route.method) {
+            let what = format!("found {} {} twice, allowed is each route once", route.method, route.path);
+            return Err(table.wrong("path", what));
+        }
+        routes.push(Arc::new(route));
+    }
+    Ok(routes)
+}
+
+fn route(table: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<Route, Mistake> {
+    table.allow(&ROUTE_FIELDS)?;
+    let named = table.text("method")?.unwrap_or("POST");
+    let method = METHODS.into_iter().find(|method| method == named).ok_or_else(|| {
+        let what = format!("found {}, allowed are GET, POST, PUT, PATCH and DELETE", quoted(named));
+        table.wrong("method", what)
+    })?;
+    let path = table.required_text("path")?;
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte));
+    if !path.starts_with("/v1/") || !is_plain || path.contains("//") || path.contains("/.") || path.ends_with('/') {
+        let what = format!("found {}, allowed is a path such as /v1/moderations, without a query", quoted(path));
+        return Err(table.wrong("path", what));
+    }
+    attribute(table, "path", path)?;
+    if Endpoint::of(method.as_str(), path).is_some() {
+        return Err(table.wrong("path", format_args!("found {path}, which this gateway meters by its usage")));
+    }
+    let charge = |field| Ok(tokens(table, field)?.unwrap_or_default());
+    let target = target(table, "target", table.required_text("target")?, upstreams, &ModelRules::default())?;
+    let model = Model { name: path.to_owned(), targets: vec![target] };
+    let (input_tokens, output_tokens) = (charge("input_tokens")?, charge("output_tokens")?);
+    Ok(Route { method, path: path.to_owned(), model, input_tokens, output_tokens })
+}
+
 const MODEL_FIELDS: [&str; 8] = [
     "name",
     "targets",
@@ -394,7 +427,7 @@ fn model(table: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<Model, Mista
     if targets.is_empty() {
         return Err(table.wrong("targets", "is required: at least one \"UPSTREAM/MODEL\""));
     }
-    let targets = targets.into_iter().map(|text| target(table, text, upstreams, &rules));
+    let targets = targets.into_iter().map(|text| target(table, "targets", text, upstreams, &rules));
     Ok(Model { name: name.to_owned(), targets: targets.collect::<Result<_, _>>()? })
 }
 
@@ -440,13 +473,19 @@ fn attribute(table: &Fields<'_>, field: &str, value: &str) -> Result<(), Mistake
     checked.map(drop).map_err(|error| table.wrong(field, error))
 }
 
-fn target(table: &Fields<'_>, text: &str, upstreams: &[Arc<Upstream>], rules: &ModelRules) -> Result<Target, Mistake> {
-    let wrong = |what: String| table.wrong("targets", what);
+fn target(
+    table: &Fields<'_>,
+    field: &str,
+    text: &str,
+    upstreams: &[Arc<Upstream>],
+    rules: &ModelRules,
+) -> Result<Target, Mistake> {
+    let wrong = |what: String| table.wrong(field, what);
     let (name, model) = text
         .split_once('/')
         .filter(|(_, model)| !model.is_empty())
         .ok_or_else(|| wrong(format!("found {}, allowed is \"UPSTREAM/MODEL\"", quoted(text))))?;
-    attribute(table, "targets", model)?;
+    attribute(table, field, model)?;
     let upstream = upstreams.iter().find(|upstream| upstream.name == name).ok_or_else(|| {
         let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
         wrong(format!("found the unknown upstream {}, allowed are {}", quoted(name), names.join(", ")))

@@ -107,7 +107,6 @@ fn each_mistake_is_named_with_field_and_line() {
         ("[[models]]", "headers = { host = \"a\" }\n[[models]]", "line 7: upstreams[0].headers: found host, which"),
         ("targets =", "estimate = \"tokenizer\"\ntargets =", "line 9: models[0].estimate: found \"tokenizer\""),
         ("\n[[upstreams]]", "listen = \"0.0.0.0:1\"\n[[upstreams]]", "line 1: listen: found 0.0.0.0:1, where keys"),
-        ("\n[[upstreams]]", "routes = []\n[[upstreams]]", "line 1: routes: this version does not have it"),
         ("\n[[upstreams]]", "tls_key = \"a\"\n[[upstreams]]", "line 1: tls_cert: is required with tls_key"),
         ("[[models]]", "[[models]", "line 7: not valid TOML: "),
     ] {
@@ -115,6 +114,24 @@ fn each_mistake_is_named_with_field_and_line() {
         assert_ne!(text, MINIMAL, "{from}");
         let mistake = Config::parse(&text).unwrap_err().to_string();
         assert!(mistake.starts_with(message), "{to}: {mistake}");
+    }
+    for (route, message) in [
+        ("path = \"/v1/x\"", "line 10: routes[0].target: is required"),
+        ("path = \"/v1/x?a=b\"\ntarget = \"openai/m\"", "line 11: routes[0].path: found \"/v1/x?a=b\", allowed is"),
+        ("path = \"/v1/../x\"\ntarget = \"openai/m\"", "line 11: routes[0].path: found"),
+        (
+            "path = \"/v1/chat/completions\"\ntarget = \"openai/m\"",
+            "line 11: routes[0].path: found /v1/chat/completions, which",
+        ),
+        ("path = \"/v1/x\"\nmethod = \"HEAD\"\ntarget = \"openai/m\"", "line 12: routes[0].method: found \"HEAD\""),
+        ("path = \"/v1/x\"\ntarget = \"a/m\"", "line 12: routes[0].target: found the unknown upstream \"a\""),
+        (
+            "path = \"/v1/x\"\ntarget = \"openai/m\"\n[[routes]]\npath = \"/v1/x\"\ntarget = \"openai/m\"",
+            "line 14: routes[1].path: found POST /v1/x twice",
+        ),
+    ] {
+        let mistake = Config::parse(&format!("{MINIMAL}[[routes]]\n{route}\n")).unwrap_err().to_string();
+        assert!(mistake.starts_with(message), "{route}: {mistake}");
     }
     assert!(Config::parse("").unwrap_err().to_string().contains("upstreams: is required"));
 }

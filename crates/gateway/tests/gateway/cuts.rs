@@ -180,7 +180,7 @@ async fn a_stop_finishes_the_calls_in_flight() {
 }
 
 #[tokio::test]
-async fn a_finished_stream_frees_its_slot() {
+async fn a_call_has_its_place_until_it_is_settled() {
     let upstream = Upstream::start().await;
     let text = "max_calls = 1\n".to_owned() + &config(&upstream, "");
     let gateway = Running::with(&text, upstream, Double::default(), OpenCalls::in_memory(), false).await;

@@ -132,6 +132,13 @@ impl Real {
     async fn open(&self, upstream: &Upstream) -> Running {
         self.gateway(upstream, None, OpenCalls::in_memory()).await
     }
+
+    /// A gateway with `more` in the configuration of its first upstream.
+    async fn open_with(&self, upstream: &Upstream, more: &str) -> Running {
+        let remote = Remote::new(Client::new(ClientOptions::of(&[&self.url]).unwrap()).unwrap());
+        let earmark = (Double::default(), Arc::new(remote) as Arc<_>);
+        Running::before(&config(upstream, more), upstream.clone(), earmark, OpenCalls::in_memory(), false).await
+    }
 }
 
 /// The most that [`CHAT_BODY`] may cost: its bytes and the overhead, and 100 output tokens.
@@ -209,17 +216,65 @@ async fn limits_do_not_multiply_with_replicas() {
     assert_eq!((upstream.seen().len(), real.reserved("rpm").await), (5, 5));
 }
 
+/// Others count the request, or take the slot, before the credit denies the call.
 #[tokio::test]
-async fn a_finished_stream_frees_its_slot_and_an_outage_frees_all() {
+async fn a_denied_call_burns_nothing() {
+    let upstream = Upstream::start().await;
+    let real = Real::start(5, 1, bound(CHAT_BODY) - 1).await;
+    let gateway = real.open(&upstream).await;
+    for _ in 0..10 {
+        let answer = gateway.chat(CHAT_BODY).await;
+        assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (429, Some("insufficient_quota")));
+    }
+    assert_eq!((real.reserved("rpm").await, real.reserved("slots").await), (0, 0));
+    assert_eq!(real.balance().await, (bound(CHAT_BODY) - 1, 0));
+    assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_finished_stream_frees_its_slot() {
     let (real, upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
     let gateway = real.open(&upstream).await;
-    upstream.then(stream(&CHAT_STREAM));
-    assert!(gateway.chat(CHAT_STREAM_BODY).await.is_whole);
+    upstream.always(stream(&CHAT_STREAM));
+    for _ in 0..3 {
+        let answer = gateway.chat(CHAT_STREAM_BODY).await;
+        assert!(answer.status == 200 && answer.is_whole, "{answer:?}");
+        real.settled().await;
+    }
+    assert_eq!(real.balance().await.0, 1_000_000 - 3 * 37);
+}
+
+/// LiteLLM keeps a slot, or a key, after a provider's timeout.
+#[tokio::test]
+async fn a_provider_timeout_locks_no_key() {
+    let (real, upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
+    let gateway = real.open_with(&upstream, "timeouts = { first_byte_seconds = 1 }").await;
+    upstream.then(vec![Step::Hang]);
+    let answer = gateway.chat(CHAT_BODY).await;
+    assert_eq!((answer.status, answer.json()["error"]["type"].as_str()), (504, Some("server_error")));
     real.settled().await;
+    upstream.then(whole(200, "", CHAT));
+    assert_eq!(gateway.chat(CHAT_BODY).await.status, 200, "the only slot is free again");
+    real.settled().await;
+    assert_eq!(real.balance().await.0, 1_000_000 - bound(CHAT_BODY) - 35);
+}
+
+#[tokio::test]
+async fn an_outage_of_the_provider_charges_nobody() {
+    let (real, mut upstream) = (Real::start(100, 1, 1_000_000).await, Upstream::start().await);
+    let gateway = real.open(&upstream).await;
     upstream.then(whole(503, "", "{}"));
     assert_eq!(gateway.chat(CHAT_BODY).await.status, 503);
     real.settled().await;
-    assert_eq!(real.balance().await.0, 1_000_000 - 37);
+    // A port that nobody listens on.
+    upstream.url = "http://127.0.0.1:1".to_owned();
+    let gateway = real.open(&upstream).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.chat(CHAT_BODY).await.status, 502);
+        real.settled().await;
+    }
+    assert_eq!(real.balance().await, (1_000_000, 0));
+    assert_eq!(real.reserved("rpm").await, 0);
 }
 
 #[tokio::test]

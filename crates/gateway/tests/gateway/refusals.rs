@@ -13,7 +13,7 @@ fn denied() -> ReserveAnswer {
 }
 
 #[tokio::test]
-async fn a_denied_call_burns_nothing() {
+async fn a_denial_names_its_limit_and_its_wait_in_the_shape_of_each_api() {
     let gateway = Running::start("").await;
     gateway.earmark.decide(denied());
     let answer = gateway.chat(CHAT_BODY).await;
@@ -139,8 +139,12 @@ async fn a_hostile_upstream_harms_nobody() {
         vec![Step::Send(b"HTTP/1.1 200 OK\r\n".to_vec()), Step::Send([b"x-a: b\r\n".as_slice(); 20_000].concat())];
     let wrong_length = vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{}".to_vec()), Step::Close];
     let nonsense = vec![Step::Send(b"SSH-2.0-OpenSSH\r\n".to_vec()), Step::Close];
+    let compressed = whole(200, "content-encoding: gzip\r\n", CHAT);
+    let long_error = whole(400, "", &"x".repeat(2 << 20));
     for (answer, status, result) in [
         (redirect, 502, CallResult::Refused),
+        (compressed, 200, CallResult::Done),
+        (long_error, 502, CallResult::Refused),
         (endless, 502, CallResult::Unknown),
         (wrong_length, 502, CallResult::Unknown),
         (nonsense, 502, CallResult::Unknown),
@@ -153,16 +157,4 @@ async fn a_hostile_upstream_harms_nobody() {
         gateway.upstream.then(whole(200, "", CHAT));
         assert_eq!(gateway.chat(CHAT_BODY).await.status, 200);
     }
-}
-
-/// LiteLLM keeps a slot, or a key, after a provider's timeout.
-#[tokio::test]
-async fn a_provider_timeout_locks_no_key() {
-    let gateway = Running::start("timeouts = { first_byte_seconds = 1 }").await;
-    gateway.upstream.then(vec![Step::Hang]);
-    let answer = gateway.chat(CHAT_BODY).await;
-    assert_eq!((answer.status, answer.json()["error"]["type"].as_str()), (504, Some("server_error")));
-    assert_eq!(gateway.earmark.settled().await, [CallResult::Unknown]);
-    gateway.upstream.then(whole(200, "", CHAT));
-    assert_eq!(gateway.chat(CHAT_BODY).await.status, 200);
 }

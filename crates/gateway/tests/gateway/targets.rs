@@ -80,7 +80,7 @@ async fn a_429_pauses_the_limits_that_the_upstream_names() {
 }
 
 #[tokio::test]
-async fn an_outage_of_the_provider_charges_nobody() {
+async fn repeated_failures_open_the_circuit_and_one_call_probes_it() {
     // A port that nobody listens on.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dead = format!("http://{}", listener.local_addr().unwrap());

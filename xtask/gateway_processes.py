@@ -1,0 +1,76 @@
+"""Starts servers and gateways for the scripts that check the gateway, and asks a server for what was charged."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+
+def start(command: list[str], **env: str) -> tuple[subprocess.Popen, str, str]:
+    """Starts a program, and returns the URL that it prints, and the key before it."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    assert process.stdout is not None
+    key = ""
+    for line in process.stdout:
+        if line.startswith("key:"):
+            key = line.split()[1]
+        found = [word for word in line.split() if word.startswith("http://")]
+        if "listens on" in line and found:
+            # Drains the rest, because a full pipe would stop the program.
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return process, found[0], key
+    raise AssertionError(f"{command} ended without a URL")
+
+
+class Server:
+    """An open server with credit for one account, as its HTTP API shows it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def http(self, method: str, path: str, body: object = None) -> dict:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.read().decode()}") from error
+        assert "error" not in found or not found["error"], found
+        return found
+
+    def open_account(self, credit: int) -> None:
+        self.write(1, {"open_account": {"account": "acme", "overdraft": "deny"}})
+        self.write(2, {"issue": {"account": "acme", "asset": "usd", "amount": str(credit)}})
+
+    def write(self, sequence: int, *operations: dict) -> None:
+        self.http("POST", "/v1/write", {"namespace": "default", "vault": "main", "client_id": "test",
+                                        "sequence": sequence, "operations": list(operations)})
+
+    def put_limits(self, *limits: dict) -> None:
+        for limit in limits:
+            self.http("PUT", "/v1/admin/limits", limit)
+
+    def balance(self, slots: str = "model:", seconds: float = 15) -> int:
+        """The balance once every call is settled and no slot with this prefix is taken."""
+        end = time.monotonic() + seconds
+        while True:
+            balances = self.http("GET", "/v1/vaults/main/accounts/acme/balances")["balances"]
+            usage = self.http("GET", f"/v1/usage?prefix={slots}")["usage"]
+            if int(balances[0]["held"]) == 0 and all(limit["reserved"] == 0 for limit in usage):
+                return int(balances[0]["available"])
+            assert time.monotonic() < end, (balances, usage)
+            time.sleep(0.02)
+
+
+def credit_limit(key: str, timeout_seconds: int, on_timeout: str = "release") -> dict:
+    return {"key": key, "kind": "credit", "vault": "main", "account": "acme", "asset": "usd",
+            "timeout_seconds": timeout_seconds, "on_timeout": on_timeout}
+
+
+def slots(key: str, capacity: int, timeout_seconds: int = 600) -> dict:
+    return {"key": key, "kind": "concurrency", "capacity": capacity, "timeout_seconds": timeout_seconds}
