@@ -24,7 +24,7 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 def stubs(proto_folder):
     """Generate and import the stubs."""
     made = tempfile.TemporaryDirectory()
-    files = sorted(str(path.relative_to(proto_folder)) for path in Path(proto_folder).rglob("*.proto"))
+    files = sorted(str(path.relative_to(proto_folder)) for path in Path(proto_folder, "earmark").rglob("*.proto"))
     outcome = protoc.main(
         ["protoc", f"-I{proto_folder}", f"--python_out={made.name}", f"--grpc_python_out={made.name}", *files]
     )

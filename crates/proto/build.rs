@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use prost_types::FileDescriptorSet;
@@ -19,6 +19,7 @@ const FILES: [&str; 6] = [
     "earmark/v1/cluster.proto",
 ];
 
+const ENVOY_FILE: &str = "envoy/service/ratelimit/v3/rls.proto";
 const PEER_FILE: &str = "earmark/peer/v1/peer.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         builder = as_json(builder, &described);
     }
     builder.compile_fds(described)?;
+    envoy(&out, has_client)?;
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         let described = protox::compile([PEER_FILE], [FOLDER])?;
         fs::write(out.join("peer_methods.rs"), format!("&{:?}", methods(&described)))?;
@@ -51,6 +53,22 @@ fn main() -> Result<(), Box<dyn Error>> {
             .emit_rerun_if_changed(false)
             .compile_fds(described)?;
     }
+    Ok(())
+}
+
+/// The rate limit service of Envoy. Its messages have no JSON.
+fn envoy(out: &Path, has_client: bool) -> Result<(), Box<dyn Error>> {
+    let mut compiler = protox::Compiler::new([FOLDER])?;
+    compiler.include_imports(true).include_source_info(true).open_files([ENVOY_FILE])?;
+    let described = compiler.file_descriptor_set();
+    fs::write(out.join("envoy.bin"), compiler.include_source_info(false).encode_file_descriptor_set())?;
+    tonic_prost_build::configure()
+        .build_client(has_client)
+        .build_transport(has_client)
+        .codec_path("crate::Codec")
+        .include_file("envoy.rs")
+        .emit_rerun_if_changed(false)
+        .compile_fds(described)?;
     Ok(())
 }
 

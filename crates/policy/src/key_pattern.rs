@@ -126,6 +126,14 @@ fn escape(value: &str, key: &mut String) {
     }
 }
 
+/// A value as part of a key, as [`Policy`](crate::Policy) writes it.
+#[must_use]
+pub fn escaped(value: &str) -> String {
+    let mut key = String::with_capacity(value.len());
+    escape(value, &mut key);
+    key
+}
+
 /// Replaces the end of a key over [`LimitKey::BYTES_MAX`] bytes by its hash.
 fn shorten(key: &mut String) {
     if key.len() <= LimitKey::BYTES_MAX {

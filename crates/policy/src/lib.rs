@@ -45,8 +45,10 @@ pub use earmark_core::{
     ATTRIBUTE_NAME_BYTES_MAX as NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX as VALUE_BYTES_MAX, ATTRIBUTES_MAX,
 };
 pub use headers::{DecisionHeaders, LimitState, headers};
+pub use key_pattern::escaped;
 pub use mistake::Mistake;
 pub use policy::{
-    ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, Policy, REQUIREMENTS_MAX, Refusal, RuleMatch, Settlement,
+    ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, HITS_BOUND, Hits, HitsUsed, Policy, REQUIREMENTS_MAX, Refusal,
+    RuleMatch, Settlement,
 };
 pub use price::{Import, ImportOptions, Price, RATE_MAX, Rates, SCALE_MAX, Skipped, TIERS_MAX, Tier, Usage, import};

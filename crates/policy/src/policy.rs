@@ -55,6 +55,29 @@ pub struct Call<'a> {
     pub output_tokens_max: u32,
 }
 
+/// The hits of a proxy on the limits of one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Hits<'a> {
+    /// The attributes of the descriptor.
+    pub attributes: &'a Attributes,
+    /// The amount of `requests`. Without bounds it is the amount of tokens too.
+    pub count: u32,
+    /// The most input and output tokens, if the descriptor states them.
+    pub tokens_max: Option<(u32, u32)>,
+}
+
+/// The usage behind the hits of a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HitsUsed {
+    /// The tokens by their kinds.
+    Tokens(Usage),
+    /// One number, which is the amount of every kind of tokens.
+    Count(u32),
+}
+
+/// The attribute that a refusal names when a rule takes cost and a descriptor states no bounds.
+pub const HITS_BOUND: &str = "earmark_output_tokens_max";
+
 /// A limit and an amount. Limits of other namespaces are named as leases name them: `!default:rpm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallAmount {
@@ -166,6 +189,8 @@ enum RuleFault {
     Denied,
     Missing(Box<str>),
     NoPrice(Box<str>),
+    /// The rule takes cost, and the hits of a proxy have no bounds.
+    NoBound,
     InvalidKey(NameError),
     TooMany,
 }
@@ -214,8 +239,20 @@ impl Policy {
     /// # Errors
     /// The policy refuses the call.
     pub fn evaluate(&self, call: &Call<'_>) -> Result<Vec<CallAmount>, Refusal> {
-        let values = self.names.values(call.attributes);
-        let mut evaluation = Evaluation::new(self, &values, Measure::bound(self, call));
+        self.evaluate_as(call.attributes, Measure::bound(self, call))
+    }
+
+    /// The limits that the hits of a proxy need, as [`Policy::evaluate`].
+    ///
+    /// # Errors
+    /// The policy refuses them.
+    pub fn evaluate_hits(&self, hits: &Hits<'_>) -> Result<Vec<CallAmount>, Refusal> {
+        self.evaluate_as(hits.attributes, Measure::bound_of_hits(self, hits))
+    }
+
+    fn evaluate_as(&self, attributes: &Attributes, measure: Measure) -> Result<Vec<CallAmount>, Refusal> {
+        let values = self.names.values(attributes);
+        let mut evaluation = Evaluation::new(self, &values, measure);
         let mut matched = false;
         for rule in &self.rules {
             matched |= evaluation.judge(rule)?;
@@ -227,8 +264,18 @@ impl Policy {
     /// stays as it is.
     #[must_use]
     pub fn settle(&self, attributes: &Attributes, usage: &Usage) -> Settlement {
+        self.settle_as(attributes, Measure::actual(self, attributes, usage))
+    }
+
+    /// The actual amounts of the hits of a proxy, as [`Policy::settle`]. `requests` stay as they were taken.
+    #[must_use]
+    pub fn settle_hits(&self, hits: &Hits<'_>, used: &HitsUsed) -> Settlement {
+        self.settle_as(hits.attributes, Measure::actual_of_hits(self, hits, used))
+    }
+
+    fn settle_as(&self, attributes: &Attributes, measure: Measure) -> Settlement {
         let values = self.names.values(attributes);
-        let mut evaluation = Evaluation::new(self, &values, Measure::actual(self, attributes, usage));
+        let mut evaluation = Evaluation::new(self, &values, measure);
         for rule in self.rules.iter().filter(|rule| rule.holds(&values)) {
             // A rule that fails has added nothing, so there is nothing to undo.
             let _refused = evaluation.add(rule);
@@ -306,6 +353,9 @@ impl CompiledRule {
 /// The amounts of a call: bounds before it, actual ones after it.
 struct Measure {
     kind: MeasureKind,
+    requests: u32,
+    /// The amount of every kind of tokens, if a proxy states hits instead of tokens.
+    any_tokens: Option<u32>,
     input_tokens: u32,
     output_tokens: u32,
     cost: Option<u64>,
@@ -336,23 +386,45 @@ impl MeasureKind {
 }
 
 impl Measure {
-    const NOTHING: Measure = Measure { kind: MeasureKind::Nothing, input_tokens: 0, output_tokens: 0, cost: Some(0) };
+    const NOTHING: Measure = Measure {
+        kind: MeasureKind::Nothing,
+        requests: 1,
+        any_tokens: None,
+        input_tokens: 0,
+        output_tokens: 0,
+        cost: Some(0),
+    };
 
     fn growth(policy: &Policy, attributes: &Attributes, output_tokens: u32) -> Measure {
         let cost = policy.price(attributes).map(|price| price.output_bound(output_tokens));
-        Measure { kind: MeasureKind::Growth, input_tokens: 0, output_tokens, cost }
+        Measure { kind: MeasureKind::Growth, output_tokens, cost, ..Measure::NOTHING }
+    }
+
+    fn bound_of_hits(policy: &Policy, hits: &Hits<'_>) -> Measure {
+        let (input_tokens_max, output_tokens_max) = hits.tokens_max.unwrap_or_default();
+        let call = Call { attributes: hits.attributes, input_tokens_max, output_tokens_max };
+        let any_tokens = hits.tokens_max.is_none().then_some(hits.count);
+        Measure { requests: hits.count, any_tokens, ..Measure::bound(policy, &call) }
+    }
+
+    fn actual_of_hits(policy: &Policy, hits: &Hits<'_>, used: &HitsUsed) -> Measure {
+        let (usage, any_tokens) = match used {
+            HitsUsed::Tokens(usage) => (*usage, None),
+            HitsUsed::Count(count) => (Usage::default(), Some(*count)),
+        };
+        Measure { requests: hits.count, any_tokens, ..Measure::actual(policy, hits.attributes, &usage) }
     }
 
     fn bound(policy: &Policy, call: &Call<'_>) -> Measure {
         let (input_tokens, output_tokens) = (call.input_tokens_max, call.output_tokens_max);
         let cost = policy.price(call.attributes).map(|price| price.bound(input_tokens, output_tokens));
-        Measure { kind: MeasureKind::Bound, input_tokens, output_tokens, cost }
+        Measure { kind: MeasureKind::Bound, input_tokens, output_tokens, cost, ..Measure::NOTHING }
     }
 
     fn actual(policy: &Policy, attributes: &Attributes, usage: &Usage) -> Measure {
         let cost = policy.price(attributes).map(|price| price.cost(usage));
         let Usage { input_tokens, output_tokens, .. } = *usage;
-        Measure { kind: MeasureKind::Actual, input_tokens, output_tokens, cost }
+        Measure { kind: MeasureKind::Actual, input_tokens, output_tokens, cost, ..Measure::NOTHING }
     }
 }
 
@@ -387,6 +459,7 @@ impl<'a> Evaluation<'a> {
             Err(RuleFault::Missing(_)) if rule.optional => Ok(false),
             Err(RuleFault::Missing(name)) => Err(Refusal::MissingAttribute(name)),
             Err(RuleFault::NoPrice(model)) => Err(Refusal::NoPrice(model)),
+            Err(RuleFault::NoBound) => Err(Refusal::MissingAttribute(HITS_BOUND.into())),
             Err(RuleFault::InvalidKey(error)) => Err(Refusal::InvalidKey(error)),
             Err(RuleFault::TooMany) => Err(Refusal::TooManyLimits),
             Err(RuleFault::Denied) => {
@@ -445,13 +518,15 @@ impl<'a> Evaluation<'a> {
             (MeasureKind::Growth, Amount::Requests | Amount::Fixed(_)) => return Ok(0),
             (MeasureKind::Bound | MeasureKind::Growth | MeasureKind::Actual, _) => {}
         }
-        match amount {
-            Amount::Requests => Ok(1),
-            Amount::InputTokens => Ok(input),
-            Amount::OutputTokens => Ok(output),
-            Amount::Tokens => Ok(input.saturating_add(output)),
-            Amount::Fixed(amount) => Ok(amount),
-            Amount::Cost => self.measure.cost.ok_or_else(|| match self.values.model() {
+        match (amount, self.measure.any_tokens) {
+            (Amount::Requests, _) => Ok(u64::from(self.measure.requests)),
+            (Amount::Fixed(amount), _) => Ok(amount),
+            (Amount::InputTokens | Amount::OutputTokens | Amount::Tokens, Some(tokens)) => Ok(u64::from(tokens)),
+            (Amount::InputTokens, None) => Ok(input),
+            (Amount::OutputTokens, None) => Ok(output),
+            (Amount::Tokens, None) => Ok(input.saturating_add(output)),
+            (Amount::Cost, Some(_)) => Err(RuleFault::NoBound),
+            (Amount::Cost, None) => self.measure.cost.ok_or_else(|| match self.values.model() {
                 Some(model) => RuleFault::NoPrice(model.into()),
                 None => RuleFault::Missing("model".into()),
             }),

@@ -16,6 +16,17 @@ pub mod v1 {
     tonic::include_proto!("earmark.v1");
 }
 
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "nobody wrote it by hand")]
+mod generated {
+    tonic::include_proto!("envoy");
+}
+
+/// Generated code of Envoy's rate limit service, from minimal files with its packages, names and numbers.
+pub use generated::envoy;
+
+/// Descriptors of Envoy's rate limit service, for server reflection.
+pub const ENVOY_FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("envoy");
+
 /// Generated code of the package `earmark.peer.v1`, the protocol between nodes.
 #[cfg(feature = "peer")]
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "nobody wrote it by hand")]

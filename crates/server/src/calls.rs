@@ -4,20 +4,26 @@
 //! requirements, so a retry gets its first answer, and extend and complete settle by the same rules.
 
 mod answer;
+mod asked;
 mod cache;
 mod explain;
+mod hits;
 mod settle;
 
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, LeaseView, Refusal as LimitRefusal, ReserveAnswer, ReserveRequest};
 use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
-use earmark_policy::{Attributes, Call, CallAmount, Refusal};
+use earmark_policy::{CallAmount, Refusal};
 
 pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
+pub(crate) use asked::{Asked, Descriptor};
 use cache::Compiled;
 pub(crate) use cache::PolicyCache;
-pub(crate) use explain::{ExplainRequest, Explained, ExplainedLimit, ExplainedRule, KnownLimit, explain, known_limits};
+pub(crate) use explain::{
+    ExplainRequest, Explained, ExplainedLimit, ExplainedRule, KnownLimit, explain, known_limits, limit_states,
+};
+pub(crate) use hits::{HeldUsage, SettleHits, check, count, keys_by_descriptor, settle_hits};
 use settle::CompletedCall;
 pub(crate) use settle::{
     CallOutcome, CompleteCall, ExtendCall, SERVICE_TIER_BYTES_MAX, check_service_tier, complete, extend,
@@ -34,9 +40,7 @@ pub(crate) struct CallRequest {
     pub(crate) namespace: NamespaceName,
     pub(crate) lease: LeaseId,
     pub(crate) job: Option<JobId>,
-    pub(crate) attributes: Attributes,
-    pub(crate) input_tokens_max: u32,
-    pub(crate) output_tokens_max: u32,
+    pub(crate) asked: Asked,
 }
 
 /// The decision about a call.
@@ -59,14 +63,9 @@ pub(crate) enum Decision {
 }
 
 impl CallRequest {
-    fn call(&self) -> Call<'_> {
-        let (input_tokens_max, output_tokens_max) = (self.input_tokens_max, self.output_tokens_max);
-        Call { attributes: &self.attributes, input_tokens_max, output_tokens_max }
-    }
-
     fn mark(&self, policy_revision: u64) -> CallMark {
-        let bounds = bounds_hash(self.input_tokens_max, self.output_tokens_max);
-        CallMark { attributes: self.attributes.hash32(), bounds, policy_revision }
+        let (attributes, bounds) = self.asked.hashes();
+        CallMark { attributes, bounds, policy_revision }
     }
 }
 
@@ -76,7 +75,12 @@ impl Called {
     }
 
     fn failed(error: BackendError) -> Called {
-        Called { decision: Decision::Limits(Err(error)), requirements: Vec::new(), policy_revision: None }
+        Called::of(Err(error))
+    }
+
+    /// A decision without a policy.
+    pub(crate) fn of(answer: Result<ReserveAnswer, BackendError>) -> Called {
+        Called { decision: Decision::Limits(answer), requirements: Vec::new(), policy_revision: None }
     }
 
     /// Whether the caller's key was refused at last.
@@ -90,15 +94,6 @@ pub(crate) fn namespace_of(caller: &Caller, named: Option<NamespaceName>) -> Res
     let Some(namespace) = named else { return Ok(caller.namespace.clone()) };
     caller.check_namespace(&namespace)?;
     Ok(namespace)
-}
-
-/// A hash of the bounds of a call, the same on every node and in every version: the finalizer of splitmix64.
-fn bounds_hash(input_tokens_max: u32, output_tokens_max: u32) -> u32 {
-    let mut bits = u64::from(input_tokens_max) << 32 | u64::from(output_tokens_max);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let [a, b, c, d, ..] = (bits ^ (bits >> 31)).to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
 }
 
 /// Reserves the limits that the policy names for a call.
@@ -131,7 +126,7 @@ fn counted(app: &App, context: &RequestContext, request: &CallRequest, called: C
             app.metrics.reserved(Reserved::RefusedByPolicy);
             let (namespace, job) = (request.namespace.clone(), request.job.clone());
             let subject = Subject { namespace, lease: request.lease, job, asked: Vec::new() };
-            observed::refused(app, (context, &subject, Some(&request.attributes)));
+            observed::refused(app, (context, &subject, Some(request.asked.attributes())));
         }
         Decision::Free => app.metrics.reserved(Reserved::Allowed),
         Decision::Limits(_) => {}
@@ -142,7 +137,7 @@ fn counted(app: &App, context: &RequestContext, request: &CallRequest, called: C
 /// Reserves by one revision of the policy.
 async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, policy: &Compiled) -> Called {
     let revision = Some(policy.revision);
-    let amounts = match policy.policy.evaluate(&request.call()) {
+    let amounts = match request.asked.evaluate(&policy.policy) {
         Ok(amounts) => amounts,
         Err(refusal) => return Called::refused(refusal, revision),
     };
@@ -161,7 +156,7 @@ async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, pol
         by_gateway: context.caller.by_gateway,
         requirements: requirements.clone(),
     };
-    let answer = execute::reserve_calls(app, context, vec![reserve], Some(&request.attributes)).await.pop();
+    let answer = execute::reserve_calls(app, context, vec![reserve], Some(request.asked.attributes())).await.pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
 }
@@ -250,17 +245,4 @@ async fn policy_of(
         return Ok(Some(kept));
     }
     app.policies.newest(&app.backend, namespace).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Leases keep the hash on disk.
-    #[test]
-    fn the_hash_of_bounds_stays() {
-        assert_eq!(bounds_hash(0, 0), 0);
-        let hashes = [bounds_hash(1_200, 500), bounds_hash(500, 1_200), bounds_hash(1_200, 501), bounds_hash(0, 1)];
-        assert_eq!(hashes, [1_410_056_815, 268_094_123, 3_353_058_645, 269_157_861]);
-    }
 }

@@ -61,7 +61,7 @@ struct Shared {
 }
 
 /// The wall time, which an operator compares with other logs.
-fn now() -> UnixMs {
+pub(crate) fn now() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMs::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -14,6 +14,7 @@ mod limits;
 mod method;
 mod policies;
 mod quotas;
+mod rate_limit;
 mod status;
 mod templates;
 mod timeout;
@@ -27,6 +28,7 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method as Verb, Request, Response};
 use earmark_core::redact_api_keys;
+use earmark_proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use earmark_proto::v1::calls_service_server::CallsServiceServer;
 use earmark_proto::v1::cluster_service_server::ClusterServiceServer;
 use earmark_proto::v1::ledger_service_server::LedgerServiceServer;
@@ -77,6 +79,7 @@ impl Grpc {
             calls: boxed(CallsServiceServer::new(calls::Calls(Arc::clone(app)))),
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
             cluster: boxed(ClusterServiceServer::new(cluster::ClusterAdmin(Arc::clone(app)))),
+            rate_limit: boxed(RateLimitServiceServer::new(rate_limit::RateLimits::new(app))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),
             reflection: boxed(reflection().build_v1()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
             reflection_alpha: boxed(reflection().build_v1alpha()?.max_decoding_message_size(REFLECTION_BYTES_MAX)),
@@ -226,6 +229,7 @@ fn reflection<'a>() -> Builder<'a> {
     Builder::configure()
         .include_reflection_service(false)
         .register_encoded_file_descriptor_set(earmark_proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(earmark_proto::ENVOY_FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)

@@ -286,3 +286,45 @@ proptest! {
         }
     }
 }
+
+fn hits(text: &str, attributes: &Attributes, count: u32, tokens_max: Option<(u32, u32)>) -> Result<String, String> {
+    let hits = Hits { attributes, count, tokens_max };
+    let shown = |amounts: Vec<CallAmount>| shown(&amounts);
+    policy(text).evaluate_hits(&hits).map(shown).map_err(|refusal| refusal.error())
+}
+
+#[test]
+fn the_hits_of_a_proxy_are_the_amount_unless_they_state_tokens() {
+    let text = r#"
+        [[rules]]
+        name   = "all"
+        limits = [ { key = "rpm", amount = "requests" }, { key = "tpm", amount = "tokens" },
+                   { key = "in", amount = "input_tokens" }, { key = "out", amount = "output_tokens" },
+                   { key = "flat", amount = 7 } ]
+    "#;
+    let call = attributes("model=gpt-4o tenant=acme");
+    assert_eq!(hits(text, &call, 5, None).unwrap(), "rpm=5 tpm=5 in=5 out=5 flat=7");
+    assert_eq!(hits(text, &call, 1, Some((1_200, 500))).unwrap(), "rpm=1 tpm=1700 in=1200 out=500 flat=7");
+    let settle = |used| {
+        let hits = Hits { attributes: &call, count: 2, tokens_max: None };
+        shown(&policy(text).settle_hits(&hits, &used).actuals)
+    };
+    assert_eq!(settle(HitsUsed::Count(0)), "rpm=2 tpm=0 in=0 out=0 flat=7");
+    let usage = Usage { input_tokens: 10, output_tokens: 3, ..Usage::default() };
+    assert_eq!(settle(HitsUsed::Tokens(usage)), "rpm=2 tpm=13 in=10 out=3 flat=7");
+}
+
+#[test]
+fn hits_without_bounds_have_no_cost_and_an_optional_rule_does_not_make_them_free() {
+    let prices = "\n[[prices]]\nmodel = \"gpt-4o\"\nasset = \"usd\"\ninput = 1_000_000\noutput = 1_000_000\n";
+    let call = attributes("model=gpt-4o tenant=acme");
+    for optional in [false, true] {
+        let rule = "[[rules]]\nname = \"cost\"\nlimits = [ { key = \"{tenant}:usd\", amount = \"cost\" } ]\n";
+        let text = format!("{rule}optional = {optional}\n{prices}");
+        assert_eq!(hits(&text, &call, 5, None).unwrap_err(), "missing_attribute:earmark_output_tokens_max");
+        assert_eq!(hits(&text, &call, 5, Some((10, 20))).unwrap(), "acme:usd=30");
+        // A usage that is one number has no cost, so that the hold stays as it is.
+        let taken = Hits { attributes: &call, count: 5, tokens_max: Some((10, 20)) };
+        assert_eq!(shown(&policy(&text).settle_hits(&taken, &HitsUsed::Count(3)).actuals), "");
+    }
+}

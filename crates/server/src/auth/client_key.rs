@@ -31,7 +31,7 @@ impl Auth {
         }
         sender.check_access(access)?;
         match access {
-            Access::Call | Access::Settle | Access::Explain | Access::Identify => {}
+            Access::Call | Access::Settle | Access::Proxy | Access::Explain | Access::Identify => {}
             Access::Public | Access::Pause | Access::Read | Access::Write | Access::Manage | Access::Operate => {
                 return Err(forbidden("not accepted here; a gateway does this by its own right"));
             }

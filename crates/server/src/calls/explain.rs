@@ -2,11 +2,11 @@
 
 use earmark_admission::{Amount, BackendError};
 use earmark_core::{Kind, LimitKey, LimitStatus, NamespaceName, Usage};
-use earmark_policy::{Attributes, Call, Refusal, RuleMatch};
+use earmark_policy::{Attributes, Call, LimitState, Refusal, RuleMatch};
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::{amounts_of, other_asset};
+use super::{CallWire, amounts_of, other_asset};
 use crate::answer::{EXCEEDS_CAPACITY, LIMIT_DECREASING, LIMIT_PAUSED, UNKNOWN_LIMIT_KEY};
 use crate::app::App;
 use crate::execute::{self, RequestContext};
@@ -58,10 +58,10 @@ pub(crate) struct ExplainedState {
 }
 
 /// A limit as it is now. `None` if there is no such limit.
-struct Found {
-    usage: Usage,
-    is_enforced: bool,
-    is_credit: bool,
+pub(super) struct Found {
+    pub(super) usage: Usage,
+    pub(super) is_enforced: bool,
+    pub(super) is_credit: bool,
 }
 
 /// Explains the answer to a call. Takes nothing.
@@ -113,7 +113,7 @@ impl Explained {
 }
 
 /// A limit as a lease of the namespace names it.
-async fn find(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Option<Found>, BackendError> {
+pub(super) async fn find(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Option<Found>, BackendError> {
     let (namespace, key) = key.foreign().unwrap_or_else(|| (own.clone(), key.clone()));
     let limit = app.backend.applied_limit(&namespace, &key);
     let is_visible = namespace == *own || limit.as_ref().is_some_and(|limit| limit.definition.shared);
@@ -177,4 +177,17 @@ pub(crate) async fn known_limits(app: &App, namespace: &NamespaceName, amounts: 
         Some(KnownLimit { key: key.clone(), usage, window_seconds })
     });
     join_all(reads).await.into_iter().flatten().collect()
+}
+
+/// The known limits for the headers of an answer. Only those that denied the call are known to free up by then.
+pub(crate) fn limit_states<'a>(known: &'a [KnownLimit], wire: &CallWire<'_>) -> Vec<LimitState<'a>> {
+    let reset_seconds = wire.reserve.retry_after_ms.div_ceil(1_000);
+    let state = |limit: &'a KnownLimit| LimitState {
+        key: limit.key.as_str(),
+        capacity: limit.usage.capacity,
+        available: limit.usage.available,
+        window_seconds: limit.window_seconds,
+        reset_seconds: wire.reserve.limited_by.contains(&limit.key).then_some(reset_seconds).filter(|it| *it > 0),
+    };
+    known.iter().map(state).collect()
 }

@@ -201,7 +201,7 @@ async fn bound(
 }
 
 /// The amounts of limits that a lease has, if there are more than a lease can have.
-async fn reserved_of(
+pub(super) async fn reserved_of(
     app: &App,
     context: &RequestContext,
     (namespace, lease_id): (&NamespaceName, LeaseId),

@@ -18,7 +18,8 @@ use crate::answer::Code;
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
 use crate::calls::{
-    self, CallOutcome, CallRequest, CallWire, CompleteCall, CompleteCallWire, Decision, ExplainRequest, ExtendCall,
+    self, Asked, CallOutcome, CallRequest, CallWire, CompleteCall, CompleteCallWire, Decision, ExplainRequest,
+    ExtendCall,
 };
 use crate::execute::RequestContext;
 use crate::metrics::{Completed, Reserved};
@@ -125,9 +126,11 @@ fn call_request(context: &RequestContext, request: v1::CallRequest) -> Result<Ca
         namespace: context.caller.namespace.clone(),
         lease: convert::lease_id(&lease_id).map_err(|error| invalid(&error))?,
         job: convert::optional_name("job_id", job_id.as_deref()).map_err(|error| invalid(&error))?,
-        attributes: attributes_of(&context.caller, attributes)?,
-        input_tokens_max,
-        output_tokens_max,
+        asked: Asked::Call {
+            attributes: attributes_of(&context.caller, attributes)?,
+            input_tokens_max,
+            output_tokens_max,
+        },
     })
 }
 

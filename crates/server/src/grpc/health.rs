@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earmark_proto::envoy::service::ratelimit::v3::rate_limit_service_server;
 use earmark_proto::v1::{cluster_service_server, ledger_service_server, limits_service_server};
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
@@ -17,8 +18,9 @@ use crate::app::App;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The known services. The empty name is the server as a whole.
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 5] = [
     "",
+    rate_limit_service_server::SERVICE_NAME,
     cluster_service_server::SERVICE_NAME,
     ledger_service_server::SERVICE_NAME,
     limits_service_server::SERVICE_NAME,

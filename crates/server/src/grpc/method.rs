@@ -11,6 +11,8 @@ pub(super) struct Services<T> {
     pub(super) calls: T,
     pub(super) ledger: T,
     pub(super) cluster: T,
+    /// Envoy's rate limit service.
+    pub(super) rate_limit: T,
     pub(super) health: T,
     pub(super) reflection: T,
     pub(super) reflection_alpha: T,
@@ -24,6 +26,7 @@ pub(crate) enum Which {
     Calls,
     Ledger,
     Cluster,
+    RateLimit,
     Health,
     Reflection,
     ReflectionAlpha,
@@ -37,6 +40,7 @@ impl Which {
             Which::Calls => &services.calls,
             Which::Ledger => &services.ledger,
             Which::Cluster => &services.cluster,
+            Which::RateLimit => &services.rate_limit,
             Which::Health => &services.health,
             Which::Reflection => &services.reflection,
             Which::ReflectionAlpha => &services.reflection_alpha,
@@ -76,11 +80,11 @@ const fn stream(service: Which, access: Access, path: &'static str, is_endless: 
     Method { path, service, form: Form::Stream { is_endless }, access, queue_cost: QueueCost::One }
 }
 
-/// Methods of the standard services, health and reflection.
-const STANDARD: usize = 4;
+/// Methods of other packages: Envoy's rate limit service, health and reflection.
+const OTHERS: usize = 5;
 
 /// All methods. A method of our package without a row does not compile.
-pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
+pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + OTHERS] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
     unary(Which::Limits, Access::Settle, "/earmark.v1.LimitsService/Extend"),
     unary(Which::Limits, Access::Settle, "/earmark.v1.LimitsService/Complete"),
@@ -119,6 +123,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/CreateInvitation"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/ListInvitations"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/RevokeInvitation"),
+    unary(Which::RateLimit, Access::Proxy, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),
     stream(Which::Reflection, Access::Public, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
@@ -148,6 +153,7 @@ mod tests {
     fn every_described_method_has_a_row_and_every_row_a_method() {
         let sets = [
             earmark_proto::FILE_DESCRIPTOR_SET,
+            earmark_proto::ENVOY_FILE_DESCRIPTOR_SET,
             tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,

@@ -37,9 +37,13 @@ pub(super) async fn call(
     };
     let room = match method.access {
         Access::Public | Access::Read | Access::Explain | Access::Identify => Ok(AnswerRoom::of_read()),
-        Access::Call | Access::Settle | Access::Pause | Access::Write | Access::Manage | Access::Operate => {
-            AnswerRoom::of_change(&app.responses, context.holders(), message.len())
-        }
+        Access::Call
+        | Access::Settle
+        | Access::Proxy
+        | Access::Pause
+        | Access::Write
+        | Access::Manage
+        | Access::Operate => AnswerRoom::of_change(&app.responses, context.holders(), message.len()),
     };
     let room = match room {
         Ok(room) => room,

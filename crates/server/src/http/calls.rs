@@ -7,7 +7,7 @@ use std::fmt;
 
 use earmark_admission::{BackendError, ExtendAnswer};
 use earmark_core::{JobId, LeaseId, NamespaceName, REQUIREMENTS_MAX};
-use earmark_policy::{Attributes, LimitState, Usage};
+use earmark_policy::{Attributes, Usage};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use crate::answer::{Code, ExtendWire};
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
 use crate::calls::{
-    self, CallOutcome, CallRequest, CallWire, CompleteCall, CompleteCallWire, ExplainRequest, ExtendCall, KnownLimit,
+    self, Asked, CallOutcome, CallRequest, CallWire, CompleteCall, CompleteCallWire, ExplainRequest, ExtendCall,
     SERVICE_TIER_BYTES_MAX,
 };
 use crate::metrics::{Completed, Reserved};
@@ -223,7 +223,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
     if matches!(wire.reserve.error, Code::Forbidden) {
         return Reply::answer(status, wire.reserve.message.as_deref(), &wire);
     }
-    let headers = wire.headers(&states(&known, &wire));
+    let headers = wire.headers(&calls::limit_states(&known, &wire));
     Reply { headers, ..Reply::json(status, &wire) }
 }
 
@@ -232,23 +232,12 @@ fn call_request(call: &Call, body: CallBody) -> Result<CallRequest, Reply> {
         namespace: call.namespace(),
         lease: body.lease_id.0,
         job: body.job_id.map(|job| job.0),
-        attributes: attributes(&call.context.caller, body.attributes)?,
-        input_tokens_max: body.input_tokens_max.0,
-        output_tokens_max: body.output_tokens_max.0,
+        asked: Asked::Call {
+            attributes: attributes(&call.context.caller, body.attributes)?,
+            input_tokens_max: body.input_tokens_max.0,
+            output_tokens_max: body.output_tokens_max.0,
+        },
     })
-}
-
-/// The known limits for the headers. Only the one that denied the call is known to free up by then.
-fn states<'a>(known: &'a [KnownLimit], wire: &CallWire<'_>) -> Vec<LimitState<'a>> {
-    let reset_seconds = wire.reserve.retry_after_ms.div_ceil(1_000);
-    let state = |limit: &'a KnownLimit| LimitState {
-        key: limit.key.as_str(),
-        capacity: limit.usage.capacity,
-        available: limit.usage.available,
-        window_seconds: limit.window_seconds,
-        reset_seconds: wire.reserve.limited_by.contains(&limit.key).then_some(reset_seconds).filter(|it| *it > 0),
-    };
-    known.iter().map(state).collect()
 }
 
 pub(super) async fn extend(app: &App, call: Call) -> Reply {

@@ -10,5 +10,6 @@ mod fair_queue;
 mod leases;
 mod ledger;
 mod limits;
+mod rate_limit;
 mod sessions;
 mod standard;

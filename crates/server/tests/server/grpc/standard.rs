@@ -69,11 +69,12 @@ fn names(response: ServerReflectionResponse) -> Vec<String> {
     }
 }
 
-const SERVICES: [&str; 7] = [
+const SERVICES: [&str; 8] = [
     "earmark.v1.CallsService",
     "earmark.v1.ClusterService",
     "earmark.v1.LedgerService",
     "earmark.v1.LimitsService",
+    "envoy.service.ratelimit.v3.RateLimitService",
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
