@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::applied::{AppliedUsage, LimitOverage, TimedOutLease};
 use crate::callers::Keys;
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::fullness::LimitFullness;
 use crate::lease_view::LeaseView;
 use crate::pauses::PauseLimitRequest;
 use crate::policies::PolicyError;
@@ -158,6 +159,12 @@ pub trait Backend: Send + Sync + 'static {
     /// that another system keeps are left out.
     fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// The fullness of the defined limits of a namespace, or of all, for metrics. Reads what this process knows, so limits
+    /// and credit that another system keeps are left out.
+    fn fullness(&self, _namespace: Option<&NamespaceName>) -> Vec<LimitFullness> {
+        Vec::new()
     }
 
     /// The quotas of the first namespaces with their use, for metrics. Reads what this process knows.

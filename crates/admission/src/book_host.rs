@@ -9,9 +9,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas, TemplateInfo,
-    TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, ExternalParts, InvalidWrite, LeaseId, LimitInfo,
+    LimitKey, NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
+    TemplateInfo, TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
 use crate::applied::{AppliedUsage, TimedOutLease};
@@ -24,6 +24,7 @@ use crate::book_request::{
 };
 use crate::callers::{ChangePage, ChangeQuery, Keys};
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::fullness::LimitFullness;
 use crate::lease_view::LeaseView;
 use crate::limits::Registry;
 use crate::names::Names;
@@ -436,7 +437,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
-        self.0.host.with_book(|book| book.template_of(book.namespace(namespace)?, key).cloned())
+        self.template_seen_from(namespace, key)
     }
 
     fn applied_limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
@@ -560,6 +561,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
         Box::pin(self.timed_out_leases())
+    }
+
+    fn fullness(&self, namespace: Option<&NamespaceName>) -> Vec<LimitFullness> {
+        self.book_fullness(ExternalParts::default(), namespace)
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

@@ -36,6 +36,7 @@ use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::{Credits, Writer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
+use crate::fullness::LimitFullness;
 use crate::lease_view::LeaseView;
 use crate::limits::{Limits, Registry};
 use crate::pauses::PauseLimitRequest;
@@ -445,6 +446,10 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn timed_out(&self) -> Answer<'_, Result<Vec<TimedOutLease>, BackendError>> {
         Box::pin(self.0.registry.timed_out_leases())
+    }
+
+    fn fullness(&self, namespace: Option<&NamespaceName>) -> Vec<LimitFullness> {
+        self.0.registry.book_fullness(self.0.setup.parts, namespace)
     }
 
     fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {

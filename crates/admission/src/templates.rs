@@ -98,6 +98,17 @@ impl<H: BookHost> BookBackend<H> {
         self.change_template(by, request.namespace, change)
     }
 
+    /// The template that a key follows, as leases of `own` name it. The key may name a shared limit of another namespace.
+    pub(crate) fn template_seen_from(&self, own: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
+        self.0.host.with_book(|book| match key.foreign() {
+            Some((owner, key)) => {
+                let template = book.template_of(book.namespace(&owner)?, &key)?;
+                Some(LimitKey::in_namespace(&owner, template))
+            }
+            None => book.template_of(book.namespace(own)?, key).cloned(),
+        })
+    }
+
     pub(crate) async fn list_templates(&self, namespace: NamespaceName) -> Result<Vec<TemplateInfo>, BackendError> {
         self.read(|book, _| book.namespace(&namespace).map_or_else(Vec::new, |id| book.templates(id))).await
     }

@@ -321,7 +321,29 @@ impl Book {
         (prefix, after): (Option<&LimitKey>, Option<&LimitKey>),
         most: usize,
     ) -> (Vec<LimitUsage>, Option<LimitKey>) {
-        let (slots, next) = self.limits.slot_page(namespace, Listed::All, (prefix, after), most);
+        self.usage_page_of(now, namespace, (Listed::All, prefix, after), most)
+    }
+
+    /// [`usage_page`](Book::usage_page) of the limits that were put. Reads no derived ones.
+    #[must_use]
+    pub fn defined_usage_page(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        after: Option<&LimitKey>,
+        most: usize,
+    ) -> (Vec<LimitUsage>, Option<LimitKey>) {
+        self.usage_page_of(now, namespace, (Listed::Defined, None, after), most)
+    }
+
+    fn usage_page_of(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        (listed, prefix, after): (Listed, Option<&LimitKey>, Option<&LimitKey>),
+        most: usize,
+    ) -> (Vec<LimitUsage>, Option<LimitKey>) {
+        let (slots, next) = self.limits.slot_page(namespace, listed, (prefix, after), most);
         let usage = |slot| {
             let (usage, (key, kind)) = (self.slot_usage(now, slot)?, self.limits.key_and_kind(slot)?);
             Some(LimitUsage { key, kind, usage })

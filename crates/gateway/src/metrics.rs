@@ -40,6 +40,8 @@ const GAUGES: [(&str, &str); 5] = [
     (DRAINS, "Answers that are read for clients that have gone, by upstream."),
 ];
 
+const ABOUT_FIRST_BYTE: &str = "Time from the request to the first byte of the upstream's answer, by provider.";
+
 /// The way that a call was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettledBy {
@@ -92,8 +94,7 @@ impl Metrics {
         for (name, text) in GAUGES {
             recorder.describe_gauge(name.into(), None, SharedString::const_str(text));
         }
-        let text = "Time from the request to the first byte of the upstream's answer, by provider.";
-        recorder.describe_histogram(FIRST_BYTE.into(), Some(Unit::Seconds), SharedString::const_str(text));
+        recorder.describe_histogram(FIRST_BYTE.into(), Some(Unit::Seconds), SharedString::const_str(ABOUT_FIRST_BYTE));
         let handle = recorder.handle();
         let metrics = Metrics { recorder, handle };
         for by in [SettledBy::Usage, SettledBy::Bound, SettledBy::Released, SettledBy::Recovered] {
@@ -162,9 +163,18 @@ impl Metrics {
         self.set(DRAINS, &[("provider", name)], drains);
     }
 
-    /// All metrics as text.
+    /// All metrics as text. Those without samples are described too, so that a dashboard can be checked against them.
     pub(crate) fn text(&self) -> String {
-        self.handle.render()
+        let mut text = self.handle.render();
+        let kinds = [(&COUNTERS[..], "counter"), (&GAUGES, "gauge"), (&[(FIRST_BYTE, ABOUT_FIRST_BYTE)], "histogram")];
+        for (name, about, kind) in
+            kinds.iter().flat_map(|(all, kind)| all.iter().map(|(name, about)| (*name, *about, *kind)))
+        {
+            if !text.contains(&format!("# TYPE {name} ")) {
+                text += &format!("# HELP {name} {about}\n# TYPE {name} {kind}\n");
+            }
+        }
+        text
     }
 
     /// Bounds the memory of the histograms.

@@ -56,7 +56,7 @@ impl App {
     pub(crate) fn new(backend: Arc<dyn Backend>, options: &ServerOptions, auth: AuthOptions) -> Result<App, NameError> {
         let metrics = Arc::new(Metrics::new());
         Ok(App {
-            decisions: DecisionLog::start(options.decisions.clone(), &backend, metrics.dropped_decisions())?,
+            decisions: DecisionLog::start(options.decisions.clone(), &backend, metrics.decisions())?,
             top: Top::new(),
             backend,
             cluster: OnceLock::new(),

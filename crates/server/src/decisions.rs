@@ -45,7 +45,23 @@ pub(crate) struct Decision<'a> {
 }
 
 /// The decision log of a server.
-pub(crate) struct DecisionLog(Option<Arc<Shared>>);
+pub(crate) struct DecisionLog {
+    /// `None` if the log is off. Then it only counts the leases that ran out.
+    log: Option<Arc<Shared>>,
+    backend: Arc<dyn Backend>,
+    counters: DecisionCounters,
+    /// Held while timeouts are read and recorded, so that a reader sees them all.
+    timeouts: Mutex<()>,
+}
+
+/// The counters of the decision log.
+#[derive(Clone)]
+pub(crate) struct DecisionCounters {
+    /// Decisions that were dropped.
+    pub(crate) dropped: Counter,
+    /// Leases that ran out before they were completed.
+    pub(crate) expired_leases: Counter,
+}
 
 struct Shared {
     backend: Arc<dyn Backend>,
@@ -56,8 +72,6 @@ struct Shared {
     /// The actor of timeouts: Earmark itself.
     itself: Actor,
     reads: Semaphore,
-    /// Held while timeouts are read and recorded, so that a reader sees them all.
-    timeouts: Mutex<()>,
 }
 
 /// The wall time, which an operator compares with other logs.
@@ -71,9 +85,20 @@ impl DecisionLog {
     pub(crate) fn start(
         store: Option<Arc<dyn RecordStore>>,
         backend: &Arc<dyn Backend>,
-        dropped: Counter,
+        counters: DecisionCounters,
     ) -> Result<DecisionLog, earmark_core::NameError> {
-        let Some(store) = store else { return Ok(DecisionLog(None)) };
+        let log = match store {
+            Some(store) => DecisionLog::write_to(store, backend, counters.dropped.clone())?,
+            None => None,
+        };
+        Ok(DecisionLog { log, backend: Arc::clone(backend), counters, timeouts: Mutex::new(()) })
+    }
+
+    fn write_to(
+        store: Arc<dyn RecordStore>,
+        backend: &Arc<dyn Backend>,
+        dropped: Counter,
+    ) -> Result<Option<Arc<Shared>>, earmark_core::NameError> {
         let shared = Arc::new(Shared {
             backend: Arc::clone(backend),
             queue: Queue::new(store.next_number(), store.bounds().segment_bytes()),
@@ -82,20 +107,19 @@ impl DecisionLog {
             dropped,
             itself: Actor::new(Actor::ITSELF)?,
             reads: Semaphore::new(READS_AT_ONCE),
-            timeouts: Mutex::new(()),
         });
         let writing = Arc::clone(&shared);
         let started = std::thread::Builder::new().name("decisions".into()).spawn(move || writing.write_until_stopped());
         if let Err(error) = started {
             tracing::error!(%error, "cannot start the writer of the decision log; the log is off");
-            return Ok(DecisionLog(None));
+            return Ok(None);
         }
-        Ok(DecisionLog(Some(shared)))
+        Ok(Some(shared))
     }
 
     /// Records a decision. Never waits for the disk.
     pub(crate) fn record(&self, decision: &Decision<'_>) {
-        let Some(shared) = &self.0 else { return };
+        let Some(shared) = &self.log else { return };
         let first = decision.limits.first().map(|(key, _)| *key);
         let identity = shared.hasher.hash_one((decision.namespace, first, decision.outcome as u8));
         match shared.queue.admit(identity, now()) {
@@ -110,20 +134,21 @@ impl DecisionLog {
         }
     }
 
-    /// Records the leases that ran out since the last call, unless that is under way already.
+    /// Records and counts the leases that ran out since the last call, unless that is under way already.
     pub(crate) async fn record_new_timeouts(&self) {
-        let Some(shared) = &self.0 else { return };
-        if let Ok(turn) = shared.timeouts.try_lock() {
-            self.record_timeouts(shared, &turn).await;
+        if let Ok(turn) = self.timeouts.try_lock() {
+            self.record_timeouts(&turn).await;
         }
     }
 
-    async fn record_timeouts(&self, shared: &Shared, _: &MutexGuard<'_, ()>) {
-        let found = match shared.backend.timed_out().await {
+    async fn record_timeouts(&self, _: &MutexGuard<'_, ()>) {
+        let found = match self.backend.timed_out().await {
             Ok(found) => found,
             // Without a leader nothing times out either; the next call finds it.
-            Err(error) => return tracing::debug!(%error, "cannot read timeouts for the decision log"),
+            Err(error) => return tracing::debug!(%error, "cannot read the leases that ran out"),
         };
+        self.counters.expired_leases.increment(found.len() as u64);
+        let Some(shared) = &self.log else { return };
         for TimedOutLease { namespace, lease, job, limits } in &found {
             let limits: Vec<(&LimitKey, u64)> = limits.iter().map(|limit| (&limit.key, limit.amount)).collect();
             self.record(&Decision {
@@ -140,7 +165,7 @@ impl DecisionLog {
 
     /// Writes what is queued, and ends the writer thread.
     pub(crate) async fn stop(&self) {
-        if let Some(stopped) = self.0.as_ref().and_then(|shared| shared.queue.stop()) {
+        if let Some(stopped) = self.log.as_ref().and_then(|shared| shared.queue.stop()) {
             _ = stopped.await;
         }
     }
@@ -149,7 +174,7 @@ impl DecisionLog {
 impl Drop for DecisionLog {
     fn drop(&mut self) {
         // Ends the thread of a server that was not shut down.
-        _ = self.0.as_ref().and_then(|shared| shared.queue.stop());
+        _ = self.log.as_ref().and_then(|shared| shared.queue.stop());
     }
 }
 

@@ -4,7 +4,9 @@
 //! `metrics` facade into one recorder of the process; `/metrics` shows both.
 
 mod calls;
+mod catalogue;
 mod denials;
+mod fullness;
 mod node;
 mod quotas;
 
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use earmark_admission::{ClusterStatus, CompleteAnswer, EXPIRED_HOLDS, Stats, register_expired};
+use earmark_admission::{ClusterStatus, CompleteAnswer, LimitFullness, Stats, register_expired};
 use earmark_core::{LimitKey, NamespaceName};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -22,6 +24,7 @@ use tonic::Code;
 
 use crate::answer::WRITE_CODES;
 use crate::auth::{AuthMetrics, QueueMetrics};
+use crate::decisions::DecisionCounters;
 use crate::http::ROUTES;
 use crate::log_rate::LINE_KINDS;
 use calls::Calls;
@@ -109,52 +112,6 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DROPPED_DECISIONS: &str = "earmark_decisions_dropped_total";
-
-const DESCRIPTIONS: [(&str, &str); 25] = [
-    (
-        DROPPED_DECISIONS,
-        "Decisions that the decision log dropped: its queue was full, or its file could not be written.",
-    ),
-    (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
-    (WAITING, "Requests that wait because their caller is at its concurrency limit."),
-    (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
-    ("earmark_reserves_total", "Reserves by outcome. A malformed batch counts as one invalid_request."),
-    ("earmark_extensions_total", "Extensions by outcome. A malformed batch counts as one invalid_request."),
-    ("earmark_completes_total", "Completes by outcome. A malformed batch counts as one invalid_request."),
-    (
-        "earmark_overage_total",
-        "Usage beyond the reservation, by treatment: reserved, recorded as debt, or dropped. Credit is not included.",
-    ),
-    (
-        "earmark_credit_settled_total",
-        "Credit that leases cost, in minor units of all assets: paid, owed as debt, or uncollected because the account \
-         had too little and allows no debt, or is closed.",
-    ),
-    ("earmark_writes_total", "Sequenced writes by answer code. Retries count again; malformed writes are INVALID."),
-    (
-        "earmark_http_requests_total",
-        "HTTP requests by route and status. Malformed HTTP and oversized heads are not included.",
-    ),
-    ("earmark_http_request_seconds", "Time from the request head to the response, by route."),
-    ("earmark_connections", "Open connections."),
-    ("earmark_lease_streams", "Open gRPC streams `Leases`."),
-    ("earmark_lease_stream_requests_total", "Requests that arrived on gRPC streams `Leases`."),
-    ("earmark_connections_refused_total", "Connections closed at once because too many were open."),
-    ("earmark_connections_evicted_total", "Connections without valid credentials that were closed to make room."),
-    ("earmark_log_lines_dropped_total", "Log lines about failed requests that were counted instead, by kind."),
-    ("earmark_queue_depth", "Requests queued for the backend."),
-    ("earmark_live_leases", "Leases that neither completed nor timed out."),
-    ("earmark_remembered_leases", "Leases in memory, completed ones included."),
-    (
-        "earmark_debt",
-        "Debt of all limits: usage that was never reserved, and credit that accounts of defined credit limits owe. Credit in a database is not included.",
-    ),
-    ("earmark_limits", "Limits, those that are decreasing included."),
-    ("earmark_decreasing_limits", "Limits that are decreasing."),
-    ("earmark_paused_limits", "Limits that are paused."),
-];
-
 /// The metrics of one server.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
@@ -181,6 +138,13 @@ pub(crate) struct Metrics {
     evicted: Counter,
 }
 
+/// Gauges that the backend reads for each scrape.
+#[derive(Default)]
+pub(crate) struct BackendGauges {
+    pub(crate) quotas: Vec<NamespaceQuotas>,
+    pub(crate) fullness: Vec<LimitFullness>,
+}
+
 struct Served {
     label: &'static str,
     seconds: Histogram,
@@ -202,10 +166,7 @@ struct Gauges {
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let recorder = recorder();
-        for (name, about) in DESCRIPTIONS {
-            // This recorder ignores the kind of metric here.
-            recorder.describe_counter(name.into(), None, about.into());
-        }
+        catalogue::describe(&recorder);
         let counter = |name, label, value| counter(&recorder, name, label, value);
         let gauge = |name| recorder.register_gauge(&Key::from_static_name(name), &METADATA);
         let labels = ROUTES.iter().map(|route| route.label()).chain(["unmatched"]);
@@ -251,9 +212,13 @@ impl Metrics {
         AuthMetrics { failed_logins: counter(FAILED_LOGINS), queue }
     }
 
-    /// The counter of decisions that the decision log dropped.
-    pub(crate) fn dropped_decisions(&self) -> Counter {
-        self.recorder.register_counter(&Key::from_static_name(DROPPED_DECISIONS), &METADATA)
+    /// The counters of the decision log.
+    pub(crate) fn decisions(&self) -> DecisionCounters {
+        let counter = |name| self.recorder.register_counter(&Key::from_static_name(name), &METADATA);
+        DecisionCounters {
+            dropped: counter("earmark_decisions_dropped_total"),
+            expired_leases: counter("earmark_expired_leases_total"),
+        }
     }
 
     /// Counters of log lines that were not written.
@@ -371,9 +336,9 @@ impl Metrics {
     }
 
     /// All metrics in the Prometheus text format.
-    pub(crate) fn render(&self, stats: &Stats, quotas: &[NamespaceQuotas], cluster: Option<&ClusterStatus>) -> String {
+    pub(crate) fn render(&self, stats: &Stats, gauges: &BackendGauges, cluster: Option<&ClusterStatus>) -> String {
         self.set_gauges(stats);
-        self.text(Some(stats.limits), quotas, cluster)
+        self.text(Some(stats.limits), gauges, cluster)
     }
 
     fn set_gauges(&self, stats: &Stats) {
@@ -393,21 +358,23 @@ impl Metrics {
     }
 
     /// All series as they are. `limits` is the number of defined limits, if it was counted.
-    fn text(&self, limits: Option<usize>, quotas: &[NamespaceQuotas], cluster: Option<&ClusterStatus>) -> String {
+    fn text(&self, limits: Option<usize>, gauges: &BackendGauges, cluster: Option<&ClusterStatus>) -> String {
         let mut text = self.recorder.handle().render();
         self.denials.render(limits, &mut text);
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
         }
-        text.push_str(&quotas::gauges(quotas));
+        fullness::gauges(&gauges.fullness, &mut text);
+        quotas::gauges(&gauges.quotas, &mut text);
         text.push_str(&cluster.map(node::lags).unwrap_or_default());
+        catalogue::describe_absent(&mut text);
         text
     }
 
     /// The series of one namespace. Totals of the server are not among them: they tell about other namespaces,
     /// and counting them reads every limit.
-    pub(crate) fn render_for(&self, quotas: &[NamespaceQuotas], namespace: &NamespaceName) -> String {
-        let (text, own) = (self.text(None, quotas, None), format!("namespace=\"{namespace}\""));
+    pub(crate) fn render_for(&self, gauges: &BackendGauges, namespace: &NamespaceName) -> String {
+        let (text, own) = (self.text(None, gauges, None), format!("namespace=\"{namespace}\""));
         let series = |line: &str| line.split_once('{').map(|(name, _)| name.to_owned());
         let names: BTreeSet<String> = text.lines().filter(|line| line.contains(&own)).filter_map(series).collect();
         let is_shown = |line: &&str| match line.strip_prefix("# ") {
@@ -450,10 +417,6 @@ fn recorder() -> PrometheusRecorder {
     builder.unwrap_or_default().build_recorder()
 }
 
-const ABOUT_EXPIRED_HOLDS: &str = "Credit holds of the Book that ran out without a complete: returned in full, paid \
-     the used part that extensions reported, or charged in full.";
-const STUCK_SAGAS: &str = "Credit sagas in a database that cannot be read or finished; the log names them.";
-
 static FACADE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
 /// Installs the recorder of the `metrics` facade, so that `/metrics` shows the metrics of other crates. Call it before
@@ -466,10 +429,7 @@ pub fn install_metrics() {
 fn facade() -> Option<&'static PrometheusHandle> {
     let install = || {
         let recorder = recorder();
-        recorder.describe_histogram("earmark_batch_size".into(), None, "Events per batch.".into());
-        recorder.describe_counter(EXPIRED_HOLDS.into(), None, ABOUT_EXPIRED_HOLDS.into());
-        recorder.describe_gauge("earmark_credit_stuck_sagas".into(), None, STUCK_SAGAS.into());
-        node::describe(&recorder);
+        catalogue::describe(&recorder);
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok()?;
         register_expired();
@@ -494,7 +454,7 @@ mod tests {
         metrics.reserved(Reserved::LeaseExpired);
         metrics.extended(Reserved::Denied);
         metrics.completed(Completed::Unknown);
-        let text = metrics.render(&Stats::default(), &[], None);
+        let text = metrics.render(&Stats::default(), &BackendGauges::default(), None);
         assert!(text.contains("earmark_reserves_total{outcome=\"lease_expired\"} 1\n"), "{text}");
         assert!(text.contains("earmark_extensions_total{outcome=\"denied\"} 1\n"), "{text}");
         assert!(text.contains("earmark_completes_total{outcome=\"unknown\"} 1\n"), "{text}");
@@ -512,7 +472,7 @@ mod tests {
             debt: u128::from(u64::MAX) + 1,
             queue_depth: 6,
         };
-        let text = Metrics::new().render(&stats, &[], None);
+        let text = Metrics::new().render(&stats, &BackendGauges::default(), None);
         for line in [
             "earmark_live_leases 1\n",
             "earmark_remembered_leases 2\n",
@@ -530,15 +490,16 @@ mod tests {
     /// With limits on TigerBeetle no node knows all leases, and `earmark_live_leases 0` was shown.
     #[test]
     fn a_gauge_that_the_backend_does_not_know_is_absent() {
-        let text = Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, &[], None);
-        assert!(!text.contains("earmark_live_leases "), "{text}");
+        let text =
+            Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, &BackendGauges::default(), None);
+        assert!(!text.contains("\nearmark_live_leases "), "{text}");
     }
 
     #[test]
     fn an_unknown_status_counts_as_500() {
         let metrics = Metrics::new();
         metrics.served(0, StatusCode::IM_A_TEAPOT, Duration::from_micros(70));
-        let text = metrics.render(&Stats::default(), &[], None);
+        let text = metrics.render(&Stats::default(), &BackendGauges::default(), None);
         assert!(text.contains("earmark_http_requests_total{route=\"reserve\",status=\"500\"} 1\n"), "{text}");
         assert!(text.contains("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"0.0001\"} 1\n"), "{text}");
     }

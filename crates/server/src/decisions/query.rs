@@ -59,8 +59,8 @@ impl DecisionLog {
     /// A page of the log, with everything that this node decided before the call.
     /// `None` if the log is off.
     pub(crate) async fn read(&self, query: DecisionQuery) -> Result<Option<DecisionPage>, BackendError> {
-        let Some(shared) = &self.0 else { return Ok(None) };
-        self.record_timeouts(shared, &shared.timeouts.lock().await).await;
+        let Some(shared) = &self.log else { return Ok(None) };
+        self.record_timeouts(&self.timeouts.lock().await).await;
         shared.queue.written().await;
         let failed = |why: String| BackendError::Failed(why);
         let _permit = shared.reads.acquire().await.map_err(|error| failed(error.to_string()))?;

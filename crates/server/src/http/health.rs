@@ -10,6 +10,7 @@ use super::reply::{JSON, PROMETHEUS, Reply};
 use super::serve::{Call, off_runtime};
 use crate::app::App;
 use crate::execute;
+use crate::metrics::BackendGauges;
 
 #[derive(Serialize)]
 struct Health {
@@ -35,14 +36,21 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     if execute::is_revoked(app, &call.context).await {
         return Reply::unauthenticated();
     }
-    let (quotas, caller) = (app.backend.quota_gauges(), &call.context.caller);
-    let metrics = Arc::clone(&app.metrics);
-    let reply = |text: String| Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text));
-    if !caller.is_server_admin() {
-        return reply(metrics.render_for(&quotas, &caller.namespace));
-    }
-    let (cluster, stats) = (app.cluster.get().map(|cluster| cluster.status()), app.backend.stats());
-    off_runtime(move || reply(metrics.render(&stats, &quotas, cluster.as_ref()))).await
+    let (caller, quotas) = (&call.context.caller, app.backend.quota_gauges());
+    let (metrics, backend) = (Arc::clone(&app.metrics), Arc::clone(&app.backend));
+    let only = (!caller.is_server_admin()).then(|| caller.namespace.clone());
+    let cluster = app.cluster.get().map(|cluster| cluster.status());
+    let text = move || match &only {
+        Some(namespace) => {
+            let gauges = BackendGauges { quotas, fullness: backend.fullness(Some(namespace)) };
+            metrics.render_for(&gauges, namespace)
+        }
+        None => {
+            let gauges = BackendGauges { quotas, fullness: backend.fullness(None) };
+            metrics.render(&backend.stats(), &gauges, cluster.as_ref())
+        }
+    };
+    off_runtime(move || Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text()))).await
 }
 
 pub(super) fn openapi(app: &App) -> Reply {

@@ -46,12 +46,6 @@ struct Called {
 
 impl Calls {
     pub(super) fn new(recorder: &PrometheusRecorder) -> Calls {
-        for (name, about) in [
-            (TOTAL, "gRPC calls by method and status. A stream counts when it begins."),
-            (SECONDS, "Time from the request head to the response, by method."),
-        ] {
-            recorder.describe_counter(name.into(), None, about.into());
-        }
         let labels = METHODS.iter().map(|method| method.path.trim_start_matches('/')).chain(["unmatched"]);
         let called = |label| {
             let key = Key::from_parts(SECONDS, vec![Label::from_static_parts("method", label)]);

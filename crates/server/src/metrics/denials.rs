@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock};
 
 use earmark_core::{LIMITS_MAX, LimitKey, NamespaceName};
 
-use super::Reason;
+use super::{Reason, catalogue};
 
 pub(super) const TOTAL: &str = "earmark_denials_total";
 const WOULD_DENY: &str = "earmark_would_deny_total";
@@ -84,18 +84,14 @@ impl Denials {
                 };
             }
         }
-        for (name, about, lines) in [(TOTAL, ABOUT, denials), (WOULD_DENY, ABOUT_WOULD_DENY, would_deny)] {
+        for (name, lines) in [(TOTAL, denials), (WOULD_DENY, would_deny)] {
             if !lines.is_empty() {
-                _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter\n{lines}");
+                catalogue::header(text, name);
+                _ = writeln!(text, "{lines}");
             }
         }
     }
 }
-
-const ABOUT_WOULD_DENY: &str = "Allowed reserves that a limit that is not enforced would have denied, by limit.";
-
-const ABOUT: &str = "Denials, once for each limit that denied, by reason: the limit was full, or its account had too \
-                     little credit. Every defined limit has its own series.";
 
 /// Drops the series that were denied longest ago.
 fn trim(all: &mut HashMap<(NamespaceName, LimitKey), Series>, max: usize) {
@@ -114,10 +110,10 @@ mod tests {
     use earmark_admission::Stats;
 
     use super::*;
-    use crate::metrics::Metrics;
+    use crate::metrics::{BackendGauges, Metrics};
 
     fn lines(metrics: &Metrics, limits: usize) -> Vec<String> {
-        let text = metrics.render(&Stats { limits, ..Stats::default() }, &[], None);
+        let text = metrics.render(&Stats { limits, ..Stats::default() }, &BackendGauges::default(), None);
         text.lines().filter(|line| line.starts_with("earmark_denials_total{")).map(str::to_owned).collect()
     }
 
@@ -133,7 +129,7 @@ mod tests {
         metrics.denied_by(&namespace, &keys[1..2], Reason::Shadow, |_| None);
         let all = lines(&metrics, limits);
         assert_eq!(all.len(), limits + 1);
-        let text = metrics.render(&Stats { limits, ..Stats::default() }, &[], None);
+        let text = metrics.render(&Stats { limits, ..Stats::default() }, &BackendGauges::default(), None);
         assert!(text.contains("\nearmark_would_deny_total{namespace=\"team\",key=\"k1\"} 1\n"), "{text}");
         let line = |key: &str, reason: &str, count: u64| {
             format!("earmark_denials_total{{namespace=\"team\",key=\"{key}\",reason=\"{reason}\"}} {count}")
@@ -146,7 +142,7 @@ mod tests {
         assert_eq!(kept.len(), SERIES_MIN + 1);
         assert!(kept.contains(&line("k0", "capacity", 2)) && kept.contains(&line("k2999", "capacity", 1)));
         let other = NamespaceName::new("other").unwrap();
-        assert!(!metrics.render_for(&[], &other).contains("k0"));
-        assert!(metrics.render_for(&[], &namespace).contains("k0"));
+        assert!(!metrics.render_for(&BackendGauges::default(), &other).contains("k0"));
+        assert!(metrics.render_for(&BackendGauges::default(), &namespace).contains("k0"));
     }
 }

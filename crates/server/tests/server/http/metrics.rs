@@ -48,6 +48,49 @@ async fn what_happens_is_counted() {
 }
 
 #[tokio::test]
+async fn a_busy_template_never_hides_the_series_of_a_defined_limit() {
+    let server = TestServer::open().await;
+    server.put_rolling("gpt-4o:rpm", 40, 60).await;
+    let template = json!({"key": "user:{user}:rpm", "kind": "rolling", "capacity": 1, "window_seconds": 60});
+    server.ok("PUT", "/v1/admin/templates", &template).await;
+    for user in 0..20 {
+        let key = format!("user:{user}:rpm");
+        assert_eq!(server.reserve(&server.lease(), &[("gpt-4o:rpm", 1), (&key, 1)]).await["allowed"], true);
+        assert_eq!(server.reserve(&server.lease(), &[("gpt-4o:rpm", 1), (&key, 1)]).await["allowed"], false);
+    }
+    server.reserve(&server.lease(), &[("gpt-4o:rpm", 30)]).await;
+    let text = server.ask("GET", "/metrics", "").await.text;
+    let mut labels: Vec<&str> = text.lines().filter(|line| line.contains("namespace=\"default\",key=")).collect();
+    labels.sort_unstable();
+    assert_eq!(
+        labels,
+        [
+            "earmark_denials_total{namespace=\"default\",key=\"gpt-4o:rpm\",reason=\"capacity\"} 1",
+            "earmark_denials_total{namespace=\"default\",key=\"user:{user}:rpm\",reason=\"capacity\"} 20",
+            "earmark_limit_capacity{namespace=\"default\",key=\"gpt-4o:rpm\",kind=\"rolling\"} 40",
+            "earmark_limit_fullness{namespace=\"default\",key=\"gpt-4o:rpm\",kind=\"rolling\"} 0.5",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn leases_that_run_out_are_counted() {
+    let server = TestServer::open().await;
+    server.put_concurrency("slots", 2, 60).await;
+    let done = server.lease();
+    for lease in [&server.lease(), &done] {
+        assert_eq!(server.reserve(lease, &[("slots", 1)]).await["allowed"], true);
+    }
+    server.complete(&done, &[]).await;
+    for (wait_ms, expired) in [(0, 0.0), (61_000, 1.0), (61_000, 1.0)] {
+        server.clock.advance_ms(wait_ms);
+        // A read of the decision log looks for leases that ran out first.
+        server.ok("GET", "/v1/decisions", &Value::Null).await;
+        assert_eq!(server.metric("earmark_expired_leases_total").await, expired);
+    }
+}
+
+#[tokio::test]
 async fn writes_are_counted_by_code_and_by_status() {
     let server = TestServer::open().await;
     let write = async |sequence: u64, operations: Value| {

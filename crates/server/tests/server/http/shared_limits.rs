@@ -134,3 +134,24 @@ async fn a_limit_named_with_and_without_its_own_namespace_is_named_twice() {
     assert_eq!(server.reserve(&lease, &[("rpm", 5)]).await["allowed"], true);
     assert_eq!(server.reserved("rpm").await, 5);
 }
+
+/// Every key of a shared template had a series of its own in each namespace that reserved it.
+#[tokio::test]
+async fn the_keys_of_a_shared_template_share_one_series_per_namespace() {
+    let (keyed, caller) = team().await;
+    let template =
+        json!({"key": "user:{user}:rpm", "kind": "rolling", "capacity": 1, "window_seconds": 60, "shared": true});
+    let put = keyed.ask(Some(&keyed.root), "PUT", "/v1/admin/templates", &template.to_string()).await;
+    assert_eq!(put.status, 200, "{put:?}");
+    for user in 0..3 {
+        let key = format!("!default:user:{user}:rpm");
+        for is_allowed in [true, false] {
+            let body = reserve(&keyed.server.lease(), &[(&key, 1)]);
+            assert_eq!(post(&keyed, &caller, "/v1/reserve", &body).await["allowed"], is_allowed);
+        }
+    }
+    let text = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();
+    let only = r#"earmark_denials_total{namespace="team",key="!default:user:{user}:rpm",reason="capacity"} 3"#;
+    assert_eq!(lines, [only]);
+}
