@@ -8,6 +8,7 @@ mod gateway;
 mod grpc;
 mod instructions;
 mod licences;
+mod monitoring;
 mod plant;
 mod postgres;
 mod python;
@@ -36,6 +37,8 @@ The tasks of this repository.
   cargo xtask python              check only the Python client
   cargo xtask typescript          check only the TypeScript client, with Node
   cargo xtask gateway             check only the gateway, with the SDKs of OpenAI and Anthropic
+  cargo xtask monitoring          write the dashboards and alerts in deploy/monitoring, from the metrics of a server
+  cargo xtask monitoring --check  check only these files, with Prometheus
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
@@ -53,6 +56,7 @@ Examples:
   cargo xtask python
   cargo xtask typescript
   cargo xtask gateway
+  cargo xtask monitoring --check
   cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
@@ -71,6 +75,7 @@ enum Task {
     Python,
     TypeScript,
     Gateway,
+    Monitoring { is_check: bool },
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
@@ -89,6 +94,8 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["python"] => Ok(Task::Python),
         ["typescript"] => Ok(Task::TypeScript),
         ["gateway"] => Ok(Task::Gateway),
+        ["monitoring"] => Ok(Task::Monitoring { is_check: false }),
+        ["monitoring", "--check"] => Ok(Task::Monitoring { is_check: true }),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
@@ -104,7 +111,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -121,6 +128,8 @@ fn main() -> ExitCode {
         Task::Python => python::prepare().and_then(|()| python_client::check()),
         Task::Gateway => python::prepare().and_then(|()| typescript::prepare()).and_then(|()| gateway::check()),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
+        Task::Monitoring { is_check: false } => monitoring::write(),
+        Task::Monitoring { is_check: true } => monitoring::check(),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
         Task::Attack(options) => attack::attack(&options),
@@ -155,6 +164,8 @@ mod tests {
             (&["python"], Task::Python),
             (&["typescript"], Task::TypeScript),
             (&["gateway"], Task::Gateway),
+            (&["monitoring"], Task::Monitoring { is_check: false }),
+            (&["monitoring", "--check"], Task::Monitoring { is_check: true }),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
@@ -173,11 +184,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway, licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

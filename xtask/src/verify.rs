@@ -7,6 +7,7 @@ use crate::api;
 use crate::gateway;
 use crate::grpc;
 use crate::licences;
+use crate::monitoring;
 use crate::postgres;
 use crate::python;
 use crate::python_client;
@@ -64,6 +65,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     steps.push(Step::new("python", "cargo xtask python", python_client::check));
     steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
     steps.push(Step::new("gateway", "cargo xtask gateway", gateway::check));
+    steps.push(Step::new("monitoring", "cargo xtask monitoring --check", monitoring::check));
     steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {

@@ -6,7 +6,7 @@ use earmark_core::{ExternalParts, KindTag, LimitKey, LimitUsage, NAMESPACES_MAX,
 
 use crate::book_host::{BookBackend, BookHost};
 
-/// Limits in the metrics, each with a few series. A usual scrape of so many takes some ten milliseconds.
+/// Limits in the metrics, each with two series. A scrape of 10,000 takes some ten milliseconds.
 const LIMITS_MAX: usize = 10_000;
 /// Limits that are read while the Book is held: about a tenth of a millisecond.
 const PIECE: usize = 100;
