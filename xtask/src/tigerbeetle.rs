@@ -20,7 +20,7 @@ fn find(tb_bin: Option<&OsStr>, path: Option<&OsStr>) -> Option<PathBuf> {
 fn line(binary: Option<&Path>) -> String {
     match binary {
         Some(binary) => format!("the tests on TigerBeetle ran with {}", binary.display()),
-        None => "skipped: the tests on TigerBeetle, because there is no tigerbeetle binary; put version 0.17.9 \
+        None => "skipped: the tests on a real TigerBeetle; the others ran on its stand-in, because there is no tigerbeetle binary; put version 0.17.9 \
                  (https://github.com/tigerbeetle/tigerbeetle/releases) on the PATH or name it in TB_BIN"
             .to_owned(),
     }

@@ -131,6 +131,7 @@ impl Inner {
         let sessions = options.sessions.max(1);
         let shared = Arc::new(Shared {
             url: options.url.clone(),
+            connect: Arc::clone(&options.connect),
             health: Health::new(sessions.saturating_add(1)),
             clock: LedgerClock::default(),
         });

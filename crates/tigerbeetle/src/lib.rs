@@ -6,8 +6,8 @@
 //! transfer whose id exists once, so a lease has one body and one end. The transfers are the record; everything in
 //! memory is a cache.
 //!
-//! Pure modules build chains and interpret results: `reserve_chain`, `extend_chain`, `settle_chain`, `lease_record`, `capacity` and
-//! `batch`. The other modules send requests and wait.
+//! Pure modules build chains and interpret results: `reserve_chain`, `extend_chain`, `settle_chain`, `lease_record`,
+//! `capacity` and `batch`. The other modules send requests and wait; `ledger_client` has the requests.
 
 mod answer;
 mod backend;
@@ -20,6 +20,7 @@ mod extend;
 mod extend_chain;
 mod lease_cache;
 mod lease_record;
+mod ledger_client;
 mod limit_table;
 mod limits;
 mod options;
@@ -38,4 +39,5 @@ mod status;
 
 pub use backend::{OpenError, TigerBeetleLimits};
 pub use baseline::measure_bare_client;
+pub use ledger_client::{Connect, LedgerClient, Reply};
 pub use options::{LedgerUrl, LedgerUrlError, TigerBeetleOptions};

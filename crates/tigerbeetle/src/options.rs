@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use earmark_admission::{Clock, SystemClock};
 
+use crate::ledger_client::{Connect, Official};
+
 const SCHEME: &str = "tigerbeetle://";
 /// Maximum replicas of a cluster, standbys included.
 const ADDRESSES_MAX: usize = 12;
@@ -108,6 +110,8 @@ pub struct TigerBeetleOptions {
     pub queue_max: usize,
     /// Wall clock that judges the age of leases.
     pub clock: Arc<dyn Clock>,
+    /// Creates the clients of the sessions.
+    pub connect: Arc<dyn Connect>,
 }
 
 impl TigerBeetleOptions {
@@ -120,6 +124,7 @@ impl TigerBeetleOptions {
             deadline: Duration::from_secs(5),
             queue_max: 131_072,
             clock: Arc::new(SystemClock::new()),
+            connect: Arc::new(Official),
         }
     }
 }

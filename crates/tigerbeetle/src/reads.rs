@@ -6,12 +6,13 @@ use std::pin::Pin;
 
 use earmark_admission::{BackendError, BatchTarget};
 use tigerbeetle::{
-    Account, AccountFilter, AccountFilterFlags, Client, CreateAccountResult, CreateTransferResult, Error, QueryFilter,
+    Account, AccountFilter, AccountFilterFlags, CreateAccountResult, CreateTransferResult, Error, QueryFilter,
     QueryFilterFlags, Transfer,
 };
 use tokio::sync::oneshot;
 
 use crate::clock::LedgerClock;
+use crate::ledger_client::{LedgerClient, Reply};
 use crate::schema::{Code, LEDGER};
 use crate::session::{Session, SessionError};
 
@@ -25,8 +26,8 @@ const NEXT_PAGE_TRANSFERS: u32 = 8_189;
 /// of 100.
 pub(crate) const LEASE_PAGES_MAX: usize = 10_000;
 
-/// A request that was handed to the client.
-type Sent<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+/// A request that was handed to the client, and keeps its reply.
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// A request that may be repeated: it reads, or creates what may exist already.
 pub(crate) trait Read: Send + Sync + 'static {
@@ -34,7 +35,7 @@ pub(crate) trait Read: Send + Sync + 'static {
     type Reply: Send + 'static;
 
     /// Hands the request to the client.
-    fn send(&self, client: &Client) -> Sent<'static, Self::Reply>;
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Self::Reply>;
 
     /// The ledger's time, if the reply has it.
     fn ledger_time(_: &Self::Reply) -> Option<u64> {
@@ -60,45 +61,45 @@ pub(crate) struct LedgerTime;
 impl Read for CreateAccounts {
     type Reply = Vec<CreateAccountResult>;
 
-    fn send(&self, client: &Client) -> Sent<'static, Vec<CreateAccountResult>> {
-        Box::pin(client.create_accounts(&self.0))
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Vec<CreateAccountResult>> {
+        client.create_accounts(self.0.clone())
     }
 }
 
 impl Read for LookUpAccounts {
     type Reply = Vec<Account>;
 
-    fn send(&self, client: &Client) -> Sent<'static, Vec<Account>> {
-        Box::pin(client.lookup_accounts(&self.0))
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Vec<Account>> {
+        client.look_up_accounts(self.0.clone())
     }
 }
 
 impl Read for TransfersOfLease {
     type Reply = Vec<Transfer>;
 
-    fn send(&self, client: &Client) -> Sent<'static, Vec<Transfer>> {
-        Box::pin(client.query_transfers(QueryFilter {
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Vec<Transfer>> {
+        client.query_transfers(QueryFilter {
             user_data_128: self.lease,
             ledger: LEDGER,
             timestamp_max: self.newest_ns,
             limit: if self.newest_ns == 0 { PAGE_TRANSFERS } else { NEXT_PAGE_TRANSFERS },
             flags: QueryFilterFlags::Reversed,
             ..QueryFilter::default()
-        }))
+        })
     }
 }
 
 impl Read for LastChange {
     type Reply = Vec<Transfer>;
 
-    fn send(&self, client: &Client) -> Sent<'static, Vec<Transfer>> {
-        Box::pin(client.get_account_transfers(AccountFilter {
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Vec<Transfer>> {
+        client.account_transfers(AccountFilter {
             account_id: self.0,
             code: Code::Capacity as u16,
             limit: 1,
             flags: AccountFilterFlags::Debits | AccountFilterFlags::Credits | AccountFilterFlags::Reversed,
             ..AccountFilter::default()
-        }))
+        })
     }
 }
 
@@ -106,8 +107,8 @@ impl Read for LedgerTime {
     type Reply = Vec<CreateTransferResult>;
 
     /// A transfer without an id is refused without a trace, and the result has the ledger's time.
-    fn send(&self, client: &Client) -> Sent<'static, Vec<CreateTransferResult>> {
-        Box::pin(client.create_transfers(&[Transfer::default()]))
+    fn send(&self, client: &dyn LedgerClient) -> Reply<Vec<CreateTransferResult>> {
+        client.create_transfers(vec![Transfer::default()])
     }
 
     fn ledger_time(results: &Vec<CreateTransferResult>) -> Option<u64> {
@@ -121,7 +122,7 @@ pub(crate) struct QueuedRead(Box<dyn AnyRead>);
 /// A read of any type.
 trait AnyRead: Send {
     /// Sends the request, and keeps its reply.
-    fn send(&mut self, client: &Client) -> Sent<'_, ()>;
+    fn send(&mut self, client: &dyn LedgerClient) -> Sent<'_>;
     /// Sends the reply to the caller.
     fn reply(self: Box<Self>, clock: &LedgerClock);
     fn fail(self: Box<Self>, error: BackendError);
@@ -135,7 +136,7 @@ struct TypedRead<R: Read> {
 }
 
 impl<R: Read> AnyRead for TypedRead<R> {
-    fn send(&mut self, client: &Client) -> Sent<'_, ()> {
+    fn send(&mut self, client: &dyn LedgerClient) -> Sent<'_> {
         let sent = self.request.send(client);
         Box::pin(async {
             self.received = Some(sent.await?);
@@ -185,7 +186,7 @@ impl BatchTarget for Reads {
     async fn submit(&mut self, mut batch: Vec<QueuedRead>) {
         loop {
             let sent = self.session.request(|client| {
-                let sent: Vec<Sent<'_, ()>> = batch.iter_mut().map(|read| read.0.send(client)).collect();
+                let sent: Vec<Sent<'_>> = batch.iter_mut().map(|read| read.0.send(client)).collect();
                 async {
                     for reply in sent {
                         reply.await?;

@@ -1,7 +1,7 @@
 //! Creates transfers in batches.
 
 use earmark_admission::{BackendError, BatchTarget, PendingItem};
-use tigerbeetle::{Completion, CreateTransferResult, CreateTransferStatus, Transfer};
+use tigerbeetle::{CreateTransferResult, CreateTransferStatus, Transfer};
 
 use crate::batch::{BATCH_EVENTS_MAX, Chains, RequestSize, next_request};
 use crate::session::{Session, SessionError};
@@ -30,18 +30,13 @@ impl Writes {
             let events: usize = lens.iter().sum();
             let to = sent.saturating_add(events).min(transfers.len());
             let request = transfers[sent..to].to_vec();
-            let results = Vec::with_capacity(events);
-            let answer = self
-                .session
-                .request(|client| client.create_transfers_reusable(Completion::new(), request, results))
-                .await;
-            match answer {
-                Ok((_, _, results)) if results.len() == events => {
+            match self.session.request(|client| client.create_transfers(request)).await {
+                Ok(results) if results.len() == events => {
                     self.size.taken(events);
                     self.session.shared().clock.observe(result_time(&results));
                     created.extend(split(&results, lens).map(|results| Ok(results.to_vec())));
                 }
-                Ok((_, _, results)) => {
+                Ok(results) => {
                     let error = BackendError::Failed(format!(
                         "TigerBeetle gave {} results for {events} transfers",
                         results.len()

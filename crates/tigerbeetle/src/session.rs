@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::BackendError;
-use tigerbeetle::{Client, Error, InitError};
+use tigerbeetle::{Error, InitError};
 
 use crate::clock::{Health, LedgerClock};
+use crate::ledger_client::{Connect, LedgerClient};
 use crate::options::LedgerUrl;
 
 /// Backoff before creating another client, doubling from the first to the maximum.
@@ -17,6 +18,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) url: LedgerUrl,
+    pub(crate) connect: Arc<dyn Connect>,
     pub(crate) health: Health,
     pub(crate) clock: LedgerClock,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Session {
     /// Index of this session in `Health`.
     number: usize,
     /// `None` before the first request and after an error.
-    client: Option<Client>,
+    client: Option<Box<dyn LedgerClient>>,
     backoff: Duration,
 }
 
@@ -53,7 +55,10 @@ impl Session {
     }
 
     /// Sends one request, and connects first if necessary.
-    pub(crate) async fn request<T, F>(&mut self, request: impl FnOnce(&Client) -> F) -> Result<T, SessionError>
+    pub(crate) async fn request<T, F>(
+        &mut self,
+        request: impl FnOnce(&dyn LedgerClient) -> F,
+    ) -> Result<T, SessionError>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -62,7 +67,7 @@ impl Session {
             None => self.connect().await?,
         };
         self.shared.health.request_started(self.number);
-        let answer = request(&client).await;
+        let answer = request(&*client).await;
         match answer {
             Ok(answer) => {
                 self.shared.health.request_finished(self.number);
@@ -85,13 +90,13 @@ impl Session {
     }
 
     /// Creates a client, and retries until that succeeds or this process shuts down.
-    async fn connect(&mut self) -> Result<Client, SessionError> {
+    async fn connect(&mut self) -> Result<Box<dyn LedgerClient>, SessionError> {
         loop {
             if self.shared.health.is_stopped() {
                 return Err(stopped());
             }
             let url = &self.shared.url;
-            match Client::new(url.cluster, &url.addresses()) {
+            match self.shared.connect.connect(url) {
                 Ok(client) => return Ok(client),
                 Err(error) => {
                     let problem = format!("cannot create a client for {url}: {}", describe_init(error));

@@ -1,4 +1,4 @@
-//! The conformance suite on limits in a real TigerBeetle server.
+//! The conformance suite on limits in the stand-in for TigerBeetle, and in a real server where there is one.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -11,30 +11,30 @@ use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, BookCredits, Composed, LocalBook, LocalOptions};
 use earmark_core::ExternalParts;
 use earmark_tigerbeetle::TigerBeetleLimits;
-use support::server::Server;
+use support::ledger::Ledger;
 use support::wall_ms;
 
-/// Limits in a TigerBeetle server, credit and registry in a Book. Without a binary everything is in the Book, so the
-/// cases still run, and the skip is reported.
-struct OnServer {
+/// Limits on a ledger, credit and registry in a Book.
+struct OnLedger {
     backend: Box<dyn Backend>,
-    _server: Option<Server>,
+    _ledger: Option<Ledger>,
 }
 
-async fn on_a_server() -> OnServer {
+/// Without a ledger everything is in the Book, so the cases still run, and the skip is reported.
+async fn on(ledger: Option<Ledger>) -> OnLedger {
     let book = LocalBook::open(LocalOptions::default()).await.unwrap();
-    let Some(server) = Server::start() else {
-        return OnServer { backend: Box::new(book), _server: None };
+    let Some(ledger) = ledger else {
+        return OnLedger { backend: Box::new(book), _ledger: None };
     };
-    let limits = TigerBeetleLimits::open(server.options(), Arc::new(book.clone())).await.unwrap();
+    let limits = TigerBeetleLimits::open(ledger.options(), Arc::new(book.clone())).await.unwrap();
     let credits = Arc::new(BookCredits::new(book.clone()));
     let external = ExternalParts { limits: true, credit: false };
     let backend = Composed::new(book, Arc::new(limits), credits, external);
     backend.start().await.unwrap();
-    OnServer { backend: Box::new(backend), _server: Some(server) }
+    OnLedger { backend: Box::new(backend), _ledger: Some(ledger) }
 }
 
-impl Harness for OnServer {
+impl Harness for OnLedger {
     fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
@@ -48,18 +48,37 @@ impl Harness for OnServer {
     }
 }
 
-earmark_admission::conformance_of_limits!(on_a_server);
-earmark_admission::conformance_of_extensions!(on_a_server);
-earmark_admission::conformance_of_templates!(on_a_server);
+/// The cases, on the ledger that `$start` makes.
+macro_rules! cases {
+    ($start:expr) => {
+        use super::*;
 
-// Of the credit cases, only those that involve limits.
-earmark_admission::conformance!(on_a_server:
-    credit_is_held_with_the_limits_or_not_at_all,
-    too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
-    a_lease_denied_for_want_of_credit_stays_denied,
-    copies_of_a_reserve_at_once_hold_once,
-    a_missing_account_is_named_before_a_full_limit,
-    a_client_id_belongs_to_its_first_writer,
-    an_extension_holds_credit_with_its_limits_or_not_at_all,
-    a_renewed_hold_runs_out_and_keeps_what_was_used,
-);
+        async fn on_a_ledger() -> OnLedger {
+            on($start).await
+        }
+
+        earmark_admission::conformance_of_limits!(on_a_ledger);
+        earmark_admission::conformance_of_extensions!(on_a_ledger);
+        earmark_admission::conformance_of_templates!(on_a_ledger);
+
+        // Of the credit cases, only those that involve limits.
+        earmark_admission::conformance!(on_a_ledger:
+            credit_is_held_with_the_limits_or_not_at_all,
+            too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
+            a_lease_denied_for_want_of_credit_stays_denied,
+            copies_of_a_reserve_at_once_hold_once,
+            a_missing_account_is_named_before_a_full_limit,
+            a_client_id_belongs_to_its_first_writer,
+            an_extension_holds_credit_with_its_limits_or_not_at_all,
+            a_renewed_hold_runs_out_and_keeps_what_was_used,
+        );
+    };
+}
+
+mod stand_in {
+    cases!(Ledger::stand_in());
+}
+
+mod real_server {
+    cases!(Ledger::server());
+}

@@ -1,4 +1,4 @@
-//! Extensions of one lease by two processes on a real server. Each process has its own cache of the lease.
+//! Extensions of one lease by two processes on the stand-in and on a real server. Each process has its own cache of the lease.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -12,8 +12,8 @@ use earmark_admission::{
 };
 use earmark_core::{CreditShortage, Kind, LeaseId, Period};
 use earmark_tigerbeetle::TigerBeetleLimits;
+use support::ledger::Ledger;
 use support::registry::TestRegistry;
-use support::server::Server;
 use support::{amounts, definition, key, lease, namespace};
 
 const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
@@ -26,7 +26,7 @@ struct Process {
 }
 
 impl Process {
-    async fn start(server: &Server, registry: &Arc<TestRegistry>) -> Process {
+    async fn start(server: &Ledger, registry: &Arc<TestRegistry>) -> Process {
         let limits = TigerBeetleLimits::open(server.options(), registry.clone()).await.unwrap();
         Process { limits, registry: Arc::clone(registry) }
     }
@@ -88,7 +88,7 @@ impl Process {
 }
 
 /// Two processes on a new server, with a rolling limit and slots.
-async fn two(server: &Server) -> [Process; 2] {
+async fn two(server: &Ledger) -> [Process; 2] {
     let registry = Arc::new(TestRegistry::default());
     let both = [Process::start(server, &registry).await, Process::start(server, &registry).await];
     both[0].put("tpm", MINUTE, 1_000_000).await;
@@ -102,9 +102,7 @@ fn is_extended(answer: &ExtendAnswer) -> bool {
 
 /// Every order of three extensions and a complete, each by either process, so that every operation meets a cache that
 /// is up to date, behind by extensions, or behind by the end of the lease.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn extensions_and_completes_of_two_processes_never_pass_each_other() {
-    let Some(server) = Server::start() else { return };
+async fn extensions_and_completes_of_two_processes_never_pass_each_other(server: Ledger) {
     let both = two(&server).await;
     let mut before = 0;
     for case in 0..64_u32 {
@@ -135,9 +133,7 @@ async fn extensions_and_completes_of_two_processes_never_pass_each_other() {
 }
 
 /// An extension and a complete at the same time: one of them is first, and the other knows.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_extension_that_races_a_complete_leaks_nothing() {
-    let Some(server) = Server::start() else { return };
+async fn an_extension_that_races_a_complete_leaks_nothing(server: Ledger) {
     let [a, b] = two(&server).await;
     let (mut extended_first, mut before) = (0, 0);
     for round in 0..60 {
@@ -170,9 +166,7 @@ async fn an_extension_that_races_a_complete_leaks_nothing() {
 }
 
 /// A lease of many extensions is rebuilt from the ledger alone, page by page.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_starts_later_knows_every_extension() {
-    let Some(server) = Server::start() else { return };
+async fn a_process_that_starts_later_knows_every_extension(server: Ledger) {
     let [a, _] = two(&server).await;
     let lease = a.admit(&[("tpm", 100), ("slots", 1)]).await;
     for number in 1..=150 {
@@ -190,9 +184,7 @@ async fn a_process_that_starts_later_knows_every_extension() {
 }
 
 /// A denied extension is known everywhere by its anchor, for lack of room as for lack of credit.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_is_repeated_by_every_process() {
-    let Some(server) = Server::start() else { return };
+async fn a_denial_is_repeated_by_every_process(server: Ledger) {
     let [a, b] = two(&server).await;
     let lease = a.admit(&[("tpm", 100), ("slots", 1)]).await;
     let other = a.admit(&[("slots", 2)]).await;
@@ -224,9 +216,7 @@ async fn a_denial_is_repeated_by_every_process() {
 }
 
 /// Extensions of calendar limits end with their period, those of shadow limits never deny.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calendar_and_shadow_limits_are_extended() {
-    let Some(server) = Server::start() else { return };
+async fn calendar_and_shadow_limits_are_extended(server: Ledger) {
     let [a, b] = two(&server).await;
     let months = Kind::Calendar { period: Period::Month, utc_offset_minutes: 0 };
     a.put("tokens", months, 100).await;
@@ -252,9 +242,7 @@ async fn calendar_and_shadow_limits_are_extended() {
 }
 
 /// Regression: a process whose cache did not know that another one had extended or ended a lease refused it by name.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_by_name_comes_after_what_another_process_did() {
-    let Some(server) = Server::start() else { return };
+async fn a_refusal_by_name_comes_after_what_another_process_did(server: Ledger) {
     let [a, b] = two(&server).await;
     let unknown = &[("nothing", 1)];
     let refused = ExtendAnswer::Refused(Refusal::UnknownLimitKey(key("nothing")));
@@ -267,3 +255,12 @@ async fn a_refusal_by_name_comes_after_what_another_process_did() {
     b.complete(lease, 100).await;
     assert_eq!(a.extend_with(lease, 2, unknown, CreditStep::Held).await, ExtendAnswer::expired());
 }
+
+on_ledgers!(
+    extensions_and_completes_of_two_processes_never_pass_each_other,
+    an_extension_that_races_a_complete_leaks_nothing,
+    a_process_that_starts_later_knows_every_extension,
+    a_denial_is_repeated_by_every_process,
+    calendar_and_shadow_limits_are_extended,
+    a_refusal_by_name_comes_after_what_another_process_did,
+);

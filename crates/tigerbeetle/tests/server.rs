@@ -1,4 +1,4 @@
-//! The rules of limits on a real server.
+//! The rules of limits, on the stand-in and on a real server.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -12,8 +12,8 @@ use earmark_admission::{
 };
 use earmark_core::{Kind, LeaseId, LeaseState, Usage};
 use earmark_tigerbeetle::TigerBeetleLimits;
+use support::ledger::Ledger;
 use support::registry::TestRegistry;
-use support::server::Server;
 use support::{amounts, definition, key, lease, namespace};
 
 const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
@@ -26,11 +26,11 @@ struct TestLimits {
 }
 
 impl TestLimits {
-    async fn on(server: &Server) -> TestLimits {
+    async fn on(server: &Ledger) -> TestLimits {
         TestLimits::with(server, Arc::default()).await
     }
 
-    async fn with(server: &Server, registry: Arc<TestRegistry>) -> TestLimits {
+    async fn with(server: &Ledger, registry: Arc<TestRegistry>) -> TestLimits {
         let limits = TigerBeetleLimits::open(server.options(), registry.clone()).await.unwrap();
         TestLimits { limits, registry }
     }
@@ -83,9 +83,7 @@ impl TestLimits {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_is_admitted_settled_and_remembered() {
-    let Some(server) = Server::start() else { return };
+async fn a_call_is_admitted_settled_and_remembered(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     assert_eq!(bench.put("tpm", MINUTE, 100).await, EnforcedStatus::InForce);
     assert_eq!(bench.put("slots", SLOTS, 1).await, EnforcedStatus::InForce);
@@ -109,9 +107,7 @@ async fn a_call_is_admitted_settled_and_remembered() {
 }
 
 /// The transfers are the record; memory is a cache.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_process_knows_what_became_of_a_lease() {
-    let Some(server) = Server::start() else { return };
+async fn another_process_knows_what_became_of_a_lease(server: Ledger) {
     let first = TestLimits::on(&server).await;
     first.put("tpm", MINUTE, 100).await;
     first.put("slots", SLOTS, 2).await;
@@ -145,9 +141,7 @@ async fn another_process_knows_what_became_of_a_lease() {
 }
 
 /// Regression: a process read a lease on a limit that another process had put, and showed none of its reservations.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_is_read_whoever_put_its_limits() {
-    let Some(server) = Server::start() else { return };
+async fn a_lease_is_read_whoever_put_its_limits(server: Ledger) {
     let registry = Arc::new(TestRegistry::default());
     let (first, second) =
         (TestLimits::with(&server, registry.clone()).await, TestLimits::with(&server, registry).await);
@@ -162,9 +156,7 @@ async fn a_lease_is_read_whoever_put_its_limits() {
 
 /// Regression: one process denied a lease. On the retry, another process found no trace and answered
 /// `limit_decreasing`, as if the lease could be tried again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named() {
-    let Some(server) = Server::start() else { return };
+async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named(server: Ledger) {
     let first = TestLimits::on(&server).await;
     first.put("slots", SLOTS, 3).await;
     first.put("tpm", MINUTE, 100).await;
@@ -188,9 +180,7 @@ async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named()
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
-    let Some(server) = Server::start() else { return };
+async fn capacity_goes_up_at_once_and_down_when_it_is_free(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 3).await;
     let leases = [bench.admit(&[("slots", 1)]).await, bench.admit(&[("slots", 1)]).await];
@@ -219,9 +209,7 @@ async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
     assert_eq!(bench.usage("slots").await.capacity, 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_that_comes_back_owes_nothing() {
-    let Some(server) = Server::start() else { return };
+async fn a_limit_that_comes_back_owes_nothing(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("tps", Kind::Rolling { window_seconds: 1 }, 10).await;
     let lease = bench.admit(&[("tps", 10)]).await;
@@ -236,9 +224,7 @@ async fn a_limit_that_comes_back_owes_nothing() {
 }
 
 /// A process was killed between putting a limit in the registry and creating its account.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_without_an_account_denies_nobody() {
-    let Some(server) = Server::start() else { return };
+async fn a_limit_without_an_account_denies_nobody(server: Ledger) {
     let registry = Arc::new(TestRegistry::default());
     registry.is_idle.store(true, std::sync::atomic::Ordering::SeqCst);
     let bench = TestLimits::with(&server, registry).await;
@@ -247,9 +233,7 @@ async fn a_limit_without_an_account_denies_nobody() {
     assert_eq!(bench.usage("tpm").await.available, 40);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_reserve_after_its_complete_takes_nothing() {
-    let Some(server) = Server::start() else { return };
+async fn a_late_reserve_after_its_complete_takes_nothing(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 1).await;
     let lease = lease();
@@ -259,9 +243,7 @@ async fn a_late_reserve_after_its_complete_takes_nothing() {
     assert_eq!(bench.reserved("slots").await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_released_is_free_and_the_lease_is_spent() {
-    let Some(server) = Server::start() else { return };
+async fn what_is_released_is_free_and_the_lease_is_spent(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("tpm", MINUTE, 100).await;
     let lease = bench.admit(&[("tpm", 60)]).await;
@@ -274,9 +256,7 @@ async fn what_is_released_is_free_and_the_lease_is_spent() {
     assert_eq!(bench.reserved("tpm").await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
-    let Some(server) = Server::start() else { return };
+async fn a_lease_of_other_age_is_refused_unless_it_is_known(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("rpm", MINUTE, 10).await;
     let now = support::wall_ms();
@@ -296,9 +276,7 @@ async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
 
 /// Regression: one process denied a lease and another allowed it with other requirements. A complete through the first
 /// trusted its own cache, and the reservation stayed until its timeout.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
-    let Some(server) = Server::start() else { return };
+async fn a_complete_gives_back_what_another_process_allowed_after_a_denial(server: Ledger) {
     let registry = Arc::<TestRegistry>::default();
     let first = TestLimits::with(&server, registry.clone()).await;
     let second = TestLimits::with(&server, registry).await;
@@ -324,12 +302,25 @@ async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
 }
 
 /// Regression: the statistics said 0 live leases, although no process knows the number.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn how_many_leases_live_is_not_told_and_the_rest_is() {
-    let Some(server) = Server::start() else { return };
+async fn how_many_leases_live_is_not_told_and_the_rest_is(server: Ledger) {
     let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 1).await;
     bench.admit(&[("slots", 1)]).await;
     let stats = bench.limits.stats();
     assert_eq!((stats.live_leases, stats.remembered_leases), (None, 1));
 }
+
+on_ledgers!(
+    a_call_is_admitted_settled_and_remembered,
+    another_process_knows_what_became_of_a_lease,
+    a_lease_is_read_whoever_put_its_limits,
+    a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named,
+    capacity_goes_up_at_once_and_down_when_it_is_free,
+    a_limit_that_comes_back_owes_nothing,
+    a_limit_without_an_account_denies_nobody,
+    a_late_reserve_after_its_complete_takes_nothing,
+    what_is_released_is_free_and_the_lease_is_spent,
+    a_lease_of_other_age_is_refused_unless_it_is_known,
+    a_complete_gives_back_what_another_process_allowed_after_a_denial,
+    how_many_leases_live_is_not_told_and_the_rest_is,
+);

@@ -1,8 +1,9 @@
-//! Helpers for tests on a real server.
+//! Helpers for tests on a real server and on its stand-in.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+pub mod ledger;
 pub mod proxy;
 #[path = "../../../core/tests/support/random.rs"]
 pub mod random;
@@ -10,6 +11,7 @@ pub mod registry;
 pub mod server;
 #[path = "../../../core/tests/support/soak.rs"]
 pub mod soak;
+pub mod stand_in;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
