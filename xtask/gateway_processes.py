@@ -11,18 +11,26 @@ import urllib.request
 
 def start(command: list[str], **env: str) -> tuple[subprocess.Popen, str, str]:
     """Starts a program, and returns the URL that it prints, and the key before it."""
+    process, urls, key = start_with_urls(command, 1, **env)
+    return process, urls[0], key
+
+
+def start_with_urls(command: list[str], count: int, **env: str) -> tuple[subprocess.Popen, list[str], str]:
+    """Starts a program that prints this number of URLs."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
     assert process.stdout is not None
-    key = ""
+    key, urls = "", []
     for line in process.stdout:
         if line.startswith("key:"):
             key = line.split()[1]
         found = [word for word in line.split() if word.startswith("http://")]
         if "listens on" in line and found:
+            urls.append(found[0])
+        if len(urls) == count:
             # Drains the rest, because a full pipe would stop the program.
             threading.Thread(target=process.stdout.read, daemon=True).start()
-            return process, found[0], key
-    raise AssertionError(f"{command} ended without a URL")
+            return process, urls, key
+    raise AssertionError(f"{command} ended without its URLs: {urls}")
 
 
 class Server:

@@ -20,7 +20,7 @@ from pathlib import Path
 import anthropic
 import openai
 
-from gateway_processes import Server, credit_limit, slots, start
+from gateway_processes import Server, credit_limit, slots, start, start_with_urls
 from gateway_upstream import INPUT, OUTPUT, TEXT, Upstream
 
 # Minor units for a million tokens. A token of input costs 1, of output 10.
@@ -496,6 +496,24 @@ def run(earmark: str, folder: Path, upstream: str, has_keys: bool, claims: list,
             process.wait()
 
 
+def run_in_process(earmark: str, folder: Path, upstream: str) -> None:
+    """Checks the claims about tenants with a gateway in the process of its server, which has no key of its own."""
+    config = folder / "gateway.toml"
+    config.write_text(configuration(upstream))
+    command = [earmark, "serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn", "--bootstrap-key",
+               "--gateway", str(config)]
+    process, urls, admin = start_with_urls(command, 2)
+    try:
+        tenants = Tenants(urls[0], urls[1], admin)
+        tenants.set_up()
+        for claim in TENANT_CLAIMS:
+            claim(tenants)
+            print(f"  {claim.__name__}, in the process of the server")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main(earmark: str, node_packages: str) -> None:
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     upstream.daemon_threads = True
@@ -505,6 +523,8 @@ def main(earmark: str, node_packages: str) -> None:
         run(earmark, Path(folder), url, False, CLAIMS, lambda server, gateway, _: Check(server, gateway, node_packages))
     with tempfile.TemporaryDirectory() as folder:
         run(earmark, Path(folder), url, True, TENANT_CLAIMS, Tenants)
+    with tempfile.TemporaryDirectory() as folder:
+        run_in_process(earmark, Path(folder), url)
 
 
 if __name__ == "__main__":

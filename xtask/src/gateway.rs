@@ -15,6 +15,8 @@ const CLIENT: &str = "xtask/gateway_sdk.py";
 const HEADERS: &str = "xtask/sdk_headers.py";
 /// A script that cuts every connection of a gateway, and kills it, at every step of a call.
 const CUTS: &str = "xtask/gateway_cuts.py";
+/// A script that puts a gateway before the server of llama.cpp.
+const LLAMA: &str = "xtask/gateway_llama.py";
 /// Seconds after which a script is killed. Each takes about a minute.
 const SECONDS_MAX: u64 = 300;
 
@@ -24,6 +26,13 @@ pub(crate) fn check() -> Result<(), Failure> {
     let packages = typescript::packages()?;
     script(CLIENT, &[binary.as_path(), packages.as_path()])?;
     script(CUTS, &[binary.as_path()])
+}
+
+/// Checks a gateway before a real upstream. Its installation takes too long for `verify`.
+pub(crate) fn check_llama() -> Result<(), Failure> {
+    python::LLAMA.prepare()?;
+    let binary = served::build()?;
+    script(LLAMA, &[binary.as_path(), python::LLAMA.program("python").as_path()])
 }
 
 /// Runs a script of Python from the repository root.

@@ -4,6 +4,7 @@
 
 mod api;
 mod attack;
+mod bench_gateway;
 mod gateway;
 mod grpc;
 mod instructions;
@@ -37,6 +38,7 @@ The tasks of this repository.
   cargo xtask python              check only the Python client
   cargo xtask typescript          check only the TypeScript client, with Node
   cargo xtask gateway             check only the gateway, with the SDKs of OpenAI and Anthropic
+  cargo xtask gateway --llama     check the gateway before llama.cpp, which pip compiles for many minutes
   cargo xtask monitoring          write the dashboards and alerts in deploy/monitoring, from the metrics of a server
   cargo xtask monitoring --check  check only these files, with Prometheus
   cargo xtask licences            check only the licences of the dependencies
@@ -44,6 +46,7 @@ The tasks of this repository.
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
   cargo xtask instructions        count the instructions of the server for one reserve, with valgrind
   cargo xtask redis               compare reserves per second with Redis, and gRPC streams with HTTP
+  cargo xtask bench-gateway       measure calls through a gateway against the same calls made directly
   cargo xtask plant [BUG]         plant bugs in a copy of the tree and check that the simulation finds them
   cargo xtask help                show this text
 
@@ -63,6 +66,7 @@ Examples:
   cargo xtask attack --nodes 3 --only all --seconds 3600
   cargo xtask instructions --binary target/profiling/earmark
   cargo xtask redis --binary target/release/earmark --rounds 5
+  cargo xtask bench-gateway --seconds 60 --streams 1000
   cargo xtask plant stale-leader
 ";
 
@@ -75,12 +79,14 @@ enum Task {
     Python,
     TypeScript,
     Gateway,
+    GatewayLlama,
     Monitoring { is_check: bool },
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
     Instructions(instructions::Options),
     Redis(redis::Options),
+    BenchGateway(bench_gateway::Options),
     Plant(Plant),
     Help,
 }
@@ -94,6 +100,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["python"] => Ok(Task::Python),
         ["typescript"] => Ok(Task::TypeScript),
         ["gateway"] => Ok(Task::Gateway),
+        ["gateway", "--llama"] => Ok(Task::GatewayLlama),
         ["monitoring"] => Ok(Task::Monitoring { is_check: false }),
         ["monitoring", "--check"] => Ok(Task::Monitoring { is_check: true }),
         ["licences"] => Ok(Task::Licences),
@@ -104,14 +111,15 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         },
         ["attack", "--help" | "-h"] => Ok(Task::Help),
         ["attack", options @ ..] => attack::Options::parse(options).map(Task::Attack),
-        ["instructions" | "redis", "--help" | "-h"] => Ok(Task::Help),
+        ["instructions" | "redis" | "bench-gateway", "--help" | "-h"] => Ok(Task::Help),
         ["instructions", options @ ..] => instructions::Options::parse(options).map(Task::Instructions),
         ["redis", options @ ..] => redis::Options::parse(options).map(Task::Redis),
+        ["bench-gateway", options @ ..] => bench_gateway::Options::parse(options).map(Task::BenchGateway),
         ["plant"] => Ok(Task::Plant(Plant { only: None })),
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -127,6 +135,7 @@ fn main() -> ExitCode {
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
         Task::Python => python::prepare().and_then(|()| python_client::check()),
         Task::Gateway => python::prepare().and_then(|()| typescript::prepare()).and_then(|()| gateway::check()),
+        Task::GatewayLlama => python::prepare().and_then(|()| gateway::check_llama()),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Monitoring { is_check: false } => monitoring::write(),
         Task::Monitoring { is_check: true } => monitoring::check(),
@@ -135,6 +144,7 @@ fn main() -> ExitCode {
         Task::Attack(options) => attack::attack(&options),
         Task::Instructions(options) => instructions::count(&options),
         Task::Redis(options) => redis::compare(&options),
+        Task::BenchGateway(options) => bench_gateway::bench(&options),
         Task::Plant(what) => plant::plant(&what),
         Task::Help => {
             print!("{HELP}");
@@ -164,6 +174,7 @@ mod tests {
             (&["python"], Task::Python),
             (&["typescript"], Task::TypeScript),
             (&["gateway"], Task::Gateway),
+            (&["gateway", "--llama"], Task::GatewayLlama),
             (&["monitoring"], Task::Monitoring { is_check: false }),
             (&["monitoring", "--check"], Task::Monitoring { is_check: true }),
             (&["licences"], Task::Licences),
@@ -184,11 +195,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway, monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

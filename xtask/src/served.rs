@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::run::{self, Failure};
@@ -28,7 +29,13 @@ pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitS
 }
 
 /// A child process, killed on drop.
-struct Guard(Child);
+pub(crate) struct Guard(Child);
+
+impl Guard {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -71,19 +78,7 @@ impl Server {
         if callers == Callers::WithKey {
             command.arg("--bootstrap-key");
         }
-        let line = run::line(&command);
-        let spawned = command.stdout(Stdio::piped()).spawn();
-        let mut process = Guard(spawned.map_err(|source| Failure::Start { line, source })?);
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let lines = process.0.stdout.take().map(|stdout| BufReader::new(stdout).lines());
-        // Drains standard output, because the process would block on a full pipe.
-        std::thread::spawn(move || {
-            for line in lines.into_iter().flatten().map_while(Result::ok) {
-                if let Some(said) = url(&line).or_else(|| key(&line)) {
-                    _ = sender.send(said.to_owned());
-                }
-            }
-        });
+        let (process, receiver) = spawn(&mut command)?;
         // The server prints its key before its address.
         let key = match callers {
             Callers::Anyone => None,
@@ -92,9 +87,7 @@ impl Server {
                 Some(key.map_err(|_| Failure::Server("did not print its key".into()))?)
             }
         };
-        let url = receiver.recv_timeout(START_MAX);
-        let url = url.map_err(|_| Failure::Server("did not print its address".into()))?;
-        Ok(Server { process, url, key })
+        Ok(Server { process, url: printed_url(&receiver)?, key })
     }
 
     pub(crate) fn must_be_running(&mut self) -> Result<(), Failure> {
@@ -104,6 +97,34 @@ impl Server {
             Err(error) => Err(Failure::Server(format!("cannot be waited for: {error}"))),
         }
     }
+}
+
+/// Starts a program that prints its address, and returns the address.
+pub(crate) fn start_listening(command: &mut Command) -> Result<(Guard, String), Failure> {
+    let (process, receiver) = spawn(command)?;
+    Ok((process, printed_url(&receiver)?))
+}
+
+/// Starts a program, and sends the address and the key that it prints.
+fn spawn(command: &mut Command) -> Result<(Guard, Receiver<String>), Failure> {
+    let line = run::line(command);
+    let spawned = command.stdout(Stdio::piped()).spawn();
+    let mut process = Guard(spawned.map_err(|source| Failure::Start { line, source })?);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let lines = process.0.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+    // Drains standard output, because the process would block on a full pipe.
+    std::thread::spawn(move || {
+        for line in lines.into_iter().flatten().map_while(Result::ok) {
+            if let Some(said) = url(&line).or_else(|| key(&line)) {
+                _ = sender.send(said.to_owned());
+            }
+        }
+    });
+    Ok((process, receiver))
+}
+
+fn printed_url(receiver: &Receiver<String>) -> Result<String, Failure> {
+    receiver.recv_timeout(START_MAX).map_err(|_| Failure::Server("did not print its address".into()))
 }
 
 /// The address in `Earmark 0.1.0 listens on http://127.0.0.1:7878`.

@@ -109,7 +109,9 @@ async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
         args.server.iter().map(|url| url.clone().allow_plaintext(args.insecure_plaintext)).collect();
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let models: Vec<String> = config.models.keys().cloned().collect();
-    let gateway = bind(config, &servers, Some(args.calls.as_path()).filter(|_| !args.in_memory)).await?;
+    let (client, has_key) = client(&servers)?;
+    let calls = Some(args.calls.as_path()).filter(|_| !args.in_memory);
+    let gateway = bind(config, client, has_key, calls).await?;
     let address = gateway.local_addr();
     let kept = match args.in_memory {
         true => "in memory, lost at a stop".to_owned(),
@@ -126,9 +128,13 @@ async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
     output::print("stopped\n")
 }
 
-/// A gateway of these servers, with the key of the environment. Without a folder, open calls are in memory.
-pub(crate) async fn bind(config: Config, servers: &[ServerUrl], calls: Option<&Path>) -> Result<Gateway, Failure> {
-    let (client, has_key) = client(servers)?;
+/// A gateway of the servers of this client. Without a folder, open calls are in memory.
+pub(crate) async fn bind(
+    config: Config,
+    client: Client,
+    has_key: bool,
+    calls: Option<&Path>,
+) -> Result<Gateway, Failure> {
     let calls = match calls {
         None => OpenCalls::in_memory(),
         Some(folder) => OpenCalls::open(folder).map_err(|error| Failure::Usage(error.to_string()))?,

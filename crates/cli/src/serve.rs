@@ -72,8 +72,7 @@ pub(crate) struct ServeArgs {
     /// on every change of limits
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
-    /// Run a gateway with this configuration in the same process; see `earmark gateway`. On a server with keys it needs a
-    /// key of role gateway in EARMARK_KEY or EARMARK_KEY_FILE
+    /// Run a gateway with this configuration in the same process; see `earmark gateway`. It needs no key of its own
     #[arg(long, value_name = "FILE")]
     gateway: Option<PathBuf>,
     #[command(flatten)]
@@ -242,8 +241,8 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     let endpoint = args.endpoint(server.local_addr(), book.has_keys());
     output::print(&in_memory_banner(&endpoint, args.limits.as_deref(), known, storage))?;
     tracing::info!(address = %server.local_addr(), "listening");
-    let address = server.local_addr();
-    server.run(beside.until(address, signals.first())).await?;
+    let own = server.in_process();
+    server.run(beside.until(own, signals.first())).await?;
     beside.ended()?;
     output::print("stopped\n")
 }

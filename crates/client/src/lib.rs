@@ -62,6 +62,7 @@ mod deadline;
 mod env;
 mod failure;
 pub mod http;
+pub mod in_process;
 mod job;
 mod key;
 mod limiter;

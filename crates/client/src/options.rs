@@ -8,6 +8,7 @@ use earmark_core::{NameError, NamespaceName};
 use crate::address::{AddressError, ServerAddress};
 use crate::backoff::BackoffOptions;
 use crate::env::{Env, SharedEnv};
+use crate::in_process::{InProcessServer, SharedServer};
 use crate::key::ApiKey;
 #[cfg(feature = "tls")]
 use crate::tls::Roots;
@@ -61,6 +62,8 @@ pub struct ClientOptions {
     pub answer_bytes_max: usize,
     /// The source of wall time and randomness.
     pub(crate) env: SharedEnv,
+    /// A server in this process, which gets the requests instead of `servers`.
+    pub(crate) in_process: Option<SharedServer>,
 }
 
 /// Why a client or a limiter could not be made.
@@ -130,7 +133,17 @@ impl ClientOptions {
             connections_max: 256,
             answer_bytes_max: 64 << 20,
             env: SharedEnv::default(),
+            in_process: None,
         })
+    }
+
+    /// The default options for a server in this process, over HTTP without a connection.
+    ///
+    /// # Errors
+    /// Never, as long as `default` is a valid namespace.
+    pub fn in_process(server: Arc<dyn InProcessServer>) -> Result<ClientOptions, OptionsError> {
+        let options = ClientOptions::of(&["http://localhost"])?;
+        Ok(ClientOptions { in_process: Some(SharedServer(server)), ..options })
     }
 
     /// The same options with another source of wall time and randomness.

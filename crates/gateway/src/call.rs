@@ -290,6 +290,10 @@ impl CallTask {
         drop(renewal);
         let by = SettledBy::of(&end);
         let actor = self.caller.identity.as_ref().map_or("", |identity| identity.actor.as_str());
+        let usage = match &end {
+            End::Used(usage) => Some(usage),
+            End::Done | End::Refused | End::Unknown => None,
+        };
         let attribute = |name| open.attributes.get(name).map_or("", String::as_str);
         tracing::info!(
             target: "earmark_gateway::access",
@@ -299,6 +303,8 @@ impl CallTask {
             alias = self.content.model().name,
             provider = attribute("provider"),
             settled = by.name(),
+            input_tokens = usage.map(|usage| usage.input_tokens),
+            output_tokens = usage.map(|usage| usage.output_tokens),
             ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "call"
         );

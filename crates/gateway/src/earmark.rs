@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use earmark_client::core::{LeaseId, LimitKey};
+use earmark_client::core::{Definition, LeaseId, LimitKey, OnTimeout};
 use earmark_client::{
     Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Client, ClientKey, Deadline,
     ExtendAnswer, Failure, Identity,
@@ -39,6 +39,9 @@ pub trait Earmark: Send + Sync + 'static {
 
     /// Pauses a limit.
     fn pause<'a>(&'a self, key: &'a LimitKey, length: Duration, reason: &'a str) -> Answer<'a, ()>;
+
+    /// The credit limits and templates of the gateway's namespace whose timeout releases what is not settled.
+    fn releasing(&self) -> Answer<'_, Vec<LimitKey>>;
 }
 
 /// Earmark on servers.
@@ -78,5 +81,19 @@ impl Earmark for Remote {
         Box::pin(
             async move { self.0.pause_limit(key, length, reason, Deadline::after(BACKGROUND_TIMEOUT)).await.map(drop) },
         )
+    }
+
+    fn releasing(&self) -> Answer<'_, Vec<LimitKey>> {
+        Box::pin(async move {
+            let deadline = || Deadline::after(BACKGROUND_TIMEOUT);
+            // A derived limit is reported by its template.
+            let limits = self.0.limits(deadline()).await?.into_iter().filter(|limit| limit.template.is_none());
+            let templates = self.0.templates(deadline()).await?.into_iter();
+            let definitions = limits.map(|limit| limit.definition).chain(templates.map(|one| one.definition));
+            let releases = |definition: &Definition| {
+                definition.kind.terms().is_some_and(|terms| terms.on_timeout == OnTimeout::Release)
+            };
+            Ok(definitions.filter(releases).map(|definition| definition.key).collect())
+        })
     }
 }

@@ -189,7 +189,9 @@ impl ApiError {
     /// An unknown path.
     #[must_use]
     pub fn unknown_path() -> ApiError {
-        ApiError::new(ErrorKind::NotFound, "this gateway has no such endpoint; see docs/gateway.md for those it has")
+        let message = "this gateway has no such endpoint; it has /v1/chat/completions, /v1/completions, /v1/embeddings, \
+                       /v1/responses, /v1/messages, /v1/messages/count_tokens, GET /v1/models and configured routes";
+        ApiError::new(ErrorKind::NotFound, message)
     }
 
     /// A model that the configuration does not have.
@@ -274,7 +276,10 @@ fn of_limits(answer: &ReserveAnswer) -> Option<ApiError> {
         }
         ReserveAnswer::Never { limited_by } => named(
             ErrorKind::ExceedsCapacity,
-            "this call needs more than a limit ever has; send a smaller request or a lower output cap",
+            &format!(
+                "this call needs more than{} ever has; send a smaller request or a lower output cap",
+                names(limited_by).unwrap_or_else(|| " a limit".to_owned())
+            ),
             limited_by,
         ),
         ReserveAnswer::InsufficientCredit { key, message } => {
@@ -282,10 +287,12 @@ fn of_limits(answer: &ReserveAnswer) -> Option<ApiError> {
             named(ErrorKind::InsufficientCredit, message, std::slice::from_ref(key))
         }
         ReserveAnswer::AccountNotFound(key) => {
-            named(ErrorKind::Forbidden, "the account of this call does not exist", std::slice::from_ref(key))
+            let message = format!("the account of limit {key} does not exist; an operator must open it");
+            named(ErrorKind::Forbidden, &message, std::slice::from_ref(key))
         }
         ReserveAnswer::UnknownLimitKey(key) => {
-            named(ErrorKind::Forbidden, "a limit of this call does not exist", std::slice::from_ref(key))
+            let message = format!("the limit {key}, which the policy names, does not exist; an operator must put it");
+            named(ErrorKind::Forbidden, &message, std::slice::from_ref(key))
         }
         // The lease is the gateway's own, and the next attempt has another.
         _ => ApiError::new(ErrorKind::Unavailable, "the call could not be admitted; try again"),
@@ -295,11 +302,22 @@ fn of_limits(answer: &ReserveAnswer) -> Option<ApiError> {
 
 fn wait(reason: &str, denial: &Denial) -> ApiError {
     let retry_after_ms = u64::try_from(denial.retry_after.as_millis()).unwrap_or(u64::MAX);
+    let keys = names(&denial.limited_by).map(|keys| format!(":{keys}")).unwrap_or_default();
     let message = match retry_after_ms {
-        0 => format!("{reason}; try again later"),
-        wait_ms => format!("{reason}; try again in {} s", wait_ms.div_ceil(1_000)),
+        0 => format!("{reason}{keys}; try again later"),
+        wait_ms => format!("{reason}{keys}; try again in {} s", wait_ms.div_ceil(1_000)),
     };
     ApiError { retry_after_ms, ..named(ErrorKind::RateLimited, &message, &denial.limited_by) }
+}
+
+/// The first limits in the way, each after a space.
+fn names(limited_by: &[LimitKey]) -> Option<String> {
+    let (first, more) = limited_by.split_first()?;
+    Some(match more {
+        [] => format!(" {first}"),
+        [second] => format!(" {first} and {second}"),
+        _ => format!(" {first} and {} more limits", more.len()),
+    })
 }
 
 fn named(kind: ErrorKind, message: &str, limited_by: &[LimitKey]) -> ApiError {

@@ -22,6 +22,9 @@ use crate::settle::{Settlement, Settler};
 use crate::tls::{self, TlsError};
 use crate::upstream::{Connections, UpstreamError};
 
+/// Credit limits that are named in the log because their timeout releases. Further ones are counted.
+const RELEASING_MAX: usize = 20;
+
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,6 +168,7 @@ impl Gateway {
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
         let Gateway { shared, listener, tls, .. } = self;
         recover(&shared);
+        tokio::spawn(warn_of_releasing(Arc::clone(&shared.earmark)));
         let connections = listener::accept_until(&shared, listener, tls, shutdown).await;
         shared.is_stopping.store(true, Ordering::Relaxed);
         let all = u32::try_from(shared.config.max_calls).unwrap_or(u32::MAX);
@@ -206,6 +210,21 @@ async fn check_identity(earmark: &dyn Earmark, has_key: bool) -> Result<(), Gate
             tracing::warn!(%failure, "the server does not answer; requests get 503 until it does");
             Ok(())
         }
+    }
+}
+
+/// Warns of each credit limit whose timeout releases calls that no gateway settles in time: they would be free.
+async fn warn_of_releasing(earmark: Arc<dyn Earmark>) {
+    match earmark.releasing().await {
+        Ok(keys) => {
+            for key in keys.iter().take(RELEASING_MAX) {
+                tracing::warn!(%key, "a call that is not settled before the timeout of this credit limit is free; set its on_timeout to charge");
+            }
+            if let Some(more) = keys.len().checked_sub(RELEASING_MAX).filter(|more| *more > 0) {
+                tracing::warn!(more, "further credit limits release what is not settled in time");
+            }
+        }
+        Err(failure) => tracing::info!(%failure, "cannot check on_timeout of the credit limits"),
     }
 }
 

@@ -36,6 +36,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const NOT_VALID: &str = "the Earmark key is missing or not valid";
 /// The message while Earmark is out of reach.
 pub(crate) const OUT_OF_REACH: &str = "Earmark cannot be reached, so nothing was sent; retry later";
+/// The paths of health checks and metrics, which would fill the log.
+const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// How long the body of a refused request is read.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANTHROPIC_VERSION: &str = "anthropic-version";
@@ -82,6 +84,7 @@ pub(crate) async fn serve(
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let served = Served::of(&shared, &method, &path);
     let name = served.as_ref().map_or("none", Served::name);
+    let is_probe = PROBES.contains(&path.as_str());
     // The path of a request that is not served may be anything.
     let path = if served.is_some() { path } else { "other".to_owned() };
     let (parts, mut incoming) = request.into_parts();
@@ -97,7 +100,9 @@ pub(crate) async fn serve(
     let status = reply.status().as_u16();
     shared.metrics.request(name, status);
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(target: "earmark_gateway::access", request_id, %method, path, status, ms, "request");
+    if !is_probe {
+        tracing::info!(target: "earmark_gateway::access", request_id, %method, path, status, ms, "request");
+    }
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         reply.headers_mut().insert(REQUEST_ID, value);
     }

@@ -61,6 +61,8 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// The client at the other end of the connection.
     pub(crate) peer: Option<&'a Peer>,
+    /// The gateway in this process sent it.
+    pub(crate) is_own_gateway: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +100,8 @@ pub(crate) struct Auth {
     options: AuthOptions,
     local: Arc<Caller>,
     anonymous: Arc<Caller>,
+    /// The gateway in this process, on a server with keys.
+    own_gateway: Arc<Caller>,
     cache: CredentialCache,
     rate: Option<RequestRate>,
     queues: Option<FairQueues>,
@@ -117,7 +121,8 @@ impl Auth {
         let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
         let local = Caller::local(Actor::new("system:local")?, namespace.clone());
         let actor = Actor::new("system:anonymous")?;
-        let anonymous = Caller::anonymous(actor, namespace);
+        let anonymous = Caller::anonymous(actor, namespace.clone());
+        let own_gateway = Caller::own_gateway(Actor::new("system:gateway")?, namespace);
         Ok(Auth {
             rate: options.requests_per_second.map(RequestRate::new),
             queues: options.queue.map(|limits| FairQueues::new(limits, metrics.queue)),
@@ -129,6 +134,7 @@ impl Auth {
             options,
             local: Arc::new(local),
             anonymous: Arc::new(anonymous),
+            own_gateway: Arc::new(own_gateway),
             cache: CredentialCache::default(),
             keys_checked: std::sync::Mutex::new(None),
             failed: metrics.failed_logins,
@@ -145,6 +151,8 @@ impl Auth {
         let rejection = |error, connection| Rejection { error, caller: None, connection };
         let caller = if access == Access::Public {
             return Ok(Arc::clone(&self.anonymous));
+        } else if head.is_own_gateway {
+            Arc::clone(&self.own_gateway)
         } else if self.is_open(backend, head.headers.contains_key(AUTHORIZATION)) {
             origin::check(head.uri, head.headers).map_err(|error| rejection(error, Connection::Stays))?;
             Arc::clone(&self.local)

@@ -32,6 +32,8 @@ pub(crate) enum Access {
     /// Sequenced writes and changes of limits.
     Write,
     Read,
+    /// Read the definitions of limits and templates. A gateway warns of those that release what is not settled.
+    ReadLimits,
     /// Read who the caller is.
     Identify,
     /// Administer one namespace: its keys and its change log.
@@ -59,6 +61,8 @@ impl Access {
             (Access::Write, Role::Caller | Role::Reader | Role::Gateway) => false,
             (Access::Read, Role::Admin | Role::Writer | Role::Reader) => true,
             (Access::Read, Role::Caller | Role::Gateway) => false,
+            (Access::ReadLimits, Role::Admin | Role::Writer | Role::Reader | Role::Gateway) => true,
+            (Access::ReadLimits, Role::Caller) => false,
             (Access::Identify, _) => true,
             (Access::Manage, Role::Admin) => true,
             (Access::Operate, Role::Admin) => is_of_default,
@@ -72,7 +76,7 @@ impl Access {
             Access::Public => "any",
             Access::Call | Access::Settle => "caller, gateway or admin",
             Access::Proxy => "gateway",
-            Access::Explain => "reader, writer, gateway or admin",
+            Access::Explain | Access::ReadLimits => "reader, writer, gateway or admin",
             Access::Pause => "writer, gateway or admin",
             Access::Identify => "admin, writer, caller, reader or gateway",
             Access::Write => "writer or admin",
@@ -248,6 +252,11 @@ impl Caller {
             shares: client.shares.clone(),
             is_anonymous: false,
         }
+    }
+
+    /// The gateway in the process of the server. It has no rate of its own: its clients have theirs.
+    pub(crate) fn own_gateway(actor: Actor, namespace: NamespaceName) -> Caller {
+        Caller { rate_key: None, ..Caller::from_session(actor, Role::Gateway, namespace, Labels::default()) }
     }
 
     /// The sender of a request that needs no credentials.

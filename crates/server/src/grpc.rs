@@ -97,8 +97,8 @@ impl Grpc {
         let client_timeout = timeout::of(request.headers()).ok().flatten();
         let (method_index, answer) = match method::find(&path) {
             Some((index, method)) => {
-                let head =
-                    RequestHead { uri: request.uri(), headers: request.headers(), peer: request.extensions().get() };
+                let (uri, headers, peer) = (request.uri(), request.headers(), request.extensions().get());
+                let head = RequestHead { uri, headers, peer, is_own_gateway: false };
                 let answer = match app.auth.admit(&*app.backend, head, method.access).await {
                     Ok(admitted) => {
                         caller = Some(Arc::clone(&admitted));

@@ -33,6 +33,7 @@ mod execute;
 mod grpc;
 mod head;
 mod http;
+mod in_process;
 mod log_rate;
 mod metrics;
 mod observed;
@@ -44,6 +45,7 @@ mod tls;
 mod top;
 
 pub use auth::{Issuer, IssuerError, IssuerOptions};
+pub use in_process::InProcess;
 pub use metrics::install_metrics;
 pub use server::{
     BoundAddress, CONNECTIONS_PER_ADDRESS, DECISIONS_IN_MEMORY, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server,

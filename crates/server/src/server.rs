@@ -25,6 +25,7 @@ use crate::auth::{AuthOptions, Issuer, Peer, QueueLimits};
 use crate::client_network::ClientNetwork;
 use crate::grpc::Grpc;
 use crate::http::Routes;
+use crate::in_process::InProcess;
 use crate::metrics::install_metrics;
 use crate::places::{Claimed, Place, Places};
 use crate::tls::Tls;
@@ -114,13 +115,17 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Whether callers need credentials.
+    fn has_callers(&self, backend: &dyn Backend) -> bool {
+        self.issuer.is_some() || backend.keys().is_some_and(|keys| keys.has_keys())
+    }
+
     /// Rejects a listen address that would expose the server or its credentials.
     fn check(&self, backend: &dyn Backend) -> Result<(), ServerError> {
         let found = self.listen;
-        let has_callers = self.issuer.is_some() || backend.keys().is_some_and(|keys| keys.has_keys());
         if found.ip().is_loopback() {
             Ok(())
-        } else if !has_callers {
+        } else if !self.has_callers(backend) {
             Err(ServerError::NotLoopback { found })
         } else if self.tls.is_none() && !self.is_plaintext_allowed {
             Err(ServerError::Plaintext { found })
@@ -256,6 +261,12 @@ impl Server {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The server, for a gateway in this process.
+    #[must_use]
+    pub fn in_process(&self) -> InProcess {
+        InProcess::new(self.services.routes.clone(), self.options.has_callers(&*self.app.backend))
     }
 
     /// Serves until `shutdown` completes. Then it finishes requests in flight, up to the shutdown timeout, and shuts the

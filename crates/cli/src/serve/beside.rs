@@ -1,14 +1,15 @@
-//! `earmark serve --gateway FILE`: a gateway in the process of its server.
+//! `earmark serve --gateway FILE`: a gateway in the process of its server, which it calls without a connection.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use earmark_client::in_process::{Bytes, InProcessServer, Request, Served};
+use earmark_client::{Client, ClientOptions};
 use earmark_gateway::Gateway;
 use earmark_gateway::config::Config;
+use earmark_server::InProcess;
 
 use super::ServeArgs;
-use crate::client::ServerUrl;
 use crate::failure::Failure;
 use crate::gateway;
 use crate::output;
@@ -21,7 +22,6 @@ pub(super) struct Beside {
     config: Option<Config>,
     /// The folder of open calls. `None` in memory.
     calls: Option<PathBuf>,
-    is_tls: bool,
     failure: Mutex<Option<Failure>>,
 }
 
@@ -31,14 +31,13 @@ impl Beside {
         Ok(Beside {
             config: args.gateway.as_deref().map(gateway::read).transpose()?,
             calls: (!args.in_memory).then(|| args.data.join(CALLS)),
-            is_tls: args.tls_cert.is_some(),
             failure: Mutex::new(None),
         })
     }
 
     /// Runs the gateway until `stop` completes. Its calls are finished before this returns, so that the server must not
     /// stop earlier. A gateway that cannot start stops the server.
-    pub(super) async fn until(&self, server: SocketAddr, stop: impl Future<Output = ()> + Send) {
+    pub(super) async fn until(&self, server: InProcess, stop: impl Future<Output = ()> + Send) {
         let Some(config) = &self.config else { return stop.await };
         match self.start(config.clone(), server).await {
             Ok(gateway) => gateway.run(stop).await,
@@ -51,22 +50,23 @@ impl Beside {
         self.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    async fn start(&self, config: Config, server: SocketAddr) -> Result<Gateway, Failure> {
-        let scheme = if self.is_tls { "https" } else { "http" };
-        let url = format!("{scheme}://{}", reachable(server));
-        let url: ServerUrl = url.parse().map_err(|error| Failure::Usage(format!("--gateway: {error}")))?;
-        let gateway = gateway::bind(config, &[url], self.calls.as_deref()).await?;
-        output::print(&format!("gateway: listens on {}\n", gateway.local_addr()))?;
+    async fn start(&self, config: Config, server: InProcess) -> Result<Gateway, Failure> {
+        let has_keys = server.has_keys();
+        let failed = |error: earmark_client::OptionsError| Failure::Usage(format!("--gateway: {error}"));
+        let options = ClientOptions::in_process(Arc::new(Own(server))).map_err(failed)?;
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        let client = Client::new(options).map_err(failed)?;
+        let gateway = gateway::bind(config, client, has_keys, self.calls.as_deref()).await?;
+        output::print(&format!("gateway: listens on {scheme}://{}\n", gateway.local_addr()))?;
         Ok(gateway)
     }
 }
 
-/// The address at which this process reaches its own server.
-fn reachable(server: SocketAddr) -> SocketAddr {
-    let ip = match server.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        other => other,
-    };
-    SocketAddr::new(ip, server.port())
+/// The server of this process.
+struct Own(InProcess);
+
+impl InProcessServer for Own {
+    fn serve(&self, request: Request<Bytes>) -> Served<'_> {
+        Box::pin(self.0.serve(request))
+    }
 }

@@ -105,10 +105,11 @@ async fn run(
             },
         }
     };
+    let own = server.in_process();
     server
         .run(async {
             tokio::select! {
-                () = beside.until(address, stop) => {}
+                () = beside.until(own, stop) => {}
                 () = put_later => {}
                 () = configure(&book, node.identity().node, &wanted) => {}
             }

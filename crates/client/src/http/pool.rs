@@ -18,6 +18,7 @@ use super::{HttpRequest, HttpResponse};
 use crate::connect::Connector;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
+use crate::in_process::SharedServer;
 use crate::options::ClientOptions;
 
 /// The header with the key of the client that a gateway calls for.
@@ -33,6 +34,7 @@ pub(crate) struct ConnectionPool {
     answer_bytes_max: usize,
     idle: Mutex<Vec<Idle>>,
     slots: Semaphore,
+    in_process: Option<SharedServer>,
 }
 
 /// An open connection without a request.
@@ -58,6 +60,7 @@ impl ConnectionPool {
             answer_bytes_max: options.answer_bytes_max,
             idle: Mutex::new(Vec::new()),
             slots: Semaphore::new(options.connections_max.clamp(1, Semaphore::MAX_PERMITS)),
+            in_process: options.in_process.clone(),
         }
     }
 
@@ -74,6 +77,10 @@ impl ConnectionPool {
     /// Sends one request and returns its response. It is sent at most once, because the caller must know of every copy
     /// that may still arrive. A new connection is used only when an idle one was closed before it took the request.
     async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, Failure> {
+        if let Some(SharedServer(server)) = &self.in_process {
+            let (head, body) = server.serve(self.request(request)?).await.into_parts();
+            return Ok(HttpResponse { status: head.status, headers: head.headers, body });
+        }
         // The semaphore is never closed.
         let _slot = self.slots.acquire().await.map_err(|error| self.no_answer(error))?;
         if let Some(sender) = self.take_idle()
@@ -122,7 +129,7 @@ impl ConnectionPool {
 
     async fn send_on(&self, mut sender: SendRequest<Full<Bytes>>, request: &HttpRequest) -> Sent {
         let request = match self.request(request) {
-            Ok(request) => request,
+            Ok(request) => request.map(Full::new),
             Err(failure) => return Sent::Yes(Err(failure)),
         };
         let answer = match sender.try_send_request(request).await {
@@ -148,7 +155,7 @@ impl ConnectionPool {
         Sent::Yes(Ok(HttpResponse { status: head.status, headers: head.headers, body }))
     }
 
-    fn request(&self, call: &HttpRequest) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(&self, call: &HttpRequest) -> Result<Request<Bytes>, Failure> {
         let mut request = Request::builder().method(&call.method).uri(&call.path);
         request = request.header(HOST, self.connector.address().authority());
         if call.body.is_some() {
@@ -161,7 +168,7 @@ impl ConnectionPool {
             request = request.header(CLIENT_KEY, client_key.header());
         }
         request
-            .body(Full::new(call.body.clone().unwrap_or_default()))
+            .body(call.body.clone().unwrap_or_default())
             .map_err(|error| Failure::Invalid { message: format!("{}: {error}", call.path) })
     }
 

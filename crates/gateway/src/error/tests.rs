@@ -62,7 +62,7 @@ fn a_denial_says_how_long_to_wait_and_which_limits_are_in_the_way() {
     let denial = Denial { retry_after: Duration::from_millis(1_500), limited_by: vec![key("a:rpm"), key("b:tpm")] };
     let error = ApiError::of(&CallDecision::Limits(ReserveAnswer::Denied(denial))).unwrap();
     assert_eq!((error.status(Api::OpenAi), error.status(Api::Anthropic)), (429, 429));
-    assert_eq!(error.message, "rate limit reached; try again in 2 s");
+    assert_eq!(error.message, "rate limit reached: a:rpm and b:tpm; try again in 2 s");
     let headers = error.headers();
     let value = |name| headers.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str());
     assert_eq!(value("retry-after-ms"), Some("1500"));

@@ -193,6 +193,10 @@ impl Earmark for Double {
             Ok(())
         })
     }
+
+    fn releasing(&self) -> Answer<'_, Vec<LimitKey>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
 
 pub fn identity(role: &str, namespace: &str, labels: &[(&str, &str)], may_set: &[&str]) -> Identity {

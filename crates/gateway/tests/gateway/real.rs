@@ -389,6 +389,26 @@ async fn a_revoked_clients_call_is_still_settled() {
     assert_eq!(gateway.post("/v1/chat/completions", &header, CHAT_BODY).await.status, 401);
 }
 
+/// The gateway warns of them at its start, so its role must be able to read them.
+#[tokio::test]
+async fn a_gateway_finds_the_credit_limits_that_release_what_is_not_settled() {
+    use earmark_gateway::earmark::Earmark as _;
+    let mut real = Real::start(100, 10, 1_000_000).await;
+    let credit = |key: &str, account: &str, on_timeout: &str| {
+        json!({"key": key, "kind": "credit", "vault": "main", "account": account, "asset": "usd",
+            "timeout_seconds": 600, "on_timeout": on_timeout})
+    };
+    real.send(Method::PUT, "/v1/admin/limits", credit("charged", "acme", "charge")).await;
+    real.send(Method::PUT, "/v1/admin/templates", credit("{tenant}:usd", "{tenant}", "release")).await;
+    real.key("admin", json!({})).await;
+    let own = real.key("gateway", json!({})).await;
+    let mut options = ClientOptions::of(&[&real.url]).unwrap();
+    options.key = Some(ApiKey::new(&own).unwrap());
+    let remote = Remote::new(Client::new(options).unwrap());
+    let keys: Vec<String> = remote.releasing().await.unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(keys, ["usd", "{tenant}:usd"]);
+}
+
 #[tokio::test]
 async fn a_gateway_needs_a_key_of_its_role() {
     let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);

@@ -32,7 +32,13 @@ impl Auth {
         sender.check_access(access)?;
         match access {
             Access::Call | Access::Settle | Access::Proxy | Access::Explain | Access::Identify => {}
-            Access::Public | Access::Pause | Access::Read | Access::Write | Access::Manage | Access::Operate => {
+            Access::Public
+            | Access::Pause
+            | Access::Read
+            | Access::ReadLimits
+            | Access::Write
+            | Access::Manage
+            | Access::Operate => {
                 return Err(forbidden("not accepted here; a gateway does this by its own right"));
             }
         }

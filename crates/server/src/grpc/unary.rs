@@ -36,7 +36,9 @@ pub(super) async fn call(
         QueueCost::PerItem => None,
     };
     let room = match method.access {
-        Access::Public | Access::Read | Access::Explain | Access::Identify => Ok(AnswerRoom::of_read()),
+        Access::Public | Access::Read | Access::ReadLimits | Access::Explain | Access::Identify => {
+            Ok(AnswerRoom::of_read())
+        }
         Access::Call
         | Access::Settle
         | Access::Proxy

@@ -209,7 +209,7 @@ pub(crate) static ROUTES: [Route; 49] = [
         operation: "list_limits",
         about: "Lists limits by key, in pages of at most 1,000.",
         answers: &[answer(200, &["Limits"], "A page."), BAD_QUERY, FAILED, OVERLOADED],
-        ..get("/v1/admin/limits", Access::Read, |app, call| Box::pin(limits::list(app, call)))
+        ..get("/v1/admin/limits", Access::ReadLimits, |app, call| Box::pin(limits::list(app, call)))
     },
     Route {
         query: shape::LIMIT_QUERY,
@@ -272,7 +272,7 @@ pub(crate) static ROUTES: [Route; 49] = [
         operation: "list_templates",
         about: "Lists all templates by key.",
         answers: &[answer(200, &["Templates"], "The templates."), BAD_QUERY, FAILED, OVERLOADED],
-        ..get("/v1/admin/templates", Access::Read, |app, call| Box::pin(templates::list(app, call)))
+        ..get("/v1/admin/templates", Access::ReadLimits, |app, call| Box::pin(templates::list(app, call)))
     },
     Route {
         query: shape::DELETE_TEMPLATE_QUERY,

@@ -15,6 +15,7 @@ use axum::response::Response;
 use axum::routing::on;
 use earmark_admission::BackendError;
 use earmark_core::{NamespaceName, redact_api_keys};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -34,6 +35,7 @@ use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Access, AuthError, Caller, QueueCost};
 use crate::execute::RequestContext;
 use crate::head;
+use crate::in_process::ByOwnGateway;
 use crate::log_rate::LineKind;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -140,6 +142,17 @@ impl Routes {
     }
 }
 
+impl Routes {
+    /// Serves a request of the gateway in this process.
+    pub(crate) async fn serve_in_process(&self, request: hyper::Request<Bytes>) -> hyper::Response<Bytes> {
+        let Ok(response) = self.router.clone().call(request.map(Body::from)).await;
+        let (parts, body) = response.into_parts();
+        // A body of this server is in memory, and cannot fail.
+        let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        hyper::Response::from_parts(parts, bytes)
+    }
+}
+
 /// The router for all routes of the table, with replies for unknown paths and methods.
 fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
@@ -170,7 +183,8 @@ async fn serve<B: Readable>(
     let (mut parts, body) = request.into_parts();
     let id = app.request_ids.of(&parts.headers);
     let deadline = start + app.request_timeout;
-    let head = RequestHead { uri: &parts.uri, headers: &parts.headers, peer: peer.as_ref() };
+    let is_own_gateway = parts.extensions.get::<ByOwnGateway>().is_some();
+    let head = RequestHead { uri: &parts.uri, headers: &parts.headers, peer: peer.as_ref(), is_own_gateway };
     let caller = match app.auth.admit(&*app.backend, head, route.access).await {
         Ok(caller) => caller,
         Err(Rejection { error, caller, connection }) => {

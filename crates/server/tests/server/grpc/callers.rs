@@ -31,6 +31,8 @@ const IDENTIFY: [bool; 8] = [false, false, true, true, true, true, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
+/// A gateway warns of limits that release what is not settled.
+const READ_LIMITS: [bool; 8] = EXPLAIN;
 const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 /// For an admin of `default` alone.
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
@@ -47,12 +49,12 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/Leases", CALL),
     ("/earmark.v1.LimitsService/PutLimit", WRITE),
     ("/earmark.v1.LimitsService/GetLimit", READ),
-    ("/earmark.v1.LimitsService/ListLimits", READ),
+    ("/earmark.v1.LimitsService/ListLimits", READ_LIMITS),
     ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
     ("/earmark.v1.LimitsService/PauseLimit", PAUSE),
     ("/earmark.v1.LimitsService/GetUsage", READ),
     ("/earmark.v1.LimitsService/PutTemplate", WRITE),
-    ("/earmark.v1.LimitsService/ListTemplates", READ),
+    ("/earmark.v1.LimitsService/ListTemplates", READ_LIMITS),
     ("/earmark.v1.LimitsService/DeleteTemplate", WRITE),
     ("/earmark.v1.LimitsService/ListUsage", READ),
     ("/earmark.v1.LimitsService/ListDecisions", READ),

@@ -21,6 +21,8 @@ const IDENTIFY: [bool; 8] = [false, false, true, true, true, true, true, true];
 const PAUSE: [bool; 8] = [false, false, true, false, false, true, true, true];
 const WRITE: [bool; 8] = [false, false, false, false, false, true, true, true];
 const READ: [bool; 8] = [false, false, false, true, false, true, true, true];
+/// A gateway warns of limits that release what is not settled.
+const READ_LIMITS: [bool; 8] = EXPLAIN;
 const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
@@ -37,13 +39,13 @@ const MATRIX: [Row; 49] = [
     ("post", "/v1/extend/batch", CALL),
     ("post", "/v1/complete/batch", CALL),
     ("put", "/v1/admin/limits", WRITE),
-    ("get", "/v1/admin/limits", READ),
+    ("get", "/v1/admin/limits", READ_LIMITS),
     ("get", "/v1/admin/limits/{key}", READ),
     ("delete", "/v1/admin/limits/{key}", WRITE),
     ("post", "/v1/admin/limits/{key}/pause", PAUSE),
     ("get", "/v1/admin/limits/{key}/usage", READ),
     ("put", "/v1/admin/templates", WRITE),
-    ("get", "/v1/admin/templates", READ),
+    ("get", "/v1/admin/templates", READ_LIMITS),
     ("delete", "/v1/admin/templates", WRITE),
     ("get", "/v1/usage", READ),
     ("get", "/v1/leases/{lease_id}", READ),

@@ -1,0 +1,288 @@
+//! `cargo xtask bench-gateway`: latency, throughput and streams through a gateway, against the same calls made directly.
+//!
+//! Upstream, server, gateway and load generator share this machine, and each ratio is of one run: the speed of a shared
+//! machine changes from minute to minute.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{self, Failure};
+use crate::served::{Guard, start_listening};
+
+const SECONDS_DEFAULT: u64 = 10;
+const SECONDS_MAX: u64 = 600;
+/// Concurrent streams, by default.
+const STREAMS_DEFAULT: u64 = 500;
+const STREAMS_MAX: u64 = 20_000;
+/// Requests per second of the latency runs.
+const RATE: &str = "200";
+/// Connections of the throughput runs.
+const CONNECTIONS: &str = "64";
+
+/// Rules with a rate, slots and credit, as a tenant has them.
+const POLICY: &str = r#"
+[[rules]]
+name   = "all"
+limits = [
+  { key = "rpm", amount = "requests" },
+  { key = "slots", amount = "requests" },
+  { key = "usd", amount = "cost" },
+]
+[[prices]]
+model  = "*"
+asset  = "usd"
+input  = 1_000_000
+output = 10_000_000
+"#;
+
+/// The options of the task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Folder with the programs `earmark` and `examples/gateway_load`; a release build of this tree if absent.
+    pub(crate) programs: Option<PathBuf>,
+    /// Another proxy before an upstream of its own, such as LiteLLM's, for the throughput.
+    pub(crate) against: Option<String>,
+    /// Seconds of one run.
+    pub(crate) seconds: u64,
+    pub(crate) streams: u64,
+}
+
+impl Options {
+    pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
+        let mut options = Options { programs: None, against: None, seconds: SECONDS_DEFAULT, streams: STREAMS_DEFAULT };
+        let mut args = args.iter();
+        while let Some(flag) = args.next() {
+            let value = args.next().copied().unwrap_or_default();
+            let refuse = |allowed: &str| Err(Failure::Usage(format!("{flag}: found {value:?}, allowed {allowed}")));
+            match *flag {
+                "--programs" if !value.is_empty() => options.programs = Some(value.into()),
+                "--against" if value.starts_with("http://") => options.against = Some(value.into()),
+                "--against" => return refuse("is a URL such as http://127.0.0.1:4000"),
+                "--seconds" => match value.parse() {
+                    Ok(seconds) if (2..=SECONDS_MAX).contains(&seconds) => options.seconds = seconds,
+                    _ => return refuse(&format!("are 2 to {SECONDS_MAX}")),
+                },
+                "--streams" => match value.parse() {
+                    Ok(streams) if (1..=STREAMS_MAX).contains(&streams) => options.streams = streams,
+                    _ => return refuse(&format!("are 1 to {STREAMS_MAX}")),
+                },
+                _ => return refuse("are --programs FOLDER, --against URL, --seconds N and --streams N"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
+    let folder = match &options.programs {
+        Some(folder) => folder.clone(),
+        None => {
+            let build = "build --release --locked -p earmark -p earmark-gateway --bin earmark --example gateway_load";
+            run::run(&mut run::command("cargo", build))?;
+            let xtask = std::env::current_exe().unwrap_or_default();
+            xtask.ancestors().nth(2).unwrap_or(Path::new("target")).join("release")
+        }
+    };
+    let bench = Bench { earmark: folder.join("earmark"), load: folder.join("examples/gateway_load"), options };
+    let (double, upstream) = start_listening(Command::new(&bench.load).arg("double"))?;
+    println!("upstream double: {upstream}");
+    latency(&bench, &upstream)?;
+    throughput(&bench, &upstream)?;
+    streams(&bench, &upstream, double.id())
+}
+
+struct Bench<'a> {
+    earmark: PathBuf,
+    load: PathBuf,
+    options: &'a Options,
+}
+
+/// The numbers of one load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measured {
+    amount: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+impl Measured {
+    /// Reads `requests_per_second 123.4 p50_us 5 p99_us 6 max_us 7`.
+    fn parse(line: &str) -> Option<Measured> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |place: usize| words.get(place)?.parse::<f64>().ok();
+        Some(Measured { amount: number(1)?, p50_ms: number(3)? / 1_000.0, p99_ms: number(5)? / 1_000.0 })
+    }
+}
+
+impl Bench<'_> {
+    fn load(&self, args: &[&str]) -> Result<Measured, Failure> {
+        let mut command = Command::new(&self.load);
+        command.args(args);
+        let printed = run::output(&mut command).unwrap_or_default();
+        let failed = || Failure::Server(format!("did not pass {}: {printed:?}", run::line(&command)));
+        Measured::parse(&printed).ok_or_else(failed)
+    }
+
+    fn seconds(&self) -> String {
+        self.options.seconds.to_string()
+    }
+}
+
+/// A server and a gateway on a folder of their own.
+struct Running {
+    url: String,
+    gateway: Guard,
+    _server: Guard,
+    folder: PathBuf,
+}
+
+impl Running {
+    fn start(bench: &Bench<'_>, upstream: &str, is_durable: bool) -> Result<Running, Failure> {
+        let folder = std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id()));
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text)
+                .map_err(|source| Failure::Write { path: path.clone(), source })
+                .map(|()| path.clone())
+        };
+        fs::create_dir_all(&folder).map_err(|source| Failure::Write { path: folder.clone(), source })?;
+        let mut serve = Command::new(&bench.earmark);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
+        match is_durable {
+            true => serve.arg("--data").arg(folder.join("data")),
+            false => serve.arg("--in-memory"),
+        };
+        let (server, server_url) = start_listening(&mut serve)?;
+        let policy = write("policy.toml", POLICY)?;
+        for args in [
+            r#"write --client bench --sequence 1 --vault main --op {"open_account":{"account":"acme","overdraft":"deny"}} --op {"issue":{"account":"acme","asset":"usd","amount":"1000000000000000"}}"#,
+            "limits put --key rpm --kind rolling --capacity 1000000000 --window 1m",
+            "limits put --key slots --kind concurrency --capacity 1000000 --timeout 10m",
+            "limits put --key usd --kind credit --vault main --account acme --asset usd --timeout 10m",
+            &format!("policy put {}", policy.display()),
+        ] {
+            let mut command = Command::new(&bench.earmark);
+            command.args(args.split(' ')).env("EARMARK_SERVER", &server_url).stdout(std::process::Stdio::null());
+            run::run(&mut command)?;
+        }
+        let config = write(
+            "gateway.toml",
+            &format!(
+                "listen = \"127.0.0.1:0\"\n[[upstreams]]\nname = \"double\"\napi = \"openai\"\nbase_url = \
+                 \"{upstream}/v1\"\n[[models]]\nname = \"m\"\ntargets = [\"double/m\"]\nmax_output_tokens = 100\n"
+            ),
+        )?;
+        let mut gateway = Command::new(&bench.earmark);
+        gateway.arg("gateway").arg("--config").arg(&config).args(["--server", &server_url, "--log-level", "error"]);
+        match is_durable {
+            true => gateway.arg("--calls").arg(folder.join("calls")),
+            false => gateway.arg("--in-memory"),
+        };
+        let (gateway, url) = start_listening(&mut gateway)?;
+        Ok(Running { url, gateway, _server: server, folder })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn latency(bench: &Bench<'_>, upstream: &str) -> Result<(), Failure> {
+    for is_durable in [false, true] {
+        let running = Running::start(bench, upstream, is_durable)?;
+        let direct = bench.load(&["rate", upstream, RATE, &bench.seconds()])?;
+        let through = bench.load(&["rate", &running.url, RATE, &bench.seconds()])?;
+        let (p50, p99) = (through.p50_ms - direct.p50_ms, through.p99_ms - direct.p99_ms);
+        if is_durable {
+            let flush = bench.load(&["flush", &running.folder.to_string_lossy()])?;
+            let (p50_max, p99_max) = (1.5 + 3.0 * flush.p50_ms, 8.0 + 3.0 * flush.p99_ms);
+            println!(
+                "added latency, durable, {RATE}/s: p50 {p50:.2} ms (at most {p50_max:.2}), p99 {p99:.2} ms (at most \
+                 {p99_max:.2}); a flush takes p50 {:.2} ms",
+                flush.p50_ms
+            );
+        } else {
+            println!("added latency, in memory, {RATE}/s: p50 {p50:.2} ms (at most 0.50), p99 {p99:.2} ms");
+        }
+    }
+    Ok(())
+}
+
+fn throughput(bench: &Bench<'_>, upstream: &str) -> Result<(), Failure> {
+    let running = Running::start(bench, upstream, false)?;
+    let direct = bench.load(&["connections", upstream, CONNECTIONS, &bench.seconds()])?;
+    let through = bench.load(&["connections", &running.url, CONNECTIONS, &bench.seconds()])?;
+    println!(
+        "throughput, in memory, {CONNECTIONS} connections: {:.0}/s, {:.2} of the upstream's {:.0}/s (at least 0.20); p50 \
+         {:.2} ms, p99 {:.2} ms",
+        through.amount,
+        through.amount / direct.amount,
+        direct.amount,
+        through.p50_ms,
+        through.p99_ms
+    );
+    if let Some(against) = &bench.options.against {
+        let other = bench.load(&["connections", against, CONNECTIONS, &bench.seconds()])?;
+        println!("{against}: {:.0}/s; the gateway has {:.0} times that", other.amount, through.amount / other.amount);
+    }
+    Ok(())
+}
+
+fn streams(bench: &Bench<'_>, upstream: &str, double: u32) -> Result<(), Failure> {
+    let running = Running::start(bench, upstream, false)?;
+    let count = bench.options.streams;
+    let seconds = bench.seconds();
+    let direct = bench.load(&["streams", upstream, &count.to_string(), &seconds])?;
+    let (memory, cpu) = (memory_kib(running.gateway.id(), "VmRSS"), cpu_seconds(double));
+    let through = bench.load(&["streams", &running.url, &count.to_string(), &seconds])?;
+    let grown = memory_kib(running.gateway.id(), "VmHWM").saturating_sub(memory);
+    println!(
+        "{count} streams of 20 chunks a second for {seconds} s: chunks p99 {:.1} ms later than the upstream's own (at \
+         most 100), {} KiB a stream (at most 40), {:.2} cores for the upstream (at most 0.50)",
+        through.p99_ms - direct.p99_ms,
+        grown / count,
+        (cpu_seconds(double) - cpu) / bench.options.seconds as f64
+    );
+    Ok(())
+}
+
+/// A line of the memory of a process, in KiB.
+fn memory_kib(process: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(name));
+    line.and_then(|line| line.split_whitespace().nth(1)).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+}
+
+/// The processor time of a process. The kernel counts hundredths of a second.
+fn cpu_seconds(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields: Vec<f64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    fields.iter().sum::<f64>() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_and_lines_of_a_load_are_read() {
+        let options = Options::parse(&["--seconds", "5", "--streams", "10"]).unwrap();
+        assert_eq!((options.seconds, options.streams, options.programs), (5, 10, None));
+        let refused = Options::parse(&["--seconds", "1"]).unwrap_err().to_string();
+        assert_eq!(refused, "--seconds: found \"1\", allowed are 2 to 600");
+        let measured = Measured::parse("rate 200.0 p50_us 1500 p99_us 2500 max_us 9000\n").unwrap();
+        assert_eq!(measured, Measured { amount: 200.0, p50_ms: 1.5, p99_ms: 2.5 });
+        assert!(Measured::parse("").is_none());
+    }
+}
