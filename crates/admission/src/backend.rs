@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::applied::{AppliedUsage, LimitOverage, TimedOutLease};
 use crate::callers::Keys;
+use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery, VaultPage, VaultQuery};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::fullness::LimitFullness;
 use crate::lease_view::LeaseView;
@@ -122,13 +123,19 @@ pub trait Backend: Send + Sync + 'static {
     /// The balances of an account, ordered by asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
 
-    /// A page of an account's history after entry `after` (0 starts at the oldest entry).
-    fn entries(
+    /// A page of the vaults of a namespace, ordered by name.
+    fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>>;
+
+    /// A page of the accounts of a vault with their balances, ordered by name.
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>>;
+
+    /// A page of an account's history.
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;

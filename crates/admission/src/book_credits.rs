@@ -15,6 +15,7 @@ use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
 use crate::book_request::by_key;
 use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, ChangeQuery, CreditCursor, Keys};
+use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery};
 use crate::credits::{
     Credits, GrowAnswer, GrowRequest, HoldAnswer, HoldPart, HoldRequest, HoldState, RenewAnswer, RenewRequest,
     SettleAnswer, SettleRequest, ShrinkRequest, Writer,
@@ -336,13 +337,17 @@ impl<H: BookHost> Credits for BookCredits<H> {
         Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(DELETED_USAGE)) })
     }
 
-    fn entries(
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        Backend::entries(&self.0, account, after, page_size)
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        Backend::accounts(&self.0, namespace, vault, query)
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        Backend::entries(&self.0, account, query)
     }
 
     fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {

@@ -23,6 +23,7 @@ use crate::book_request::{
     Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, Decided, LimitCommand, NamesLimits, OpenNamespace,
 };
 use crate::callers::{ChangePage, ChangeQuery, Keys};
+use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery, VaultPage, VaultQuery};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::fullness::LimitFullness;
 use crate::lease_view::LeaseView;
@@ -36,7 +37,7 @@ use crate::submitter::Direction;
 
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
-use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use writes::is_first_of_namespace;
 pub(crate) use writes::{limit_keys, vault};
 
@@ -59,12 +60,11 @@ pub trait BookHost: Send + Sync + 'static {
     /// Reads the Book.
     fn with_book<T>(&self, read: impl FnOnce(&Book) -> T) -> T;
 
-    /// A page of an account's history after entry `after`.
+    /// A page of an account's history.
     fn entries(
         &self,
         account: (AccountId, AccountName),
-        after: u64,
-        page_size: usize,
+        query: EntryQuery,
     ) -> impl Future<Output = Result<EntryPage, BackendError>> + Send;
 
     /// Recounts a vault as of a time.
@@ -515,16 +515,23 @@ impl<H: BookHost> Backend for BookBackend<H> {
         Box::pin(async move { self.read_account(&account, |book, now, id| book.balances(now, id)).await })
     }
 
-    fn entries(
+    fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
+        Box::pin(self.vault_page(namespace, query))
+    }
+
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        let page_size = page_size.clamp(1, PAGE_MAX);
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        Box::pin(self.account_page(namespace, vault, query))
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Box::pin(async move {
             let id = self.read_account(&account, |_, _, id| id).await?;
-            Ok(self.0.host.entries((id, account.account), after, page_size).await?)
+            Ok(self.0.host.entries((id, account.account), query).await?)
         })
     }
 

@@ -34,6 +34,7 @@ use crate::backend::{
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
+use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery, VaultPage, VaultQuery};
 use crate::credits::{Credits, Writer};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::fullness::LimitFullness;
@@ -381,15 +382,26 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn entries(
+    fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
+        self.0.registry.vaults(namespace, query)
+    }
+
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        Box::pin(async move {
+            self.0.registry.check_vault(&namespace, &vault).await?;
+            self.0.credits.accounts(namespace, vault, query).await
+        })
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Box::pin(async move {
             self.0.check_account(&account).await?;
-            self.0.credits.entries(account, after, page_size).await
+            self.0.credits.entries(account, query).await
         })
     }
 

@@ -14,6 +14,7 @@ mod extend;
 mod extend_credit;
 mod history;
 mod keys;
+mod lists;
 mod pauses;
 mod periods;
 mod reserve;
@@ -29,6 +30,7 @@ pub use extend::*;
 pub use extend_credit::*;
 pub use history::*;
 pub use keys::*;
+pub use lists::*;
 pub use pauses::*;
 pub use periods::*;
 pub use reserve::*;
@@ -187,6 +189,9 @@ macro_rules! conformance_of_credit {
             a_write_with_one_bad_operation_changes_nothing,
             a_refused_write_has_its_code_and_its_operation,
             the_history_of_an_account_adds_up,
+            vaults_are_listed_in_pages,
+            accounts_are_listed_with_status_and_balances,
+            entries_are_filtered_by_time_and_come_in_both_orders,
             credit_is_held_with_the_limits_or_not_at_all,
             too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
             a_lease_denied_for_want_of_credit_stays_denied,

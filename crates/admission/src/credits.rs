@@ -9,6 +9,7 @@ use earmark_core::{
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
 use crate::callers::{ChangePage, ChangeQuery};
+use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// Keeps accounts and credit holds, in a Book or in a SQL database.
@@ -90,13 +91,16 @@ pub trait Credits: Send + Sync + 'static {
     /// saturate at 64 bits.
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>>;
 
-    /// A page of an account's history after entry `after` (0 starts at the oldest entry).
-    fn entries(
+    /// A page of the accounts of a vault with their balances, ordered by name.
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>>;
+
+    /// A page of an account's history.
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
     /// A page of committed transactions, newest first. Limits are not changed here, so the key of the query is ignored.
     fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>>;

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use earmark_core::{AccountId, AccountName, Book, JournalRecord, UnixMs, VaultId};
 
 use crate::callers::{ChangePage, ChangeQuery};
+use crate::credit_lists::{EntryCollector, EntryOrder, EntryQuery};
 use crate::writes::{Audit, EntryPage};
 pub use change_log::{ChangePager, summary};
 pub use sums::Sums;
@@ -114,20 +115,27 @@ impl History {
         self.records.get(usize::try_from(place).ok()?)
     }
 
-    /// A page of an account's entries after record `after`.
-    pub(crate) fn entries(
-        &self,
-        book: &Book,
-        account: (AccountId, &AccountName),
-        after: u64,
-        page_size: usize,
-    ) -> EntryPage {
+    /// A page of an account's entries.
+    pub(crate) fn entries(&self, book: &Book, account: (AccountId, &AccountName), query: EntryQuery) -> EntryPage {
         let Some(numbers) = self.of_account.get(&account.0) else { return EntryPage::default() };
-        let first = numbers.partition_point(|number| *number <= after);
-        let page = numbers.range(first..).take(page_size);
-        let view = |number: &u64| entry_view(book, *number, self.record(*number)?, account);
-        let has_more = numbers.len() > first.saturating_add(page_size);
-        EntryPage::of(page.filter_map(view), has_more)
+        let (order, after) = (query.order, query.after);
+        let mut page = EntryCollector::new(query);
+        let mut take = |number: &u64| {
+            let view = self.record(*number).and_then(|record| entry_view(book, *number, record, account));
+            page.take(*number, view)
+        };
+        let is_read = match order {
+            EntryOrder::Ascending => {
+                let first = numbers.partition_point(|number| *number <= after);
+                numbers.range(first..).all(&mut take)
+            }
+            EntryOrder::Descending => {
+                let before = if after == 0 { u64::MAX } else { after };
+                let end = numbers.partition_point(|number| *number < before);
+                numbers.range(..end).rev().all(&mut take)
+            }
+        };
+        page.finish(!is_read)
     }
 
     /// A page of the change log.

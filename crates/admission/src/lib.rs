@@ -18,6 +18,7 @@ mod composed;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
+mod credit_lists;
 mod credits;
 mod document;
 mod expired;
@@ -51,6 +52,9 @@ pub use callers::*;
 pub use clock::{Clock, LogTime, ManualClock, SystemClock, SystemTimeSource, TimeSource, utc, utc_from};
 pub use cluster::*;
 pub use composed::{CREDIT_RETRY_MS, Composed};
+pub use credit_lists::{
+    AccountPage, AccountQuery, AccountView, EntryCollector, EntryOrder, EntryQuery, VaultPage, VaultQuery,
+};
 pub use credits::*;
 pub use document::{LimitDocument, TemplateDocument};
 pub use expired::{EXPIRED_HOLDS, count_expired, register_expired};

@@ -17,6 +17,7 @@ use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::clock::{Clock, SystemClock};
+use crate::credit_lists::EntryQuery;
 use crate::expired::count_expired;
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError, NamespacedLimits};
@@ -182,11 +183,10 @@ impl BookHost for Local {
     async fn entries(
         &self,
         (id, name): (AccountId, AccountName),
-        after: u64,
-        page_size: usize,
+        query: EntryQuery,
     ) -> Result<EntryPage, BackendError> {
         let state = lock(&self.state);
-        Ok(state.history.entries(&state.book, (id, &name), after, page_size))
+        Ok(state.history.entries(&state.book, (id, &name), query))
     }
 
     async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {

@@ -12,9 +12,6 @@ use crate::quotas::describe_quota;
 
 /// Most entries in one page.
 pub const PAGE_MAX: usize = 1_000;
-/// Bytes of memos after which a page ends. One entry may have 64 KiB of memos, so a page limited by count alone could
-/// reach 64 MiB, and the Book waits while it is copied.
-const PAGE_MEMO_BYTES: usize = 1 << 20;
 
 const NO_NAMESPACE: &str = "namespace: no namespace has this name; the first limit, vault or key in it creates it";
 
@@ -62,31 +59,13 @@ pub enum CreditReadError {
     Backend(#[from] BackendError),
 }
 
-/// A page of an account's history, oldest first.
+/// A page of an account's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryPage {
     /// The entries.
     pub entries: Vec<EntryView>,
-    /// The `after` of the next page; `None` on the last page.
+    /// The `after` of the next page; `None` on the last page. A page with a filter may be short, or empty, before the last.
     pub next: Option<u64>,
-}
-
-impl EntryPage {
-    /// Fills a page from entries. `has_more` says whether entries follow the given ones.
-    pub fn of(views: impl IntoIterator<Item = EntryView>, has_more: bool) -> EntryPage {
-        let mut entries: Vec<EntryView> = Vec::new();
-        let (mut memo_bytes, mut has_more) = (0_usize, has_more);
-        for view in views {
-            if memo_bytes >= PAGE_MEMO_BYTES {
-                has_more = true;
-                break;
-            }
-            memo_bytes = memo_bytes.saturating_add(view.memo_bytes());
-            entries.push(view);
-        }
-        let next = entries.last().map(|entry| entry.number).filter(|_| has_more);
-        EntryPage { entries, next }
-    }
 }
 
 /// A journal entry from the point of view of one account.
@@ -103,7 +82,7 @@ pub struct EntryView {
 }
 
 impl EntryView {
-    fn memo_bytes(&self) -> usize {
+    pub(crate) fn memo_bytes(&self) -> usize {
         match &self.what {
             EntryKind::Transaction { memos, .. } => memos.iter().map(String::len).sum(),
             EntryKind::Hold(_) | EntryKind::Settle { .. } | EntryKind::Release(_) => 0,

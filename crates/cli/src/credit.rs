@@ -61,12 +61,12 @@ struct Balances {
     balances: Vec<Balance>,
 }
 
-#[derive(Deserialize, Serialize)]
-struct Balance {
-    asset: String,
-    available: String,
-    held: String,
-    pending: String,
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Balance {
+    pub(crate) asset: String,
+    pub(crate) available: String,
+    pub(crate) held: String,
+    pub(crate) pending: String,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -134,7 +134,7 @@ impl Audit {
 }
 
 /// Formats an amount with thousands separators; returns other text unchanged.
-fn grouped(amount: &str) -> String {
+pub(crate) fn grouped(amount: &str) -> String {
     match amount.parse::<i128>() {
         Ok(number) => {
             let sign = if number < 0 { "-" } else { "" };

@@ -3,6 +3,7 @@
 //! `serve` runs a node, or a server in memory. `recover` writes a new data folder from a backup or a stopped node.
 //! `bench` measures reserves per second. The other commands are HTTP clients, which know only the public API.
 
+mod accounts;
 mod amount;
 mod bench;
 mod changes;
@@ -13,6 +14,7 @@ mod complete;
 mod credentials;
 mod credit;
 mod decisions;
+mod entries;
 mod explain;
 mod extend;
 mod failure;
@@ -21,6 +23,7 @@ mod key;
 mod lease;
 mod limits;
 mod logging;
+mod moment;
 mod output;
 mod policy;
 mod prices;
@@ -133,6 +136,12 @@ enum Command {
     /// Show the available and held credit of an account
     #[command(after_help = credit::BALANCE_HELP)]
     Balance(credit::BalanceArgs),
+    /// List the accounts of a vault with their balances, or the vaults
+    #[command(after_help = accounts::HELP)]
+    Accounts(accounts::AccountsArgs),
+    /// List the entries of an account: deposits, transfers, holds and settlements
+    #[command(after_help = entries::HELP)]
+    Entries(entries::EntriesArgs),
     /// Check that the credit of a vault adds up, or list the change log
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
@@ -184,6 +193,8 @@ impl Command {
             Command::Lease(args) => lease::run(args),
             Command::Write(args) => write::run(args),
             Command::Balance(args) => credit::balance(args),
+            Command::Accounts(args) => accounts::run(args),
+            Command::Entries(args) => entries::run(args),
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
             Command::Quota(command) => quota::run(command),
@@ -215,6 +226,8 @@ impl Command {
             Command::Lease(args) => args.client.json,
             Command::Write(args) => args.connection.json,
             Command::Balance(args) => args.client.json,
+            Command::Accounts(args) => args.client.json,
+            Command::Entries(args) => args.client.json,
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
             Command::Quota(command) => command.client().json,
@@ -329,6 +342,8 @@ mod tests {
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "write --client a --sequence 1",
             "balance --account a",
+            "accounts --prefix team:",
+            "entries --account a --since 1h",
             "audit",
             "cluster status",
             "cluster add --node-id 2 --address 127.0.0.1:7102",

@@ -450,6 +450,11 @@ impl Book {
         self.credits.vault(namespace, name)
     }
 
+    /// The names of a namespace's vaults after a name, in order.
+    pub fn vault_names(&self, namespace: NamespaceId, after: Option<&VaultName>) -> impl Iterator<Item = &VaultName> {
+        self.credits.vault_names(namespace, after)
+    }
+
     /// The namespace and the name of a vault.
     #[must_use]
     pub fn vault_name(&self, vault: VaultId) -> Option<(NamespaceId, &VaultName)> {

@@ -5,14 +5,14 @@ mod rows;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{AccountQuery, Answer};
+use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners,
-    Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
+    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable,
+    StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 use rows::Rows;
 
@@ -104,8 +104,16 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.assets_of(&account))
     }
 
-    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        self.answer(|rows| rows.history(&account, after, max))
+    fn accounts(
+        &self,
+        home: VaultKey,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<Vec<(AccountName, AccountStatus)>, StoreError>> {
+        self.answer(|rows| rows.accounts(&home, &query))
+    }
+
+    fn history(&self, account: AccountKey, query: HistoryQuery) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        self.answer(|rows| rows.history(&account, query))
     }
 
     fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>> {

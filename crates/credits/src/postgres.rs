@@ -285,6 +285,16 @@ impl Database for PostgresDatabase {
          order by e.number, c.account, c.asset"
     );
 
+    const HISTORY_NEWEST: &'static str = entry_sql!(
+        "from (select distinct number from changes
+             where namespace = $1 and vault = $2 and account = $3 and number < $4 order by number desc limit $5) page
+         cross join lateral (select * from entries
+             where namespace = $1 and vault = $2 and number = page.number offset 0) e
+         cross join lateral (select * from changes
+             where namespace = $1 and vault = $2 and number = page.number offset 0) c
+         order by e.number desc, c.account, c.asset"
+    );
+
     const FUNDS: &'static str = "
         select asset, part, cast(sum(amount) as text) as amount from (
             select asset, 'active' as part, amount from postings

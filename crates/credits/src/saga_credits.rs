@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock, CreditReadError, Credits, EntryPage,
-    GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, RenewAnswer, RenewRequest, SettleAnswer,
-    SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock,
+    CreditReadError, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState,
+    RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage, VaultName,
@@ -483,13 +483,17 @@ impl Credits for SagaCredits {
         Box::pin(self.with_read_slot(self.read_usage(namespace, limit)))
     }
 
-    fn entries(
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        Box::pin(self.with_read_slot(self.read_entries(account, after, page_size)))
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        Box::pin(self.with_read_slot(self.read_accounts(VaultKey { namespace, vault }, query)))
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        Box::pin(self.with_read_slot(self.read_entries(account, query)))
     }
 
     fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {

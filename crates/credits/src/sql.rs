@@ -10,7 +10,7 @@ mod worker;
 
 use std::str::FromStr;
 
-use earmark_core::{AccountStatus, Overdraft, UnixMs};
+use earmark_core::{Overdraft, UnixMs};
 
 use crate::model::ClaimKind;
 use crate::store::StoreError;
@@ -55,14 +55,6 @@ pub(crate) fn signed(number: u64) -> i64 {
 /// A row limit as a parameter.
 pub(crate) fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
-}
-
-pub(crate) const fn standing_word(standing: AccountStatus) -> &'static str {
-    match standing {
-        AccountStatus::Open => "open",
-        AccountStatus::Frozen => "frozen",
-        AccountStatus::Closed => "closed",
-    }
 }
 
 pub(crate) const fn overdraft_word(overdraft: Overdraft) -> &'static str {

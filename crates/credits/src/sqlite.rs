@@ -195,6 +195,13 @@ impl Database for SqliteDatabase {
          order by e.number, c.account, c.asset"
     );
 
+    const HISTORY_NEWEST: &'static str = entry_sql!(
+        "from (select distinct namespace, vault, number from changes
+             where namespace = $1 and vault = $2 and account = $3 and number < $4 order by number desc limit $5)
+         join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
+         order by e.number desc, c.account, c.asset"
+    );
+
     // The sums may exceed 64 bits, so they are not made in SQL. Few postings are pending, so their index may be
     // scanned.
     const FUNDS: &'static str = "

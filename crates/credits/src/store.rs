@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AccountName, Actor, AssetName, NamespaceName, UnixMs};
+use earmark_admission::{AccountQuery, Answer, CreditCursor, EntryOrder};
+use earmark_core::{AccountName, AccountStatus, Actor, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
@@ -211,8 +211,16 @@ pub trait Store: Send + Sync + 'static {
     /// The assets in the first and last [`CHANGES_SEEN_MAX`] changes of an account, in order.
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>>;
 
-    /// The entries of an account with a number above `after`, in order, at most `max`.
-    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
+    /// The accounts of a vault that match a query, ordered by name: one more than its page, if there are more.
+    /// Accounts that are being opened are left out.
+    fn accounts(
+        &self,
+        home: VaultKey,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<Vec<(AccountName, AccountStatus)>, StoreError>>;
+
+    /// Entries of an account by number.
+    fn history(&self, account: AccountKey, query: HistoryQuery) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
     /// Transactions, the latest commit first. Transactions appear only before those already listed: a store with
     /// concurrent commits withholds a transaction until no earlier one can still commit.
@@ -229,6 +237,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finishes the calls in progress, then closes connections and files.
     fn close(&self) -> Answer<'_, ()>;
+}
+
+/// Which entries of an account to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// The order of their numbers.
+    pub order: EntryOrder,
+    /// Only entries that follow this number in that order; 0 for all.
+    pub after: u64,
+    /// The most entries.
+    pub max: usize,
 }
 
 /// The rows to read before planning.

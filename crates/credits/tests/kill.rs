@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::process::{self, report};
 use crate::support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
-use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, WriteAnswer, Writer};
+use earmark_admission::{AccountPath, Credits, EntryKind, EntryQuery, HoldAnswer, HoldState, WriteAnswer, Writer};
 use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
@@ -168,7 +168,8 @@ async fn sequences_are_there_once(credits: &SagaCredits) {
         let path = || AccountPath { namespace: namespace(), vault: vault(), account: account(number) };
         let mut after = 0;
         loop {
-            let page = credits.entries(path(), after, 1_000).await.expect("a store that answers");
+            let page =
+                credits.entries(path(), EntryQuery::oldest_first(after, 1_000)).await.expect("a store that answers");
             for entry in &page.entries {
                 if let EntryKind::Transaction { client, receipt, .. } = &entry.what {
                     *found.entry((client.clone(), receipt.sequence)).or_default() += 1;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
     Answered, Audit, BackendError, BookHost, BookRequest, ChangeCursor, ChangePage, ChangePager, ChangeQuery,
-    Direction, EntryPage, Stats, Submission, Submitter, Sums, entry_view,
+    Direction, EntryCollector, EntryOrder, EntryPage, EntryQuery, Stats, Submission, Submitter, Sums, entry_view,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Command, JobId, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId,
@@ -119,17 +119,27 @@ impl BookHost for NodeBookHost {
     async fn entries(
         &self,
         (id, name): (AccountId, AccountName),
-        after: u64,
-        page_size: usize,
+        query: EntryQuery,
     ) -> Result<EntryPage, BackendError> {
         let applied_state = Arc::clone(&self.proposer.applied_state);
         let read = self.proposer.applied_state.disk.run(move || {
-            let (records, has_more) = applied_state.journal.records_of(id, after, page_size)?;
-            let state = applied_state.lock();
-            let view = |entry: &crate::journal::JournalEntry| {
-                entry_view(&state.book, entry.number, &entry.record, (id, &name))
-            };
-            Ok(EntryPage::of(records.iter().filter_map(view), has_more))
+            let mut page = EntryCollector::new(query);
+            while let Some((order, after, most)) = page.next_chunk() {
+                let journal = &applied_state.journal;
+                let (records, has_more) = match order {
+                    EntryOrder::Ascending => journal.records_of(id, after, most)?,
+                    EntryOrder::Descending => journal.records_before(id, after, most)?,
+                };
+                let state = applied_state.lock();
+                let is_read = records.iter().all(|entry| {
+                    let view = entry_view(&state.book, entry.number, &entry.record, (id, &name));
+                    page.take(entry.number, view)
+                });
+                if is_read && !has_more {
+                    return Ok(page.finish(false));
+                }
+            }
+            Ok(page.finish(true))
         });
         read.await.map_err(failed)
     }

@@ -30,6 +30,8 @@ macro_rules! enums {
 
 enums! {
     CallOutcome, "CALL_OUTCOME_";
+    AccountStatus, "ACCOUNT_STATUS_";
+    EntryOrder, "ENTRY_ORDER_";
     LimitKind, "LIMIT_KIND_";
     LimitStatus, "LIMIT_STATUS_";
     LeaseState, "LEASE_STATE_";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, ExtendAnswer,
-    ExtendRequest, LimitChange, LimitError, PauseLimitRequest, PutLimitRequest, PutTemplateRequest, QuotaError,
-    ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, EntryQuery, ExtendAnswer,
+    ExtendRequest, LimitChange, LimitError, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest,
+    QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
 use earmark_policy::Attributes;
@@ -29,6 +29,12 @@ pub(crate) const NAMESPACE_NOT_FOUND: &str = "namespace: no namespace has this n
 pub(crate) const LEASE_NOT_FOUND: &str = "lease_id: lease not found, or forgotten since";
 /// Entries on a page when the request gives no page size.
 pub(crate) const PAGE_SIZE_DEFAULT: usize = 100;
+
+/// The permits of a page of entries. A filter may read many entries for each one that it finds.
+pub(crate) fn entries_cost(query: &EntryQuery) -> usize {
+    let is_filtered = query.since.is_some() || query.until.is_some();
+    if is_filtered { PAGE_MAX } else { query.page_size }
+}
 
 /// How long to wait for a quorum to confirm that a key is still valid. Short, because node status must also be readable
 /// while there is no quorum.

@@ -1,14 +1,19 @@
-//! Pages of limits and of their usage, read in pieces.
+//! Pages of limits, of their usage, of vaults and of accounts, read in pieces.
 
-use earmark_core::NamespaceName;
+use earmark_core::{AccountId, AccountName, NamespaceName, UnixMs, VaultId, VaultName};
 
-use super::{BookBackend, BookHost};
+use super::{BookBackend, BookHost, vault};
 use crate::backend::{BackendError, LimitPage, LimitQuery};
+use crate::credit_lists::{AccountPage, AccountQuery, AccountView, NameCollector, VaultPage, VaultQuery};
 use crate::usage::{UsageCollector, UsageError, UsagePage, UsageQuery};
-use crate::writes::PAGE_MAX;
+use crate::writes::{CreditReadError, PAGE_MAX};
 
 /// Limits that a page reads while it holds the Book: about a tenth of a millisecond.
 const LIMITS_PIECE: usize = 100;
+/// Accounts whose names are compared while the Book is held: about a tenth of a millisecond.
+const ACCOUNTS_PIECE: u32 = 2_048;
+/// Accounts whose balances are read while the Book is held.
+const BALANCES_PIECE: usize = 100;
 
 impl<H: BookHost> BookBackend<H> {
     /// Reads a page of limits in pieces, so that neither the Book nor a thread of the runtime is held for long.
@@ -62,5 +67,72 @@ impl<H: BookHost> BookBackend<H> {
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Reads a page of vaults. A namespace that does not exist has none.
+    pub(super) async fn vault_page(
+        &self,
+        namespace: NamespaceName,
+        query: VaultQuery,
+    ) -> Result<VaultPage, BackendError> {
+        self.0.host.read_barrier().await?;
+        let page_size = query.page_size.clamp(1, PAGE_MAX);
+        self.0.host.with_book(|book| {
+            let Some(id) = book.namespace(&namespace) else { return Ok(VaultPage::default()) };
+            let mut names = book.vault_names(id, query.after.as_ref());
+            let vaults: Vec<VaultName> = names.by_ref().take(page_size).cloned().collect();
+            let next = names.next().and_then(|_| vaults.last().cloned());
+            Ok(VaultPage { vaults, next })
+        })
+    }
+
+    /// Reads a page of accounts. The Book has no index of names in order, so all accounts are compared, in pieces.
+    pub(super) async fn account_page(
+        &self,
+        namespace: NamespaceName,
+        name: VaultName,
+        query: AccountQuery,
+    ) -> Result<AccountPage, CreditReadError> {
+        let now = self.0.host.read_barrier().await?;
+        let query = AccountQuery { page_size: query.page_size.clamp(1, PAGE_MAX), ..query };
+        let home = self.0.host.with_book(|book| vault(book, &namespace, &name))?;
+        let mut collector = NameCollector::new(&query);
+        let mut first = 0_u32;
+        loop {
+            let has_more = self.0.host.with_book(|book| {
+                (first..first.saturating_add(ACCOUNTS_PIECE)).map(AccountId).all(|id| match book.account_name(id) {
+                    Some((vault, name)) if vault == home => {
+                        collector.add(name);
+                        true
+                    }
+                    Some(_) => true,
+                    None => false,
+                })
+            });
+            if !has_more {
+                break;
+            }
+            first = first.saturating_add(ACCOUNTS_PIECE);
+            tokio::task::yield_now().await;
+        }
+        let (names, has_more) = collector.finish();
+        let next = names.last().filter(|_| has_more).cloned();
+        let mut accounts = Vec::with_capacity(names.len());
+        for piece in names.chunks(BALANCES_PIECE) {
+            accounts.extend(self.account_views(now, home, piece));
+            tokio::task::yield_now().await;
+        }
+        Ok(AccountPage { accounts, next })
+    }
+
+    fn account_views(&self, now: UnixMs, vault: VaultId, names: &[AccountName]) -> Vec<AccountView> {
+        self.0.host.with_book(|book| {
+            let view = |name: &AccountName| {
+                let info = book.account(vault, name)?;
+                let balances = book.balances(now, info.id);
+                Some(AccountView { account: name.clone(), status: info.standing, balances })
+            };
+            names.iter().filter_map(view).collect()
+        })
     }
 }

@@ -7,13 +7,14 @@ use super::credit_driver::{MAIN, credit, issue, open, path, retire, transfer, us
 use super::driver::{Driver, key, namespace};
 use super::keys::make;
 use crate::backend::{Amount, CompleteRequest, ReserveAnswer};
+use crate::credit_lists::EntryQuery;
 use crate::writes::{EntryKind, EntryView};
 
 /// All entries of an account, read in pages of two.
 async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {
     let (mut entries, mut after) = (Vec::new(), 0);
     loop {
-        let page = harness.backend().entries(path(VaultName::MAIN, name), after, 2).await;
+        let page = harness.backend().entries(path(VaultName::MAIN, name), EntryQuery::oldest_first(after, 2)).await;
         let page = page.expect("an account that exists");
         assert!(page.entries.len() <= 2);
         entries.extend(page.entries);

@@ -7,6 +7,7 @@ use super::credit_driver::{
     MAIN, account, client, issue, open, open_vault, path, put, retire, transfer, vault, write_request,
 };
 use super::driver::{Driver, key, namespace};
+use crate::credit_lists::EntryQuery;
 use crate::writes::{CreditReadError, EntryKind, WriteAnswer, WriteRequest};
 
 /// A retry of a write has no effect and gets the first answer.
@@ -214,14 +215,16 @@ pub async fn the_history_of_an_account_adds_up(harness: &impl Harness) {
     driver.commit(MAIN, 2, vec![transfer("acme", "bob", 4)]).await;
     let third = driver.commit(MAIN, 3, vec![retire("acme", 1)]).await;
     let acme = || path("main", "acme");
-    let first = harness.backend().entries(acme(), 0, 2).await.expect("an account that exists");
+    let first =
+        harness.backend().entries(acme(), EntryQuery::oldest_first(0, 2)).await.expect("an account that exists");
     let amounts = |page: &[crate::writes::EntryView]| -> Vec<i128> {
         page.iter().flat_map(|entry| entry.changes.iter().map(|change| change.amount)).collect()
     };
     assert_eq!(amounts(&first.entries), [10, -4]);
     assert!(matches!(&first.entries[0].what, EntryKind::Transaction { memos, .. } if *memos == ["bought"]));
     let after = first.next.expect("a second page");
-    let second = harness.backend().entries(acme(), after, 2).await.expect("an account that exists");
+    let second =
+        harness.backend().entries(acme(), EntryQuery::oldest_first(after, 2)).await.expect("an account that exists");
     assert_eq!((amounts(&second.entries), second.next), (vec![-1], None));
     assert!(
         matches!(&second.entries[0].what, EntryKind::Transaction { receipt, .. } if *receipt == third),

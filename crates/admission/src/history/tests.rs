@@ -5,6 +5,7 @@ use earmark_core::{
 };
 
 use super::*;
+use crate::credit_lists::EntryQuery;
 use crate::writes::{EntryKind, EntryView};
 
 const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
@@ -59,7 +60,7 @@ impl Shop {
 
     fn page(&self, name: &str, after: u64, page_size: usize) -> EntryPage {
         let id = self.book.account(VaultId::MAIN, &account(name)).unwrap().id;
-        self.history.entries(&self.book, (id, &account(name)), after, page_size)
+        self.history.entries(&self.book, (id, &account(name)), EntryQuery::oldest_first(after, page_size))
     }
 
     /// Puts a credit limit `usd` on `acme` with revenue account `payee`.

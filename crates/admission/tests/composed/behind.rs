@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     Amount, Answered, Applied, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, BookRequest,
-    ChangePage, ChangeQuery, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions,
-    PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
+    ChangePage, ChangeQuery, Clock, CompleteRequest, Composed, Direction, EntryPage, EntryQuery, LocalBook,
+    LocalOptions, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Principal, UnixMs,
@@ -50,7 +50,7 @@ impl BookHost for Follower {
         }
     }
 
-    async fn entries(&self, _: (AccountId, AccountName), _: u64, _: usize) -> Result<EntryPage, BackendError> {
+    async fn entries(&self, _: (AccountId, AccountName), _: EntryQuery) -> Result<EntryPage, BackendError> {
         Err(BackendError::Failed("there is no credit here".into()))
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
     Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangeQuery, Clock, Direction,
-    EntryPage, Stats,
+    EntryPage, EntryQuery, Stats,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, LeaseId, Moment, NamespaceName, Outcome, Principal, TxId, UnixMs, VaultId,
@@ -82,7 +82,7 @@ impl BookHost for LocalHost {
         read(&self.lock().book)
     }
 
-    async fn entries(&self, _: (AccountId, AccountName), _: u64, _: usize) -> Result<EntryPage, BackendError> {
+    async fn entries(&self, _: (AccountId, AccountName), _: EntryQuery) -> Result<EntryPage, BackendError> {
         Err(no_history())
     }
 

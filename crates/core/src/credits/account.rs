@@ -32,6 +32,21 @@ pub enum AccountStatus {
     Closed = 3,
 }
 
+impl AccountStatus {
+    /// All statuses by name.
+    pub const NAMES: [&'static str; 3] = ["open", "frozen", "closed"];
+
+    /// The name in lists.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            AccountStatus::Open => "open",
+            AccountStatus::Frozen => "frozen",
+            AccountStatus::Closed => "closed",
+        }
+    }
+}
+
 /// An account of a vault. Its balances are a linked list, one per asset.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {

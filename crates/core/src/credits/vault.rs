@@ -1,5 +1,7 @@
 //! Vaults: the scopes of credit.
 
+use std::ops::Bound;
+
 use super::account::{ACCOUNTS_MAX, Account, AssetId};
 use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
@@ -84,6 +86,17 @@ impl Credits {
         self.names[namespace].insert(vault.name.clone(), id);
         self.state.vaults.push(vault);
         Some(id)
+    }
+
+    /// The names of a namespace's vaults after a name, in order.
+    pub(crate) fn vault_names(
+        &self,
+        namespace: NamespaceId,
+        after: Option<&VaultName>,
+    ) -> impl Iterator<Item = &VaultName> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.names.get(usize::from(namespace.0)).into_iter();
+        names.flat_map(move |names| names.range((from, Bound::Unbounded)).map(|(name, _)| name))
     }
 
     /// The number of vaults of a namespace.

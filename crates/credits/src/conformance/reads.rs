@@ -1,12 +1,13 @@
 //! Reads.
 
-use earmark_core::UnixMs;
+use earmark_admission::{AccountQuery, EntryOrder};
+use earmark_core::{AccountName, AccountStatus, UnixMs};
 
 use super::driver::{
     NOW, StoreDriver, account, amounts, change, entry, held, home, lease, posting, taking, token, usd, vault,
 };
 use crate::model::{AccountKey, Plan, Posting, PostingState};
-use crate::store::{AssetSums, Census, DueCursor, DueQuery, Funds, Spendable, Store, UnevenAccount};
+use crate::store::{AssetSums, Census, DueCursor, DueQuery, Funds, HistoryQuery, Spendable, Store, UnevenAccount};
 
 impl StoreDriver<'_> {
     /// Creates postings without issuing them, which the audit reports.
@@ -176,7 +177,29 @@ pub async fn the_assets_that_an_account_has_had_are_listed(store: &dyn Store) {
     assert_eq!(store.assets_of(account("bob")).await, Ok(vec![]));
 }
 
-/// Oldest first, none twice.
+/// Ordered by name. An account that is being opened does not exist yet.
+pub async fn the_accounts_of_a_vault_come_in_pages(store: &dyn Store) {
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["b", "a:2", "a", "a:1", "ab"]).await;
+    let page = async |prefix: Option<&str>, after: Option<&str>, page_size| {
+        let name = |text: &str| account(text).account;
+        let query = AccountQuery { prefix: prefix.map(name), after: after.map(name), page_size };
+        let found = store.accounts(home(), query).await.expect("a store that answers");
+        assert!(found.iter().all(|(_, standing)| *standing == AccountStatus::Open));
+        let names = found.iter().map(|(name, _)| name.to_string()).filter(|name| name != AccountName::REVENUE);
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(page(None, None, 9).await, "a a:1 a:2 ab b");
+    assert_eq!(page(None, None, 1).await, "a a:1", "one more than the page");
+    assert_eq!(page(None, Some("a:1"), 1).await, "a:2 ab");
+    assert_eq!(page(Some("a:"), None, 9).await, "a:1 a:2");
+    assert_eq!(page(Some("a"), Some("a:2"), 9).await, "ab");
+    assert_eq!(page(Some("c"), None, 9).await, "");
+    let query = AccountQuery { prefix: None, after: None, page_size: 9 };
+    assert_eq!(store.accounts(vault("eu"), query).await, Ok(vec![]));
+}
+
+/// Oldest first or newest first, none twice.
 pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;
@@ -185,7 +208,8 @@ pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
         driver.issue("bob", &[amount + 10]).await;
     }
     let page = async |name, after, max| {
-        let found = store.history(account(name), after, max).await.expect("a store that answers");
+        let query = HistoryQuery { order: EntryOrder::Ascending, after, max };
+        let found = store.history(account(name), query).await.expect("a store that answers");
         found.iter().map(|stored| (stored.number, stored.entry.changes[0].amount)).collect::<Vec<_>>()
     };
     assert_eq!(page("acme", 0, 9).await, [(2, 1), (4, 2), (6, 3)]);
@@ -197,11 +221,21 @@ pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
         asset: earmark_core::AssetName::new("eur").expect("a valid asset"),
         ..change("acme", 1, 0)
     };
+    let after_six = HistoryQuery { order: EntryOrder::Ascending, after: 6, max: 9 };
     let entries = vec![entry(vec![eur, change("acme", 5, 0)])];
     driver.execute(Plan { entries: entries.clone(), ..Plan::default() }).await;
-    let found = store.history(account("acme"), 6, 9).await.expect("a store that answers");
-    assert_eq!(found.len(), 1);
-    assert_eq!(*found[0].entry, entries[0]);
+    for query in [after_six, HistoryQuery { order: EntryOrder::Descending, after: 0, max: 1 }] {
+        let found = store.history(account("acme"), query).await.expect("a store that answers");
+        assert_eq!(found.len(), 1);
+        assert_eq!(*found[0].entry, entries[0]);
+    }
+    let newest = async |after, max| {
+        let query = HistoryQuery { order: EntryOrder::Descending, after, max };
+        let found = store.history(account("acme"), query).await.expect("a store that answers");
+        found.iter().map(|stored| stored.number).collect::<Vec<_>>()
+    };
+    assert_eq!((newest(0, 9).await, newest(6, 1).await), (vec![8, 6, 4, 2], vec![4]));
+    assert_eq!((newest(4, 9).await, newest(2, 9).await), (vec![2], vec![]));
 }
 
 /// The census is taken at one moment.

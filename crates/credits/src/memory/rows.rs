@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
-use earmark_admission::CreditCursor;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{AccountQuery, CreditCursor, EntryOrder};
+use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingHold,
-    PostingState, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, AssetKey, ClaimKind, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting,
+    PostingHold, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction, PostingQuery,
-    PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed, TransactionQuery,
-    Transactions,
+    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, HistoryQuery, LoggedTransaction,
+    PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed,
+    TransactionQuery, Transactions,
 };
 
 /// All rows.
@@ -284,10 +284,29 @@ impl Rows {
         Funds { asset: asset.clone(), active, pending, held, due }
     }
 
-    pub(super) fn history(&self, account: &AccountKey, after: u64, max: usize) -> Vec<StoredEntry> {
+    pub(super) fn accounts(&self, home: &VaultKey, query: &AccountQuery) -> Vec<(AccountName, AccountStatus)> {
+        let is_opening = |account: &Account| matches!(account.claim, Some((_, ClaimKind::Opening)));
+        let found = self
+            .accounts
+            .iter()
+            .filter(|(key, account)| key.home == *home && query.matches(&key.account) && !is_opening(account));
+        let found = found.map(|(key, account)| (key.account.clone(), account.standing));
+        found.take(query.page_size.saturating_add(1)).collect()
+    }
+
+    pub(super) fn history(&self, account: &AccountKey, query: HistoryQuery) -> Vec<StoredEntry> {
+        let HistoryQuery { order, after, max } = query;
         let Some(history) = self.histories.get(account) else { return Vec::new() };
-        let first = history.partition_point(|entry| entry.number <= after);
-        history[first..].iter().take(max).cloned().collect()
+        match order {
+            EntryOrder::Ascending => {
+                let first = history.partition_point(|entry| entry.number <= after);
+                history[first..].iter().take(max).cloned().collect()
+            }
+            EntryOrder::Descending => {
+                let end = history.partition_point(|entry| after == 0 || entry.number < after);
+                history[..end].iter().rev().take(max).cloned().collect()
+            }
+        }
     }
 
     pub(super) fn transactions(&self, query: &TransactionQuery) -> Transactions {

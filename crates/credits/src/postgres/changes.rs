@@ -10,7 +10,7 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, overdraft_word, signed, standing_word};
+use crate::sql::{claim_word, overdraft_word, signed};
 use crate::store::{Change, Renewal};
 
 const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
@@ -205,7 +205,7 @@ fn renewal(Renewal { id, read, hold }: &Renewal) -> Json {
 fn claims(plan: &Plan) -> Json {
     let claims = plan.claims.iter().map(|claim| {
         let [namespace, vault, account] = account(&claim.account);
-        let (kind, from) = (claim_word(claim.kind), standing_word(claim.from));
+        let (kind, from) = (claim_word(claim.kind), claim.from.name());
         json!([namespace, vault, account, kind, from, overdraft_word(claim.overdraft)])
     });
     claims.collect()
@@ -214,7 +214,7 @@ fn claims(plan: &Plan) -> Json {
 fn applied(plan: &Plan) -> Json {
     let claims = plan.claims.iter().map(|claim| {
         let [namespace, vault, account] = account(&claim.account);
-        json!([namespace, vault, account, standing_word(claim.to)])
+        json!([namespace, vault, account, claim.to.name()])
     });
     claims.collect()
 }

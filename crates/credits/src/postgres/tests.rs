@@ -327,7 +327,7 @@ fn survey() -> Question {
 type Question = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Every read, and the rows it finds in the grown tables.
-fn reads() -> [(&'static str, Question, usize); 12] {
+fn reads() -> [(&'static str, Question, usize); 13] {
     let by_lease = |sql| sqlx::query(sql).bind("default").bind("l7");
     let of_account = |query: Question| query.bind("default").bind("main").bind("a1");
     let page = |sql| sqlx::query(sql).bind("700").bind(1_i64).bind(10_i64).bind("default");
@@ -340,6 +340,7 @@ fn reads() -> [(&'static str, Question, usize); 12] {
         ("log", page(PostgresDatabase::TRANSACTIONS), 10),
         ("log of an actor", page(PostgresDatabase::TRANSACTIONS_BY).bind("user:7"), 10),
         ("history", of_account(sqlx::query(PostgresDatabase::HISTORY)).bind(100_i64).bind(10_i64), 10),
+        ("newest", of_account(sqlx::query(PostgresDatabase::HISTORY_NEWEST)).bind(700_i64).bind(10_i64), 10),
         ("assets", of_account(sqlx::query(store::ASSETS_OF)).bind(10_i64), 1),
         ("due", first(store::DUE), 10),
         ("due of an account", of_account(first(store::DUE_OF)), 10),

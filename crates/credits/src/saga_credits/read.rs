@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Audit, BackendError, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
+    AccountPage, AccountPath, AccountQuery, AccountView, Audit, BackendError, CreditReadError, EntryChange,
+    EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX,
 };
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
@@ -16,7 +17,7 @@ use crate::model::{
     Account, AccountKey, ClaimKind, ClientKey, EntryBody, EntryReason, HoldTerms, StoredEntry, VaultKey,
 };
 use crate::saga::TaskError;
-use crate::store::{Census, FindRecord, Funds, StoreError, Survey};
+use crate::store::{Census, FindRecord, Funds, HistoryQuery, StoreError, Survey};
 use crate::task::receipt;
 
 /// Retries of an audit that does not balance while sagas are in progress.
@@ -73,9 +74,14 @@ impl SagaCredits {
     }
 
     pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, CreditReadError> {
-        let engine = self.engine()?;
         let key = key_of(path);
         self.find_account(&key).await?;
+        self.balances_of(key).await
+    }
+
+    /// The balances of an account that exists.
+    async fn balances_of(&self, key: AccountKey) -> Result<Vec<BalanceInfo>, CreditReadError> {
+        let engine = self.engine()?;
         let balance = |funds: Funds| BalanceInfo {
             asset: funds.asset,
             available: funds.active.saturating_add(funds.due),
@@ -92,6 +98,35 @@ impl SagaCredits {
         }
         balances.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
         Ok(balances)
+    }
+
+    pub(super) async fn read_accounts(
+        &self,
+        home: VaultKey,
+        query: AccountQuery,
+    ) -> Result<AccountPage, CreditReadError> {
+        let engine = self.engine()?;
+        let page_size = query.page_size.clamp(1, PAGE_MAX);
+        let query = AccountQuery { page_size, ..query };
+        let read = engine.store.accounts(home.clone(), query.clone());
+        let mut found = engine.call(read).await.map_err(failed)?;
+        // The account `revenue` exists before it has a row.
+        if let Ok(revenue) = AccountName::new(AccountName::REVENUE)
+            && query.matches(&revenue)
+            && let Err(place) = found.binary_search_by(|(name, _)| name.cmp(&revenue))
+        {
+            found.insert(place, (revenue, AccountStatus::Open));
+        }
+        let has_more = found.len() > page_size;
+        found.truncate(page_size);
+        let mut page = AccountPage::default();
+        for (account, status) in found {
+            let key = AccountKey { home: home.clone(), account };
+            let balances = self.balances_of(key.clone()).await?;
+            page.accounts.push(AccountView { account: key.account, status, balances });
+        }
+        page.next = page.accounts.last().filter(|_| has_more).map(|last| last.account.clone());
+        Ok(page)
     }
 
     pub(super) async fn read_usage(
@@ -127,19 +162,23 @@ impl SagaCredits {
     pub(super) async fn read_entries(
         &self,
         path: AccountPath,
-        after: u64,
-        page_size: usize,
+        query: EntryQuery,
     ) -> Result<EntryPage, CreditReadError> {
         let engine = self.engine()?;
         let key = key_of(path);
         self.find_account(&key).await?;
-        let account = key.account.clone();
-        let asked = page_size.saturating_add(1);
-        let read = engine.store.history(key, after, asked);
-        let found = engine.call(read).await.map_err(failed)?;
-        let has_more = found.len() > page_size;
-        let views = found.iter().take(page_size).filter_map(|stored| view(stored, &account));
-        Ok(EntryPage::of(views, has_more))
+        let mut page = EntryCollector::new(query);
+        while let Some((order, after, most)) = page.next_chunk() {
+            let query = HistoryQuery { order, after, max: most.saturating_add(1) };
+            let read = engine.store.history(key.clone(), query);
+            let found = engine.call(read).await.map_err(failed)?;
+            let mut taken = found.iter().take(most);
+            let is_read = taken.all(|stored| page.take(stored.number, view(stored, &key.account)));
+            if is_read && found.len() <= most {
+                return Ok(page.finish(false));
+            }
+        }
+        Ok(page.finish(true))
     }
 
     pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, CreditReadError> {

@@ -77,6 +77,8 @@ pub(crate) trait Database: Send + Sync + 'static {
 
     /// A page of an account's history: namespace, vault, account, after, max.
     const HISTORY: &'static str;
+    /// The same, newest first: namespace, vault, account, before, max.
+    const HISTORY_NEWEST: &'static str;
     /// The sums of an account's postings as `asset`, `part`, `amount`: namespace, vault, account, now. Of a
     /// hold that is due, the part `kept` will be charged.
     const FUNDS: &'static str;

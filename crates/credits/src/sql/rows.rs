@@ -167,14 +167,18 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
     Ok(())
 }
 
+pub(super) fn standing(word: &str) -> Result<AccountStatus, StoreError> {
+    match word {
+        "open" => Ok(AccountStatus::Open),
+        "frozen" => Ok(AccountStatus::Frozen),
+        "closed" => Ok(AccountStatus::Closed),
+        other => Err(corrupt("standing", other)),
+    }
+}
+
 /// An account in a survey: standing, overdraft, claimed by, claim.
 fn account(row: &impl Row) -> Result<Account, StoreError> {
-    let standing = match row.text("a")?.as_str() {
-        "open" => AccountStatus::Open,
-        "frozen" => AccountStatus::Frozen,
-        "closed" => AccountStatus::Closed,
-        other => return Err(corrupt("standing", other)),
-    };
+    let standing = standing(&row.text("a")?)?;
     let overdraft = match row.text("b")?.as_str() {
         "deny" => Overdraft::Deny,
         "allow" => Overdraft::Allow,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, NamespaceName, UnixMs};
+use earmark_admission::{AccountQuery, Answer, EntryOrder};
+use earmark_core::{AccountName, AccountStatus, AssetName, NamespaceName, UnixMs};
 use tokio::task::JoinHandle;
 
 use super::database::{Database, Row, values};
@@ -18,8 +18,8 @@ use crate::document;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, PostingSet, RecordPage,
-    Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
+    CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, PostingSet,
+    RecordPage, Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 
 /// Larger than every commit number. SQLite adds 1 to it.
@@ -100,6 +100,9 @@ const RECORDS_TOUCHING: &str = record_sql!("where cast(plan as text) like $1 ord
 const STALE_OWNERS: &str = "select owner from owners where heartbeat_at_ms > $1
     or (heartbeat_at_ms < $2 and not exists (select 1 from sagas where sagas.owner = owners.owner))
     order by owner limit $3";
+pub(crate) const ACCOUNTS: &str = "select account, standing from accounts
+    where namespace = $1 and vault = $2 and account > $3 and account >= $4 and account < $5
+    and (claim is null or claim <> 'opening') order by account limit $6";
 const CLIENTS: &str = "select count(*) as found from clients";
 
 /// A store on a SQL database. Commits and changes that wait are made together, in one transaction each.
@@ -314,11 +317,35 @@ impl<D: Database> Store for SqlStore<D> {
         })
     }
 
-    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+    fn accounts(
+        &self,
+        home: VaultKey,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<Vec<(AccountName, AccountStatus)>, StoreError>> {
         Box::pin(async move {
+            let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
+            let AccountQuery { prefix, after, page_size } = &query;
+            let prefix = prefix.as_ref().map(AccountName::as_str).unwrap_or_default();
+            let after = after.as_ref().map(AccountName::as_str).unwrap_or_default();
+            // All characters of a name are smaller than this one.
+            let end = format!("{prefix}\u{7f}");
+            let values = values![namespace, vault, after, prefix, end, limit(page_size.saturating_add(1))];
+            let found = self.database.read(ACCOUNTS, values).await?;
+            found.iter().map(|row| Ok((row.parse("account")?, rows::standing(&row.text("standing")?)?))).collect()
+        })
+    }
+
+    fn history(&self, account: AccountKey, query: HistoryQuery) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move {
+            let HistoryQuery { order, after, max } = query;
+            let (sql, after) = match (order, after) {
+                (EntryOrder::Ascending, after) => (D::HISTORY, signed(after)),
+                (EntryOrder::Descending, 0) => (D::HISTORY_NEWEST, i64::MAX),
+                (EntryOrder::Descending, before) => (D::HISTORY_NEWEST, signed(before)),
+            };
             let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
-            let values = values![namespace, vault, account.account.as_str(), signed(after), limit(max)];
-            rows::entries(&self.database.read(D::HISTORY, values).await?)
+            let values = values![namespace, vault, account.account.as_str(), after, limit(max)];
+            rows::entries(&self.database.read(sql, values).await?)
         })
     }
 

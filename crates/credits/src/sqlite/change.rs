@@ -13,7 +13,7 @@ use crate::document;
 use crate::id::ReservationId;
 use crate::model::{ClaimKind, Phase, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::{Value, values};
-use crate::sql::{claim_word, overdraft_word, signed, standing_word};
+use crate::sql::{claim_word, overdraft_word, signed};
 use crate::store::{Change, Renewal, StoreError};
 
 /// Returns the index of a change and the number of rows that the statement before changed.
@@ -162,7 +162,7 @@ impl Script {
             let meant = plan.claims.iter().filter(|claim| (claim.kind == ClaimKind::Opening) == is_opened);
             let claims = meant.map(|claim| {
                 let (home, kind) = (&claim.account.home, claim_word(claim.kind));
-                let (from, overdraft) = (standing_word(claim.from), overdraft_word(claim.overdraft));
+                let (from, overdraft) = (claim.from.name(), overdraft_word(claim.overdraft));
                 let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
                 json!([namespace, vault, claim.account.account.as_str(), kind, from, overdraft])
             });
@@ -286,7 +286,7 @@ impl Script {
     fn apply(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         let claims = plan.claims.iter().map(|claim| {
             let (home, account) = (&claim.account.home, claim.account.account.as_str());
-            json!([home.namespace.as_str(), home.vault.as_str(), account, standing_word(claim.to)])
+            json!([home.namespace.as_str(), home.vault.as_str(), account, claim.to.name()])
         });
         self.counted(
             place,

@@ -145,6 +145,8 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
         store::DUE_OF,
         store::ORPHANS,
         SqliteDatabase::HISTORY,
+        SqliteDatabase::HISTORY_NEWEST,
+        store::ACCOUNTS,
         SqliteDatabase::TRANSACTIONS,
         SqliteDatabase::TRANSACTIONS_BY,
         SqliteDatabase::FUNDS,

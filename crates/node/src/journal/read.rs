@@ -88,6 +88,22 @@ impl SegmentBytes {
             JournalRecord::decode(frame.payload).map_err(|error| damaged(format!("record {number}: {error}")))?;
         Ok(JournalEntry { number, log_index, record })
     }
+
+    /// A record that the index lists for an account.
+    fn record_of(
+        &mut self,
+        shared: &Shared,
+        account: AccountId,
+        number: u64,
+        location: RecordLocation,
+    ) -> Result<JournalEntry, Fault> {
+        let entry = self.record(shared, number, location)?;
+        if entry.record.accounts().contains(&account) {
+            return Ok(entry);
+        }
+        let what = format!("record {number} does not concern the account that the index names");
+        Err(shared.damaged(&segment_path(self.start), location.offset.into(), what))
+    }
 }
 
 impl Journal {
@@ -117,12 +133,44 @@ impl Journal {
                 if found.len() == limit {
                     return Ok((found, true));
                 }
-                let entry = bytes.record(shared, number, location)?;
-                if !entry.record.accounts().contains(&account) {
-                    let what = format!("record {number} does not concern the account that the index names");
-                    return Err(shared.damaged(&segment_path(bytes.start), location.offset.into(), what));
+                found.push(bytes.record_of(shared, account, number, location)?);
+            }
+        }
+        Ok((found, false))
+    }
+
+    /// Records of an account before a record number, newest first, at most `limit`; and whether there are more. 0 starts
+    /// at the newest.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged.
+    pub fn records_before(
+        &self,
+        account: AccountId,
+        before: u64,
+        limit: usize,
+    ) -> Result<(Vec<JournalEntry>, bool), Fault> {
+        let shared = &*self.0;
+        let mut found = Vec::new();
+        let (newest, before) = {
+            let state = shared.state();
+            // The number of a record that is written meanwhile is not smaller.
+            let end = state.end.records.saturating_add(1);
+            let before = if before == 0 { end } else { before.min(end) };
+            (state.segment_of(before.saturating_sub(1)), before)
+        };
+        for segment in (0..=newest).rev() {
+            let most = (limit - found.len()).saturating_add(1);
+            let Some((start, locations)) = shared.look_up(segment, account, Numbers::Before(before), most)? else {
+                continue;
+            };
+            let mut bytes = SegmentBytes::new(start);
+            for location in locations {
+                if found.len() == limit {
+                    return Ok((found, true));
                 }
-                found.push(entry);
+                let number = start + u64::from(location.relative);
+                found.push(bytes.record_of(shared, account, number, location)?);
             }
         }
         Ok((found, false))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Backend, Cluster, EntryKind, EntryView, PAGE_MAX};
+use earmark_admission::{Backend, Cluster, EntryKind, EntryQuery, EntryView, PAGE_MAX};
 use earmark_core::{AccountName, Operation};
 use earmark_node::Node;
 use tokio::time::sleep;
@@ -89,7 +89,7 @@ async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView>
         let path = path(name);
         let ask = move |node: Arc<Node>| {
             let path = path.clone();
-            async move { node.backend().entries(path, after, PAGE_MAX).await }
+            async move { node.backend().entries(path, EntryQuery::oldest_first(after, PAGE_MAX)).await }
         };
         let page = caller.insist(node, ask).await;
         all.extend(page.entries);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, LimitQuery, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, EntryQuery, LimitQuery,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -185,7 +185,7 @@ pub async fn try_visible_state(client: &TestClient, leases: &[LeaseId]) -> Resul
         lines.push(format!("{name}: {:?}", backend.balances(path(name)).await.map_err(failed)?));
         let mut after = 0;
         loop {
-            let page = backend.entries(path(name), after, 3).await.map_err(failed)?;
+            let page = backend.entries(path(name), EntryQuery::oldest_first(after, 3)).await.map_err(failed)?;
             lines.extend(page.entries.iter().map(|entry| format!("{name}: {entry:?}")));
             let Some(next) = page.next else { break };
             after = next;

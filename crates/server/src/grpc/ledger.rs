@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, BackendError, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer, WriteRequest,
+    AccountPath, AccountQuery, AccountView, BackendError, EntryChange, EntryKind, EntryOrder, EntryQuery, EntryView,
+    HoldView, PAGE_MAX, VaultQuery, WriteAnswer, WriteRequest,
 };
+use earmark_core::{AccountStatus, UnixMs};
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::limits::{namespace_of, namespace_of_limits};
-use super::status::{invalid, of_ledger, rejected};
+use super::status::{failed, invalid, of_ledger, rejected};
 use crate::app::App;
 use crate::caller::AuthError;
 use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext};
@@ -73,22 +75,62 @@ impl LedgerService for Ledger {
         Ok(Response::new(v1::GetBalancesResponse { balances }))
     }
 
+    async fn list_vaults(
+        &self,
+        request: Request<v1::ListVaultsRequest>,
+    ) -> Result<Response<v1::ListVaultsResponse>, Status> {
+        let context = context(&request)?;
+        let v1::ListVaultsRequest { namespace, after, page_size } = request.into_inner();
+        let namespace = namespace_of(&context, namespace.as_deref())?;
+        let after = convert::optional_name("after", after.as_deref()).map_err(|error| invalid(&error))?;
+        let page_size = page_size_of(page_size)?;
+        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
+        let page = self.0.backend.vaults(namespace, VaultQuery { after, page_size });
+        let page = execute::read(&self.0, &context, page).await.map_err(|error| failed(&error))?;
+        let vaults = page.vaults.iter().map(ToString::to_string).collect();
+        Ok(Response::new(v1::ListVaultsResponse { vaults, next: page.next.map(|next| next.to_string()) }))
+    }
+
+    async fn list_accounts(
+        &self,
+        request: Request<v1::ListAccountsRequest>,
+    ) -> Result<Response<v1::ListAccountsResponse>, Status> {
+        let context = context(&request)?;
+        let v1::ListAccountsRequest { namespace, vault, prefix, after, page_size } = request.into_inner();
+        let namespace = namespace_of(&context, namespace.as_deref())?;
+        let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
+        let prefix = prefix.filter(|prefix| !prefix.is_empty());
+        let prefix = convert::optional_name("prefix", prefix.as_deref()).map_err(|error| invalid(&error))?;
+        let after = convert::optional_name("after", after.as_deref()).map_err(|error| invalid(&error))?;
+        let page_size = page_size_of(page_size)?;
+        // A page compares all accounts of the Book, whatever its size.
+        let _permit = context.admit(&self.0, PAGE_MAX).await.map_err(rejected)?;
+        let page = self.0.backend.accounts(namespace, vault, AccountQuery { prefix, after, page_size });
+        let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
+        let accounts = page.accounts.iter().map(account).collect();
+        Ok(Response::new(v1::ListAccountsResponse { accounts, next: page.next.map(|next| next.to_string()) }))
+    }
+
     async fn list_entries(
         &self,
         request: Request<v1::ListEntriesRequest>,
     ) -> Result<Response<v1::ListEntriesResponse>, Status> {
         let context = context(&request)?;
-        let v1::ListEntriesRequest { namespace, vault, account, after, page_size } = request.into_inner();
-        let account = path(&context, namespace.as_deref(), &vault, &account)?;
-        let page_size = match page_size {
-            None => PAGE_SIZE_DEFAULT,
-            Some(size) => {
-                let size = usize::try_from(size).unwrap_or(usize::MAX);
-                Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
-            }
+        let message = request.into_inner();
+        let account = path(&context, message.namespace.as_deref(), &message.vault, &message.account)?;
+        let order = match message.order() {
+            v1::EntryOrder::Unspecified | v1::EntryOrder::Asc => EntryOrder::Ascending,
+            v1::EntryOrder::Desc => EntryOrder::Descending,
         };
-        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
-        let page = self.0.backend.entries(account, after.unwrap_or(0), page_size);
+        let query = EntryQuery {
+            after: message.after.unwrap_or(0),
+            since: message.since.map(UnixMs::new),
+            until: message.until.map(UnixMs::new),
+            order,
+            page_size: page_size_of(message.page_size)?,
+        };
+        let _permit = context.admit(&self.0, execute::entries_cost(&query)).await.map_err(rejected)?;
+        let page = self.0.backend.entries(account, query);
         let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
         let entries = page.entries.iter().map(entry).collect();
         Ok(Response::new(v1::ListEntriesResponse { entries, next: page.next }))
@@ -153,6 +195,25 @@ fn path(context: &RequestContext, namespace: Option<&str>, vault: &str, account:
         vault: convert::name("vault", vault).map_err(|error| invalid(&error))?,
         account: convert::name("account", account).map_err(|error| invalid(&error))?,
     })
+}
+
+fn page_size_of(size: Option<u32>) -> Result<usize, Status> {
+    let Some(size) = size else { return Ok(PAGE_SIZE_DEFAULT) };
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))
+}
+
+fn account(view: &AccountView) -> v1::Account {
+    let status = match view.status {
+        AccountStatus::Open => v1::AccountStatus::Open,
+        AccountStatus::Frozen => v1::AccountStatus::Frozen,
+        AccountStatus::Closed => v1::AccountStatus::Closed,
+    };
+    v1::Account {
+        account: view.account.to_string(),
+        status: status.into(),
+        balances: view.balances.iter().map(convert::balance).collect(),
+    }
 }
 
 fn entry(entry: &EntryView) -> v1::Entry {

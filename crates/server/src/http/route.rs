@@ -117,7 +117,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 49] = [
+pub(crate) static ROUTES: [Route; 51] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -333,10 +333,26 @@ pub(crate) static ROUTES: [Route; 49] = [
         })
     },
     Route {
+        query: shape::VAULTS_QUERY,
+        queue_cost: QueueCost::PerItem,
+        operation: "list_vaults",
+        about: "Lists the vaults of the caller's namespace by name, in pages.",
+        answers: &[answer(200, &["Vaults"], "A page."), BAD_QUERY, FAILED, OVERLOADED],
+        ..get("/v1/vaults", Access::Read, |app, call| Box::pin(vaults::list(app, call)))
+    },
+    Route {
+        query: shape::ACCOUNTS_QUERY,
+        queue_cost: QueueCost::PerItem,
+        operation: "list_accounts",
+        about: "Lists the accounts of a vault by name, with status and balances, in pages.",
+        answers: &[answer(200, &["Accounts"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/vaults/{vault}/accounts", Access::Read, |app, call| Box::pin(vaults::accounts(app, call)))
+    },
+    Route {
         query: shape::ENTRIES_QUERY,
         queue_cost: QueueCost::PerItem,
         operation: "list_entries",
-        about: "Lists the recent entries of an account, oldest first, in pages.",
+        about: "Lists the entries of an account, oldest or newest first, in pages.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
         ..get("/v1/vaults/{vault}/accounts/{account}/entries", Access::Read, |app, call| {
             Box::pin(vaults::entries(app, call))

@@ -6,7 +6,7 @@ mod limit;
 
 pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELDS};
 
-use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX, TemplateDocument};
+use earmark_admission::{BackupName, ChangeCursor, EntryOrder, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, AccountName, Actor, AssetName, ClientId,
     JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UsageSort, VaultName, parse_credit,
@@ -389,10 +389,31 @@ pub(super) const TOP_QUERY: &[Field] = &[
     parameter("prefix", Shape::Name(&QUALIFIED_PREFIX), "Only limits whose key begins like this."),
 ];
 
+/// The query of the list of vaults.
+pub(super) const VAULTS_QUERY: &[Field] = &[
+    parameter("after", Shape::Name(&VAULT), "`next` of the previous page."),
+    parameter("page_size", PAGE_SIZE, "Vaults per page, by default 100."),
+];
+
+/// The query of the list of accounts.
+pub(super) const ACCOUNTS_QUERY: &[Field] = &[
+    parameter("prefix", Shape::Name(&PREFIX), "Only accounts whose name begins like this; all if it is empty."),
+    parameter("after", Shape::Name(&ACCOUNT), "`next` of the previous page."),
+    parameter("page_size", PAGE_SIZE, "Accounts per page, by default 100."),
+];
+
 /// The query of an account's entries.
 pub(super) const ENTRIES_QUERY: &[Field] = &[
-    parameter("after", Count::<0>::SHAPE, "`next` of the previous page."),
-    parameter("page_size", PAGE_SIZE, "Entries per page, by default 100. Long memos make a page shorter."),
+    parameter("since", Count::<0>::SHAPE, "Only entries at this time or later, in milliseconds of Unix time."),
+    parameter("until", Count::<0>::SHAPE, "Only entries before this time, in milliseconds of Unix time."),
+    parameter("order", Shape::Choice(&EntryOrder::NAMES), "`asc`, the default: oldest first. `desc`: newest first."),
+    parameter("after", Count::<0>::SHAPE, "`next` of the previous page, with the same order and filters."),
+    parameter(
+        "page_size",
+        PAGE_SIZE,
+        "Entries per page, by default 100. Long memos make a page shorter. A page with a filter may even be empty before \
+         the last one.",
+    ),
 ];
 
 /// The query of the change log.

@@ -1,12 +1,15 @@
-//! `/v1/vaults`: balances, entries and audits.
+//! `/v1/vaults`: lists of vaults and accounts, balances, entries and audits.
 
-use earmark_admission::{AccountPath, Audit, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView};
-use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, VaultName};
+use earmark_admission::{
+    AccountPage, AccountPath, AccountQuery, AccountView, Audit, CreditReadError, EntryChange, EntryKind, EntryOrder,
+    EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX, VaultPage, VaultQuery,
+};
+use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, UnixMs, VaultName};
 use serde::Serialize;
 
 use super::limits;
 use super::reply::Reply;
-use super::serve::Call;
+use super::serve::{Call, off_runtime};
 use super::shape::{ACCOUNT, VAULT};
 use crate::app::App;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
@@ -22,19 +25,60 @@ pub(super) async fn balances(app: &App, call: Call) -> Reply {
     }
 }
 
+/// The page size in the query, which is already validated.
+fn page_size(call: &Call) -> usize {
+    call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT)
+}
+
+pub(super) async fn list(app: &App, call: Call) -> Reply {
+    let after = call.query("after").and_then(|text| VaultName::new(text).ok());
+    let query = VaultQuery { after, page_size: page_size(&call) };
+    let _permit = match call.context.admit(app, query.page_size).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match execute::read(app, &call.context, app.backend.vaults(call.namespace(), query)).await {
+        Ok(page) => Reply::ok(&Vaults::of(&page)),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+pub(super) async fn accounts(app: &App, call: Call) -> Reply {
+    let vault = match vault(&call) {
+        Ok(vault) => vault,
+        Err(reply) => return reply,
+    };
+    let name = |name: &str| call.query(name).and_then(|text| AccountName::new(text).ok());
+    let query = AccountQuery { prefix: name("prefix"), after: name("after"), page_size: page_size(&call) };
+    // A page compares all accounts of the Book, whatever its size.
+    let _permit = match call.context.admit(app, PAGE_MAX).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match execute::read(app, &call.context, app.backend.accounts(call.namespace(), vault, query)).await {
+        Ok(page) => off_runtime(move || Reply::ok(&Accounts::of(&page))).await,
+        Err(error) => failed(&error),
+    }
+}
+
 pub(super) async fn entries(app: &App, call: Call) -> Reply {
     let account = match path(&call) {
         Ok(account) => account,
         Err(reply) => return reply,
     };
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
-    let after = number("after").unwrap_or(0);
-    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_SIZE_DEFAULT);
-    let _permit = match call.context.admit(app, page_size).await {
+    let query = EntryQuery {
+        after: number("after").unwrap_or(0),
+        since: number("since").map(UnixMs::new),
+        until: number("until").map(UnixMs::new),
+        order: call.query("order").and_then(EntryOrder::from_name).unwrap_or_default(),
+        page_size: page_size(&call),
+    };
+    let _permit = match call.context.admit(app, execute::entries_cost(&query)).await {
         Ok(permit) => permit,
         Err(error) => return Reply::rejected(&error),
     };
-    match execute::read(app, &call.context, app.backend.entries(account, after, page_size)).await {
+    match execute::read(app, &call.context, app.backend.entries(account, query)).await {
         Ok(page) => Reply::ok(&Entries::of(&page)),
         Err(error) => failed(&error),
     }
@@ -97,6 +141,44 @@ impl<'a> BalanceWire<'a> {
             held: balance.held.to_string(),
             pending: balance.pending.to_string(),
         }
+    }
+}
+
+#[derive(Serialize)]
+struct Vaults<'a> {
+    vaults: Vec<&'a str>,
+    next: Option<&'a str>,
+}
+
+impl<'a> Vaults<'a> {
+    fn of(page: &'a VaultPage) -> Vaults<'a> {
+        let vaults = page.vaults.iter().map(VaultName::as_str).collect();
+        Vaults { vaults, next: page.next.as_ref().map(VaultName::as_str) }
+    }
+}
+
+#[derive(Serialize)]
+struct Accounts<'a> {
+    accounts: Vec<AccountWire<'a>>,
+    next: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct AccountWire<'a> {
+    account: &'a str,
+    status: &'static str,
+    balances: Vec<BalanceWire<'a>>,
+}
+
+impl<'a> Accounts<'a> {
+    fn of(page: &'a AccountPage) -> Accounts<'a> {
+        let account = |view: &'a AccountView| AccountWire {
+            account: view.account.as_str(),
+            status: view.status.name(),
+            balances: view.balances.iter().map(BalanceWire::of).collect(),
+        };
+        let accounts = page.accounts.iter().map(account).collect();
+        Accounts { accounts, next: page.next.as_ref().map(AccountName::as_str) }
     }
 }
 

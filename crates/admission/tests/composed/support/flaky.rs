@@ -5,10 +5,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, Credits,
-    EnforcedStatus, EntryPage, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits,
-    LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, RenewAnswer, RenewRequest, ReserveAnswer,
-    SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, CompleteAnswer,
+    CreditReadError, Credits, EnforcedStatus, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest,
+    HoldState, LeaseView, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, RenewAnswer,
+    RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -260,13 +260,17 @@ impl Credits for FlakyCredits {
         self.0.usage(namespace, limit)
     }
 
-    fn entries(
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.0.entries(account, after, page_size)
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        self.0.accounts(namespace, vault, query)
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        self.0.entries(account, query)
     }
 
     fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {

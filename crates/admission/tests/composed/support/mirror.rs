@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, ChangeQuery,
-    CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, GrowAnswer, GrowRequest,
-    HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits, LimitsComplete, LimitsExtend, LimitsExtended,
-    LimitsReserve, Local, LocalBook, PutLimitRequest, Registry, RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer,
-    SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage,
+    ChangeQuery, CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, EntryQuery,
+    GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits, LimitsComplete,
+    LimitsExtend, LimitsExtended, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry, RenewAnswer,
+    RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
@@ -246,13 +246,20 @@ impl Credits for MirroredCredits {
         })
     }
 
-    fn entries(
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.credits.entries(account, after, page_size)
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        Box::pin(async move {
+            self.has_vault(&namespace, &vault).await;
+            self.credits.accounts(namespace, vault, query).await
+        })
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        self.credits.entries(account, query)
     }
 
     fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {

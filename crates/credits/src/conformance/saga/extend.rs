@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use earmark_admission::{Credits, EntryKind, GrowAnswer, HoldAnswer, HoldState, ManualClock, RenewAnswer, WriteAnswer};
+use earmark_admission::{
+    Credits, EntryKind, EntryQuery, GrowAnswer, HoldAnswer, HoldState, ManualClock, RenewAnswer, WriteAnswer,
+};
 use earmark_core::{Actor, CreditShortage, LeaseId, OnTimeout, Overage, SettleReason, UnixMs, WriteError};
 
 use super::faulty::{Faulty, Mode, When};
@@ -207,7 +209,11 @@ pub async fn a_hold_that_times_out_pays_what_was_used(store: Arc<dyn Store>) {
     assert_eq!((process.balance("acme").await, process.balance("revenue").await), ((940, 0), (60, 0)));
     let timeout = (EntryReason::Timeout, 60, "system:earmark".to_owned());
     assert_eq!(settled(&fixture, lease).await, std::slice::from_ref(&timeout));
-    let page = process.credits.entries(process.path("main", "acme"), 0, 9).await.expect("a store that answers");
+    let page = process
+        .credits
+        .entries(process.path("main", "acme"), EntryQuery::oldest_first(0, 9))
+        .await
+        .expect("a store that answers");
     let last = page.entries.last().expect("an entry");
     let is_told = matches!(&last.what, EntryKind::Settle { hold, paid: 60, reason: SettleReason::Timeout, .. }
         if hold.lease == lease && hold.actor.as_ref().is_some_and(|actor| actor.as_str() == Actor::ITSELF));

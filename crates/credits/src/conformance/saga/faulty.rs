@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{AccountQuery, Answer};
+use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
-    Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners, Store,
-    StoreError, Survey, Surveyed, TransactionQuery, Transactions,
+    Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable, StaleOwners,
+    Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 
 /// Whether a fault hits before or after the effect of a call.
@@ -281,8 +281,16 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.assets_of(account)))
     }
 
-    fn history(&self, account: AccountKey, after: u64, max: usize) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.through(move || self.inner.history(account, after, max)))
+    fn accounts(
+        &self,
+        home: VaultKey,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<Vec<(AccountName, AccountStatus)>, StoreError>> {
+        Box::pin(self.through(move || self.inner.accounts(home, query)))
+    }
+
+    fn history(&self, account: AccountKey, query: HistoryQuery) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(self.through(move || self.inner.history(account, query)))
     }
 
     fn transactions(&self, query: TransactionQuery) -> Answer<'_, Result<Transactions, StoreError>> {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, BackendError, Clock, Credits, GrowAnswer, GrowRequest, HoldAnswer, HoldPart, HoldRequest,
-    ManualClock, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, Timeouts, WriteAnswer,
-    WriteRequest, Writer,
+    AccountPath, Amount, BackendError, Clock, Credits, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldPart,
+    HoldRequest, ManualClock, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, Timeouts,
+    WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -376,7 +376,7 @@ impl TestProcess {
     }
 
     pub(super) async fn history(&self, home: &str, name: &str) -> usize {
-        let page = self.credits.entries(self.path(home, name), 0, 1_000).await;
+        let page = self.credits.entries(self.path(home, name), EntryQuery::oldest_first(0, 1_000)).await;
         page.map_or(0, |page| page.entries.len())
     }
 

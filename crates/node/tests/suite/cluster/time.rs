@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use earmark_admission::{Backend as _, EntryKind};
+use earmark_admission::{Backend as _, EntryKind, EntryQuery};
 use earmark_core::{Kind, LimitStatus};
 
 use crate::support::client::{MINUTE, TestClient, credit, definition, issue, key, namespace, open, path};
 use crate::support::sim_cluster::{Settings, SimCluster, until};
 
 async fn released(client: &TestClient) -> bool {
-    let page = client.0.entries(path("acme"), 0, 100).await.unwrap();
+    let page = client.0.entries(path("acme"), EntryQuery::oldest_first(0, 100)).await.unwrap();
     page.entries.iter().any(|entry| matches!(entry.what, EntryKind::Release(_)))
 }
 

@@ -1,20 +1,22 @@
 //! The JSON schemas of responses about writes and credit.
 
 use earmark_admission::PAGE_MAX;
-use earmark_core::{OPERATIONS_MAX, SettleReason};
+use earmark_core::{AccountStatus, OPERATIONS_MAX, SettleReason};
 use serde_json::{Value, json};
 
 use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
 use super::{count, described, exactly, key};
 use crate::answer::WRITE_CODES;
 
-pub(super) fn schemas() -> [(&'static str, Value); 6] {
+pub(super) fn schemas() -> [(&'static str, Value); 8] {
     [
         ("WriteCommitted", exactly(json!({"success": success()}), &[])),
         ("WriteRefused", exactly(json!({"error": refusal()}), &[])),
         ("ClientState", exactly(json!({"last_committed_sequence": count()}), &[])),
         ("Balances", exactly(json!({"balances": list(balance())}), &[])),
-        ("Entries", entries()),
+        ("Vaults", page("vaults", name(&VAULT), name(&VAULT))),
+        ("Accounts", page("accounts", account(), name(&ACCOUNT))),
+        ("Entries", page("entries", an_entry(), count())),
         ("Audit", audit()),
     ]
 }
@@ -84,7 +86,19 @@ fn balance() -> Value {
     )
 }
 
-fn entries() -> Value {
+/// A page of a list, with the position after it.
+fn page(list: &str, item: Value, mut next: Value) -> Value {
+    next["type"] = json!([next["type"], "null"]);
+    let next = described(next, "`after` of the next page; null on the last one.");
+    exactly(json!({list: {"type": "array", "maxItems": PAGE_MAX, "items": item}, "next": next}), &[])
+}
+
+fn account() -> Value {
+    let status = json!({"enum": AccountStatus::NAMES});
+    exactly(json!({"account": name(&ACCOUNT), "status": status, "balances": list(balance())}), &[])
+}
+
+fn an_entry() -> Value {
     let transaction = entry(
         "transaction",
         json!({
@@ -113,14 +127,9 @@ fn entries() -> Value {
         "enum": SettleReason::ALL.map(SettleReason::name),
         "description": "`complete`; `timeout` if the hold ran out; `late` for a complete after that.",
     });
-    let entry = json!({
+    json!({
         "oneOf": [transaction, entry("hold", held.clone()), entry("settle", settled), entry("release", held)],
-    });
-    let mut next = count();
-    next["type"] = json!(["integer", "null"]);
-    let next = described(next, "`after` of the next page; null on the last one.");
-    let entries = json!({"type": "array", "maxItems": PAGE_MAX, "items": entry});
-    exactly(json!({"entries": entries, "next": next}), &[])
+    })
 }
 
 /// The schema of an entry of one kind, with these fields besides the common ones.

@@ -73,6 +73,8 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
     ("/earmark.v1.LedgerService/GetBalances", READ),
+    ("/earmark.v1.LedgerService/ListVaults", READ),
+    ("/earmark.v1.LedgerService/ListAccounts", READ),
     ("/earmark.v1.LedgerService/ListEntries", READ),
     ("/earmark.v1.LedgerService/AuditVault", READ),
     ("/earmark.v1.ClusterService/CreateInvitation", OPERATE),
@@ -269,7 +271,7 @@ macro_rules! asked {
 }
 
 /// Calls the methods about calls and about credit for a namespace.
-async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 9] {
+async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 11] {
     let named = || Some(namespace.to_owned());
     let (vault, account) = ("main".to_owned(), "acme".to_owned());
     let (write, batch) = writes(namespace);
@@ -277,6 +279,7 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
     let mut made = calls::calls(&keyed.server).await;
     let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
     let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
+    let accounts = v1::ListAccountsRequest { namespace: named(), vault: vault.clone(), ..Default::default() };
     let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     [
         asked!(
@@ -302,6 +305,8 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
         asked!(key, ledger.batch_write(batch)),
         asked!(key, ledger.get_client_state(state)),
         asked!(key, ledger.get_balances(balances)),
+        asked!(key, ledger.list_vaults(v1::ListVaultsRequest { namespace: named(), ..Default::default() })),
+        asked!(key, ledger.list_accounts(accounts)),
         asked!(key, ledger.list_entries(entries)),
         asked!(key, ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
     ]
@@ -372,7 +377,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
-    let methods: [&str; 33] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 35] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     let others = calls_and_ledger(keyed, key, namespace).await;
     methods.into_iter().zip(answers.into_iter().chain(others)).collect()
 }

@@ -164,6 +164,7 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
         account: "acme".into(),
         after,
         page_size,
+        ..Default::default()
     };
     let change = |amount: &str| v1::Change { asset: "usd".into(), amount: amount.into(), held: "0".into() };
     let page = client.list_entries(list(None, Some(1))).await.unwrap().into_inner();

@@ -22,6 +22,8 @@ async fn pages_and_writes_are_charged_by_their_items() {
             "/v1/vaults/main/accounts/revenue/entries?page_size=1000",
             "/v1/vaults/main/accounts/revenue/entries?page_size=8",
         ),
+        ("/v1/vaults/main/accounts/revenue/entries?since=1", "/v1/vaults?page_size=8"),
+        ("/v1/vaults/main/accounts", "/v1/vaults?page_size=8"),
         ("/v1/audit?page_size=1000", "/v1/admin/limits/x"),
         ("/v1/usage", "/v1/usage?page_size=8"),
     ] {

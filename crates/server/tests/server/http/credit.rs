@@ -236,6 +236,28 @@ async fn the_history_of_an_account_shows_what_was_held_settled_and_released() {
     assert_eq!(revenue["entries"], json!([settle]));
     let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
     assert_eq!((&audit["balanced"], &audit["assets"][0]["live"]), (&json!(true), &json!("100")));
+    let since = format!("{path}?order=desc&since={}&until={}", START_MS + 1, START_MS + 61_001);
+    let late = server.ok("GET", &since, &Value::Null).await;
+    assert_eq!((&late["entries"][0]["number"], late["entries"].as_array().unwrap().len()), (&json!(6), 1));
+    let wrong = server.ask("GET", &format!("{path}?order=newest"), "").await;
+    assert_eq!(wrong.status, 400);
+}
+
+#[tokio::test]
+async fn vaults_and_accounts_are_listed_with_status_and_balances() {
+    let server = server(100).await;
+    let vaults = server.ok("GET", "/v1/vaults", &Value::Null).await;
+    assert_eq!(vaults, json!({"vaults": ["main"], "next": null}));
+    let acme = json!({
+        "account": "acme", "status": "open",
+        "balances": [{"asset": "usd", "available": "100", "held": "0", "pending": "0"}],
+    });
+    let first = server.ok("GET", "/v1/vaults/main/accounts?prefix=&page_size=1", &Value::Null).await;
+    assert_eq!(first, json!({"accounts": [acme], "next": "acme"}));
+    let rest = server.ok("GET", "/v1/vaults/main/accounts?after=acme", &Value::Null).await;
+    assert_eq!(rest["accounts"][0], json!({"account": "revenue", "status": "open", "balances": []}));
+    assert_eq!(server.ask("GET", "/v1/vaults/gone/accounts", "").await.status, 404);
+    assert_eq!(server.ask("GET", "/v1/vaults?after=a:b", "").await.status, 400);
 }
 
 /// `earmark_debt` stayed 0 while a credit limit showed debt.

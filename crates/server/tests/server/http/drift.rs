@@ -49,7 +49,7 @@ impl Drift {
         let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
         let filled = filled.replace("{namespace}", if name.is_empty() { "team" } else { name });
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
-        let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
+        let filled = if path == AUDIT || path == ACCOUNTS { filled.replace("main", name) } else { filled };
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = server.ask(method, &filled, &body).await;
         self.check(method, path, &answer);
@@ -80,6 +80,8 @@ const WRITE: &str = "/v1/write";
 const WRITE_BATCH: &str = "/v1/write/batch";
 const CLIENT: &str = "/v1/clients/{client_id}";
 const BALANCES: &str = "/v1/vaults/{vault}/accounts/{account}/balances";
+const VAULTS: &str = "/v1/vaults";
+const ACCOUNTS: &str = "/v1/vaults/{vault}/accounts";
 const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
 const AUDIT: &str = "/v1/vaults/{vault}/audit";
 const CLUSTER: &str = "/v1/admin/cluster";
@@ -275,7 +277,9 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
     write(drift, server, Some("main"), 2, json!([issue("nobody")])).await;
     write(drift, server, Some("main"), 9, json!([])).await;
     write(drift, server, Some("main"), 2, json!([put])).await;
-    for (path, name) in [(CLIENT, "c"), (BALANCES, "acme"), (ENTRIES, "acme"), (AUDIT, "main")] {
+    for (path, name) in
+        [(CLIENT, "c"), (BALANCES, "acme"), (VAULTS, ""), (ACCOUNTS, "main"), (ENTRIES, "acme"), (AUDIT, "main")]
+    {
         drift.ask(server, "GET", path, name, &Value::Null).await;
     }
 }
@@ -365,6 +369,7 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
         ("GET", LEASE, "x", &server.lease()),
         ("GET", CLIENT, "%20", "c?vault=gone"),
         ("GET", BALANCES, "%20", "gone"),
+        ("GET", ACCOUNTS, "%20", "gone"),
         ("GET", ENTRIES, "%20", "gone"),
         ("GET", AUDIT, "%20", "gone"),
         ("GET", QUOTAS, "%20", "gone"),
@@ -439,6 +444,8 @@ async fn failing(drift: &mut Drift) {
             ("GET", "/readyz", ""),
             ("GET", CLIENT, "c"),
             ("GET", BALANCES, "a"),
+            ("GET", VAULTS, ""),
+            ("GET", ACCOUNTS, "main"),
             ("GET", ENTRIES, "a"),
             ("GET", AUDIT, "main"),
             ("GET", KEYS, ""),

@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 49] = [
+const MATRIX: [Row; 51] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -53,6 +53,8 @@ const MATRIX: [Row; 49] = [
     ("post", "/v1/write/batch", WRITE),
     ("get", "/v1/clients/{client_id}", READ),
     ("get", "/v1/vaults/{vault}/accounts/{account}/balances", READ),
+    ("get", "/v1/vaults", READ),
+    ("get", "/v1/vaults/{vault}/accounts", READ),
     ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),
     ("get", "/v1/vaults/{vault}/audit", READ),
     ("get", "/v1/admin/cluster", OPERATE),

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster,
-    ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, DeleteLimitRequest,
-    DeleteTemplateRequest, EntryPage, ExtendAnswer, ExtendRequest, InvitationId, InvitationInfo, KeyError, Keys,
-    LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation,
-    PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest,
-    Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage,
+    ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, InvitationId,
+    InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus,
+    NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer,
+    ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
@@ -121,7 +121,20 @@ impl Backend for Broken {
         self.fail()
     }
 
-    fn entries(&self, _: AccountPath, _: u64, _: usize) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+    fn vaults(&self, _: NamespaceName, _: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
+        self.fail()
+    }
+
+    fn accounts(
+        &self,
+        _: NamespaceName,
+        _: VaultName,
+        _: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        self.fail()
+    }
+
+    fn entries(&self, _: AccountPath, _: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         self.fail()
     }
 
@@ -340,13 +353,21 @@ impl Backend for Gate {
         self.book.balances(account)
     }
 
-    fn entries(
+    fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
+        self.book.vaults(namespace, query)
+    }
+
+    fn accounts(
         &self,
-        account: AccountPath,
-        after: u64,
-        page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.book.entries(account, after, page_size)
+        namespace: NamespaceName,
+        vault: VaultName,
+        query: AccountQuery,
+    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
+        self.book.accounts(namespace, vault, query)
+    }
+
+    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        self.book.entries(account, query)
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, DeleteTemplateRequest, EntryPage, ExtendAnswer, ExtendRequest, LeaseView, LimitChange,
-    LimitError, LimitPage, LimitQuery, LocalBook, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest,
-    QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, WriteAnswer, WriteRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, CompleteAnswer, CompleteRequest,
+    CreditReadError, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
+    LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, PauseLimitRequest, PolicyError,
+    PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage,
+    UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy,
@@ -72,7 +73,10 @@ impl Backend for Lagging {
         fn write(by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
         fn client_state(namespace: NamespaceName, vault: Option<VaultName>, client: ClientId) -> Answer<'_, Result<u64, CreditReadError>>;
         fn balances(account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
-        fn entries(account: AccountPath, after: u64, page_size: usize) -> Answer<'_, Result<EntryPage, CreditReadError>>;
+        fn vaults(namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>>;
+        fn accounts(namespace: NamespaceName, vault: VaultName, query: AccountQuery)
+            -> Answer<'_, Result<AccountPage, CreditReadError>>;
+        fn entries(account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>;
         fn audit(namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
         fn quotas(namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>;
         fn set_quotas(by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>>;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tonic::Response;
 
 use super::message::{
-    batch_write, complete, definition, extend, of_audit, of_balances, of_complete, of_entries, of_extend, of_info,
-    of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
+    batch_write, complete, definition, extend, of_accounts, of_audit, of_balances, of_complete, of_entries, of_extend,
+    of_info, of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;
@@ -39,11 +39,28 @@ pub(super) enum Ask {
     State(&'static str, Option<&'static str>),
     /// Vault, account.
     Balances(&'static str, &'static str),
+    /// `after`, page size.
+    Vaults(Option<&'static str>, Option<u32>),
+    /// Vault, prefix, after, page size.
+    Accounts(&'static str, Option<&'static str>, Option<&'static str>, Option<u32>),
     /// Account of the vault `main`, `after`, page size.
     Entries(&'static str, Option<u64>, Option<u32>),
+    /// Account, since, until, and whether the newest is first.
+    EntriesOf(&'static str, Option<u64>, Option<u64>, bool),
     Audit(&'static str),
     /// Advances the clock by milliseconds.
     Wait(u64),
+}
+
+fn said(value: &Option<impl ToString>) -> Option<String> {
+    value.as_ref().map(ToString::to_string)
+}
+
+/// A path with the query parameters that have a value.
+fn with_query(path: &str, query: &[(&str, Option<String>)]) -> String {
+    let named =
+        query.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?.replace(' ', "%20"))));
+    format!("{path}?{}", named.collect::<Vec<_>>().join("&"))
 }
 
 impl Ask {
@@ -85,6 +102,18 @@ impl Ask {
                 let query = after.into_iter().chain(size).collect::<Vec<_>>().join("&");
                 get(format!("/v1/vaults/main/accounts/{account}/entries?{query}"))
             }
+            Ask::Vaults(after, size) => {
+                get(with_query("/v1/vaults", &[("after", said(after)), ("page_size", said(size))]))
+            }
+            Ask::Accounts(vault, prefix, after, size) => {
+                let query = [("prefix", said(prefix)), ("after", said(after)), ("page_size", said(size))];
+                get(with_query(&format!("/v1/vaults/{vault}/accounts"), &query))
+            }
+            Ask::EntriesOf(account, since, until, is_newest) => {
+                let order = Some(if *is_newest { "desc" } else { "asc" }.to_owned());
+                let query = [("since", said(since)), ("until", said(until)), ("order", order)];
+                get(with_query(&format!("/v1/vaults/main/accounts/{account}/entries"), &query))
+            }
             Ask::Audit(vault) => get(format!("/v1/vaults/{vault}/audit")),
         };
         by_http(&server.ask(method, &path, &body).await).map(without_ids)
@@ -97,7 +126,10 @@ impl Ask {
             | Ask::BatchWrite(_)
             | Ask::State(..)
             | Ask::Balances(..)
+            | Ask::Vaults(..)
+            | Ask::Accounts(..)
             | Ask::Entries(..)
+            | Ask::EntriesOf(..)
             | Ask::Audit(_) => self.of_ledger(server).await,
             Ask::Call(_) | Ask::ExtendCall(_) | Ask::CompleteCall(_) | Ask::ExplainCall(_) => {
                 super::calls::over_grpc(self, server).await
@@ -190,8 +222,28 @@ impl Ask {
             Ask::Entries(account, after, page_size) => {
                 let (vault, account) = ("main".into(), owned(account));
                 let (after, page_size) = (*after, *page_size);
-                let request = v1::ListEntriesRequest { namespace, vault, account, after, page_size };
+                let request =
+                    v1::ListEntriesRequest { namespace, vault, account, after, page_size, ..Default::default() };
                 Ok(of_entries(client.list_entries(request).await?.into_inner()))
+            }
+            Ask::EntriesOf(account, since, until, is_newest) => {
+                let (vault, account, since, until) = ("main".into(), owned(account), *since, *until);
+                let order = if *is_newest { v1::EntryOrder::Desc } else { v1::EntryOrder::Unspecified }.into();
+                let request =
+                    v1::ListEntriesRequest { namespace, vault, account, since, until, order, ..Default::default() };
+                Ok(of_entries(client.list_entries(request).await?.into_inner()))
+            }
+            Ask::Vaults(after, page_size) => {
+                let (after, page_size) = (after.as_ref().map(owned), *page_size);
+                let found =
+                    client.list_vaults(v1::ListVaultsRequest { namespace, after, page_size }).await?.into_inner();
+                Ok(json!({"vaults": found.vaults, "next": found.next}))
+            }
+            Ask::Accounts(vault, prefix, after, page_size) => {
+                let (vault, page_size) = (owned(vault), *page_size);
+                let [prefix, after] = [prefix, after].map(|name| name.as_ref().map(owned));
+                let request = v1::ListAccountsRequest { namespace, vault, prefix, after, page_size };
+                Ok(of_accounts(client.list_accounts(request).await?.into_inner()))
             }
             Ask::Audit(vault) => {
                 let request = v1::AuditVaultRequest { namespace, vault: owned(vault) };

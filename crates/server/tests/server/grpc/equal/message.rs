@@ -307,9 +307,21 @@ pub(super) fn of_usage_list(response: &v1::ListUsageResponse) -> Value {
     json!({"usage": response.usage.iter().map(limit).collect::<Vec<_>>(), "next": response.next})
 }
 
+fn of_balance(it: &v1::Balance) -> Value {
+    json!({"asset": it.asset, "available": it.available, "held": it.held, "pending": it.pending})
+}
+
 pub(super) fn of_balances(response: &v1::GetBalancesResponse) -> Value {
-    let balance = |it: &v1::Balance| json!({"asset": it.asset, "available": it.available, "held": it.held, "pending": it.pending});
-    json!({"balances": response.balances.iter().map(balance).collect::<Vec<_>>()})
+    json!({"balances": response.balances.iter().map(of_balance).collect::<Vec<_>>()})
+}
+
+pub(super) fn of_accounts(response: v1::ListAccountsResponse) -> Value {
+    let account = |it: &v1::Account| {
+        let status = it.status().as_str_name().trim_start_matches("ACCOUNT_STATUS_").to_lowercase();
+        let balances: Vec<Value> = it.balances.iter().map(of_balance).collect();
+        json!({"account": it.account, "status": status, "balances": balances})
+    };
+    json!({"accounts": response.accounts.iter().map(account).collect::<Vec<_>>(), "next": response.next})
 }
 
 pub(super) fn of_entries(response: v1::ListEntriesResponse) -> Value {
