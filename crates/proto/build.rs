@@ -49,6 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(out.join("peer_methods.rs"), format!("&{:?}", methods(&described)))?;
         tonic_prost_build::configure()
             .build_transport(false)
+            // A founder without a cluster answers Hello only.
+            .generate_default_stubs(true)
             .bytes(".")
             .emit_rerun_if_changed(false)
             .compile_fds(described)?;

@@ -1,7 +1,6 @@
 //! `earmark cluster`: status, membership and backups.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
 use earmark_admission::{INVITATION_SECONDS_MAX, INVITATION_USES_MAX, InvitationId};
@@ -14,6 +13,7 @@ use crate::failure::{Done, Failure};
 use crate::output::{self, seconds, table, thousands};
 use crate::quantity;
 use crate::request;
+use crate::serve::PeerAddress;
 
 pub(crate) const HELP: &str = "\
 Any node of the cluster can serve these commands.
@@ -103,9 +103,9 @@ pub(crate) struct AddArgs {
     /// Id of the node, its --node-id
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
-    /// Peer address of the node, its --peer-listen, IP:PORT
-    #[arg(long, value_name = "ADDR")]
-    address: SocketAddr,
+    /// Peer address of the node, its --peer-advertise or --peer-listen, HOST:PORT
+    #[arg(long, value_name = "ADDR", value_parser = PeerAddress::with_its_port)]
+    address: PeerAddress,
     #[command(flatten)]
     client: ClientArgs,
 }

@@ -5,6 +5,7 @@ mod callers;
 mod credits;
 mod decisions;
 mod durable;
+mod peers;
 mod settings;
 mod storage;
 mod tigerbeetle;
@@ -26,6 +27,8 @@ use crate::output;
 use crate::quantity;
 use beside::Beside;
 pub(crate) use callers::create_first_key;
+pub(crate) use peers::PeerAddress;
+use peers::PeerArgs;
 use settings::SettingsArgs;
 use storage::{Storage, StorageArgs};
 pub(crate) use tigerbeetle::{LedgerUrl, parse as parse_ledger_url};
@@ -44,9 +47,10 @@ Examples:
   earmark serve --ledger 'tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7'
 
 Three nodes on one machine, each in a shell of its own:
-  earmark serve --data n1 --listen 127.0.0.1:7878 --node-id 1 --peer-listen 127.0.0.1:7101
-  earmark serve --data n2 --listen 127.0.0.1:7879 --node-id 2 --peer-listen 127.0.0.1:7102 --join 127.0.0.1:7101
-  earmark serve --data n3 --listen 127.0.0.1:7880 --node-id 3 --peer-listen 127.0.0.1:7103 --join 127.0.0.1:7101";
+  founders=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
+  earmark serve --data n1 --listen 127.0.0.1:7878 --peer-listen 127.0.0.1:7101 --bootstrap $founders
+  earmark serve --data n2 --listen 127.0.0.1:7879 --peer-listen 127.0.0.1:7102 --bootstrap $founders
+  earmark serve --data n3 --listen 127.0.0.1:7880 --peer-listen 127.0.0.1:7103 --bootstrap $founders";
 
 /// Lowest `--queue-max`: one batch must fit into the queue.
 const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
@@ -77,26 +81,8 @@ pub(crate) struct ServeArgs {
     gateway: Option<PathBuf>,
     #[command(flatten)]
     storage: StorageArgs,
-    /// Id of this node, never used before in its cluster [default: the id in the data folder, or 1]
-    #[arg(long, value_name = "N", conflicts_with = "in_memory")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    node_id: Option<u64>,
-    /// Address for the other nodes of the cluster, IP:PORT. Nodes need certificates (--peer-cert) beyond loopback, and on
-    /// a server with keys or an issuer
-    #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
-    peer_listen: Option<SocketAddr>,
-    /// Address at which the other nodes reach this node, if it differs from --peer-listen, such as that of a proxy
-    #[arg(long, value_name = "ADDR", requires = "peer_listen", conflicts_with = "in_memory")]
-    #[arg(value_parser = address)]
-    peer_advertise: Option<SocketAddr>,
-    /// Peer addresses (--peer-listen) of nodes whose cluster to join; without it a new data folder starts a new cluster
-    #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
-    #[arg(conflicts_with = "in_memory", value_parser = address)]
-    join: Vec<SocketAddr>,
-    /// File with the invitation (earmark cluster invite) that a new node with --peer-cert needs to join; or the variable
-    /// EARMARK_INVITATION
-    #[arg(long, value_name = "FILE", requires = "join")]
-    invitation_file: Option<PathBuf>,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Election timeout, in milliseconds: nodes elect a new leader after 3 to 4 times this time without a message. Use
     /// the same value on all nodes, far above the slowest fsync
     #[arg(long, value_name = "MS", default_value_t = 300, conflicts_with = "in_memory")]
@@ -110,9 +96,10 @@ pub(crate) struct ServeArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     decisions: decisions::DecisionsArgs,
-    /// Create the first admin key and print it; for the first start of a new data folder
-    #[arg(long)]
-    bootstrap_key: bool,
+    /// Create the first admin key and write it to FILE, which only its owner can read, or print it without FILE. Does
+    /// nothing if the cluster has keys
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    bootstrap_key: Option<Option<PathBuf>>,
     /// Requests per second of each caller, counting each item of a batch; 0 is unlimited
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     key_requests_per_second: u64,
@@ -234,8 +221,8 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
     let known = service.backend().stats().limits;
     let options = ServerOptions { decisions: args.decisions.in_memory(), ..args.server_options()? };
-    if args.bootstrap_key {
-        callers::bootstrap(&book).await?;
+    if let Some(file) = &args.bootstrap_key {
+        callers::bootstrap(&book, file.as_deref()).await?;
     }
     let server = Server::bind(options, service.backend()).await?;
     let endpoint = args.endpoint(server.local_addr(), book.has_keys());
@@ -337,6 +324,11 @@ impl Signals {
         tokio::spawn(async move { std::process::exit(self.next().await.exit_code()) });
     }
 
+    /// Waits for a signal.
+    async fn any(&mut self) {
+        self.next().await;
+    }
+
     async fn next(&mut self) -> StopSignal {
         tokio::select! {
             _ = self.interrupt.recv() => StopSignal::Interrupt,
@@ -430,13 +422,19 @@ mod tests {
             ("--node-id 0", "0 is not in 1.."),
             ("--peer-advertise 127.0.0.1:1", "--peer-listen <ADDR>"),
             ("--join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
-            ("--join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
+            ("--bootstrap a,b", "--peer-listen <ADDR>"),
+            ("--in-memory --bootstrap a,b --peer-listen 127.0.0.1:1", "cannot be used with"),
+            ("--bootstrap a,b --join c --peer-listen 127.0.0.1:1", "cannot be used with"),
+            ("--bootstrap a,b:x --peer-listen 127.0.0.1:1", "found \"b:x\", allowed is HOST:PORT"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(message), "{line}: {error}");
         }
         let args = parse("--node-id 2 --peer-listen 127.0.0.1:2 --join 127.0.0.1:1 127.0.0.1:3").unwrap();
-        assert_eq!(args.join.len(), 2);
+        assert_eq!(args.peers.join.len(), 2);
+        let args = parse("--peer-listen 127.0.0.1:7101 --peer-name a --bootstrap a,b:1,c").unwrap().peers;
+        assert_eq!(args.all_with_port(&args.bootstrap), ["a:7101", "b:1", "c:7101"]);
+        assert_eq!(args.advertised().as_deref(), Some("a:7101"));
     }
 
     #[test]

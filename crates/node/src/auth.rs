@@ -2,7 +2,8 @@
 //!
 //! [`PeerAuth::authorize`] decides about every call from its path, its [`Route`] and the certificate of its connection.
 //! It runs before a message is read and before any lock of the node is taken. The certificate has to name the node that
-//! the call is from, and that node has to be a member. Hello and Join are also open to others; see [`Audience`].
+//! the call is from, by its id or by the host of its address, and that node has to be a member. Hello and Join are also
+//! open to others; see [`Audience`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,13 +29,16 @@ use tonic::{Code, Status};
 use crate::clock::NodeClock;
 use crate::net::PeerIdentity;
 use crate::peers::Target;
-use crate::state_machine::{AppliedState, Roster};
+use crate::roster::{Roster, namesakes};
+use crate::state_machine::AppliedState;
 use crate::types::Member;
 
 /// Metadata key of the route of a call.
 pub(crate) const ROUTE: &str = "earmark-route-bin";
 /// Status code of a permanent refusal: the sender was removed, or runs on another data folder than the member.
 pub(crate) const EXCLUDED: Code = Code::PermissionDenied;
+/// Status code of a call that reached another node than it is for: a name resolves to a wrong address.
+pub(crate) const WRONG_RECEIVER: Code = Code::NotFound;
 /// Time between two log lines about refused calls.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 /// Members that this node remembers from a reply to its Join.
@@ -43,8 +47,11 @@ const VOUCHED_MAX: usize = 256;
 /// The authorised sender of a call. Handlers find it in the extensions of their request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
+    /// Its id; 0 if the cluster has not given it one yet.
     pub(crate) node: u64,
     pub(crate) incarnation: u128,
+    /// Address at which it is reached.
+    pub(crate) address: String,
     pub(crate) admission: Admission,
 }
 
@@ -57,6 +64,8 @@ pub(crate) enum Admission {
     OpenNetwork,
     /// An admin adds the node.
     Admin,
+    /// The certificate has the name of a member: the node lost its data folder.
+    SameName,
     /// An invitation.
     Invitation(SecretHash),
 }
@@ -89,7 +98,7 @@ impl Audience {
 /// Members that this node has learned of from another member, because its own membership is empty or outdated.
 #[derive(Default)]
 pub(crate) struct Vouched {
-    nodes: Mutex<BTreeMap<u64, u128>>,
+    nodes: Mutex<BTreeMap<u64, Member>>,
     has_stranger: AtomicBool,
 }
 
@@ -97,7 +106,7 @@ impl Vouched {
     pub(crate) fn add(&self, node: &Target) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() < VOUCHED_MAX {
-            nodes.insert(node.id, node.incarnation);
+            nodes.insert(node.id, Member { address: node.address.clone(), incarnation: node.incarnation });
         }
     }
 
@@ -105,8 +114,8 @@ impl Vouched {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn incarnation(&self, node: u64) -> Option<u128> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).get(&node).copied()
+    fn get(&self, node: u64) -> Option<Member> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
     }
 
     /// Whether a node that is not known as a member has called since the last question. It may be a member that this
@@ -140,22 +149,55 @@ impl PeerAuth {
         let route = read_route(headers)?;
         let from = route.from;
         let authorized = || {
-            if from == 0 || !identity.may_act_as(from) {
-                return Err(Status::unauthenticated(format!("the certificate does not name node {from}")));
+            if !self.is_named(audience, identity, &route) {
+                let Route { address, .. } = &route;
+                let message = format!("the certificate names neither node {from} nor the host of {address:?}");
+                return Err(Status::unauthenticated(message));
             }
             self.check_receiver(audience, &route)?;
             let incarnation = number(&route.from_incarnation);
             let incarnation = incarnation.ok_or_else(|| Status::invalid_argument("from_incarnation is missing"))?;
-            let admission = match identity {
-                PeerIdentity::Unproven => Admission::OpenNetwork,
-                PeerIdentity::Nodes(_) if route.invitation.is_empty() => Admission::None,
-                PeerIdentity::Nodes(_) => Admission::Invitation(SecretHash::of(route.invitation.as_bytes())),
+            let admission = match audience {
+                Audience::Joining => self.admission(identity, &route),
+                Audience::Nodes | Audience::Members => Admission::None,
             };
-            let caller = Caller { node: from, incarnation, admission };
+            let caller = Caller { node: from, incarnation, address: route.address.clone(), admission };
             self.check_sender(audience, &caller)?;
             Ok(caller)
         };
         authorized().inspect_err(|status: &Status| self.warn(from, path, status))
+    }
+
+    /// Whether the certificate of a connection names the sender of a call. A member has the name in the membership and no
+    /// other.
+    fn is_named(&self, audience: Audience, identity: &PeerIdentity, route: &Route) -> bool {
+        let Route { from, address, .. } = route;
+        if *from == 0 && audience == Audience::Members {
+            return false;
+        }
+        if *identity == PeerIdentity::Unproven {
+            return *from != 0 || !address.is_empty();
+        }
+        if *from == 0 {
+            return identity.proves_name(address);
+        }
+        let in_log = self.metrics.borrow().membership_config.membership().get_node(from).cloned();
+        let applied = || self.applied_state.roster().membership.membership().get_node(from).cloned();
+        let known = in_log.or_else(applied).or_else(|| self.vouched.get(*from));
+        identity.may_act_as(*from, known.as_ref().map_or(address, |known| &known.address))
+    }
+
+    /// The permission of a sender to join.
+    fn admission(&self, identity: &PeerIdentity, route: &Route) -> Admission {
+        let Route { from, address, invitation, .. } = route;
+        let has_namesake =
+            || !namesakes(self.metrics.borrow().membership_config.membership(), *from, address).is_empty();
+        match identity {
+            PeerIdentity::Unproven => Admission::OpenNetwork,
+            PeerIdentity::Certificate { .. } if identity.proves_name(address) && has_namesake() => Admission::SameName,
+            PeerIdentity::Certificate { .. } if invitation.is_empty() => Admission::None,
+            PeerIdentity::Certificate { .. } => Admission::Invitation(SecretHash::of(invitation.as_bytes())),
+        }
     }
 
     /// Counts a refusal and logs it, at most one a second. Otherwise a node with a certificate could fill the log.
@@ -172,13 +214,13 @@ impl PeerAuth {
         let Route { cluster, to, to_incarnation, .. } = route;
         let is_hello = audience == Audience::Nodes;
         if number(cluster) != Some(self.cluster) && !(is_hello && cluster.is_empty()) {
-            return Err(Status::failed_precondition("this node belongs to another cluster"));
+            return Err(Status::new(WRONG_RECEIVER, "this node belongs to another cluster"));
         }
         if *to != self.id && !(is_hello && *to == 0) {
-            return Err(Status::failed_precondition(format!("this is node {}, not node {to}", self.id)));
+            return Err(Status::new(WRONG_RECEIVER, format!("this is node {}, not node {to}", self.id)));
         }
         if number(to_incarnation) != Some(self.incarnation) && !(is_hello && to_incarnation.is_empty()) {
-            return Err(Status::failed_precondition("this node runs on another data folder"));
+            return Err(Status::new(WRONG_RECEIVER, "this node runs on another data folder"));
         }
         if route.from == self.id && !is_hello {
             return Err(Status::invalid_argument("a node does not call itself"));
@@ -193,14 +235,14 @@ impl PeerAuth {
         let in_log = self.metrics.borrow().membership_config.membership().get_node(&from).map(|it| it.incarnation);
         let roster = self.applied_state.roster();
         let applied = || roster.membership.membership().get_node(&from).map(|it| it.incarnation);
-        let is_removed = || roster.ids.contains(&from);
+        let is_removed = || roster.ids.is_used(from);
         match in_log.or_else(applied) {
             Some(known) if known == incarnation => return Ok(()),
             Some(_) => return Err(Status::new(EXCLUDED, other_folder(from))),
             None if is_removed() => return Err(Status::new(EXCLUDED, removed(from))),
             None => {}
         }
-        if self.vouched.incarnation(from) == Some(incarnation) {
+        if self.vouched.get(from).is_some_and(|known| known.incarnation == incarnation) {
             return Ok(());
         }
         match audience {
@@ -219,8 +261,8 @@ impl PeerAuth {
     /// is redeemed.
     fn check_admission(&self, roster: &Roster, caller: &Caller) -> Result<(), Status> {
         let hash = match &caller.admission {
-            Admission::OpenNetwork | Admission::Admin => return Ok(()),
-            Admission::None => return Err(Status::failed_precondition(not_invited(caller.node))),
+            Admission::OpenNetwork | Admission::Admin | Admission::SameName => return Ok(()),
+            Admission::None => return Err(Status::failed_precondition(not_invited(&caller.address))),
             Admission::Invitation(hash) => hash,
         };
         let now = self.clock.now(UnixMs::new(0)).map_or(UnixMs::new(0), |now| now.log);
@@ -241,17 +283,17 @@ impl PeerAuth {
     }
 }
 
-pub(crate) fn not_invited(node: u64) -> String {
+pub(crate) fn not_invited(address: &str) -> String {
     format!(
-        "node {node} is not a member and has no invitation: make one with earmark cluster invite and start the node with \
-         --invitation-file, or add the node with earmark cluster add"
+        "the node at {address} is not a member and has no invitation: make one with earmark cluster invite and start the \
+         node with --invitation-file, or start it with --node-id and add it with earmark cluster add"
     )
 }
 
 pub(crate) fn other_folder(node: u64) -> String {
     format!(
-        "node {node} is a member with another data folder. If that folder is lost, remove node {node} and start the new \
-         node with an id that was never used"
+        "node {node} is a member with another data folder. If that folder is lost, start the node without --node-id: the \
+         cluster gives it a new id and removes node {node}"
     )
 }
 
@@ -259,7 +301,7 @@ pub(crate) fn other_folder(node: u64) -> String {
 pub(crate) fn removed(node: u64) -> String {
     format!(
         "node {node} was removed from the cluster, and node ids are never used again: shut it down. To add it again, \
-         start it with a new data folder and another id"
+         start it with a new data folder and without --node-id"
     )
 }
 

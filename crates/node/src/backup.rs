@@ -18,6 +18,7 @@ use crate::identity::{Expected, Folder, Identity};
 use crate::invitations::Invitations;
 use crate::journal::{Journal, JournalOptions, JournalPosition};
 use crate::raft_log::{LogStore, Options as LogOptions};
+use crate::roster::NodeIds;
 use crate::runtime::random_id;
 use crate::snapshot::{Header, Snapshots};
 use crate::state_machine::{AppliedState, BookStateMachine};
@@ -58,7 +59,7 @@ pub(crate) fn write_out(
     let term = header.applied.map_or(0, |id| id.leader_id.term);
     let index = header.applied.map(|id| id.index);
     let journal = header.journal;
-    let ids = BTreeSet::from([NODE]);
+    let ids = NodeIds::from_iter([NODE]);
     let invitations = Invitations::default();
     let header = Header { membership: StoredMembership::new(at, membership), ids, invitations, ..header };
     identity.format(&**target, |disk| {

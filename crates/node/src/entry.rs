@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
 
 use crate::batch::{BatchError, BatchReader};
-use crate::invitations::InvitationChange;
+use crate::roster::RosterChange;
 use crate::types::{Batch, LogId, Member, Types, Vote};
 
 /// Maximum address length in bytes: the longest host name and a port. Every snapshot header holds all addresses.
@@ -171,7 +171,7 @@ pub(crate) fn take_payload(bytes: Bytes) -> Result<EntryPayload<Types>, CodecErr
 pub(crate) fn validate(payload: &EntryPayload<Types>, reader: &mut BatchReader) -> Result<(), CodecError> {
     match payload {
         EntryPayload::Blank => Ok(()),
-        EntryPayload::Normal(batch) => match InvitationChange::decode(batch) {
+        EntryPayload::Normal(batch) => match RosterChange::decode(batch) {
             Some(change) => change.map(drop),
             None => Ok(reader.each(batch, |_, _| {}).map(drop)?),
         },

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input};
 use crate::fault::{Fault, Operation};
+use crate::founder_file::{self, FounderFile};
 use crate::storage::header::FileKind;
 
 const IDENTITY: &str = "identity";
@@ -16,7 +17,7 @@ const UNFINISHED: &str = "identity.unfinished";
 const FORMING: &str = "forming";
 const LOCK: &str = "lock";
 /// Names that an unused folder may contain.
-const NOBODYS: [&str; 2] = [LOCK, "lost+found"];
+const NOBODYS: [&str; 4] = [LOCK, "lost+found", founder_file::PATH, founder_file::UNFINISHED];
 
 const KIND: FileKind = FileKind { magic: *b"EMid", format: 1 };
 const FORMING_TEXT: &[u8] = b"Earmark is making this data folder. It holds nothing yet.\n";
@@ -103,6 +104,9 @@ impl Folder {
             disk.remove_file(FORMING)?;
             disk.sync_folder("")?;
         }
+        if matches!(folder, Folder::Made(_)) {
+            FounderFile::remove(disk)?;
+        }
         Ok((folder, FolderLock { _held: held }))
     }
 }
@@ -125,6 +129,7 @@ impl Identity {
         disk.check(Operation::Rename, UNFINISHED, disk.rename(UNFINISHED, IDENTITY))?;
         disk.sync_folder("")?;
         disk.remove_file(FORMING)?;
+        FounderFile::remove(disk)?;
         disk.sync_folder("")
     }
 

@@ -3,20 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use earmark_admission::{InvitationId, InvitationInfo};
 use earmark_core::{Actor, SecretHash, UnixMs};
 
 use crate::entry::{CodecError, Input};
-use crate::types::Batch;
 
 /// Open invitations at once. Every snapshot header holds all of them.
 pub(crate) const INVITATIONS_MAX: usize = 64;
 /// How long a used-up invitation is kept: one hour. Meanwhile its nodes may repeat their Join.
 const USED_UP_MS: u64 = 60 * 60 * 1000;
-/// First byte of a log entry that changes invitations. Entries with commands for the Book begin with their format.
-const FORMAT: u8 = 2;
-
+/// Tags of [`RosterChange`](crate::roster::RosterChange); 4 is in use there.
 mod tag {
     pub(super) const CREATE: u8 = 1;
     pub(super) const REDEEM: u8 = 2;
@@ -45,14 +41,7 @@ struct Invitation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Invitations(BTreeMap<[u8; 32], Invitation>);
 
-/// A change of the invitations, as a log entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InvitationChange {
-    /// Log time.
-    pub(crate) at: UnixMs,
-    pub(crate) edit: InvitationEdit,
-}
-
+/// A change of the invitations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InvitationEdit {
     Create { hash: SecretHash, uses: u32, expires_at: Option<UnixMs>, invited_by: Actor },
@@ -101,8 +90,7 @@ impl Invitations {
     }
 
     /// Applies a log entry. A change that is not possible has no effect, so that its sender finds none.
-    pub(crate) fn apply(&mut self, change: InvitationChange) {
-        let InvitationChange { at, edit } = change;
+    pub(crate) fn apply(&mut self, at: UnixMs, edit: InvitationEdit) {
         self.0.retain(|_, invitation| !invitation.is_expired(at));
         match edit {
             InvitationEdit::Create { hash, uses, expires_at, invited_by } => {
@@ -168,17 +156,15 @@ impl Invitation {
     }
 }
 
-impl InvitationChange {
-    pub(crate) fn encode(&self) -> Batch {
-        let mut out = vec![FORMAT];
-        out.extend_from_slice(&self.at.get().to_le_bytes());
-        match &self.edit {
+impl InvitationEdit {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        match self {
             InvitationEdit::Create { hash, uses, expires_at, invited_by } => {
                 out.push(tag::CREATE);
                 out.extend_from_slice(hash.as_bytes());
                 out.extend_from_slice(&uses.to_le_bytes());
-                put_time(*expires_at, &mut out);
-                put_text(invited_by.as_str(), &mut out);
+                put_time(*expires_at, out);
+                put_text(invited_by.as_str(), out);
             }
             InvitationEdit::Redeem { hash, node, incarnation } => {
                 out.push(tag::REDEEM);
@@ -191,33 +177,23 @@ impl InvitationChange {
                 out.extend_from_slice(&id.0.to_le_bytes());
             }
         }
-        Batch(Bytes::from(out))
     }
 
-    /// Decodes a log entry. `None` if it has commands for the Book.
-    pub(crate) fn decode(batch: &Batch) -> Option<Result<InvitationChange, CodecError>> {
-        let mut input = Input::new(batch.0.clone());
-        let is_change = input.u8() == Ok(FORMAT);
-        is_change.then(|| InvitationChange::take(&mut input))
-    }
-
-    fn take(input: &mut Input) -> Result<InvitationChange, CodecError> {
-        let at = UnixMs::new(input.u64()?);
-        let edit = match input.u8()? {
-            tag::CREATE => InvitationEdit::Create {
+    /// Decodes an edit after its tag.
+    pub(crate) fn take(tag: u8, input: &mut Input) -> Result<InvitationEdit, CodecError> {
+        match tag {
+            tag::CREATE => Ok(InvitationEdit::Create {
                 hash: take_hash(input)?,
                 uses: input.u32()?,
                 expires_at: take_time(input)?,
                 invited_by: take_actor(input)?,
-            },
+            }),
             tag::REDEEM => {
-                InvitationEdit::Redeem { hash: take_hash(input)?, node: input.u64()?, incarnation: input.u128()? }
+                Ok(InvitationEdit::Redeem { hash: take_hash(input)?, node: input.u64()?, incarnation: input.u128()? })
             }
-            tag::REVOKE => InvitationEdit::Revoke { id: InvitationId(input.u64()?) },
-            found => return Err(CodecError::Tag { found }),
-        };
-        input.end()?;
-        Ok(InvitationChange { at, edit })
+            tag::REVOKE => Ok(InvitationEdit::Revoke { id: InvitationId(input.u64()?) }),
+            found => Err(CodecError::Tag { found }),
+        }
     }
 }
 
@@ -256,14 +232,15 @@ fn take_actor(input: &mut Input) -> Result<Actor, CodecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roster::{RosterChange, RosterEdit};
 
     const HOUR_MS: u64 = 60 * 60 * 1000;
 
-    fn at(ms: u64, edit: InvitationEdit) -> InvitationChange {
-        let change = InvitationChange { at: UnixMs::new(ms), edit };
-        let decoded = InvitationChange::decode(&change.encode()).unwrap().unwrap();
+    fn apply(all: &mut Invitations, ms: u64, edit: InvitationEdit) {
+        let change = RosterChange { at: UnixMs::new(ms), edit: RosterEdit::Invitations(edit.clone()) };
+        let decoded = RosterChange::decode(&change.encode()).unwrap().unwrap();
         assert_eq!(decoded, change, "it is not what it was after its way through the log");
-        decoded
+        all.apply(UnixMs::new(ms), edit);
     }
 
     fn hash(number: u8) -> SecretHash {
@@ -282,13 +259,13 @@ mod tests {
     #[test]
     fn one_use_admits_one_node_and_a_retry_uses_nothing() {
         let mut all = Invitations::default();
-        all.apply(at(1, create(1, 2, Some(HOUR_MS))));
+        apply(&mut all, 1, create(1, 2, Some(HOUR_MS)));
         for _ in 0..3 {
-            all.apply(at(2, redeem(1, 4, 40)));
+            apply(&mut all, 2, redeem(1, 4, 40));
         }
         assert_eq!(all.check(&hash(1), (5, 50), UnixMs::new(2)).unwrap().as_str(), "user:ann");
-        all.apply(at(3, redeem(1, 5, 50)));
-        all.apply(at(3, redeem(1, 6, 60)));
+        apply(&mut all, 3, redeem(1, 5, 50));
+        apply(&mut all, 3, redeem(1, 6, 60));
         assert_eq!(all.check(&hash(1), (6, 60), UnixMs::new(3)), Err(InvitationError::UsedUp));
         // The same id with another folder is another node.
         assert_eq!(all.check(&hash(1), (4, 41), UnixMs::new(3)), Err(InvitationError::UsedUp));
@@ -301,15 +278,15 @@ mod tests {
     #[test]
     fn an_invitation_ends_by_log_time_and_a_used_up_one_after_an_hour() {
         let mut all = Invitations::default();
-        all.apply(at(1, create(1, 1, Some(100))));
-        all.apply(at(1, create(2, 1, None)));
+        apply(&mut all, 1, create(1, 1, Some(100)));
+        apply(&mut all, 1, create(2, 1, None));
         assert!(all.check(&hash(1), (4, 40), UnixMs::new(99)).is_ok());
         assert_eq!(all.check(&hash(1), (4, 40), UnixMs::new(100)), Err(InvitationError::Unknown));
-        all.apply(at(100, redeem(1, 4, 40)));
+        apply(&mut all, 100, redeem(1, 4, 40));
         assert!(!all.contains(&hash(1)) && all.contains(&hash(2)));
-        all.apply(at(200, redeem(2, 4, 40)));
+        apply(&mut all, 200, redeem(2, 4, 40));
         assert!(all.check(&hash(2), (4, 40), UnixMs::new(HOUR_MS)).is_ok());
-        all.apply(at(200 + HOUR_MS, create(3, 1, None)));
+        apply(&mut all, 200 + HOUR_MS, create(3, 1, None));
         assert!(!all.contains(&hash(2)));
         assert_eq!(all.check(&hash(7), (4, 40), UnixMs::new(1)), Err(InvitationError::Unknown));
     }
@@ -317,17 +294,17 @@ mod tests {
     #[test]
     fn invitations_are_listed_and_a_revoked_one_admits_nobody_and_frees_its_place() {
         let mut all = Invitations::default();
-        all.apply(at(1, create(1, 2, Some(100))));
-        all.apply(at(1, create(2, 1, None)));
-        all.apply(at(2, redeem(1, 4, 40)));
+        apply(&mut all, 1, create(1, 2, Some(100)));
+        apply(&mut all, 1, create(2, 1, None));
+        apply(&mut all, 2, redeem(1, 4, 40));
         let listed = all.list(UnixMs::new(99));
         let id = |number| InvitationId::of(hash(number).as_bytes());
         let one = listed.iter().find(|info| info.id == id(1)).unwrap();
         assert_eq!((one.uses_left, one.expires_at, &one.nodes[..]), (1, Some(UnixMs::new(100)), &[4][..]));
         assert_eq!(listed.len(), 2);
         assert_eq!(all.list(UnixMs::new(100)).len(), 1, "an expired one is not listed");
-        all.apply(at(3, InvitationEdit::Revoke { id: id(1) }));
-        all.apply(at(3, InvitationEdit::Revoke { id: id(7) }));
+        apply(&mut all, 3, InvitationEdit::Revoke { id: id(1) });
+        apply(&mut all, 3, InvitationEdit::Revoke { id: id(7) });
         for node in [(4, 40), (5, 50)] {
             assert_eq!(all.check(&hash(1), node, UnixMs::new(3)), Err(InvitationError::Unknown));
         }
@@ -339,8 +316,8 @@ mod tests {
     fn there_are_so_many_at_most_and_a_snapshot_has_them_all() {
         let mut all = Invitations::default();
         for number in 0..=u8::try_from(INVITATIONS_MAX).unwrap() {
-            all.apply(at(1, create(number, 3, Some(u64::from(number) + 1_000))));
-            all.apply(at(1, redeem(number, u64::from(number) + 1, 9)));
+            apply(&mut all, 1, create(number, 3, Some(u64::from(number) + 1_000)));
+            apply(&mut all, 1, redeem(number, u64::from(number) + 1, 9));
         }
         assert_eq!(all.0.len(), INVITATIONS_MAX);
         let mut bytes = Vec::new();

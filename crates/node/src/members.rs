@@ -13,9 +13,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::auth::{Admission, Caller, not_invited, other_folder, removed};
 use crate::entry::ADDRESS_BYTES_MAX;
-use crate::invitations::{INVITATIONS_MAX, InvitationChange, InvitationEdit, InvitationError};
+use crate::invitations::{INVITATIONS_MAX, InvitationEdit, InvitationError};
 use crate::peers::{CallError, Target};
 use crate::proposer::Proposer;
+use crate::roster::{RosterChange, RosterEdit, namesakes};
 use crate::types::Member;
 
 /// A learner at most this many entries behind becomes a voter.
@@ -49,9 +50,11 @@ enum JoinState {
 }
 
 impl Members {
-    /// Adds the sender of a call, or moves it to another address. With `check_only` nothing is changed.
-    pub(crate) async fn join(&self, caller: &Caller, address: String, check_only: bool) -> Result<(), MembersError> {
-        let (id, member) = (caller.node, Member { address, incarnation: caller.incarnation });
+    /// Adds the sender of a call, or moves it to another address, and returns its id. With `check_only` no member is
+    /// changed, and a sender without an id gets one.
+    pub(crate) async fn join(&self, caller: &Caller, check_only: bool) -> Result<u64, MembersError> {
+        let Caller { node: id, incarnation, address, admission } = caller;
+        let (id, member) = (*id, Member { address: address.clone(), incarnation: *incarnation });
         check_address(&member)?;
         if let Some(leader) = self.other_leader()? {
             return Err(MembersError::NotLeader(leader));
@@ -60,10 +63,23 @@ impl Members {
             let settled = timeout(self.proposer.deadline, self.settled()).await;
             settled.map_err(|_| no_majority())??;
             // The invitation was checked when the call was authorised.
-            return self.join_state(id, &member).map(drop);
+            return match id {
+                0 => self.give_id(member.incarnation).await,
+                id => self.join_state(id, &member).map(|_| id),
+            };
+        }
+        if id == 0 {
+            return Err(MembersError::Refused("a node without an id cannot join; ask for one first".into()));
         }
         self.verify_member(id, &member).await?;
-        self.add_member(id, member, &caller.admission).await
+        self.add_member(id, member, admission).await.map(|()| id)
+    }
+
+    /// Gives a new node an id: an entry in the log, which decides between nodes that ask at once.
+    async fn give_id(&self, incarnation: u128) -> Result<u64, MembersError> {
+        self.change_roster(RosterEdit::GiveId { incarnation }).await?;
+        let given = self.proposer.applied_state.roster().ids.given_to(incarnation);
+        given.ok_or_else(|| MembersError::Refused("no node id is left".into()))
     }
 
     /// Makes an invitation: an entry in the log.
@@ -85,7 +101,8 @@ impl Members {
         }
         let now = self.proposer.now().map_err(unavailable)?.log;
         let expires_at = expires_seconds.map(|seconds| now.plus_ms(u64::from(seconds).saturating_mul(1_000)));
-        self.change_invitations(InvitationEdit::Create { hash, uses, expires_at, invited_by: by }).await?;
+        let edit = InvitationEdit::Create { hash, uses, expires_at, invited_by: by };
+        self.change_roster(RosterEdit::Invitations(edit)).await?;
         match self.proposer.applied_state.roster().invitations.contains(&hash) {
             true => Ok(()),
             false => Err(MembersError::Refused(format!(
@@ -104,12 +121,12 @@ impl Members {
         if self.proposer.applied_state.roster().invitations.list(now).iter().all(|info| info.id != id) {
             return Err(MembersError::Refused(format!("no invitation has the id {id}")));
         }
-        self.change_invitations(InvitationEdit::Revoke { id }).await
+        self.change_roster(RosterEdit::Invitations(InvitationEdit::Revoke { id })).await
     }
 
-    async fn change_invitations(&self, edit: InvitationEdit) -> Result<(), MembersError> {
+    async fn change_roster(&self, edit: RosterEdit) -> Result<(), MembersError> {
         let at = self.proposer.now().map_err(unavailable)?.log;
-        let change = self.proposer.propose(InvitationChange { at, edit }.encode());
+        let change = self.proposer.propose(RosterChange { at, edit }.encode());
         let changed = timeout(self.proposer.deadline, change).await;
         changed.map_err(|_| no_majority())?.map(drop).map_err(unavailable)
     }
@@ -117,7 +134,7 @@ impl Members {
     /// Uses an invitation for a node, and returns who made it. The log decides which of several nodes gets the last
     /// use.
     async fn redeem(&self, hash: SecretHash, node: u64, incarnation: u128) -> Result<Actor, MembersError> {
-        self.change_invitations(InvitationEdit::Redeem { hash, node, incarnation }).await?;
+        self.change_roster(RosterEdit::Invitations(InvitationEdit::Redeem { hash, node, incarnation })).await?;
         let roster = self.proposer.applied_state.roster();
         match roster.invitations.inviter(&hash, (node, incarnation)) {
             Some(by) => Ok(by.clone()),
@@ -207,7 +224,8 @@ impl Members {
             }
             JoinState::New => {
                 let invited_by = match admission {
-                    Admission::None => return Err(MembersError::Unavailable(not_invited(id))),
+                    Admission::None => return Err(MembersError::Unavailable(not_invited(&member.address))),
+                    Admission::SameName => "its certificate, which has the name of a member".to_owned(),
                     Admission::OpenNetwork => "nobody: the network has no certificates".to_owned(),
                     Admission::Admin => "an admin who added it".to_owned(),
                     Admission::Invitation(hash) => self.redeem(*hash, id, member.incarnation).await?.to_string(),
@@ -225,9 +243,31 @@ impl Members {
             }
             tokio::time::sleep(POLL).await;
         }
-        let voters = ChangeMembers::AddVoterIds(BTreeSet::from([id]));
-        raft.change_membership(voters, true).await.map_err(unavailable)?;
+        self.promote(id).await
+    }
+
+    /// Makes a learner that has caught up a voter. In the same step the members with its name leave: they lost their
+    /// data folder, or their node was replaced.
+    async fn promote(&self, id: u64) -> Result<(), MembersError> {
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let address = membership.get_node(&id).map_or("", |member| &member.address);
+        let replaced = namesakes(membership, id, address);
+        let mut voters = membership.get_joint_config().last().cloned().unwrap_or_default();
+        voters.insert(id);
+        voters.retain(|voter| !replaced.contains(voter));
+        let change = |change, retains| self.proposer.raft.change_membership(change, retains);
+        change(ChangeMembers::ReplaceAllVoters(voters), false).await.map_err(unavailable)?;
         tracing::info!(node = id, "node has caught up and is a voter");
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        let members = metrics.membership_config.membership();
+        let learners: BTreeSet<u64> = replaced.iter().copied().filter(|id| members.get_node(id).is_some()).collect();
+        if !learners.is_empty() {
+            change(ChangeMembers::RemoveNodes(learners), false).await.map_err(unavailable)?;
+        }
+        for replaced in replaced {
+            tracing::info!(node = replaced, by = id, "node removed: another node has its name");
+        }
         Ok(())
     }
 
@@ -246,8 +286,17 @@ impl Members {
                 Ok(JoinState::Member { known: known.clone(), is_voter })
             }
             Some(_) => Err(MembersError::Refused(other_folder(id))),
-            None if self.proposer.applied_state.roster().ids.contains(&id) => Err(MembersError::Refused(removed(id))),
-            None => Ok(JoinState::New),
+            None => {
+                let roster = self.proposer.applied_state.roster();
+                if roster.ids.is_used(id) {
+                    return Err(MembersError::Refused(removed(id)));
+                }
+                if roster.ids.is_given_to_another(id, member.incarnation) {
+                    let message = format!("the cluster has given id {id} to another node; leave --node-id out");
+                    return Err(MembersError::Refused(message));
+                }
+                Ok(JoinState::New)
+            }
         }
     }
 

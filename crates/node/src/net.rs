@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,17 +35,65 @@ pub enum PeerIdentity {
     /// Any node: the network has no certificates.
     Unproven,
     /// The nodes that the certificate names. Without a name it allows none.
-    Nodes(Arc<[u64]>),
+    Certificate {
+        /// Node ids, from URIs.
+        nodes: Arc<[u64]>,
+        /// DNS names in lower case. Wildcards are left out, because they name no single node.
+        names: Arc<[String]>,
+    },
 }
 
 impl PeerIdentity {
-    /// Whether the peer may act as a node.
+    /// Whether the peer may act as the node with this id, whose address is `host:port`. The certificate has its id or its
+    /// host.
     #[must_use]
-    pub fn may_act_as(&self, node: u64) -> bool {
+    pub fn may_act_as(&self, node: u64, address: &str) -> bool {
         match self {
             PeerIdentity::Unproven => true,
-            PeerIdentity::Nodes(nodes) => nodes.contains(&node),
+            PeerIdentity::Certificate { nodes, .. } => nodes.contains(&node) || self.proves_name(address),
         }
+    }
+
+    /// Whether the certificate has the host of an address as a DNS name. IP addresses prove nothing: several nodes may
+    /// share one.
+    #[must_use]
+    pub fn proves_name(&self, address: &str) -> bool {
+        match self {
+            PeerIdentity::Unproven => false,
+            PeerIdentity::Certificate { names, .. } => {
+                let host = host(address);
+                host.parse::<IpAddr>().is_err() && names.contains(&normal_name(host))
+            }
+        }
+    }
+}
+
+/// The host of an address, `host:port`, without the brackets of an IPv6 address.
+pub(crate) fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// A DNS name or an address with one, in lower case and without the dot of an absolute name.
+pub(crate) fn normal_name(name: &str) -> String {
+    let (host, port) = name.rsplit_once(':').unwrap_or((name, ""));
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    if port.is_empty() { host } else { format!("{host}:{port}") }
+}
+
+/// Translates the address of a node, `host:port`, into socket addresses.
+pub trait Resolve: Debug + Send + Sync + 'static {
+    /// Resolves an address. It is called for every connection, because a node keeps its name and may change its address.
+    fn resolve(&self, address: String) -> BoxFuture<io::Result<Vec<SocketAddr>>>;
+}
+
+/// The resolver of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve(&self, address: String) -> BoxFuture<io::Result<Vec<SocketAddr>>> {
+        Box::pin(async move { Ok(tokio::net::lookup_host(address).await?.collect()) })
     }
 }
 
@@ -180,5 +229,29 @@ impl Listener for TcpListener {
 
     fn address(&self) -> String {
         self.local_addr().map(|address| address.to_string()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_proves_the_names_that_it_has_and_no_ip_address() {
+        let names: Vec<String> = ["a.example", "127.0.0.1"].map(str::to_owned).into();
+        let identity = PeerIdentity::Certificate { nodes: [3].into(), names: names.into() };
+        for (address, is_proven) in [
+            ("a.example:7101", true),
+            ("A.Example.:7101", true),
+            ("b.example:7101", false),
+            ("b.a.example:7101", false),
+            ("127.0.0.1:7101", false),
+            ("[::1]:7101", false),
+        ] {
+            assert_eq!(identity.proves_name(address), is_proven, "{address}");
+            assert_eq!(identity.may_act_as(4, address), is_proven, "{address}");
+        }
+        assert!(identity.may_act_as(3, "b.example:7101"));
+        assert!(!PeerIdentity::Unproven.proves_name("a.example:7101"));
     }
 }

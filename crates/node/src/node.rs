@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::auth::{Authorized, PeerAuth, Vouched};
 use crate::book_host::NodeBookHost;
-use crate::bootstrap::Bootstrap;
+use crate::bootstrap::{Bootstrap, contacts};
 use crate::clock::NodeClock;
 use crate::disk::Disk;
 use crate::failure::Failure;
@@ -29,8 +29,9 @@ use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::journal::{JournalOptions, SEGMENT_BYTES};
 use crate::members::Members;
-use crate::net::{Connection, Listener, Net, RealNet};
+use crate::net::{Listener, Net, RealNet};
 use crate::network::{Network, QuorumWatch};
+use crate::peer_server::{CONNECTIONS_WAITING, accept, serve};
 use crate::peers::MESSAGE_BYTES_MAX;
 use crate::proposer::{Proposer, RaftBatchTarget};
 use crate::raft_log::{LogStore, Options as LogOptions};
@@ -42,8 +43,6 @@ use crate::types::{Member, Raft};
 
 /// Interval of background checks: snapshots, metrics and the node's address.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(500);
-/// Idle time after which a connection is probed.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Raft timing.
 #[derive(Clone, Copy, Debug)]
@@ -82,13 +81,16 @@ impl Default for Timing {
 pub struct NodeOptions {
     /// Data folder.
     pub disk: Arc<dyn Disk>,
-    /// Node id. Default: the id of the folder, or 1.
+    /// Node id. Default: the id of the folder, or the one that the cluster gives.
     pub id: Option<u64>,
-    /// Peer listening address, `host:port`. Without it the node stays alone.
+    /// Peer listening address, `host:port`. Without it the node stays alone, and a new folder starts its own cluster.
     pub peer_listen: Option<String>,
-    /// Address that peers use, if it differs: a proxy or NAT in front of `peer_listen`.
+    /// Address that peers use, `host:port`, if it differs from `peer_listen`. It is the name of the node.
     pub peer_advertise: Option<String>,
-    /// Addresses of a cluster to join. Empty: a new folder starts its own cluster.
+    /// Founders of the cluster: the addresses that their peers use. If this node is one of them and its folder is new,
+    /// it begins the cluster together with all others. Otherwise it joins the cluster of these nodes.
+    pub bootstrap: Vec<String>,
+    /// Addresses of a cluster to join.
     pub join: Vec<String>,
     /// Secret of an invitation to the cluster. A new node needs one if the network has certificates.
     pub invitation: Option<String>,
@@ -128,6 +130,7 @@ impl NodeOptions {
             id: None,
             peer_listen: None,
             peer_advertise: None,
+            bootstrap: Vec::new(),
             join: Vec::new(),
             invitation: None,
             timing: Timing::default(),
@@ -200,7 +203,7 @@ impl Node {
     }
 
     async fn start(options: NodeOptions) -> Result<Node, NodeError> {
-        let Bootstrap { identity, lock, listener, peers } = Bootstrap::prepare(&options).await?;
+        let Bootstrap { identity, lock, listener, peers, address } = Bootstrap::prepare(&options).await?;
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
         let failure = Failure::default();
         let disk = Arc::clone(&options.disk);
@@ -237,19 +240,20 @@ impl Node {
         let takes_keys = options.trusts_peers || options.peer_listen.is_none();
         let space = Arc::new(SpaceMonitor::open(options.disk_reserve, disk)?);
         let proposer = Proposer { id, raft, applied_state, clock, peers, deadline, lease, takes_keys, space };
-        let address = listener.as_ref().map(|listener| listener.address());
-        let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let peer_address = address.clone().unwrap_or_default();
-        let member = Member { address: peer_address.clone(), incarnation };
-        if is_founder && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))? {
-            let members = BTreeMap::from([(id, member)]);
-            let begun = proposer.raft.initialize(members).await;
-            begun.map_err(|error| NodeError::Raft(error.to_string()))?;
+        let failed = |error: &dyn std::fmt::Display| NodeError::Raft(error.to_string());
+        if is_founder && !proposer.raft.is_initialized().await.map_err(|error| failed(&error))? {
+            let members = BTreeMap::from([(id, Member { address: peer_address.clone(), incarnation })]);
+            proposer.raft.initialize(members).await.map_err(|error| failed(&error))?;
+        }
+        if is_founder && is_first_of_new_cluster(id, &proposer.raft) {
+            // The other founders elect a leader after their timeout; this one need not wait for it.
+            proposer.raft.trigger().elect().await.map_err(|error| failed(&error))?;
         }
         let node = Node::assemble((identity, last_leadership), proposer, log, address, &options);
         node.serve(listener);
         node.run_maintenance(options.snapshot_bytes);
-        node.join(options.join, peer_address);
+        node.join(contacts(&options), peer_address);
         Ok(node)
     }
 
@@ -356,6 +360,7 @@ impl Node {
         let service = Service {
             cluster: self.identity.cluster,
             incarnation: self.identity.incarnation,
+            address: self.address.clone().unwrap_or_default(),
             proposer: self.proposer.clone(),
             reads: self.host.reads.clone(),
             members: self.members.clone(),
@@ -373,43 +378,13 @@ impl Node {
             vouched: Arc::clone(&self.vouched),
             last_warning: Mutex::default(),
         });
-        let (sender, incoming) = tokio::sync::mpsc::channel::<std::io::Result<Connection>>(16);
-        self.spawn(async move {
-            loop {
-                match listener.accept().await {
-                    Ok(connection) => {
-                        if sender.send(Ok(connection)).await.is_err() {
-                            return;
-                        }
-                    }
-                    // For example too many open files; the next accept may succeed.
-                    Err(error) => {
-                        tracing::warn!("accepting a peer connection failed: {error}");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
-                }
-            }
-        });
-        self.spawn(async move {
-            let service = PeerServiceServer::new(service)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX);
-            let service = Authorized { service, auth };
-            let incoming = tokio_stream::wrappers::ReceiverStream::new(incoming);
-            // Ends with this task, which also closes open connections.
-            let never = std::future::pending();
-            let served = tonic::transport::Server::builder()
-                .http2_keepalive_interval(Some(KEEP_ALIVE))
-                .http2_keepalive_timeout(Some(KEEP_ALIVE))
-                .initial_stream_window_size(4 << 20)
-                .initial_connection_window_size(8 << 20)
-                .add_service(service)
-                .serve_with_incoming_shutdown(incoming, never)
-                .await;
-            if let Err(error) = served {
-                tracing::error!("the peer service stopped: {error}");
-            }
-        });
+        let (sender, incoming) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
+        self.spawn(async move { accept(&mut *listener, sender).await });
+        let service = PeerServiceServer::new(service)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        // Ends with its task, which also closes open connections.
+        self.spawn(serve(incoming, Authorized { service, auth }, std::future::pending()));
     }
 
     fn run_maintenance(&self, snapshot_bytes: u64) {
@@ -542,6 +517,13 @@ async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
             others.saturating_add(1)
         )
     })
+}
+
+/// Whether a node is the first founder of a cluster in which nobody has voted yet.
+fn is_first_of_new_cluster(id: u64, raft: &Raft) -> bool {
+    let metrics = raft.metrics().borrow().clone();
+    let first = metrics.membership_config.membership().nodes().next().map(|(id, _)| *id);
+    metrics.current_term == 0 && first == Some(id)
 }
 
 async fn measure(proposer: &Proposer) {

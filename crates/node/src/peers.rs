@@ -23,7 +23,7 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::auth::{EXCLUDED, ROUTE};
+use crate::auth::{EXCLUDED, ROUTE, WRONG_RECEIVER};
 use crate::members::MembersError;
 use crate::net::{Connection, Net};
 use crate::proposer::ProposeError;
@@ -63,19 +63,27 @@ pub(crate) struct Target {
 #[derive(Clone)]
 pub(crate) struct Peers(Arc<Inner>);
 
-struct Inner {
-    /// The cluster; unknown before the first Hello.
-    cluster: Option<u128>,
-    /// This node.
-    id: u64,
-    /// Random id of this node's data folder.
-    incarnation: u128,
+/// The node that makes the calls, as it names itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sender {
+    /// Its cluster; unknown before the first Hello.
+    pub(crate) cluster: Option<u128>,
+    /// Its id; 0 before the cluster has given it one.
+    pub(crate) id: u64,
+    /// Random id of its data folder.
+    pub(crate) incarnation: u128,
+    /// Address at which it is reached.
+    pub(crate) address: String,
     /// Secret of an invitation; empty without one.
-    invitation: String,
+    pub(crate) invitation: String,
+}
+
+struct Inner {
+    sender: Sender,
     net: Arc<dyn Net>,
     /// Timeout of the calls made here. Calls of Raft have their own.
     deadline: Duration,
-    /// One channel per address and node id that the certificate must name.
+    /// One channel per address and node that the certificate must name.
     channels: Mutex<BTreeMap<(String, Option<u64>), Channel>>,
     moved: MovedAddresses,
 }
@@ -97,15 +105,9 @@ pub(crate) enum CallError {
 }
 
 impl Peers {
-    pub(crate) fn new(
-        cluster: Option<u128>,
-        (id, incarnation): (u64, u128),
-        invitation: String,
-        net: Arc<dyn Net>,
-        deadline: Duration,
-    ) -> Peers {
+    pub(crate) fn new(sender: Sender, net: Arc<dyn Net>, deadline: Duration) -> Peers {
         let (channels, moved) = (Mutex::default(), MovedAddresses::default());
-        Peers(Arc::new(Inner { cluster, id, incarnation, invitation, net, deadline, channels, moved }))
+        Peers(Arc::new(Inner { sender, net, deadline, channels, moved }))
     }
 
     /// Client of one node, whose certificate has to name it. It connects lazily and reconnects.
@@ -133,10 +135,12 @@ impl Peers {
     /// The sender and receiver of a call. A receiver with another cluster, id or incarnation refuses it.
     fn route(&self, to: Option<&Target>) -> Route {
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
+        let sender = &self.0.sender;
         let route = Route {
-            cluster: self.0.cluster.map(bytes).unwrap_or_default(),
-            from: self.0.id,
-            from_incarnation: bytes(self.0.incarnation),
+            cluster: sender.cluster.map(bytes).unwrap_or_default(),
+            from: sender.id,
+            from_incarnation: bytes(sender.incarnation),
+            address: sender.address.clone(),
             ..Route::default()
         };
         match to {
@@ -153,7 +157,14 @@ impl Peers {
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, CallError> {
         match tokio::time::timeout(deadline, call).await {
-            Ok(answer) => answered(address, answer),
+            Ok(answer) => {
+                if answer.as_ref().is_err_and(|status| status.code() == WRONG_RECEIVER) {
+                    // The next call connects again, and resolves the name again.
+                    let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
+                    channels.retain(|(of, _), _| of != address);
+                }
+                answered(address, answer)
+            }
             Err(_) => Err(CallError::TimedOut { address: address.to_owned(), deadline }),
         }
     }
@@ -188,17 +199,19 @@ impl Peers {
         }
     }
 
-    /// Asks a member to add this node to the cluster, or to move it. Returns the members that it knows as well.
-    pub(crate) async fn join(&self, member: &Target, request: JoinRequest) -> (Result<(), MembersError>, Vec<Target>) {
-        let route = Route { invitation: self.0.invitation.clone(), ..self.route(Some(member)) };
+    /// Asks a member to add this node to the cluster, or to move it. Returns the id of this node, and the members that
+    /// the member knows.
+    pub(crate) async fn join(&self, member: &Target, request: JoinRequest) -> (Result<u64, MembersError>, Vec<Target>) {
+        let route = Route { invitation: self.0.sender.invitation.clone(), ..self.route(Some(member)) };
         let mut client = self.client_at(&member.address, Some(member.id), route);
         let reply = self.call(&member.address, self.0.deadline, client.join(request)).await;
         match reply {
             Ok(mut reply) => {
                 let members = std::mem::take(&mut reply.members).into_iter().filter_map(target).collect();
-                (members_result(Ok(reply)), members)
+                let id = reply.node;
+                (members_result(Ok(reply)).map(|()| id), members)
             }
-            Err(error) => (members_result(Err(error)), Vec::new()),
+            Err(error) => (members_result(Err(error)).map(|()| 0), Vec::new()),
         }
     }
 
@@ -240,8 +253,13 @@ impl Peers {
 
     /// Finds out which node answers at an address, and that its certificate names it. Returns its cluster too.
     pub(crate) async fn identify(&self, address: &str) -> Result<(u128, Target), CallError> {
-        let strange = || CallError::Failed { address: address.to_owned(), message: "it is not an Earmark node".into() };
-        let node = self.hello(address, None).await?.node;
+        let failed = |message: &str| CallError::Failed { address: address.to_owned(), message: message.to_owned() };
+        let strange = || failed("it is not an Earmark node");
+        let hello = self.hello(address, None).await?;
+        let node = hello.node;
+        if hello.cluster.is_empty() {
+            return Err(failed("its cluster has not begun"));
+        }
         let hello = self.hello(address, Some(node)).await?;
         let number = |bytes: &Bytes| bytes.first_chunk::<16>().copied().map(u128::from_le_bytes);
         let (cluster, incarnation) = number(&hello.cluster).zip(number(&hello.incarnation)).ok_or_else(strange)?;
@@ -340,13 +358,14 @@ impl tower_service::Service<Uri> for Connector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner).get(&self.address).cloned();
         let connecting = self.net.connect(moved.unwrap_or_else(|| self.address.clone()));
-        let node = self.node;
+        // The name of a node is its address in the membership, also while it is found elsewhere.
+        let (node, name) = (self.node, self.address.clone());
         Box::pin(async move {
             let connection = connecting.await?;
-            match node.filter(|node| !connection.peer_identity().may_act_as(*node)) {
+            match node.filter(|node| !connection.peer_identity().may_act_as(*node, &name)) {
                 None => Ok(TokioIo::new(connection)),
                 Some(node) => {
-                    let message = format!("its certificate does not name node {node}");
+                    let message = format!("its certificate names neither node {node} nor {name}");
                     // The caller only sees a failed connection, so the reason is logged here.
                     tracing::warn!(node, "connection refused: {message}");
                     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))

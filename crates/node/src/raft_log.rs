@@ -87,6 +87,14 @@ impl LogStore {
         files::create(disk, cluster)
     }
 
+    /// Creates a log with a first entry.
+    pub(crate) fn create_with(disk: &Arc<dyn Disk>, cluster: u128, first: Entry) -> Result<(), Fault> {
+        files::create(&**disk, cluster)?;
+        let (mut files, _) = open::open(Arc::clone(disk), cluster, Options::default())?;
+        files.append(&[first])?;
+        files.close()
+    }
+
     /// Opens the log of a folder. Spawns the writer task, so it needs a tokio runtime.
     ///
     /// # Errors

@@ -42,6 +42,8 @@ const ELECTION_ATTEMPTS: usize = 2;
 pub(crate) struct Service {
     pub(crate) cluster: u128,
     pub(crate) incarnation: u128,
+    /// Address at which other nodes reach this one.
+    pub(crate) address: String,
     pub(crate) proposer: Proposer,
     pub(crate) reads: Reads,
     pub(crate) members: Members,
@@ -346,14 +348,16 @@ impl PeerService for Service {
 
     async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let (cluster, incarnation) = (bytes(self.cluster), bytes(self.incarnation));
-        Ok(Response::new(HelloReply { cluster, node: self.proposer.id, incarnation }))
+        let (node, address) = (self.proposer.id, self.address.clone());
+        Ok(Response::new(HelloReply { cluster, node, incarnation, address, ..HelloReply::default() }))
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
-        let (caller, JoinRequest { address, check_only }) = split_request(request)?;
-        let reply = members_reply(self.members.join(&caller, address, check_only).await);
+        let (caller, JoinRequest { check_only }) = split_request(request)?;
+        let joined = self.members.join(&caller, check_only).await;
+        let node = joined.as_ref().copied().unwrap_or(0);
         let members = self.members.list().into_iter().map(peer).collect();
-        Ok(Response::new(MembersReply { members, ..reply }))
+        Ok(Response::new(MembersReply { members, node, ..members_reply(joined.map(drop)) }))
     }
 
     async fn add(&self, request: Request<AddRequest>) -> Result<Response<MembersReply>, Status> {
@@ -415,5 +419,5 @@ fn members_reply(done: Result<(), MembersError>) -> MembersReply {
         Err(MembersError::Unavailable(message)) => members_reply::Result::Unavailable(message),
         Err(MembersError::NotLeader(leader)) => members_reply::Result::Leader(peer(leader)),
     };
-    MembersReply { result: Some(result), members: Vec::new() }
+    MembersReply { result: Some(result), ..MembersReply::default() }
 }

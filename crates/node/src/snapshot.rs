@@ -2,7 +2,6 @@
 //!
 //! A snapshot is written under a temporary name and renamed, so a named snapshot is always complete.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, t
 use crate::fault::Fault;
 use crate::invitations::Invitations;
 use crate::journal::JournalPosition;
+use crate::roster::NodeIds;
 use crate::storage::StoredFile;
 use crate::storage::header::{BODY_BYTES_MAX, FileKind};
 use crate::types::{LogId, Member};
@@ -36,8 +36,7 @@ const SYNC_BYTES: u64 = 16 << 20;
 pub(crate) struct Header {
     pub(crate) applied: Option<LogId>,
     pub(crate) membership: StoredMembership<u64, Member>,
-    /// Every node id that was ever a member. Ids are never reused.
-    pub(crate) ids: BTreeSet<u64>,
+    pub(crate) ids: NodeIds,
     pub(crate) invitations: Invitations,
     pub(crate) journal: JournalPosition,
 }
@@ -57,8 +56,7 @@ impl Header {
         put_place(self.applied, &mut body);
         put_place(*self.membership.log_id(), &mut body);
         put_membership(self.membership.membership(), &mut body);
-        body.extend_from_slice(&u32::try_from(self.ids.len()).unwrap_or(u32::MAX).to_le_bytes());
-        self.ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+        self.ids.put(&mut body);
         self.invitations.put(&mut body);
         self.journal.put(&mut body);
         body
@@ -69,11 +67,7 @@ impl Header {
         let applied = take_place(&mut input)?;
         let members_at = take_place(&mut input)?;
         let membership = StoredMembership::new(members_at, take_membership(&mut input)?);
-        let count = input.u32()?;
-        let mut ids = BTreeSet::new();
-        for _ in 0..count {
-            ids.insert(input.u64()?);
-        }
+        let ids = NodeIds::take(&mut input)?;
         let invitations = Invitations::take(&mut input)?;
         let journal = JournalPosition::take(&mut input)?;
         input.end()?;

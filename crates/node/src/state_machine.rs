@@ -1,6 +1,5 @@
 //! The Book as a Raft state machine.
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +18,9 @@ use crate::batch::BatchReader;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
-use crate::invitations::{InvitationChange, Invitations};
+use crate::invitations::Invitations;
 use crate::journal::{Journal, JournalOptions, JournalPosition};
+use crate::roster::{NodeIds, Roster, RosterChange, RosterEdit};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::storage::StoredFile;
 use crate::types::{Applied, Entry, LogId, Member, Types};
@@ -33,8 +33,7 @@ pub(crate) struct ReplicatedState {
     pub(crate) book: Book,
     pub(crate) applied: Option<LogId>,
     pub(crate) membership: StoredMembership<u64, Member>,
-    /// Every node id that was ever a member. Ids are never reused.
-    pub(crate) ids: BTreeSet<u64>,
+    pub(crate) ids: NodeIds,
     pub(crate) invitations: Invitations,
     /// Journal position of this state. While a snapshot is installed the journal itself is ahead, because its records
     /// are imported first.
@@ -46,14 +45,6 @@ impl ReplicatedState {
         let (membership, ids, invitations) = (self.membership.clone(), self.ids.clone(), self.invitations.clone());
         Roster { membership, ids, invitations }
     }
-}
-
-/// The members of the cluster, every node id that was ever one, and the invitations to join.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Roster {
-    pub(crate) membership: StoredMembership<u64, Member>,
-    pub(crate) ids: BTreeSet<u64>,
-    pub(crate) invitations: Invitations,
 }
 
 /// The applied state with its journal and its snapshots.
@@ -244,9 +235,13 @@ impl BookStateMachine {
                 let failed = |error: &dyn std::fmt::Display| {
                     format!("entry {index} of the log cannot be applied: {error}. See docs/operating.md, {NOT_APPLIED}")
                 };
-                match InvitationChange::decode(&batch) {
+                match RosterChange::decode(&batch) {
                     Some(change) => {
-                        state.invitations.apply(change.map_err(|error| failed(&error))?);
+                        let RosterChange { at, edit } = change.map_err(|error| failed(&error))?;
+                        match edit {
+                            RosterEdit::Invitations(edit) => state.invitations.apply(at, edit),
+                            RosterEdit::GiveId { incarnation } => state.ids.give(incarnation),
+                        }
                         self.applied_state.update_roster(&state);
                         Vec::new()
                     }
@@ -254,7 +249,7 @@ impl BookStateMachine {
                 }
             }
             EntryPayload::Membership(membership) => {
-                state.ids.extend(membership.nodes().map(|(id, _)| *id));
+                state.ids.record(&membership);
                 state.membership = StoredMembership::new(Some(entry.log_id), membership);
                 self.applied_state.update_roster(&state);
                 Vec::new()

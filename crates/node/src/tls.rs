@@ -1,7 +1,7 @@
 //! Mutual TLS between nodes. Both ends present a certificate of the cluster's own authority.
 //!
-//! A URI in the certificate, `earmark://node/3`, names the node that it is valid for. The id is used instead of the
-//! address, because addresses change.
+//! The certificate names the node that it is valid for: by a DNS name, which is the host of its address, or by its id in a
+//! URI, `earmark://node/3`.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,9 @@ use tokio::task::AbortHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
-use crate::net::{BoxFuture, ChannelListener, Connection, Listener, Net, PeerIdentity};
+use crate::net::{
+    BoxFuture, ChannelListener, Connection, Listener, Net, PeerIdentity, Resolve, SystemResolver, host, normal_name,
+};
 
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,6 +70,7 @@ struct Shared {
     files: PeerFiles,
     current: RwLock<Configs>,
     stamps: Mutex<FileStamps>,
+    resolver: Arc<dyn Resolve>,
 }
 
 /// TCP with mutual TLS. Changed certificate files are loaded again.
@@ -83,9 +86,14 @@ impl fmt::Debug for TlsNet {
 impl TlsNet {
     /// Loads the files and watches them. Needs a tokio runtime.
     pub fn open(files: PeerFiles) -> Result<TlsNet, PeerTlsError> {
+        TlsNet::with_resolver(files, Arc::new(SystemResolver))
+    }
+
+    /// Like [`open`](TlsNet::open), with another resolver.
+    pub fn with_resolver(files: PeerFiles, resolver: Arc<dyn Resolve>) -> Result<TlsNet, PeerTlsError> {
         let stamps = Mutex::new(file_stamps(&files));
         let current = RwLock::new(load(&files)?);
-        let shared = Arc::new(Shared { files, current, stamps });
+        let shared = Arc::new(Shared { files, current, stamps, resolver });
         let watched = Arc::downgrade(&shared);
         earmark_admission::spawn(async move {
             loop {
@@ -101,8 +109,7 @@ impl TlsNet {
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         *self.0.stamps.lock().unwrap_or_else(PoisonError::into_inner) = file_stamps(&self.0.files);
         let configs = load(&self.0.files)?;
-        let before = self.local_identity();
-        if configs.identity != before {
+        if !names_same_node(&self.local_identity(), &configs.identity) {
             let message = "the new certificate does not name the same node as the one in use";
             return Err(PeerTlsError::Unusable(message.into()));
         }
@@ -182,21 +189,35 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
 
 /// Nodes that a certificate chain names.
 fn identity(chain: Option<&[CertificateDer<'_>]>) -> Result<PeerIdentity, webpki::Error> {
-    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(PeerIdentity::Nodes([].into())) };
+    let Some(first) = chain.and_then(<[_]>::first) else {
+        return Ok(PeerIdentity::Certificate { nodes: [].into(), names: [].into() });
+    };
     let certificate = EndEntityCert::try_from(first)?;
-    let names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE_URI));
+    let uris = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE_URI));
     // A malformed node id matches no node.
-    Ok(PeerIdentity::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
+    let nodes = uris.filter_map(|name| name.parse().ok()).collect();
+    let names = certificate.valid_dns_names().filter(|name| !name.starts_with('*')).map(normal_name).collect();
+    Ok(PeerIdentity::Certificate { nodes, names })
+}
+
+/// Whether a new certificate names the node of the one in use: the same ids, or without ids all its DNS names.
+fn names_same_node(before: &PeerIdentity, after: &PeerIdentity) -> bool {
+    match (before, after) {
+        (
+            PeerIdentity::Certificate { nodes, names },
+            PeerIdentity::Certificate { nodes: new_nodes, names: new_names },
+        ) => nodes == new_nodes && (!nodes.is_empty() || names.iter().all(|name| new_names.contains(name))),
+        _ => false,
+    }
 }
 
 impl Net for TlsNet {
     fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
-        let connector = self.connector();
+        let (connector, resolver) = (self.connector(), Arc::clone(&self.0.resolver));
         Box::pin(async move {
-            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            let name = ServerName::try_from(host).map_err(io::Error::other)?;
-            let stream = TcpStream::connect(address).await?;
+            let name = ServerName::try_from(host(&address).to_owned()).map_err(io::Error::other)?;
+            let addresses = resolver.resolve(address).await?;
+            let stream = TcpStream::connect(&addresses[..]).await?;
             stream.set_nodelay(true)?;
             let stream = connector.connect(name, stream).await?;
             let identity = identity(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;

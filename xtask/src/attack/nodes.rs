@@ -63,7 +63,7 @@ impl Nodes {
         command.args(["--node-id", &(place + 1).to_string()]);
         command.args(["--peer-listen", &format!("127.0.0.1:{}", port(peers, place))]);
         match place {
-            0 => command.arg("--bootstrap-key"),
+            0 => command.args(["--bootstrap-key", "--bootstrap", &format!("127.0.0.1:{}", port(peers, 0))]),
             _ => command.args(["--join", &format!("127.0.0.1:{}", port(peers, 0))]),
         };
         command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);

@@ -1,9 +1,11 @@
 //! Authentication and TLS of a server that starts.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Backend, KeyError, Token};
+use earmark_admission::{Backend, KeyError, Keys, Token, create_private};
 use earmark_core::{Actor, CreateKey, KeyName, Labels, MaySet, NamespaceName, Principal, Role};
 use earmark_node::{Net, PeerFiles, RealNet, TlsNet};
 use earmark_server::{Issuer, IssuerOptions, ServerError, Tls};
@@ -17,16 +19,13 @@ impl ServeArgs {
     /// Rejects an unsafe combination of flags before the first side effect.
     pub(super) fn check_callers(&self) -> Result<(), Failure> {
         let is_loopback = self.listen.ip().is_loopback();
-        let is_new = self.in_memory || !self.data.exists() && self.join.is_empty();
-        if !is_loopback && is_new && !self.bootstrap_key && self.issuer.is_none() {
+        let is_joining = !self.peers.join.is_empty() || !self.peers.bootstrap.is_empty();
+        let is_new = self.in_memory || !self.data.exists() && !is_joining;
+        if !is_loopback && is_new && self.bootstrap_key.is_none() && self.issuer.is_none() {
             return Err(ServerError::NotLoopback { found: self.listen }.into());
         }
         if !is_loopback && !self.insecure_plaintext && self.tls_cert.is_none() {
             return Err(ServerError::Plaintext { found: self.listen }.into());
-        }
-        if self.bootstrap_key && !self.join.is_empty() {
-            let message = "--bootstrap-key: a node that joins a cluster uses the cluster's keys; remove this flag";
-            return Err(Failure::Usage(message.into()));
         }
         Ok(())
     }
@@ -86,19 +85,73 @@ pub(super) fn attribute_claim(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Creates the first key and prints it at once, because the key cannot be shown again.
-pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
+/// Creates the first key, and writes it to a file or prints it. Does nothing if there are keys.
+///
+/// The file is written before the key exists, because a crash in between must not leave a key that nobody knows. A key
+/// that an earlier start has written is used again.
+pub(super) async fn bootstrap(backend: &dyn Backend, file: Option<&Path>) -> Result<(), Failure> {
     let failed = |why: String| Failure::Usage(format!("--bootstrap-key: {why}"));
-    let token = Token::random().map_err(|error| failed(error.to_string()))?;
-    create_first_key(backend, &token, "bootstrap").await.map_err(failed)?;
+    let written = file.map(read_key).transpose().map_err(failed)?.flatten();
+    let is_written = written.is_some();
+    let token = match written {
+        Some(token) => token,
+        None => Token::random().map_err(|error| failed(error.to_string()))?,
+    };
+    if backend.keys().is_some_and(Keys::has_keys) {
+        return no_bootstrap();
+    }
     let key = token.reveal();
-    output::print(&format!("key:    {key}\n        role admin; it is not shown again, so store it\n"))
+    if let Some(path) = file.filter(|_| !is_written) {
+        let write = || create_private(path)?.write_all(format!("{key}\n").as_bytes());
+        write().map_err(|error| failed(format!("cannot write {}: {error}", path.display())))?;
+    }
+    match (create_first_key(backend, &token, "bootstrap").await, file) {
+        (Ok(()), Some(path)) => output::print(&format!("key:    in {}, role admin\n", path.display())),
+        (Ok(()), None) => {
+            output::print(&format!("key:    {key}\n        role admin; it is not shown again, so store it\n"))
+        }
+        (Err(FirstKeyError::NotTheFirst), file) => {
+            // Another node has created the first key meanwhile.
+            if let Some(path) = file.filter(|_| !is_written) {
+                std::fs::remove_file(path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+            }
+            no_bootstrap()
+        }
+        (Err(error), _) => Err(failed(error.to_string())),
+    }
+}
+
+fn no_bootstrap() -> Result<(), Failure> {
+    tracing::info!("--bootstrap-key does nothing: this server already has keys");
+    Ok(())
+}
+
+/// The key in a file that an earlier start has written.
+fn read_key(path: &Path) -> Result<Option<Token>, String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Ok(None),
+        Ok(text) => match Token::parse(text.trim()) {
+            Some(token) => Ok(Some(token)),
+            None => Err(format!("{} exists and holds no key; name another file", path.display())),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+    }
+}
+
+/// Why the first key was not created.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FirstKeyError {
+    #[error("this server already has keys; create more with `earmark key create`")]
+    NotTheFirst,
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Creates the first key of a server, with role admin in namespace default.
-pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name: &str) -> Result<(), String> {
-    let keys = backend.keys().ok_or("this server stores no keys")?;
-    let misnamed = |error: earmark_core::NameError| error.to_string();
+pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name: &str) -> Result<(), FirstKeyError> {
+    let keys = backend.keys().ok_or_else(|| FirstKeyError::Failed("this server stores no keys".into()))?;
+    let misnamed = |error: earmark_core::NameError| FirstKeyError::Failed(error.to_string());
     let command = CreateKey {
         id: token.id().clone(),
         secret: token.hash(),
@@ -113,10 +166,8 @@ pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name:
         actor: Actor::new(&format!("system:{name}")).map_err(misnamed)?,
     };
     keys.create(Principal::System, command).await.map(drop).map_err(|error| match error {
-        KeyError::NotTheFirst => {
-            "this server already has keys; start without this flag and create more with `earmark key create`".into()
-        }
-        error => error.to_string(),
+        KeyError::NotTheFirst => FirstKeyError::NotTheFirst,
+        error => FirstKeyError::Failed(error.to_string()),
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use earmark_admission::{
     Backend, Cluster, ClusterStatus, Keys as _, LimitError, LimitsFileError, NamespacedLimits, PlacementError,
-    PutLimitRequest, PutTemplateRequest, exposure, read_limits,
+    PutLimitRequest, PutTemplateRequest, read_limits,
 };
 use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal, Template};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
@@ -32,13 +32,18 @@ const POLL: Duration = Duration::from_millis(10);
 /// Pause before limits are put again after the backend was unavailable.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals) -> Result<(), Failure> {
+pub(super) async fn serve(args: &ServeArgs, storage: &Storage, mut signals: Signals) -> Result<(), Failure> {
     let definitions = args.limits.as_deref().map(read_limits).transpose()?;
     let beside = Beside::read(args)?;
     // Before the first write to disk: a failed start leaves no trace.
     let options = args.node_options()?;
     let address = BoundAddress::bind(args.server_options()?)?;
-    let node = Arc::new(Node::open(options).await?);
+    // A founder waits for the others, and a new node for its cluster, until they answer or a signal comes.
+    let opened = tokio::select! {
+        opened = Node::open(options) => opened?,
+        () = signals.any() => return output::print("stopped\n"),
+    };
+    let node = Arc::new(opened);
     let served = tokio::select! {
         served = run(args, storage, (address, &node), definitions.unwrap_or_default(), (signals, &beside)) => served,
         () = keys_behind_open_peers(args, &node) => {
@@ -123,14 +128,17 @@ async fn run(
 async fn callers(args: &ServeArgs, node: &Arc<Node>) -> Result<bool, Failure> {
     let backend = node.backend();
     let is_known = args.listen.ip().is_loopback() || args.issuer.is_some() || backend.has_keys();
-    if is_known && !args.bootstrap_key {
+    if is_known && args.bootstrap_key.is_none() {
         return Ok(true);
     }
     let settled = async {
         while backend.list(None).await.is_err() {
             sleep(POLL).await;
         }
-        if args.bootstrap_key { bootstrap(&*backend).await } else { Ok(()) }
+        match &args.bootstrap_key {
+            Some(file) => bootstrap(&*backend, file.as_deref()).await,
+            None => Ok(()),
+        }
     };
     tokio::select! {
         settled = settled => settled.map(|()| true),
@@ -152,23 +160,7 @@ async fn keys_behind_open_peers(args: &ServeArgs, node: &Arc<Node>) {
 impl ServeArgs {
     /// Whether any process on this machine can connect as a node.
     fn has_open_peers(&self) -> bool {
-        self.peer_listen.is_some() && self.peer_cert.is_none() && !self.insecure_peers
-    }
-
-    /// The invitation of `--invitation-file`, or of the environment.
-    fn invitation(&self) -> Result<Option<String>, Failure> {
-        let Some(path) = &self.invitation_file else {
-            return Ok(std::env::var("EARMARK_INVITATION").ok().map(|text| text.trim().to_owned()));
-        };
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| Failure::Usage(format!("--invitation-file: {}: {error}", path.display())))?;
-        if let Some(warning) = exposure(path) {
-            tracing::warn!("--invitation-file: {warning}");
-        }
-        match text.trim() {
-            "" => Err(Failure::Usage(format!("--invitation-file: {} is empty", path.display()))),
-            text => Ok(Some(text.to_owned())),
-        }
+        self.peers.peer_listen.is_some() && self.peer_cert.is_none() && !self.insecure_peers
     }
 
     fn data_disk(&self) -> Result<RealDisk, Failure> {
@@ -177,7 +169,8 @@ impl ServeArgs {
     }
 
     fn node_options(&self) -> Result<NodeOptions, Failure> {
-        if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback())
+        let peers = &self.peers;
+        if let Some(found) = peers.peer_listen.filter(|found| !found.ip().is_loopback())
             && self.peer_cert.is_none()
         {
             return Err(Failure::Usage(format!(
@@ -185,24 +178,19 @@ impl ServeArgs {
                  addresses need certificates: --peer-cert, --peer-key and --peer-ca"
             )));
         }
-        for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)] {
-            if let Some(found) = found.filter(|found| found.port() == 0) {
-                return Err(Failure::Usage(format!(
-                    "{flag}: found {found}, allowed are ports from 1, because the other nodes store the address"
-                )));
-            }
-        }
-        if self.has_open_peers() && (self.bootstrap_key || self.issuer.is_some()) {
+        peers.check()?;
+        if self.has_open_peers() && (self.bootstrap_key.is_some() || self.issuer.is_some()) {
             return Err(Failure::Usage(format!("--peer-listen: {OPEN_PEERS}")));
         }
         let disk = self.data_disk()?;
         Ok(NodeOptions {
             disk_reserve: self.disk_reserve.unwrap_or_default(),
-            id: self.node_id,
-            peer_listen: self.peer_listen.map(|address| address.to_string()),
-            peer_advertise: self.peer_advertise.map(|address| address.to_string()),
-            join: self.join.iter().map(ToString::to_string).collect(),
-            invitation: self.invitation()?,
+            id: peers.node_id,
+            peer_listen: peers.peer_listen.map(|address| address.to_string()),
+            peer_advertise: peers.advertised(),
+            bootstrap: peers.all_with_port(&peers.bootstrap),
+            join: peers.all_with_port(&peers.join),
+            invitation: peers.invitation()?,
             queue_max: self.queue_max as usize,
             net: self.peer_net()?,
             trusts_peers: !self.has_open_peers(),

@@ -11,7 +11,9 @@ use crate::support::{Server, TIMEOUT, free};
 fn node(folder: &Path, id: u64, address: &str, join: &[&str]) -> Server {
     let id_text = id.to_string();
     let mut words = vec!["--node-id", &id_text, "--peer-listen", address];
-    if !join.is_empty() {
+    if join.is_empty() {
+        words.extend(["--bootstrap", address]);
+    } else {
         words.push("--join");
         words.extend(join);
     }
@@ -64,7 +66,7 @@ fn a_node_with_a_certificate_joins_by_an_invitation() {
         words.extend(more);
         Server::on(&folder.path().join(format!("n{id}")), &words)
     };
-    let first = start(1, &[]);
+    let first = start(1, &["--bootstrap", &addresses[0]]);
     for wrong in ["--uses 0", "--uses 65", "--expires soon", "--expires 0s"] {
         first.line(&format!("cluster invite {wrong}")).ends(2);
     }
@@ -104,6 +106,69 @@ fn a_node_with_a_certificate_joins_by_an_invitation() {
 
 fn voters(status: &Value) -> usize {
     status["members"].as_array().unwrap().iter().filter(|member| member["role"] != "learner").count()
+}
+
+/// Starts all processes at once, with the same flags except for their addresses.
+fn founders(folder: &Path, addresses: &[String], more: &[&str]) -> Vec<Server> {
+    let list = addresses[..3].join(",");
+    let start = |(place, address): (usize, &String)| {
+        let data = folder.join(format!("n{}", place + 1));
+        let words = [&["--peer-listen", address, "--bootstrap", &list][..], more].concat();
+        Server::on(&data, &words)
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = addresses.iter().enumerate().map(|one| scope.spawn(move || start(one))).collect();
+        started.into_iter().map(|server| server.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn founders_begin_one_cluster_and_others_with_the_same_flags_join_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [free(), free(), free(), free(), free()];
+    let mut servers = founders(folder.path(), &addresses, &[]);
+    for server in &servers {
+        let status = until(server, |status| voters(status) == 5);
+        let all = |status: &Value, field: &str| {
+            let members = status["members"].as_array().unwrap();
+            members.iter().map(|member| member[field].to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(all(&status, "node_id"), ["1", "2", "3", "4", "5"]);
+        let founders: Vec<String> = addresses[..3].iter().map(|address| format!("{address:?}")).collect();
+        assert_eq!(all(&status, "address")[..3], founders);
+    }
+    servers[3].line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
+    // A founder loses its folder, and returns with the same flags and a new id.
+    servers.remove(1).kill();
+    std::fs::remove_dir_all(folder.path().join("n2")).unwrap();
+    let list = addresses[..3].join(",");
+    let again = ["--peer-listen", &addresses[1], "--bootstrap", &list];
+    let again = Server::on(&folder.path().join("n2"), &again);
+    let status = until(&again, |status| {
+        let is_old = |member: &Value| member["node_id"] == 2;
+        voters(status) == 5 && !status["members"].as_array().unwrap().iter().any(is_old)
+    });
+    assert_eq!(status["node_id"], 6);
+    again.line("limits get a").ends(0);
+}
+
+#[test]
+fn a_founder_that_waits_for_the_others_stops_on_a_signal_and_begins_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, list) = (folder.path().join("n1"), [free(), free()]);
+    let words = ["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--peer-listen", &list[0]];
+    let mut waiting = crate::support::command(&words);
+    let waiting = waiting.args(["--bootstrap", &list.join(",")]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    crate::support::wait("the founder to wait", || data.join("founding").exists());
+    let id = waiting.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let ended = waiting.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stdout), "stopped\n");
+    assert!(!data.join("identity").exists());
+    // The data folder is as good as new.
+    let servers = founders(folder.path(), &[list[0].clone(), list[1].clone(), free()], &[]);
+    drop(servers);
 }
 
 #[test]

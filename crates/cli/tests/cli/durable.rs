@@ -123,7 +123,8 @@ fn a_refused_start_leaves_no_trace() {
     let newer = folder.path().join("newer");
     fs::create_dir(&newer).unwrap();
     fs::write(newer.join("identity"), later_format(&fs::read(made.join("identity")).unwrap())).unwrap();
-    let other = Server::on(&folder.path().join("other"), &["--node-id", "9", "--peer-listen", &free()]);
+    let founder = free();
+    let other = Server::on(&folder.path().join("other"), &["--peer-listen", &founder, "--bootstrap", &founder]);
     let others = other.banner.split("connect to ").nth(1).unwrap().lines().next().unwrap().to_owned();
     let (mine, nobody) = (free(), free());
     let joins = |to: &str| format!("--node-id 7 --peer-listen {mine} --join {to}");
@@ -132,16 +133,20 @@ fn a_refused_start_leaves_no_trace() {
         ("absent", &*format!("--listen {}", other.address), 1, &*format!("cannot listen on {}", other.address)),
         ("absent", &*joins(&nobody), 1, &*format!("cannot join a cluster: {nobody} cannot be reached")),
         ("absent", "--peer-listen 192.0.2.1:7", 2, "Other addresses need certificates"),
-        (
-            "absent",
-            "--peer-listen 127.0.0.1:7101 --peer-advertise 192.0.2.1:0",
-            2,
-            "--peer-advertise: found 192.0.2.1:0",
-        ),
+        ("absent", "--peer-listen 127.0.0.1:7101 --peer-advertise 192.0.2.1:0", 2, "--peer-advertise: found port 0"),
         ("absent", "--peer-listen 127.0.0.1:7101 --bootstrap-key", 2, "keys protect nothing"),
         ("absent", "--tls-cert no-such-file --tls-key no-such-key", 2, "cannot read a certificate"),
         ("absent", "--limits no-such-file", 2, "cannot read the limits file no-such-file"),
-        ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),
+        ("absent", &format!("--peer-listen {others} --bootstrap {others}"), 1, "cannot listen for other nodes at"),
+        ("absent", &format!("--peer-listen {mine}"), 2, "Name the founders of a new cluster with --bootstrap"),
+        ("absent", &format!("--peer-listen {mine} --bootstrap {mine},{mine}"), 2, "a founder is named twice"),
+        (
+            "absent",
+            &format!("--peer-listen {mine} --bootstrap {mine} --node-id 2"),
+            2,
+            "--node-id: found 2, but this node is number 1 of --bootstrap",
+        ),
+        ("absent", &format!("--peer-listen {mine} --join no-such-host.invalid"), 1, "cannot be reached"),
         ("file", "", 2, "--data: cannot use"),
         ("/proc/absent", "", 2, "its folder is not there and cannot be made"),
         ("strange", "", 2, "is not an Earmark data folder: it contains photo.jpg"),

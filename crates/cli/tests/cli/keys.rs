@@ -72,12 +72,49 @@ fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
     }
     assert!(is_in(&data, id), "the search must find the ids of keys");
 
-    let again = run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--bootstrap-key"]);
-    assert_eq!(again.code, Some(2), "{again:?}");
-    assert!(again.stderr.contains("already has keys"), "{again:?}");
+    // With keys the flag does nothing, so that a service may be started with it every time.
+    let file = folder.path().join("key");
+    for words in [&["--bootstrap-key"][..], &["--bootstrap-key", file.to_str().unwrap()]] {
+        let server = Server::on(&data, words);
+        assert!(!server.banner.contains("key:"), "{}", server.banner);
+        assert!(!file.exists());
+        by(&server, &root, "limits list").ends(0);
+        server.kill();
+    }
     let server = Server::on(&data, &[]);
     by(&server, &root, "limits list").ends(0);
     server.line("limits list").ends(1);
+}
+
+#[test]
+fn the_first_key_goes_to_a_file_that_only_its_owner_can_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("key"));
+    let words = ["--bootstrap-key", file.to_str().unwrap(), "--log-level", "trace"];
+    let server = Server::on(&data, &words);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let root = text.trim().to_owned();
+    by(&server, &root, "key create --name app --role caller").ends(0);
+    assert!(server.banner.contains(&format!("key:    in {}, role admin\n", file.display())), "{}", server.banner);
+    server.signal("TERM");
+    let stopped = server.wait();
+    let secret = root.split('_').nth(2).unwrap();
+    assert!(!stopped.stdout.contains(secret) && !stopped.stderr.contains(secret) && !is_in(&data, secret));
+    // The next start keeps file and key.
+    let server = Server::on(&data, &words);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    by(&server, &root, "limits list").ends(0);
+    // A start that was interrupted before the key was made uses the key of the file.
+    let server = Server::on(&folder.path().join("other"), &words);
+    by(&server, &root, "limits list").ends(0);
+    std::fs::write(&file, "notes\n").unwrap();
+    let other = folder.path().join("third");
+    let start = ["serve", "--listen", "127.0.0.1:0", "--data", other.to_str().unwrap()];
+    let refused = run(&[&start[..], &words[..2]].concat()).ends(2);
+    assert!(refused.stderr.contains("exists and holds no key; name another file"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "notes\n");
 }
 
 #[test]
@@ -120,7 +157,7 @@ fn private_keys_are_in_no_log_and_in_no_data_folder() {
     std::fs::write(&private, &pem).unwrap();
     let [cert, private] = [&cert, &private].map(|path| path.to_str().unwrap());
     let peers = free();
-    let tls = ["--tls-cert", cert, "--tls-key", private, "--peer-listen", &peers];
+    let tls = ["--tls-cert", cert, "--tls-key", private, "--peer-listen", &peers, "--bootstrap", &peers];
     let nodes = ["--peer-cert", cert, "--peer-key", private, "--peer-ca", cert];
     let more = ["--bootstrap-key", "--log-level", "trace,openraft=trace"];
     let server = Server::on(&data, &[&tls[..], &nodes[..], &more[..]].concat());
@@ -183,13 +220,14 @@ fn a_server_with_keys_needs_peer_certificates_or_insecure_peers() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let peers = free();
-    let open = Server::on(&folder.path().join("open"), &["--peer-listen", &peers]);
+    let open = Server::on(&folder.path().join("open"), &["--peer-listen", &peers, "--bootstrap", &peers]);
     let refused = open.line("key create --name root --role admin").ends(1);
     assert!(refused.stderr.contains("--peer-cert"), "{refused:?}");
     open.line("limits list").ends(0);
     open.kill();
 
-    let server = Server::on(&data, &["--peer-listen", &peers, "--insecure-peers", "--bootstrap-key"]);
+    let founder = ["--peer-listen", &peers, "--bootstrap", &peers, "--insecure-peers", "--bootstrap-key"];
+    let server = Server::on(&data, &founder);
     let root = key(&server);
     by(&server, &root, "key create --name gateway --role caller").ends(0);
     server.kill();

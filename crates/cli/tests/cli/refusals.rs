@@ -12,7 +12,12 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
     for (line, message) in [
         ("serve --data dir --in-memory", "'--data <DIR>' cannot be used with '--in-memory'"),
         ("serve --join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
-        ("serve --join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
+        ("serve --bootstrap a,b", "--peer-listen <ADDR>"),
+        ("serve --bootstrap a,,b --peer-listen 127.0.0.1:1", "found \"\", allowed is HOST:PORT"),
+        ("serve --bootstrap a --join b --peer-listen 127.0.0.1:1", "cannot be used with"),
+        ("serve --join a:x --peer-listen 127.0.0.1:1", "found \"a:x\", allowed is HOST:PORT"),
+        ("serve --peer-advertise a_b! --peer-listen 127.0.0.1:1", "found \"a_b!\", allowed is HOST:PORT"),
+        ("serve --peer-name a:0 --peer-listen 127.0.0.1:1", "--peer-advertise: found port 0"),
         ("serve --peer-listen 0.0.0.0:1", "Other addresses need certificates"),
         ("serve --peer-listen 127.0.0.1:0", "allowed are ports from 1"),
         ("serve --data no-such-folder --listen 0.0.0.0:0", "--bootstrap-key"),

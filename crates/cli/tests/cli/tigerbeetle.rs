@@ -250,7 +250,8 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let folder = tempfile::tempdir().unwrap();
     let addresses = [free(), free(), free()];
     let ledger = format!("tigerbeetle://{}?cluster=7", free());
-    let first = Server::on(&folder.path().join("n1"), &["--node-id", "1", "--peer-listen", &addresses[0]]);
+    let founder = ["--peer-listen", &addresses[0], "--bootstrap", &addresses[0]];
+    let first = Server::on(&folder.path().join("n1"), &founder);
     first.line(PUT).ends(0);
     first.line("reserve --key slots=1").ends(0);
     let join = ["--join", &addresses[0]];

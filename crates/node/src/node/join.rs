@@ -17,21 +17,21 @@ use crate::types::Member;
 /// Pause between attempts to join the cluster.
 const JOIN_RETRY: Duration = Duration::from_millis(500);
 
-/// Asks a member, and then the leader that it names, to add or move this node. The members that they name may send
-/// messages to this node from then on.
+/// Asks a member, and then the leader that it names, to add or move this node, and returns its id. The members that they
+/// name may send messages to this node from then on.
 pub(crate) async fn ask_to_join(
     peers: &Peers,
     vouched: &Vouched,
     member: &Target,
-    request: &JoinRequest,
-) -> Result<(), MembersError> {
+    request: JoinRequest,
+) -> Result<u64, MembersError> {
     // The leader sends its first entries before it replies.
     vouched.add(member);
-    let (asked, members) = peers.join(member, request.clone()).await;
+    let (asked, members) = peers.join(member, request).await;
     members.iter().for_each(|member| vouched.add(member));
     let Err(MembersError::NotLeader(leader)) = asked else { return asked };
     vouched.add(&leader);
-    let (asked, members) = peers.join(&leader, request.clone()).await;
+    let (asked, members) = peers.join(&leader, request).await;
     members.iter().for_each(|member| vouched.add(member));
     match asked {
         Err(MembersError::NotLeader(_)) => Err(MembersError::Unavailable("the leader changes".into())),
@@ -47,7 +47,8 @@ struct Joining {
     is_founder: bool,
     /// Addresses of `--join`.
     addresses: Vec<String>,
-    request: JoinRequest,
+    /// Address at which other nodes reach this one.
+    address: String,
     /// The last reason that was logged for not being a member.
     logged: Mutex<String>,
 }
@@ -61,7 +62,7 @@ impl Node {
             cluster: self.identity.cluster,
             is_founder: self.identity.is_founder,
             addresses,
-            request: JoinRequest { address, check_only: false },
+            address,
             logged: Mutex::default(),
         };
         let last_leader_contact = self.last_leader_contact.clone();
@@ -89,7 +90,7 @@ impl Joining {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let members = metrics.membership_config.membership();
         let is_voter = members.voter_ids().any(|voter| voter == id);
-        let is_elsewhere = members.get_node(&id).is_some_and(|known| known.address != self.request.address);
+        let is_elsewhere = members.get_node(&id).is_some_and(|known| known.address != self.address);
         // A member that this node has not heard of may lead by now.
         let is_outdated = is_lost && self.vouched.take_stranger();
         // A leader updates its own address.
@@ -121,8 +122,8 @@ impl Joining {
             }
         }
         for member in whom.into_iter().chain(others) {
-            match ask_to_join(&self.proposer.peers, &self.vouched, &member, &self.request).await {
-                Ok(()) => {
+            match ask_to_join(&self.proposer.peers, &self.vouched, &member, JoinRequest { check_only: false }).await {
+                Ok(_) => {
                     tracing::info!("node {id} joined the cluster");
                     break;
                 }

@@ -50,14 +50,20 @@ pub struct Host {
     process: Arc<Mutex<Option<Process>>>,
 }
 
+/// A running node, and the way to it.
 #[derive(Clone)]
-struct Process {
-    node: Arc<Node>,
-    jobs: mpsc::UnboundedSender<Job>,
+pub struct Process {
+    pub node: Arc<Node>,
+    pub jobs: mpsc::UnboundedSender<Job>,
 }
 
 pub fn name(id: u64) -> String {
     format!("n{id}")
+}
+
+/// Address of a node for its peers.
+pub fn address(id: u64) -> String {
+    format!("{}:{PORT}", name(id))
 }
 
 impl Host {
@@ -70,8 +76,9 @@ impl Host {
         let time = SimTime { start: Instant::now(), wall_off_us: Arc::clone(&self.wall_off_us) };
         let options = NodeOptions {
             id: Some(self.id),
-            peer_listen: Some(format!("{}:{PORT}", name(self.id))),
-            join: if self.id == 1 { Vec::new() } else { vec![format!("{}:{PORT}", name(1))] },
+            peer_listen: Some(address(self.id)),
+            bootstrap: if self.id == 1 { vec![address(1)] } else { Vec::new() },
+            join: if self.id == 1 { Vec::new() } else { vec![address(1)] },
             timing: TIMING,
             time: Arc::new(time),
             net: Arc::new(SimNet),
@@ -113,9 +120,9 @@ impl Host {
 }
 
 /// Steady time is simulated time; the wall clock has an error.
-struct SimTime {
-    start: Instant,
-    wall_off_us: Arc<AtomicI64>,
+pub struct SimTime {
+    pub start: Instant,
+    pub wall_off_us: Arc<AtomicI64>,
 }
 
 impl TimeSource for SimTime {
@@ -130,8 +137,9 @@ impl TimeSource for SimTime {
     }
 }
 
+/// The simulated network of the host that a task runs on.
 #[derive(Debug)]
-struct SimNet;
+pub struct SimNet;
 
 impl Net for SimNet {
     fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {

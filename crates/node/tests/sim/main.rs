@@ -11,6 +11,7 @@ mod churn;
 mod derived;
 mod faults;
 mod finish;
+mod founding;
 mod host;
 mod oracle;
 #[path = "../support/mod.rs"]
@@ -87,4 +88,20 @@ fn apart(seed: u64, (name, _): (&str, u64)) -> String {
 #[test]
 fn a_leader_that_starts_again_answers_no_read_before_it_has_committed_what_it_had() {
     (0..8).for_each(start_leader_again);
+}
+
+#[test]
+fn founding_under_faults_makes_one_cluster_with_all_founders() {
+    each_seed("founding", 12, founding::founders_under_faults);
+}
+
+/// The sequence that must not make a second cluster.
+#[test]
+fn founding_is_not_repeated_by_a_founder_that_lost_its_volume_and_new_nodes() {
+    each_seed("scaling", 6, founding::a_founder_loses_its_volume_and_the_set_is_scaled);
+}
+
+#[test]
+fn founding_makes_no_second_cluster_if_a_volume_is_lost_meanwhile() {
+    each_seed("loss while founding", 10, founding::a_founder_loses_its_volume_while_the_cluster_begins);
 }

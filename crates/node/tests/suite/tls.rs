@@ -36,10 +36,26 @@ fn files(folder: &Path, name: &str, signed_by: &Authority, trusts: &Authority) -
 
 /// Like [`files`], with URIs in the certificate.
 pub fn named(folder: &Path, name: &str, uris: &[&str], signed_by: &Authority, trusts: &Authority) -> PeerFiles {
-    let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
     let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
     params.subject_alt_names.extend(uris);
+    write_files(folder, name, params, signed_by, trusts)
+}
+
+/// Certificate files of a node with DNS names only.
+pub fn dns_files(folder: &Path, name: &str, hosts: &[&str], by: &Authority) -> PeerFiles {
+    let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    write_files(folder, name, CertificateParams::new(hosts).unwrap(), by, by)
+}
+
+fn write_files(
+    folder: &Path,
+    name: &str,
+    params: CertificateParams,
+    signed_by: &Authority,
+    trusts: &Authority,
+) -> PeerFiles {
+    let key = KeyPair::generate().unwrap();
     let cert = params.signed_by(&key, signed_by).unwrap();
     let file = |what: &str, text: String| {
         let path = folder.join(format!("{name}-{what}.pem"));
@@ -57,6 +73,9 @@ async fn node(id: u64, folder: &Folder, clock: &Arc<ManualClock>, net: Arc<dyn N
         net,
         ..options(folder, Arc::clone(clock) as Arc<dyn TimeSource>)
     };
+    if first.is_none() {
+        options.bootstrap = vec!["127.0.0.1:0".into()];
+    }
     if let Some(first) = first {
         options.join = vec![first.peer_address().unwrap().to_owned()];
         options.invitation = Some(invite(first, NewInvitation::default()).await);
@@ -150,7 +169,7 @@ async fn a_new_certificate_is_taken_while_the_node_runs_and_a_bad_one_is_not() {
 
 /// Hides its certificate identity, like an attacker with a stolen certificate.
 #[derive(Debug)]
-struct Thief(TlsNet);
+pub struct Thief(pub TlsNet);
 
 impl Net for Thief {
     fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
@@ -348,12 +367,29 @@ async fn the_certificate_of_a_node_that_was_removed_is_of_no_use() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_good_for_its_dns_names_and_wildcards_name_no_node() {
+    let ours = authority();
+    let pems = TempDir::new().unwrap();
+    let files = |hosts: &[&str]| dns_files(pems.path(), "one", hosts, &ours);
+    let net = TlsNet::open(files(&["a.test", "*.b.test"])).unwrap();
+    let proves = |address: &str| net.local_identity().proves_name(address);
+    assert!(proves("a.test:1") && proves("A.test.:2"));
+    assert!(!proves("x.b.test:1") && !proves("*.b.test:1") && !proves("b.test:1"));
+    // A renewed certificate keeps the names, and may have more.
+    files(&["c.test"]);
+    assert!(net.reload().unwrap_err().to_string().contains("does not name the same node"));
+    files(&["c.test", "a.test"]);
+    net.reload().unwrap();
+    assert!(net.local_identity().proves_name("c.test:1"));
+}
+
+#[tokio::test]
 async fn a_certificate_is_good_for_the_nodes_that_it_names() {
     let ours = authority();
     let pems = TempDir::new().unwrap();
     let shows = |uris: &[&str]| {
         let net = TlsNet::open(named(pems.path(), "one", uris, &ours, &ours)).unwrap().local_identity();
-        (1..=3).filter(|id| net.may_act_as(*id)).collect::<Vec<u64>>()
+        (1..=3).filter(|id| net.may_act_as(*id, "127.0.0.1:1")).collect::<Vec<u64>>()
     };
     assert_eq!(shows(&["earmark://node/2"]), [2]);
     assert_eq!(shows(&["earmark://node/2", "https://example.com", "earmark://node/3"]), [2, 3]);

@@ -22,6 +22,9 @@ struct State {
     listeners: BTreeMap<String, mpsc::Sender<Connection>>,
     cut: BTreeSet<(String, String)>,
     waiting: Vec<Waker>,
+    /// Listening addresses by the name that nodes use; `None` for a name that does not resolve. Other names are
+    /// addresses.
+    names: BTreeMap<String, Option<String>>,
     /// Bytes sent per link.
     sent: BTreeMap<(String, String), u64>,
 }
@@ -74,6 +77,11 @@ impl SimNet {
         let mut state = self.state();
         state.cut.clear();
         state.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Lets a name, `host:port`, resolve to an address, or to nothing. Open connections stay.
+    pub fn resolve(&self, name: &str, address: Option<&str>) {
+        self.state().names.insert(name.to_owned(), address.map(str::to_owned));
     }
 
     /// Bytes sent from one address to another.
@@ -153,6 +161,8 @@ impl Net for SimNet {
     fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         let net = self.clone();
         Box::pin(async move {
+            let found = net.state().names.get(&address).cloned().unwrap_or(Some(address));
+            let address = found.ok_or_else(|| io::Error::other("the name does not resolve"))?;
             std::future::poll_fn(|cx| {
                 let mut state = net.state();
                 if state.cut.contains(&(net.me.clone(), address.clone())) {

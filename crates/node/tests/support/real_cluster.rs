@@ -50,6 +50,7 @@ pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<
         let node = Node::open(NodeOptions {
             id: Some(id),
             peer_listen: Some("127.0.0.1:0".into()),
+            bootstrap: if join.is_none() { vec!["127.0.0.1:0".into()] } else { Vec::new() },
             join: join.into_iter().collect(),
             trusts_peers: true,
             ..options(&folder, Arc::clone(clock) as _)

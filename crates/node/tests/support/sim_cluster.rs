@@ -91,9 +91,14 @@ impl SimCluster {
 
     /// Starts a new node without waiting for its membership.
     pub async fn join(&mut self, id: u64) {
+        self.insert(id);
+        self.start(id).await;
+    }
+
+    /// Adds a host without a node.
+    pub fn insert(&mut self, id: u64) {
         let clock = ManualClock::at(START_MS);
         self.hosts.insert(id, SimHost { disk: SimDisk::new(), clock, node: None });
-        self.start(id).await;
     }
 
     pub fn is_voter(&self, id: u64) -> bool {
@@ -103,10 +108,12 @@ impl SimCluster {
     pub fn options(&self, id: u64) -> NodeOptions {
         let host = &self.hosts[&id];
         let others = self.hosts.iter().filter(|(other, host)| **other != id && host.node.is_some());
+        let join: Vec<String> = others.map(|(other, _)| address(*other)).collect();
         NodeOptions {
             id: Some(id),
             peer_listen: Some(address(id)),
-            join: others.map(|(other, _)| address(*other)).collect(),
+            bootstrap: if join.is_empty() { vec![address(id)] } else { Vec::new() },
+            join,
             timing: TIMING,
             time: Arc::clone(&host.clock) as _,
             net: Arc::new(self.net.at(&address(id)).limited(self.settings.bytes_per_ms)),

@@ -104,9 +104,7 @@ impl Nodes {
         command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
         command.arg(self.data(place));
         let reached = if self.fronts.is_empty() { &self.peers } else { &self.fronts };
-        if place > 0 {
-            command.args(["--join", &reached[0]]);
-        }
+        command.args([if place > 0 { "--join" } else { "--bootstrap" }, &reached[0]]);
         if let Some(front) = self.fronts.get(place) {
             command.args(["--peer-advertise", front]);
         }

@@ -117,7 +117,7 @@ async fn call(client: &mut RawClient, call: &str, from: u64) -> Result<(), Statu
         "Submit" => client.submit(SubmitRequest { batch: vec![0].into() }).await.map(drop),
         "ReadIndex" => client.read_index(ReadIndexRequest {}).await.map(drop),
         "Hello" => client.hello(HelloRequest {}).await.map(drop),
-        "Join" => client.join(JoinRequest { address: "127.0.0.1:1".into(), check_only: true }).await.map(drop),
+        "Join" => client.join(JoinRequest { check_only: true }).await.map(drop),
         "Add" => client.add(AddRequest { node: 66, address: "127.0.0.1:1".into() }).await.map(drop),
         "Invite" => client.invite(InviteRequest::default()).await.map(drop),
         "RevokeInvitation" => client.revoke_invitation(RevokeInvitationRequest { id: 7 }).await.map(drop),
@@ -189,6 +189,7 @@ impl World {
             to: identity.node,
             to_incarnation: bytes(identity.incarnation),
             invitation: if certificate == Certificate::Invited { self.invitation.clone() } else { String::new() },
+            address: "127.0.0.1:1".into(),
         };
         let Ok(channel) = raw_peer::channel(net, to.peer_address().unwrap()).await else { return Cut };
         match call(&mut raw_peer::client(&channel, Some(&route)), path, from).await {
@@ -262,14 +263,14 @@ async fn a_stranger_appends_nothing_at_any_term_and_moves_nobody() {
                 from_incarnation: bytes(incarnation),
                 to: own.node,
                 to_incarnation: bytes(own.incarnation),
-                invitation: String::new(),
+                ..Route::default()
             };
             let appended = raw_peer::client(&channel, Some(&route)).append(append(from)).await;
             assert!(appended.is_err(), "node {from} to node {}", own.node);
             // As an invented node, and as a living one at a dead address.
             for from in [66, 2] {
-                let route = Route { from, ..route.clone() };
-                let join = JoinRequest { address: "127.0.0.1:1".into(), check_only: false };
+                let route = Route { from, address: "127.0.0.1:1".into(), ..route.clone() };
+                let join = JoinRequest { check_only: false };
                 assert!(raw_peer::client(&channel, Some(&route)).join(join).await.is_err(), "node {from}");
             }
         }
