@@ -5,6 +5,7 @@
 mod api;
 mod attack;
 mod bench_gateway;
+mod envoy;
 mod gateway;
 mod grpc;
 mod instructions;
@@ -41,6 +42,7 @@ The tasks of this repository.
   cargo xtask gateway --llama     check the gateway before llama.cpp, which pip compiles for many minutes
   cargo xtask monitoring          write the dashboards and alerts in deploy/monitoring, from the metrics of a server
   cargo xtask monitoring --check  check only these files, with Prometheus
+  cargo xtask envoy               check only Envoy's rate limit service, with a real Envoy
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
@@ -60,6 +62,7 @@ Examples:
   cargo xtask typescript
   cargo xtask gateway
   cargo xtask monitoring --check
+  cargo xtask envoy
   cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
@@ -81,6 +84,7 @@ enum Task {
     Gateway,
     GatewayLlama,
     Monitoring { is_check: bool },
+    Envoy,
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
@@ -103,6 +107,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["gateway", "--llama"] => Ok(Task::GatewayLlama),
         ["monitoring"] => Ok(Task::Monitoring { is_check: false }),
         ["monitoring", "--check"] => Ok(Task::Monitoring { is_check: true }),
+        ["envoy"] => Ok(Task::Envoy),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
@@ -119,7 +124,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -139,6 +144,7 @@ fn main() -> ExitCode {
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Monitoring { is_check: false } => monitoring::write(),
         Task::Monitoring { is_check: true } => monitoring::check(),
+        Task::Envoy => python::prepare().and_then(|()| envoy::check()),
         Task::Licences => licences::check(),
         Task::Soak { minutes } => soak::soak(minutes),
         Task::Attack(options) => attack::attack(&options),
@@ -177,6 +183,7 @@ mod tests {
             (&["gateway", "--llama"], Task::GatewayLlama),
             (&["monitoring"], Task::Monitoring { is_check: false }),
             (&["monitoring", "--check"], Task::Monitoring { is_check: true }),
+            (&["envoy"], Task::Envoy),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
@@ -195,11 +202,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),
