@@ -1,5 +1,6 @@
 //! `earmark bench`: measures reserves per second.
 
+mod envoy;
 mod histogram;
 mod http;
 mod in_process;
@@ -56,6 +57,7 @@ Examples:
   earmark bench --client --connections 1000
   earmark bench --stream 16
   earmark bench --calls
+  earmark bench --envoy 64
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
@@ -125,6 +127,11 @@ pub(crate) struct BenchArgs {
     /// Reserve by attributes (/v1/calls), with a policy that gives the same limits
     #[arg(long, conflicts_with_all = ["http", "in_process", "client", "stream", "batch"])]
     calls: bool,
+    /// Measure Envoy's rate limit service: this many requests with two descriptors in flight on one HTTP/2 connection
+    #[arg(long, value_name = "N")]
+    #[arg(conflicts_with_all = ["http", "in_process", "client", "stream", "batch", "calls", "key", "complete", "limits", "connections"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    envoy: Option<u32>,
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -136,7 +143,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
             "--http: found https://, but bench measures without TLS; allowed is http://".into(),
         ));
     }
-    let parts = job::parts(args.limits as usize);
+    let parts = if args.envoy.is_some() { envoy::parts() } else { job::parts(args.limits as usize) };
     let definitions = job::definitions(&parts).map_err(|error| Failure::Bench(error.to_string()))?;
     let setting = args.setting();
     args.announce(&setting, definitions.len());
@@ -161,7 +168,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
             Report::new(setting, in_process::run(load, &args.bounds())?)
         }
         (None, false) => {
-            let reserves = setting.connections * setting.batch.max(args.stream.unwrap_or(1) as usize);
+            let in_flight = args.stream.or(args.envoy).unwrap_or(1) as usize;
+            let reserves = setting.connections * setting.batch.max(in_flight);
             let server = OwnServer::start(setting.connections, reserves, scratch, args.key)?;
             let url: ServerUrl = format!("http://{}", server.address())
                 .parse()
@@ -191,8 +199,9 @@ fn over_http(
 ) -> Result<Report, Failure> {
     let progress = Progress::choose(args.json);
     client::block_on(put_limits(url, definitions, progress))?;
-    if args.calls {
-        let body = serde_json::json!({"policy": job::policy(parts)});
+    if args.calls || args.envoy.is_some() {
+        let policy = if args.calls { job::policy(parts) } else { envoy::policy() };
+        let body = serde_json::json!({"policy": policy});
         let _: Value =
             client::block_on(async { Client::new(url)?.send(Method::PUT, "/v1/admin/policy", &body).await })?;
     }
@@ -207,17 +216,18 @@ fn over_http(
         complete: args.complete,
         calls: args.calls,
     };
-    let run = match (args.client, args.stream) {
-        (_, Some(in_flight)) => {
+    let run = match (args.client, args.stream, args.envoy) {
+        (.., Some(in_flight)) => envoy::run(url, in_flight as usize, &args.bounds()),
+        (_, Some(in_flight), None) => {
             let (streams, in_flight) = (setting.connections, in_flight as usize);
             let load = stream::Load { url, parts, streams, in_flight, complete: args.complete };
             stream::run(&load, &args.bounds())
         }
-        (true, None) => {
+        (true, None, None) => {
             let (tasks, shares) = (setting.connections, setting.batch > 1);
             through_client::run(&through_client::Load { url, parts, tasks, shares }, &args.bounds())
         }
-        (false, None) => http::run(&load, &args.bounds()),
+        (false, None, None) => http::run(&load, &args.bounds()),
     };
     let deleted = if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
     let mut run = run?;
@@ -252,6 +262,7 @@ async fn delete_limits(url: &ServerUrl, definitions: &[Definition], progress: Pr
 impl BenchArgs {
     fn setting(&self) -> Setting {
         let (path, batch) = match (self.in_process, self.client, self.stream) {
+            _ if self.envoy.is_some() => ("envoy", 1),
             (true, ..) => ("in-process", IN_PROCESS_BATCH),
             (false, true, _) => ("client", SHARED_BATCH),
             (false, false, None) => (if self.calls { "http-calls" } else { "http" }, 1),
@@ -265,8 +276,8 @@ impl BenchArgs {
         };
         Setting {
             mode: format!("{path}{server}{storage}"),
-            limits: self.limits as usize,
-            connections: self.connections as usize,
+            limits: if self.envoy.is_some() { envoy::DESCRIPTORS } else { self.limits as usize },
+            connections: if self.envoy.is_some() { 1 } else { self.connections as usize },
             batch: self.batch.unwrap_or(batch) as usize,
             complete: self.complete || self.client,
         }
@@ -286,9 +297,10 @@ impl BenchArgs {
             (None, true) => "in process".to_owned(),
             (None, false) => "over HTTP to a server in this process".to_owned(),
         };
-        let to = match self.stream {
-            Some(in_flight) => format!("{in_flight} leases on each gRPC stream, {to}"),
-            None => to,
+        let to = match (self.stream, self.envoy) {
+            (Some(in_flight), _) => format!("{in_flight} leases on each gRPC stream, {to}"),
+            (None, Some(in_flight)) => format!("{in_flight} requests of Envoy in flight, {to}"),
+            (None, None) => to,
         };
         let to = match (&self.data, &self.ledger) {
             (Some(data), _) => format!("{to}, on disk in {}", data.display()),

@@ -1,8 +1,9 @@
-//! `earmark apply`, `diff` and `export`: the limits, templates and policies of a server as files.
+//! `earmark apply`, `diff`, `export` and `import`: the limits, templates and policies of a server as files.
 
 mod document;
 mod export;
 mod fields;
+pub(crate) mod import;
 mod json;
 mod lines;
 mod plan;

@@ -109,6 +109,9 @@ enum Command {
     /// Write the limits of a server as a file
     #[command(after_help = code::EXPORT_HELP)]
     Export(code::ExportArgs),
+    /// Print the configuration of another system as a file for apply
+    #[command(subcommand, after_help = code::import::HELP)]
+    Import(code::import::ImportCommand),
     /// Show limits with their usage, the fullest or the most indebted first if you like
     #[command(after_help = usage::HELP)]
     Usage(usage::UsageArgs),
@@ -184,6 +187,7 @@ impl Command {
             Command::Apply(args) => code::apply(args),
             Command::Diff(args) => code::diff(args),
             Command::Export(args) => code::export(args),
+            Command::Import(command) => code::import::run(command),
             Command::Usage(args) => usage::run(args),
             Command::Decisions(args) => decisions::run(args),
             Command::Top(args) => top::run(args),
@@ -211,7 +215,7 @@ impl Command {
     /// Whether `--json` was given.
     fn is_json(&self) -> bool {
         match self {
-            Command::Serve(_) | Command::Gateway(_) => false,
+            Command::Serve(_) | Command::Gateway(_) | Command::Import(_) => false,
             Command::Limits(command) => command.is_json(),
             Command::Templates(command) => command.is_json(),
             Command::Apply(args) => args.files.client.json,

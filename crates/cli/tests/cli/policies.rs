@@ -118,3 +118,26 @@ fn a_mistake_in_a_policy_is_named_with_its_file_and_line() {
     }
     assert_eq!(server.line("policy get").ends(1).stdout, "");
 }
+
+#[test]
+fn an_imported_configuration_of_ratelimit_is_applied_and_its_mistakes_have_lines() {
+    let (server, folder) = (Server::start(&[]), TempDir::new().unwrap());
+    let config = "domain: team\ndescriptors:\n  - key: user\n    detailed_metric: true\n    rate_limit: { unit: hour, \
+                  requests_per_unit: 2 }\n  - key: user\n    value: root\n    rate_limit: { unlimited: true }\n";
+    let config = write(&folder, "ratelimit.yaml", config);
+    let imported = server.earmark(&["import", "ratelimit", &config]).ends(0);
+    assert!(imported.stderr.contains("ratelimit.yaml:4: detailed_metric: left out"), "{imported:?}");
+    let limits = write(&folder, "limits.yaml", &imported.stdout);
+    server.earmark(&["apply", &limits]).ends(0);
+    server.earmark(&["diff", "--prune", &limits]).ends(0);
+    let explained = server.line("explain --namespace team --attribute user=u1 --json").ends(0).json();
+    assert_eq!(explained["limits"][0]["key"], "user:u1", "{explained}");
+    let explained = server.line("explain --namespace team --attribute user=root --json").ends(0).json();
+    assert_eq!(explained["limits"], serde_json::json!([]), "{explained}");
+
+    let wrong = "domain: team\ndescriptors:\n  - key: a-b\n  - key: a\n    quota_mode: true\n";
+    let refused = server.earmark(&["import", "ratelimit", &write(&folder, "wrong.yaml", wrong)]).ends(2);
+    assert!(refused.stderr.contains("wrong.yaml:3: key: found the name \"a-b\""), "{refused:?}");
+    assert!(refused.stderr.contains("wrong.yaml:5: quota_mode: cannot be expressed"), "{refused:?}");
+    assert_eq!(refused.stdout, "");
+}
