@@ -129,28 +129,36 @@ impl Bench<'_> {
     }
 }
 
-/// A server and a gateway on a folder of their own.
+/// A server and a gateway on a folder of their own. They end before their folder does: fields are dropped in order.
 struct Running {
     url: String,
     gateway: Guard,
     _server: Guard,
-    folder: PathBuf,
+    folder: Folder,
+}
+
+/// A folder that is removed on drop.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Running {
     fn start(bench: &Bench<'_>, upstream: &str, is_durable: bool) -> Result<Running, Failure> {
-        let folder = std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id()));
+        let folder = Folder(std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id())));
+        let path = |name: &str| folder.0.join(name);
         let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            fs::write(&path, text)
-                .map_err(|source| Failure::Write { path: path.clone(), source })
-                .map(|()| path.clone())
+            let path = path(name);
+            fs::write(&path, text).map_err(|source| Failure::Write { path: path.clone(), source }).map(|()| path)
         };
-        fs::create_dir_all(&folder).map_err(|source| Failure::Write { path: folder.clone(), source })?;
+        fs::create_dir_all(&folder.0).map_err(|source| Failure::Write { path: folder.0.clone(), source })?;
         let mut serve = Command::new(&bench.earmark);
         serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
         match is_durable {
-            true => serve.arg("--data").arg(folder.join("data")),
+            true => serve.arg("--data").arg(path("data")),
             false => serve.arg("--in-memory"),
         };
         let (server, server_url) = start_listening(&mut serve)?;
@@ -176,17 +184,11 @@ impl Running {
         let mut gateway = Command::new(&bench.earmark);
         gateway.arg("gateway").arg("--config").arg(&config).args(["--server", &server_url, "--log-level", "error"]);
         match is_durable {
-            true => gateway.arg("--calls").arg(folder.join("calls")),
+            true => gateway.arg("--calls").arg(path("calls")),
             false => gateway.arg("--in-memory"),
         };
         let (gateway, url) = start_listening(&mut gateway)?;
         Ok(Running { url, gateway, _server: server, folder })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -197,7 +199,7 @@ fn latency(bench: &Bench<'_>, upstream: &str) -> Result<(), Failure> {
         let through = bench.load(&["rate", &running.url, RATE, &bench.seconds()])?;
         let (p50, p99) = (through.p50_ms - direct.p50_ms, through.p99_ms - direct.p99_ms);
         if is_durable {
-            let flush = bench.load(&["flush", &running.folder.to_string_lossy()])?;
+            let flush = bench.load(&["flush", &running.folder.0.to_string_lossy()])?;
             let (p50_max, p99_max) = (1.5 + 3.0 * flush.p50_ms, 8.0 + 3.0 * flush.p99_ms);
             println!(
                 "added latency, durable, {RATE}/s: p50 {p50:.2} ms (at most {p50_max:.2}), p99 {p99:.2} ms (at most \

@@ -196,6 +196,9 @@ impl CallTask {
             Ok(answer) => answer,
             Err(failure) => {
                 if failure.certainty() == Certainty::NothingHappened && !failure.is_transient() {
+                    if matches!(failure, Failure::Unauthorized { .. }) && !is_about_client(&failure) {
+                        tracing::error!(%failure, "Earmark refuses this gateway; restart it, with a key of role gateway");
+                    }
                     self.shared.calls.settled(lease);
                 } else {
                     tracing::warn!(%lease, %failure, "a call got no answer from Earmark");

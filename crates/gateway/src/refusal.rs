@@ -32,6 +32,12 @@ pub(crate) fn reply(api: Api, error: &ApiError, request_id: &str) -> Reply {
     *reply.status_mut() = StatusCode::from_u16(error.status(api)).unwrap_or(StatusCode::BAD_GATEWAY);
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // The SDK of Anthropic shows this header with an error.
+    if api == Api::Anthropic
+        && let Ok(value) = HeaderValue::from_str(request_id)
+    {
+        headers.insert(HeaderName::from_static("request-id"), value);
+    }
     for (name, value) in error.headers() {
         if let Ok(value) = HeaderValue::from_str(&value) {
             headers.insert(HeaderName::from_static(name), value);

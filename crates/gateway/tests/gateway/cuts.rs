@@ -195,3 +195,12 @@ async fn a_call_has_its_place_until_it_is_settled() {
     });
     assert_eq!((first.status, second.status), (200, 503), "one call at a time");
 }
+
+#[tokio::test]
+async fn an_upstream_that_stalls_is_cut_off_after_the_idle_timeout() {
+    let gateway = Running::start("timeouts = { idle_seconds = 1 }").await;
+    gateway.upstream.always(vec![stream_head(), chunk(CHAT_STREAM[0]), Step::Hang]);
+    let answer = gateway.chat(CHAT_STREAM_BODY).await;
+    assert_eq!((answer.status, answer.text().as_str(), answer.is_whole), (200, CHAT_STREAM[0], false));
+    assert_eq!(gateway.earmark.settled().await, [CallResult::Unknown]);
+}

@@ -24,6 +24,7 @@ async fn a_denial_names_its_limit_and_its_wait_in_the_shape_of_each_api() {
     gateway.earmark.decide(denied());
     let answer = gateway.post("/v1/messages", "", MESSAGES_STREAM_BODY).await;
     assert_eq!((answer.status, answer.json()["error"]["type"].as_str()), (429, Some("rate_limit_error")));
+    assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
     assert!(gateway.upstream.seen().is_empty() && gateway.earmark.leases().is_empty());
 }
 
