@@ -271,13 +271,14 @@ def a_client_that_disconnects_does_not_get_a_free_call(check: Check) -> None:
     check.charged(COST, read_one)
 
 
-def the_sdks_for_node_work_too(check: Check) -> None:
+def run_node(check: Check, *more: str) -> None:
     script = str(Path(__file__).with_suffix(".mjs"))
+    subprocess.run(["node", script, check.gateway, check.node_packages, *more], check=True, timeout=60)
+
+
+def the_sdks_for_node_work_too(check: Check) -> None:
     anthropic_cost = 10 + 8 + 5 + 10 * OUTPUT
-    check.charged(
-        2 * COST + anthropic_cost,
-        lambda: subprocess.run(["node", script, check.gateway, check.node_packages], check=True, timeout=60),
-    )
+    check.charged(2 * COST + anthropic_cost, lambda: run_node(check))
 
 
 def credit_denials_are_not_retried(check: Check) -> None:
@@ -294,6 +295,8 @@ def credit_denials_are_not_retried(check: Check) -> None:
     assert error.status_code == 402
     assert error.body["error"]["type"] == "billing_error"
     assert (check.requests("chat"), check.requests("messages")) == (before[0] + 1, before[1] + 1), "each SDK sent it once"
+    run_node(check, "denied")
+    assert (check.requests("chat"), check.requests("messages")) == (before[0] + 2, before[1] + 2), "and for Node, too"
     assert len(Upstream.seen) == sent
 
 
