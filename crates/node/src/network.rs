@@ -118,7 +118,7 @@ impl Link {
         let failed = |message: String| CallError::Failed { address: address.clone(), message };
         let mut client = self.peers.client(&self.target);
         let state = client.journal_state(JournalStateRequest {});
-        let has = self.peers.call(address, option.hard_ttl(), state).await?.records;
+        let has = self.peers.call(self.target.place(), option.hard_ttl(), state).await?.records;
 
         let (sender, receiver) = mpsc::channel(PARTS_WAITING);
         let start = SnapshotStart { vote: Some(ballot(vote)) };
@@ -217,9 +217,8 @@ impl RaftNetwork<Types> for Link {
             lacks_quorum: self.quorum.is_lacking(),
         };
         let (asked, is_asking) = (Instant::now(), request.log_time_unix_ms.is_none());
-        let address = &self.target.address;
         let mut client = self.peers.client(&self.target);
-        let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
+        let reply = self.peers.call(self.target.place(), option.hard_ttl(), client.append(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
         self.clock.record_wall(self.target.id, asked, UnixMs::new(reply.wall_time_unix_ms));
         // A peer that knows a newer leader has not answered the question for log time.
@@ -242,9 +241,8 @@ impl RaftNetwork<Types> for Link {
 
     async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, RpcError> {
         let request = WireVote { vote: Some(ballot(rpc.vote)), last: rpc.last_log_id.map(entry_id) };
-        let address = &self.target.address;
         let mut client = self.peers.client(&self.target);
-        let reply = self.peers.call(address, option.hard_ttl(), client.vote(request)).await;
+        let reply = self.peers.call(self.target.place(), option.hard_ttl(), client.vote(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::Vote, error))?;
         Ok(VoteResponse {
             vote: reply.vote.and_then(vote_of).ok_or_else(no_answer)?,

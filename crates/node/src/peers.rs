@@ -59,6 +59,13 @@ pub(crate) struct Target {
     pub(crate) incarnation: u128,
 }
 
+impl Target {
+    /// The address of the node, and the id that its certificate has to name.
+    pub(crate) fn place(&self) -> (&str, Option<u64>) {
+        (&self.address, Some(self.id))
+    }
+}
+
 /// The clients of all other nodes.
 #[derive(Clone)]
 pub(crate) struct Peers(Arc<Inner>);
@@ -149,10 +156,10 @@ impl Peers {
         }
     }
 
-    /// Waits for the reply of a call until its deadline.
+    /// Waits for the reply of a call to a node until its deadline.
     pub(crate) async fn call<T>(
         &self,
-        address: &str,
+        (address, node): (&str, Option<u64>),
         deadline: Duration,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, CallError> {
@@ -161,7 +168,7 @@ impl Peers {
                 if answer.as_ref().is_err_and(|status| status.code() == WRONG_RECEIVER) {
                     // The next call connects again, and resolves the name again.
                     let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
-                    channels.retain(|(of, _), _| of != address);
+                    channels.remove(&(address.to_owned(), node));
                 }
                 answered(address, answer)
             }
@@ -173,7 +180,7 @@ impl Peers {
     pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         let request = SubmitRequest { batch: batch.0 };
         let mut client = self.client(leader);
-        let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
+        let reply = self.call(leader.place(), self.0.deadline, client.submit(request)).await;
         let malformed = || {
             let address = &leader.address;
             ProposeError::Unknown(format!("{address} sent a reply that cannot be read; it may run another version"))
@@ -191,7 +198,7 @@ impl Peers {
     /// log is empty.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
         let mut client = self.client(leader);
-        let reply = self.call(&leader.address, self.0.deadline, client.read_index(ReadIndexRequest {})).await;
+        let reply = self.call(leader.place(), self.0.deadline, client.read_index(ReadIndexRequest {})).await;
         match reply.map_err(|error| error.to_string())?.result {
             Some(read_index_reply::Result::Read(read)) => Ok((read.index, UnixMs::new(read.log_time_unix_ms))),
             Some(read_index_reply::Result::Unavailable(message)) => Err(message),
@@ -204,7 +211,7 @@ impl Peers {
     pub(crate) async fn join(&self, member: &Target, request: JoinRequest) -> (Result<u64, MembersError>, Vec<Target>) {
         let route = Route { invitation: self.0.sender.invitation.clone(), ..self.route(Some(member)) };
         let mut client = self.client_at(&member.address, Some(member.id), route);
-        let reply = self.call(&member.address, self.0.deadline, client.join(request)).await;
+        let reply = self.call(member.place(), self.0.deadline, client.join(request)).await;
         match reply {
             Ok(mut reply) => {
                 let members = std::mem::take(&mut reply.members).into_iter().filter_map(target).collect();
@@ -219,13 +226,13 @@ impl Peers {
     pub(crate) async fn add(&self, leader: &Target, node: u64, address: String) -> Result<(), MembersError> {
         let mut client = self.client(leader);
         let added = client.add(AddRequest { node, address });
-        members_result(self.call(&leader.address, self.0.deadline, added).await)
+        members_result(self.call(leader.place(), self.0.deadline, added).await)
     }
 
     /// Asks the leader to make an invitation.
     pub(crate) async fn invite(&self, leader: &Target, request: InviteRequest) -> Result<(), MembersError> {
         let mut client = self.client(leader);
-        members_result(self.call(&leader.address, self.0.deadline, client.invite(request)).await)
+        members_result(self.call(leader.place(), self.0.deadline, client.invite(request)).await)
     }
 
     /// Asks the leader to revoke an invitation.
@@ -235,20 +242,20 @@ impl Peers {
         request: RevokeInvitationRequest,
     ) -> Result<(), MembersError> {
         let mut client = self.client(leader);
-        members_result(self.call(&leader.address, self.0.deadline, client.revoke_invitation(request)).await)
+        members_result(self.call(leader.place(), self.0.deadline, client.revoke_invitation(request)).await)
     }
 
     /// Asks the leader to remove a node from the cluster.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
         let request = RemoveRequest { node };
         let mut client = self.client(leader);
-        members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
+        members_result(self.call(leader.place(), self.0.deadline, client.remove(request)).await)
     }
 
     /// Asks the node at an address for its cluster and identity. With `node`, its certificate has to name that node.
     pub(crate) async fn hello(&self, address: &str, node: Option<u64>) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, node, self.route(None));
-        self.call(address, self.0.deadline, client.hello(HelloRequest {})).await
+        self.call((address, node), self.0.deadline, client.hello(HelloRequest {})).await
     }
 
     /// Finds out which node answers at an address, and that its certificate names it. Returns its cluster too.
