@@ -9,8 +9,8 @@ mod lines;
 mod plan;
 mod policy;
 mod remote;
-mod toml;
-mod tree;
+pub(crate) mod toml;
+pub(crate) mod tree;
 mod yaml;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -95,9 +95,15 @@ pub(crate) fn read(file: &Path) -> Result<Config, Failure> {
     Config::parse(&text).map_err(|mistake| Failure::Usage(format!("{}: {mistake}", file.display())))
 }
 
-fn check(file: &Path) -> Result<Done, Failure> {
+/// Checks a configuration, with its keys and certificates.
+pub(crate) fn check_file(file: &Path) -> Result<Config, Failure> {
     let config = read(file)?;
     earmark_gateway::check(&config).map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
+    Ok(config)
+}
+
+fn check(file: &Path) -> Result<Done, Failure> {
+    let config = check_file(file)?;
     let (upstreams, models) = (config.upstreams.len(), config.models.len());
     output::print(&format!("{}: ok ({upstreams} upstreams, {models} models)\n", file.display()))?;
     Ok(Done::Ok)

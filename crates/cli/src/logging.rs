@@ -2,13 +2,14 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
 use earmark_core::redact_api_keys;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt, registry};
+use tracing_subscriber::{Layer, Registry, fmt, registry, reload};
 
 /// Log target of the Raft library.
 const OPENRAFT: &str = "openraft";
@@ -60,7 +61,22 @@ pub(crate) fn start(format: LogFormat, level: &LogLevel) {
         LogFormat::Human => writer.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => writer.json().flatten_event(true).boxed(),
     };
-    _ = registry().with(layer.with_filter(level.0.clone())).try_init();
+    let (filter, handle) = reload::Layer::new(level.0.clone());
+    if registry().with(layer.with_filter(filter)).try_init().is_ok() {
+        // The first logger stays, and so does its handle.
+        _ = FILTER.set(handle);
+    }
+}
+
+/// The filter of the installed logger.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// Changes the level of the installed logger.
+pub(crate) fn set_level(level: &LogLevel) -> Result<(), String> {
+    match FILTER.get() {
+        Some(filter) => filter.reload(level.0.clone()).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
 }
 
 /// Removes API keys from log lines, also those of libraries. The subscriber writes each line in one call.

@@ -1,6 +1,7 @@
 //! `earmark`: the server, its clients and a benchmark, in one binary.
 //!
-//! `serve` runs a node, or a server in memory. `recover` writes a new data folder from a backup or a stopped node.
+//! `serve` runs a node, or a server in memory. `restore` and `recover` write a new data folder from a backup or a stopped
+//! node.
 //! `bench` measures reserves per second. The other commands are HTTP clients, which know only the public API.
 
 mod accounts;
@@ -11,6 +12,7 @@ mod client;
 mod cluster;
 mod code;
 mod complete;
+mod config;
 mod credentials;
 mod credit;
 mod decisions;
@@ -19,6 +21,7 @@ mod explain;
 mod extend;
 mod failure;
 mod gateway;
+mod health;
 mod key;
 mod lease;
 mod limits;
@@ -49,6 +52,7 @@ use earmark_admission::Token;
 use earmark_core::contains_api_key;
 
 use failure::{Done, Failure};
+use serve::config::Settings;
 
 /// mimalloc takes a fraction of the instructions of the system's allocator; see docs/benchmarks.md.
 #[global_allocator]
@@ -60,6 +64,7 @@ Environment:
   EARMARK_KEY          API key or session token
   EARMARK_KEY_FILE     file that holds the key, if EARMARK_KEY is not set
   EARMARK_CREDITS_URL  URL of the credit database of serve, without --credits and --credits-url-file
+  EARMARK_*            each flag of serve, such as EARMARK_PEER_LISTEN; a flag wins
   EARMARK_CA_FILE      PEM file with trusted CA certificates for https://, instead of those of the system
 
 Exit codes:
@@ -91,6 +96,12 @@ enum Command {
     /// Run a server, alone or as a node of a cluster
     #[command(after_help = serve::HELP)]
     Serve(Box<serve::ServeArgs>),
+    /// Check the configuration of a server
+    #[command(subcommand, after_help = config::HELP)]
+    Config(config::ConfigCommand),
+    /// Ask a server whether it is ready, for health checks of containers
+    #[command(after_help = health::HELP)]
+    Health(health::HealthArgs),
     /// Run a gateway between SDKs and providers, which limits and charges every call
     #[command(after_help = gateway::HELP)]
     Gateway(Box<gateway::GatewayArgs>),
@@ -181,6 +192,8 @@ impl Command {
     fn run(&self) -> Result<Done, Failure> {
         match self {
             Command::Serve(args) => serve::run(args),
+            Command::Config(command) => config::run(command),
+            Command::Health(args) => health::run(args),
             Command::Gateway(args) => gateway::run(args),
             Command::Limits(command) => limits::run(command),
             Command::Templates(command) => templates::run(command),
@@ -215,7 +228,8 @@ impl Command {
     /// Whether `--json` was given.
     fn is_json(&self) -> bool {
         match self {
-            Command::Serve(_) | Command::Gateway(_) | Command::Import(_) => false,
+            Command::Serve(_) | Command::Gateway(_) | Command::Config(_) | Command::Import(_) => false,
+            Command::Health(args) => args.client.json,
             Command::Limits(command) => command.is_json(),
             Command::Templates(command) => command.is_json(),
             Command::Apply(args) => args.files.client.json,
@@ -272,6 +286,9 @@ fn parse(arguments: &[OsString]) -> Result<Command, ExitCode> {
         output::complain(&format!("earmark: {KEY_IN_ARGUMENTS}"));
         return Err(ExitCode::from(2));
     }
+    if arguments.get(1).is_some_and(|word| word == "serve") {
+        return parse_serve(arguments);
+    }
     match Cli::try_parse_from(arguments) {
         Ok(cli) => Ok(cli.command),
         Err(error) if is_revoke && error.use_stderr() => {
@@ -279,6 +296,34 @@ fn parse(arguments: &[OsString]) -> Result<Command, ExitCode> {
             Err(ExitCode::from(2))
         }
         Err(error) => error.exit(),
+    }
+}
+
+/// Parses the arguments of `serve`, together with its file and its variables.
+fn parse_serve(arguments: &[OsString]) -> Result<Command, ExitCode> {
+    let (name, words) = arguments.split_at(arguments.len().min(2));
+    let read = || Settings::read(&serve::config::command(), words, &serve::config::variables()?);
+    let settings = match read() {
+        _ if words.iter().any(|word| word == "--help" || word == "-h") => Settings::default(),
+        Ok(settings) => settings,
+        Err(failure) => {
+            output::complain(&format!("earmark: {failure}"));
+            return Err(failure.exit_code());
+        }
+    };
+    let line = name.iter().cloned().chain(settings.words()).chain(words.iter().cloned());
+    match Cli::try_parse_from(line) {
+        Ok(Cli { command: Command::Serve(mut args) }) => {
+            args.configured_by(settings);
+            Ok(Command::Serve(args))
+        }
+        Ok(cli) => Ok(cli.command),
+        Err(error) => {
+            if let (true, Some(note)) = (error.use_stderr(), settings.note()) {
+                output::complain(&format!("earmark: {note}"));
+            }
+            error.exit()
+        }
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod beside;
 mod callers;
+pub(crate) mod config;
 mod credits;
 mod decisions;
 mod durable;
 mod peers;
+mod reload;
 mod settings;
 mod storage;
 mod tigerbeetle;
@@ -15,32 +17,38 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use earmark_admission::{Keys as _, LocalBook, LocalOptions};
+use earmark_admission::{Keys as _, LocalBook, LocalOptions, read_limits};
 use earmark_core::Config;
 use earmark_node::DiskReserve;
 use earmark_server::{REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Done, Failure};
+use crate::gateway;
 use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::quantity;
 use beside::Beside;
 pub(crate) use callers::create_first_key;
+use config::Origin;
 pub(crate) use peers::PeerAddress;
 use peers::PeerArgs;
 use settings::SettingsArgs;
-use storage::{Storage, StorageArgs};
+use storage::{CreditsOrigin, Storage, StorageArgs};
 pub(crate) use tigerbeetle::{LedgerUrl, parse as parse_ledger_url};
 
 pub(crate) const HELP: &str = "\
 Ctrl-C or SIGTERM finishes open requests and stops; a second signal stops at once. A node stops with exit code 1 when
-its disk fails.
+its disk fails. SIGHUP reloads certificates, the issuer's keys, and the log level of --config.
+
+Every flag is also a field of the file of --config (peer_listen for --peer-listen; lists are arrays) and a variable
+(EARMARK_PEER_LISTEN; lists are separated by commas). A flag wins over a variable, and a variable over the file.
 
 Examples:
   earmark serve
   earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
+  earmark serve --config /etc/earmark/earmark.toml
   earmark serve --gateway gateway.toml
   earmark serve --credits sqlite:/var/lib/earmark/credit.db
   earmark serve --credits-url-file /etc/earmark/credits-url
@@ -62,6 +70,12 @@ const ELECTION_MS_MAX: i64 = 60_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
+    /// Read settings from this TOML file; see `earmark config check`
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The settings of the file and of the variables, with their origins.
+    #[arg(skip)]
+    configured: config::Settings,
     /// Data folder of this node; created if it is missing
     #[arg(long, value_name = "DIR", default_value = "./earmark-data", conflicts_with = "in_memory")]
     data: PathBuf,
@@ -188,9 +202,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     // Check the flags before the first side effect.
-    args.check_callers()?;
-    let storage = args.storage.parse()?;
-    args.settings.check(&storage)?;
+    let storage = args.check()?;
     logging::start(args.log_format, &args.log_level);
     runtime()?.block_on(serve(args, &storage))?;
     Ok(Done::Ok)
@@ -209,7 +221,9 @@ pub(crate) fn cores() -> usize {
 
 async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     storage.warn();
+    args.configured.warn();
     let signals = Signals::new()?;
+    reload::on_hangup(args)?;
     // The backend records metrics from its start.
     install_metrics();
     if !args.in_memory {
@@ -235,6 +249,43 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
 }
 
 impl ServeArgs {
+    /// Adds the origins of the settings that do not stand on the command line.
+    pub(crate) fn configured_by(&mut self, configured: config::Settings) {
+        self.storage.credits_origin = match configured.origin("credits") {
+            Some(Origin::Variable(name)) => Some(CreditsOrigin { name: name.clone(), file: None }),
+            Some(Origin::Line(line)) => {
+                let file = configured.file.clone().unwrap_or_default();
+                Some(CreditsOrigin { name: format!("{}:{line}: credits", file.display()), file: Some(file) })
+            }
+            Some(Origin::Flag) | None => None,
+        };
+        self.configured = configured;
+    }
+
+    /// Checks the settings together, without reading more than the file of `--credits-url-file`.
+    fn check(&self) -> Result<Storage, Failure> {
+        self.check_callers()?;
+        let storage = self.storage.parse()?;
+        self.settings.check(&storage)?;
+        Ok(storage)
+    }
+
+    /// Checks the settings and every file that they name, for `earmark config check`.
+    pub(crate) async fn check_with_files(&self) -> Result<(), Failure> {
+        self.check()?;
+        if let Some(path) = self.limits.as_deref().filter(|path| !self.in_memory || path.exists()) {
+            read_limits(path)?;
+        }
+        if let Some(path) = &self.gateway {
+            gateway::check_file(path)?;
+        }
+        self.server_options()?;
+        if !self.in_memory {
+            self.node_options()?;
+        }
+        Ok(())
+    }
+
     fn local_options(&self) -> LocalOptions {
         let config = Config::default().with(&self.settings.changes());
         let queue_max = self.queue_max as usize;

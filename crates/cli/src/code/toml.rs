@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::lines::Lines;
 use super::tree::{DEPTH_MAX, Entry, Mistake, Node, Tree, map, number};
 
-pub(super) fn parse(text: &str) -> Result<Node, Mistake> {
+pub(crate) fn parse(text: &str) -> Result<Node, Mistake> {
     let lines = Lines::of(text);
     match DeTable::parse(text) {
         Ok(table) => Ok(Node { line: 1, value: entries(&lines, table.get_ref(), DEPTH_MAX)? }),

@@ -5,18 +5,18 @@ use std::fmt;
 use serde_json::{Map, Number, Value};
 
 /// Levels of nesting. A document has five.
-pub(super) const DEPTH_MAX: usize = 16;
+pub(crate) const DEPTH_MAX: usize = 16;
 
 /// A value and its line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
-    pub(super) line: usize,
-    pub(super) value: Tree,
+pub(crate) struct Node {
+    pub(crate) line: usize,
+    pub(crate) value: Tree,
 }
 
 /// A value of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Tree {
+pub(crate) enum Tree {
     /// Null, a boolean, a number or a text.
     Scalar(Value),
     List(Vec<Node>),
@@ -25,27 +25,27 @@ pub(super) enum Tree {
 
 /// A field of a map. Its line is that of its name.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub(super) line: usize,
-    pub(super) name: String,
-    pub(super) node: Node,
+pub(crate) struct Entry {
+    pub(crate) line: usize,
+    pub(crate) name: String,
+    pub(crate) node: Node,
 }
 
 /// A mistake and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
-    pub(super) line: usize,
-    pub(super) what: String,
+pub(crate) struct Mistake {
+    pub(crate) line: usize,
+    pub(crate) what: String,
 }
 
 impl Mistake {
-    pub(super) fn new(line: usize, what: impl fmt::Display) -> Mistake {
+    pub(crate) fn new(line: usize, what: impl fmt::Display) -> Mistake {
         Mistake { line, what: what.to_string() }
     }
 }
 
 /// A map. Refuses a name that occurs twice.
-pub(super) fn map(entries: Vec<Entry>) -> Result<Tree, Mistake> {
+pub(crate) fn map(entries: Vec<Entry>) -> Result<Tree, Mistake> {
     let mut names: Vec<(&str, usize)> = entries.iter().map(|entry| (entry.name.as_str(), entry.line)).collect();
     names.sort_unstable();
     let twice = names.windows(2).find_map(|pair| match pair {
@@ -60,7 +60,7 @@ pub(super) fn map(entries: Vec<Entry>) -> Result<Tree, Mistake> {
 
 impl Node {
     /// The value without lines.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         match &self.value {
             Tree::Scalar(value) => value.clone(),
             Tree::List(items) => Value::Array(items.iter().map(Node::json).collect()),
@@ -72,7 +72,7 @@ impl Node {
     }
 
     /// The value as it is quoted in a message.
-    pub(super) fn quoted(&self) -> String {
+    pub(crate) fn quoted(&self) -> String {
         const CHARACTERS_MAX: usize = 60;
         let text = self.json().to_string();
         match text.char_indices().nth(CHARACTERS_MAX) {
@@ -83,7 +83,7 @@ impl Node {
 }
 
 /// An integer or a decimal number. Integers of more than 64 bits keep about 16 digits.
-pub(super) fn number(text: &str) -> Option<Value> {
+pub(crate) fn number(text: &str) -> Option<Value> {
     let plain = text.strip_prefix('+').unwrap_or(text);
     if let Ok(number) = plain.parse::<u64>() {
         return Some(number.into());

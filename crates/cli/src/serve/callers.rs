@@ -172,7 +172,7 @@ pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name:
 }
 
 /// Runs `reload` on every SIGHUP.
-fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
+pub(super) fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
     let failed = |source| Failure::System { what: "listening for signals", source };
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     earmark_admission::spawn(async move {

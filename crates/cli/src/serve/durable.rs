@@ -168,7 +168,7 @@ impl ServeArgs {
             .map_err(|error| Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display())))
     }
 
-    fn node_options(&self) -> Result<NodeOptions, Failure> {
+    pub(super) fn node_options(&self) -> Result<NodeOptions, Failure> {
         let peers = &self.peers;
         if let Some(found) = peers.peer_listen.filter(|found| !found.ip().is_loopback())
             && self.peer_cert.is_none()

@@ -14,9 +14,6 @@ use super::credits::{self, CreditsUrl};
 use super::tigerbeetle::{self, LedgerUrl};
 use crate::failure::Failure;
 
-/// The variable with the URL of the credit database.
-const CREDITS_URL: &str = "EARMARK_CREDITS_URL";
-
 #[derive(Args)]
 pub(super) struct StorageArgs {
     /// Enforce limits on a TigerBeetle cluster, tigerbeetle://IP:PORT,...?cluster=N. This server still stores their
@@ -30,6 +27,18 @@ pub(super) struct StorageArgs {
     /// File that holds the URL of --credits, alone on its first line
     #[arg(long, value_name = "FILE", conflicts_with = "credits")]
     credits_url_file: Option<PathBuf>,
+    /// The origin of `credits`, unless that is the command line.
+    #[arg(skip)]
+    pub(super) credits_origin: Option<CreditsOrigin>,
+}
+
+/// A variable or a file that holds the URL of `--credits`.
+#[derive(Debug)]
+pub(super) struct CreditsOrigin {
+    /// The variable, or the file with its line.
+    pub(super) name: String,
+    /// The file, which others must not be able to read.
+    pub(super) file: Option<PathBuf>,
 }
 
 /// Hides the credit URL, which may contain a password.
@@ -56,27 +65,27 @@ impl StorageArgs {
     pub(super) fn parse(&self) -> Result<Storage, Failure> {
         let ledger = self.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
         let source = match (&self.credits, &self.credits_url_file) {
-            (Some(url), _) => Some(("--credits", url.clone())),
+            (Some(url), _) => {
+                Some((self.credits_origin.as_ref().map_or("--credits", |origin| &origin.name), url.clone()))
+            }
             (None, Some(path)) => Some(("--credits-url-file", first_line(path)?)),
-            (None, None) => environment().map(|url| (CREDITS_URL, url)),
+            (None, None) => None,
         };
         let parse = |(source, text): (&str, String)| CreditsUrl::parse(source, &text).map_err(Failure::Usage);
         let credits = source.map(parse).transpose()?;
-        let is_exposed = self.credits.is_some() && credits.as_ref().is_some_and(CreditsUrl::has_password);
-        let warning = match &self.credits_url_file {
-            _ if is_exposed => Some(format!(
-                "--credits: other users see the password in the list of processes; use --credits-url-file or {CREDITS_URL}"
-            )),
-            Some(path) => exposure(path),
-            None => None,
+        let has_password = self.credits.is_some() && credits.as_ref().is_some_and(CreditsUrl::has_password);
+        let warning = match (&self.credits_origin, &self.credits_url_file) {
+            (None, _) if has_password => Some(
+                "--credits: other users see the password in the list of processes; use --credits-url-file or \
+                 EARMARK_CREDITS_URL"
+                    .to_owned(),
+            ),
+            (Some(CreditsOrigin { file: Some(path), .. }), _) if has_password => exposure(path),
+            (_, Some(path)) => exposure(path),
+            (_, None) => None,
         };
         Ok(Storage { ledger, credits, warning })
     }
-}
-
-/// The URL in the environment, unless it is empty.
-fn environment() -> Option<String> {
-    std::env::var(CREDITS_URL).ok().filter(|url| !url.is_empty())
 }
 
 fn first_line(path: &Path) -> Result<String, Failure> {
@@ -160,7 +169,7 @@ mod tests {
     impl StorageArgs {
         pub(in crate::serve) fn of(ledger: Option<&str>, credits: Option<&str>) -> StorageArgs {
             let (ledger, credits) = (ledger.map(Into::into), credits.map(Into::into));
-            StorageArgs { ledger, credits, credits_url_file: None }
+            StorageArgs { ledger, credits, credits_url_file: None, credits_origin: None }
         }
     }
 
@@ -178,7 +187,7 @@ mod tests {
     #[test]
     fn debug_output_of_the_flags_hides_the_password() {
         let credits = Some("postgres://earmark:secret@db/money".to_owned());
-        let args = StorageArgs { ledger: None, credits, credits_url_file: None };
+        let args = StorageArgs { ledger: None, credits, credits_url_file: None, credits_origin: None };
         assert!(!format!("{args:?}").contains("secret"), "{args:?}");
     }
 
@@ -188,7 +197,8 @@ mod tests {
         let path = folder.path().join("credits-url");
         let mut file = earmark_admission::create_private(&path).unwrap();
         std::io::Write::write_all(&mut file, b"postgres://earmark:secret@db/money\n").unwrap();
-        let args = StorageArgs { ledger: None, credits: None, credits_url_file: Some(path.clone()) };
+        let credits_url_file = Some(path.clone());
+        let args = StorageArgs { ledger: None, credits: None, credits_url_file, credits_origin: None };
         let storage_of_file = args.parse().unwrap();
         assert_eq!(storage_of_file.credit().as_deref(), Some("postgres://earmark@db/money"));
         assert_eq!(storage_of_file.warning, None);

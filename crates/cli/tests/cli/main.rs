@@ -7,6 +7,7 @@ mod ask;
 mod bench;
 mod certificates;
 mod cluster;
+mod config;
 mod credit;
 mod database;
 mod decisions;
