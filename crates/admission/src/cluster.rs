@@ -27,6 +27,18 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Writes a backup of everything acknowledged so far. The name must be unused; the default is the current time.
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>>;
+
+    /// Makes a backup of everything acknowledged so far, as one archive for the caller.
+    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>>;
+}
+
+/// A backup as one archive, which is read in pieces. Dropping it frees the space that it takes on the node.
+pub trait BackupArchive: Send + Sync {
+    /// The next bytes; `None` at the end. Blocks on the disk.
+    ///
+    /// # Errors
+    /// If a file of the backup cannot be read.
+    fn next(&mut self) -> std::io::Result<Option<Vec<u8>>>;
 }
 
 /// The most nodes that one invitation admits.

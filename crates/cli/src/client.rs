@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 pub(crate) use earmark_client::http::excerpt;
-use earmark_client::http::{HttpClient, HttpRequest, HttpResponse, Method};
+use earmark_client::http::{HttpClient, HttpDownload, HttpRequest, HttpResponse, Method};
 use earmark_client::{AddressError, ClientOptions, Deadline, OptionsError, Roots, ServerAddress};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,6 +28,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 /// Bytes of one response: 64 MiB, more than the largest page of any list.
 const ANSWER_BYTES_MAX: usize = 1 << 26;
+/// Minutes without a byte after which a download fails. A server first writes a large backup to its disk.
+const DOWNLOAD_PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// Bytes of a refused download that are read for its message.
+const EXCERPT_BYTES: usize = 64 << 10;
 
 /// The options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
@@ -211,6 +215,29 @@ impl Client {
         }
         serde_json::from_slice(&response.body)
             .map_err(|error| self.unexpected(format!("{error}: {}", excerpt(&response.body))))
+    }
+
+    /// Requests a file and hands its bytes to `take` while they arrive.
+    pub(crate) async fn download(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let failed = |failure| self.url.failure(failure);
+        let mut download = self.http.download(&HttpRequest::new(Method::GET, path)).await.map_err(failed)?;
+        let mut refused = Vec::new();
+        while let Some(piece) = download.next(DOWNLOAD_PATIENCE).await.map_err(failed)? {
+            match download.status.is_success() {
+                true => take(&piece)?,
+                false if refused.len() < EXCERPT_BYTES => refused.extend_from_slice(&piece),
+                false => break,
+            }
+        }
+        if download.status.is_success() {
+            return Ok(());
+        }
+        let HttpDownload { status, headers, .. } = download;
+        Err(self.refusal(&HttpResponse { status, headers, body: refused.into() }))
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<String>) -> Result<HttpResponse, Failure> {

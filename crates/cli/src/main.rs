@@ -6,6 +6,7 @@
 
 mod accounts;
 mod amount;
+mod backup;
 mod bench;
 mod changes;
 mod client;
@@ -80,6 +81,7 @@ Examples:
   earmark reserve --key gpt-4o:rpm=1
   earmark balance --vault main --account acme
   earmark cluster status
+  earmark backup > earmark.tar
   earmark key create --name billing --role writer
   earmark bench --seconds 5";
 
@@ -183,6 +185,12 @@ enum Command {
     /// Create the data folder of a new cluster from a backup or a stopped node
     #[command(after_help = recover::HELP)]
     Recover(recover::RecoverArgs),
+    /// Write a backup of a running server to a file or to standard output
+    #[command(after_help = backup::HELP)]
+    Backup(backup::BackupArgs),
+    /// Create the data folder of a new cluster from the file of a backup
+    #[command(after_help = backup::RESTORE_HELP)]
+    Restore(backup::RestoreArgs),
     /// Measure reserves per second of a server or a node
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
@@ -221,6 +229,8 @@ impl Command {
             Command::Key(command) => key::run(command),
             Command::Whoami(args) => whoami::run(args),
             Command::Recover(args) => recover::run(args),
+            Command::Backup(args) => backup::backup(args),
+            Command::Restore(args) => backup::restore(args),
             Command::Bench(args) => bench::run(args),
         }
     }
@@ -255,6 +265,8 @@ impl Command {
             Command::Key(command) => command.client().json,
             Command::Whoami(args) => args.json,
             Command::Recover(args) => args.json,
+            Command::Backup(args) => args.client.json,
+            Command::Restore(args) => args.json,
             Command::Bench(args) => args.json,
         }
     }

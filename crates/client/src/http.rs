@@ -24,6 +24,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::BodyExt;
 pub use hyper::header::HeaderMap;
 pub use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -98,6 +99,39 @@ pub struct HttpResponse {
     pub body: Bytes,
 }
 
+/// A response whose body is read while it arrives.
+#[derive(Debug)]
+pub struct HttpDownload {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    server: String,
+    body: hyper::body::Incoming,
+}
+
+impl HttpDownload {
+    /// The next bytes of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// When the connection broke before the end, or no bytes came within `patience`.
+    pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, Failure> {
+        let no_answer = |why: String| Failure::NoAnswer { server: self.server.clone(), why };
+        loop {
+            match tokio::time::timeout(patience, self.body.frame()).await {
+                Err(_) => return Err(no_answer(format!("no bytes within {} s", patience.as_secs()))),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(error))) => return Err(no_answer(error.to_string())),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The beginning of a body on one line, for an error message.
 #[must_use]
 pub fn excerpt(body: &[u8]) -> String {
@@ -155,6 +189,15 @@ impl HttpClient {
             preferred: Preferred::default(),
             attempt_timeout: options.attempt_timeout,
         })
+    }
+
+    /// Sends one request to the preferred server and returns the head of the response, on a connection of its own.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or no head came within [`ClientOptions::attempt_timeout`].
+    pub async fn download(&self, request: &HttpRequest) -> Result<HttpDownload, Failure> {
+        let (_, server) = self.preferred.of(&self.servers)?;
+        server.download_by(request, Deadline::after(self.attempt_timeout)).await
     }
 
     /// Sends one request and returns the response. The request is sent at most once: only when no connection could be

@@ -1,5 +1,6 @@
 //! A durable, replicated Book. Commands go into a Raft log on disk; every node applies the log to its own Book.
 
+mod archive;
 mod auth;
 mod backup;
 mod batch;
@@ -37,6 +38,7 @@ mod tls;
 mod types;
 mod vote;
 
+pub use archive::{ArchiveError, Unpacked, Unpacker};
 pub use backup::{Backup, recover};
 pub use book_host::NodeBookHost;
 pub use decisions::DecisionFiles;

@@ -190,7 +190,7 @@ pub struct Node {
     timing: Timing,
     journal_segment_bytes: u64,
     backups: Option<PathBuf>,
-    backing_up: tokio::sync::Mutex<()>,
+    backing_up: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Node {
@@ -292,7 +292,7 @@ impl Node {
             timing: options.timing,
             journal_segment_bytes,
             backups: options.backups.clone(),
-            backing_up: tokio::sync::Mutex::default(),
+            backing_up: Arc::default(),
         }
     }
 

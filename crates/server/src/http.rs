@@ -1,5 +1,6 @@
 //! The HTTP API. Its wire format is known only in this module.
 
+mod archive;
 mod audit;
 mod calls;
 mod cluster;

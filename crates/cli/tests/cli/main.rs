@@ -4,6 +4,7 @@
 
 mod as_code;
 mod ask;
+mod backup;
 mod bench;
 mod certificates;
 mod cluster;

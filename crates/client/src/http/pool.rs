@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{HttpRequest, HttpResponse};
+use super::{HttpDownload, HttpRequest, HttpResponse};
 use crate::connect::Connector;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
@@ -88,15 +88,32 @@ impl ConnectionPool {
         {
             return response;
         }
+        let sender = self.connect().await?;
+        match self.send_on(sender, request).await {
+            Sent::Yes(response) => response,
+            Sent::No(error) => Err(self.unreachable(error)),
+        }
+    }
+
+    /// Sends one request on a connection of its own and returns the head of its response.
+    pub(crate) async fn download_by(&self, request: &HttpRequest, by: Deadline) -> Result<HttpDownload, Failure> {
+        let opened = async {
+            let mut sender = self.connect().await?;
+            let request = self.request(request)?;
+            let answer = sender.send_request(request).await.map_err(|error| self.no_answer(error))?;
+            let (head, body) = answer.into_parts();
+            Ok(HttpDownload { status: head.status, headers: head.headers, server: self.name.clone(), body })
+        };
+        by.bound(opened).await.unwrap_or_else(|| Err(self.no_answer("no response in time")))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
         let stream = self.connector.connect().await.map_err(|error| error.failure(&self.name))?;
         let connected = handshake(TokioIo::new(stream)).await;
         let (sender, connection) = connected.map_err(|error| self.unreachable(error))?;
         // The caller that waits for the response sees an error of the connection.
         tokio::spawn(connection);
-        match self.send_on(sender, request).await {
-            Sent::Yes(response) => response,
-            Sent::No(error) => Err(self.unreachable(error)),
-        }
+        Ok(sender)
     }
 
     fn no_answer(&self, why: impl ToString) -> Failure {

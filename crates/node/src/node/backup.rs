@@ -2,15 +2,20 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use earmark_admission::{BackupMade, BackupName, ClusterError, create_private_dir, restrict};
+use earmark_admission::{BackupArchive, BackupMade, BackupName, ClusterError, create_private_dir, restrict};
+use tokio::sync::OwnedMutexGuard;
 
 use super::{Node, NodeError};
+use crate::archive::Packer;
 use crate::backup::{Backup, write_out};
 use crate::disk::{Disk, RealDisk};
 use crate::fault::Fault;
+
+/// The folder of an archive that is being sent, in that of the backups. No backup can have this name.
+const SENDING: &str = ".sending";
 
 impl Node {
     /// Writes everything acknowledged so far into an empty folder, as a new one-node cluster. Requests continue;
@@ -40,9 +45,7 @@ impl Node {
         let Some(backups) = self.backups.clone() else {
             return Err(ClusterError::Refused("this node has no folder for backups".into()));
         };
-        let Ok(_one_at_a_time) = self.backing_up.try_lock() else {
-            return Err(ClusterError::Unavailable("this node is writing another backup".into()));
-        };
+        let _one_at_a_time = self.backup_turn()?;
         self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
         let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.clock.wall()));
         let path = backups.join(name.as_str());
@@ -73,6 +76,63 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// Writes a backup into a folder of its own and packs it. The folder is removed with the archive.
+    pub(super) async fn archive_backup(&self) -> Result<Box<dyn BackupArchive>, ClusterError> {
+        let unavailable = |error: &dyn std::fmt::Display| ClusterError::Unavailable(error.to_string());
+        let Some(backups) = self.backups.clone() else {
+            return Err(ClusterError::Refused("this node has no folder for backups".into()));
+        };
+        let turn = self.backup_turn()?;
+        self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
+        let path = backups.join(SENDING);
+        let claimed = blocking({
+            let path = path.clone();
+            move || {
+                // A process that was killed leaves its folder.
+                if path.exists() {
+                    fs::remove_dir_all(&path)?;
+                }
+                claim(&backups, &path)
+            }
+        });
+        claimed.await.map_err(|error| unavailable(&format!("cannot make {}: {error}", path.display())))?;
+        let folder = SentFolder { path: path.clone(), _turn: turn };
+        let disk = RealDisk::new(&path).map_err(|error| unavailable(&error))?;
+        self.write_backup(Arc::new(disk)).await.map_err(|fault| unavailable(&fault))?;
+        let packer = blocking(move || Packer::new(&path)).await.map_err(|error| unavailable(&error))?;
+        Ok(Box::new(SentBackup { packer, _folder: folder }))
+    }
+
+    fn backup_turn(&self) -> Result<OwnedMutexGuard<()>, ClusterError> {
+        let turn = Arc::clone(&self.backing_up).try_lock_owned();
+        turn.map_err(|_| ClusterError::Unavailable("this node is making another backup".into()))
+    }
+}
+
+/// A backup on its way to the caller.
+struct SentBackup {
+    packer: Packer,
+    _folder: SentFolder,
+}
+
+impl BackupArchive for SentBackup {
+    fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.packer.next()
+    }
+}
+
+/// The folder of an archive, removed on drop. One exists at a time.
+struct SentFolder {
+    path: PathBuf,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Drop for SentFolder {
+    fn drop(&mut self) {
+        // A leftover is removed before the next archive.
+        _ = fs::remove_dir_all(&self.path);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Cluster administration: status, membership and backups.
 
 use earmark_admission::{
-    Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, InvitationId, InvitationInfo, MemberStatus,
-    NewInvitation, Token,
+    Answer, BackupArchive, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, InvitationId, InvitationInfo,
+    MemberStatus, NewInvitation, Token,
 };
 use earmark_core::{Actor, SecretHash};
 
@@ -68,6 +68,10 @@ impl Cluster for Node {
 
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
         Box::pin(self.back_up(name))
+    }
+
+    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>> {
+        Box::pin(self.archive_backup())
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn remove(app: &App, call: Call) -> Reply {
     changed(app, &call, format!("remove node {node}"), async move { cluster.remove(node).await }).await
 }
 
-fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
+pub(super) fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
     let none = || Reply::not_found("this server runs in memory and has no cluster");
     app.cluster.get().map(Arc::clone).ok_or_else(none)
 }
@@ -137,7 +137,7 @@ pub(super) async fn revoke_invitation(app: &App, call: Call) -> Reply {
 }
 
 /// Checks the caller's key again, because the cluster does not: it executes any change it is given.
-async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
+pub(super) async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
     execute::check_key(app, &call.context).await.map_err(|error| match error {
         // Nothing has begun. Operators call this just when there is no quorum.
         BackendError::Failed(why) => unavailable(&format!("{why}; retry")),
@@ -188,7 +188,7 @@ async fn finish<T: Send + 'static>(
     }
 }
 
-fn unavailable(message: &str) -> Reply {
+pub(super) fn unavailable(message: &str) -> Reply {
     Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message)
 }
 

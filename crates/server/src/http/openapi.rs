@@ -114,7 +114,7 @@ fn responses(route: &Route) -> Value {
 fn response(answer: &Documented) -> Value {
     let reference = |name: &&str| json!({"$ref": format!("#/components/schemas/{name}")});
     let content = match answer.schemas {
-        [] => json!({"text/plain": {"schema": {"type": "string"}}}),
+        [] => json!({answer.text_type: {"schema": {"type": "string"}}}),
         [name] => json!({"application/json": {"schema": reference(name)}}),
         names => {
             let any: Vec<Value> = names.iter().map(reference).collect();

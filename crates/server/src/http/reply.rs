@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use earmark_core::redact_api_keys;
 use serde::Serialize;
 
+use super::archive::Archive;
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
 use crate::body::{BodyError, BodyErrorKind};
 use crate::caller::AuthError;
@@ -28,6 +29,8 @@ pub(crate) struct Reply {
     pub(super) is_secret: bool,
     /// All replies share the memory of the body, so it is not charged to a budget.
     pub(super) is_shared: bool,
+    /// The body is this archive.
+    pub(super) archive: Option<Box<Archive>>,
     /// More headers.
     pub(super) headers: Vec<(&'static str, String)>,
 }
@@ -50,8 +53,9 @@ pub(super) struct Results<T> {
 
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-        let (closes, retry_after_ms, is_secret, is_shared, headers) = (false, None, false, false, Vec::new());
-        Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, headers }
+        let (closes, retry_after_ms, is_secret, is_shared) = (false, None, false, false);
+        let (archive, headers) = (None, Vec::new());
+        Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, archive, headers }
     }
 
     /// The reply to a rejected request.
@@ -71,6 +75,12 @@ impl Reply {
             | AuthError::NotLocal => None,
         };
         Reply { retry_after_ms, ..Reply::problem(status, code, &error.message()) }
+    }
+
+    /// A file that is sent while it is read. Proxies must not store it.
+    pub(super) fn archive(content_type: HeaderValue, archive: Archive) -> Reply {
+        let archive = Some(Box::new(archive));
+        Reply { is_secret: true, archive, ..Reply::of(StatusCode::OK, content_type, Bytes::new()) }
     }
 
     pub(super) fn unauthenticated() -> Reply {

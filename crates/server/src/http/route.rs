@@ -21,8 +21,8 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
-    audit, cluster, complete, decisions, extend, health, keys, leases, limits, policies, quotas, reserve, templates,
-    top, usage, vaults, whoami, write,
+    archive, audit, cluster, complete, decisions, extend, health, keys, leases, limits, policies, quotas, reserve,
+    templates, top, usage, vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -117,7 +117,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 51] = [
+pub(crate) static ROUTES: [Route; 52] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -446,6 +446,7 @@ pub(crate) static ROUTES: [Route; 51] = [
         ],
         ..post("/v1/admin/cluster/backup", Access::Operate, |app, call| Box::pin(cluster::backup(app, call)))
     },
+    archive::GET,
     Route {
         body: Some(&KeyBody::SHAPE),
         operation: "create_key",

@@ -325,7 +325,7 @@ struct Served<'a> {
 fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
     let Served { index, parts, id, start, caller } = request;
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, headers: more, .. } = reply;
+    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, archive, headers: more, .. } = reply;
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
@@ -339,7 +339,7 @@ fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
     } else {
         tracing::debug!(request_id = id.as_str(), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
     }
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(archive.map_or_else(|| Body::from(body), |archive| archive.into_body()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);

@@ -134,6 +134,7 @@ async fn changes_of_the_cluster_are_logged_with_who_made_them_and_what_came_of_i
         (&server, "DELETE", "members/2", "", "remove node 2", "done"),
         (&server, "POST", "backup", r#"{"name":"mine"}"#, "back up as mine", "done"),
         (&server, "POST", "backup", "{}", "back up", "done"),
+        (&server, "GET", "backup", "", "send a backup", "done"),
         (&never, "POST", "members", member, "add node 2 at 127.0.0.1:7102", "used before"),
     ] {
         let answer = server.ask(method, &format!("/v1/admin/cluster/{path}"), body).await;

@@ -4,12 +4,19 @@
 pub(in crate::http) struct Documented {
     pub(in crate::http) status: u16,
     pub(in crate::http) about: &'static str,
-    /// Names of schemas, one of which matches; empty for plain text.
+    /// Names of schemas, one of which matches; empty for text.
     pub(in crate::http) schemas: &'static [&'static str],
+    /// The media type of a text.
+    pub(in crate::http) text_type: &'static str,
 }
 
 pub(in crate::http) const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
-    Documented { status, about, schemas: schema }
+    Documented { status, about, schemas: schema, text_type: "text/plain" }
+}
+
+/// A file.
+pub(in crate::http) const fn binary(status: u16, about: &'static str, text_type: &'static str) -> Documented {
+    Documented { status, about, schemas: &[], text_type }
 }
 
 pub(in crate::http) const PROBLEM: &[&str] = &["Problem"];

@@ -75,6 +75,19 @@ async fn a_backup_is_made_under_a_name_or_the_time_or_the_answer_says_why_not() 
 }
 
 #[tokio::test]
+async fn a_backup_is_streamed_or_the_answer_says_why_not() {
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    let answer = server.ask("GET", BACKUP, "").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-tar")));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(answer.body, "pieces, the end");
+    let never = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("no folder".into())))).await;
+    assert_eq!(never.ask("GET", BACKUP, "").await.problem(409, "conflict"), "no folder");
+    let later = TestServer::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
+    assert_eq!(later.ask("GET", BACKUP, "").await.problem(503, "unavailable"), "no leader; retry");
+}
+
+#[tokio::test]
 async fn an_invitation_is_for_one_node_and_one_hour_unless_said_otherwise() {
     const INVITATIONS: &str = "/v1/admin/cluster/invitations";
     let server = TestServer::with_nodes(Nodes(Ok(()))).await;

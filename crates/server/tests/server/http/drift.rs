@@ -338,6 +338,7 @@ async fn nodes(drift: &mut Drift, none: &TestServer) {
         drift.ask(server, "GET", INVITATIONS, "", &Value::Null).await;
         drift.ask(server, "DELETE", INVITATION, "0123456789abcdef", &Value::Null).await;
         drift.ask(server, "POST", BACKUP, "", &json!({})).await;
+        drift.ask(server, "GET", BACKUP, "", &Value::Null).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
     drift.ask(&done, "DELETE", INVITATION, "x", &Value::Null).await;

@@ -64,6 +64,7 @@ const MATRIX: [Row; 51] = [
     ("get", "/v1/admin/cluster/invitations", OPERATE),
     ("delete", "/v1/admin/cluster/invitations/{invitation_id}", OPERATE),
     ("post", "/v1/admin/cluster/backup", OPERATE),
+    ("get", "/v1/admin/cluster/backup", OPERATE),
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),
     ("delete", "/v1/admin/keys/{key_id}", MANAGE),

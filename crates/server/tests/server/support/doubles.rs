@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage,
-    ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, InvitationId,
-    InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus,
-    NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer,
-    ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupArchive, BackupMade,
+    BackupName, ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest,
+    CreditReadError, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
+    InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook,
+    MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError,
+    ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer,
+    WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
@@ -469,5 +470,19 @@ impl Cluster for Nodes {
         let path = format!("data/backups/{}", name.as_str());
         let made = BackupMade { name, path, bytes: 7, index: Some(8), journal_records: 5, cluster: 0xcd };
         Box::pin(std::future::ready(self.0.clone().map(|()| made)))
+    }
+
+    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>> {
+        let pieces = Pieces(vec![b"the end".to_vec(), b"pieces, ".to_vec()]);
+        Box::pin(std::future::ready(self.0.clone().map(|()| Box::new(pieces) as Box<dyn BackupArchive>)))
+    }
+}
+
+/// The pieces of an archive, in reverse order.
+struct Pieces(Vec<Vec<u8>>);
+
+impl BackupArchive for Pieces {
+    fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        Ok(self.0.pop())
     }
 }

@@ -1,0 +1,107 @@
+//! `GET /v1/admin/cluster/backup`: a backup as one archive, streamed to the caller.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, StatusCode};
+use earmark_admission::{BackupArchive, ClusterError};
+use earmark_core::Actor;
+use futures_util::stream;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use super::cluster::{cluster, permitted, unavailable};
+use super::reply::{CONFLICT, Reply};
+use super::route::{BAD_QUERY, MEMBERS_LATER, NO_CLUSTER, PROBLEM, Route, answer, binary, get};
+use super::serve::Call;
+use crate::app::App;
+use crate::caller::Access;
+
+const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
+/// How long the response waits for the backup, so that a failure has a status and a message. A larger backup is awaited
+/// by the stream, which ends early on a failure.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub(super) const GET: Route = Route {
+    operation: "download_backup",
+    about: "Streams a backup of everything acknowledged so far, as a tar file whose last member SHA256SUMS has the \
+            checksums of the others. `earmark restore` starts a new cluster from it.",
+    answers: &[
+        binary(200, "The archive. Without its last member it is incomplete.", "application/x-tar"),
+        BAD_QUERY,
+        NO_CLUSTER,
+        answer(409, PROBLEM, "`conflict`: this node has no backup folder."),
+        MEMBERS_LATER,
+    ],
+    ..get("/v1/admin/cluster/backup", Access::Operate, |app, call| Box::pin(archive(app, call)))
+};
+
+type Made = Result<Box<dyn BackupArchive>, ClusterError>;
+
+async fn archive(app: &App, call: Call) -> Reply {
+    let cluster = match cluster(app) {
+        Ok(cluster) => cluster,
+        Err(reply) => return reply,
+    };
+    if let Err(reply) = permitted(app, &call, "send a backup").await {
+        return reply;
+    }
+    let mut making = earmark_admission::spawn(async move { cluster.archive().await });
+    let sending = match timeout(GRACE, &mut making).await {
+        Err(_) => Sending::Making(making),
+        Ok(Ok(Ok(archive))) => Sending::Archive(archive),
+        Ok(Ok(Err(ClusterError::Refused(why)))) => return Reply::problem(StatusCode::CONFLICT, CONFLICT, &why),
+        Ok(Ok(Err(error))) => return unavailable(&format!("{error}; retry")),
+        Ok(Err(error)) => return unavailable(&format!("{error}; retry")),
+    };
+    Reply::archive(TAR, Archive { sending, id: call.context.id().to_owned(), actor: call.context.caller.actor.clone() })
+}
+
+/// The body of a response with a backup.
+pub(crate) struct Archive {
+    sending: Sending,
+    /// The id of the request.
+    id: String,
+    actor: Actor,
+}
+
+impl Archive {
+    pub(super) fn into_body(self) -> Body {
+        Body::from_stream(stream::unfold(Some(self), |archive| async move {
+            let Archive { sending, id, actor } = archive?;
+            let next = sending.next().await;
+            let result = match &next {
+                Ok(Some(_)) => None,
+                Ok(None) => Some("done".to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(result) = result {
+                tracing::info!(request_id = id, %actor, what = "send a backup", result, "cluster change ended");
+            }
+            match next {
+                Ok(Some((piece, sending))) => Some((Ok(piece), Some(Archive { sending, id, actor }))),
+                Ok(None) => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        }))
+    }
+}
+
+/// A backup on its way.
+enum Sending {
+    Making(JoinHandle<Made>),
+    Archive(Box<dyn BackupArchive>),
+}
+
+impl Sending {
+    /// The next piece and the rest. An error aborts the connection, so that the caller notices.
+    async fn next(self) -> io::Result<Option<(Bytes, Sending)>> {
+        let mut archive = match self {
+            Sending::Archive(archive) => archive,
+            Sending::Making(making) => making.await?.map_err(io::Error::other)?,
+        };
+        let (piece, archive) = spawn_blocking(move || archive.next().map(|piece| (piece, archive))).await??;
+        Ok(piece.map(|piece| (Bytes::from(piece), Sending::Archive(archive))))
+    }
+}
