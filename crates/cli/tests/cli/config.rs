@@ -26,7 +26,7 @@ fn a_server_takes_its_settings_from_a_file_variables_and_flags() {
     server.signal("TERM");
     let ran = server.wait().ends(0);
     assert!(ran.stderr.contains("EARMARK_CONNECTIONS_MAXX: unknown variable"), "{ran:?}");
-    let refused = command(&["serve", "--data", "d"]).env("EARMARK_IN_MEMORY", "maybe").output().unwrap();
+    let refused = command(&["serve", "--queue-max", "1024"]).env("EARMARK_IN_MEMORY", "maybe").output().unwrap();
     let refused = Ran::of(refused).ends(2);
     assert!(refused.stderr.contains("EARMARK_IN_MEMORY: found \"maybe\", allowed are true and false"), "{refused:?}");
     let refused = command(&["serve", "--in-memory"]).env("EARMARK_NODE_ID", "2").output().unwrap();

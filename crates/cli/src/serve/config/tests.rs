@@ -104,7 +104,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("decisions-bytes", "1K", "found \"1K\", allowed are 0, and sizes from 1M"),
     ("decisions-days", "0", "0 is not in 1..=366"),
     ("key-requests-per-second", "x", "invalid digit found in string"),
-    ("key-requests-at-once", "-1", "invalid digit found in string"),
+    ("key-requests-at-once", "-1", "-1 is not in 0..=4294967295"),
     ("key-requests-waiting", "x", "invalid digit found in string"),
     ("attribute-claim", "tenant", "found no =, allowed is ATTRIBUTE=CLAIM"),
     ("issuer-max-age", "1y", "found \"1y\", allowed are 1 s to 366 d"),
