@@ -5,6 +5,7 @@
 mod api;
 mod attack;
 mod bench_gateway;
+mod deploy;
 mod envoy;
 mod gateway;
 mod grpc;
@@ -24,6 +25,7 @@ mod tigerbeetle;
 mod typescript;
 mod verify;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use plant::Plant;
@@ -43,6 +45,8 @@ The tasks of this repository.
   cargo xtask monitoring          write the dashboards and alerts in deploy/monitoring, from the metrics of a server
   cargo xtask monitoring --check  check only these files, with Prometheus
   cargo xtask envoy               check only Envoy's rate limit service, with a real Envoy
+  cargo xtask deploy              check only the image, the unit, the package and the manifests in deploy/
+  cargo xtask fixtures            write the data of this version that later versions must open; changes files
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
@@ -63,6 +67,9 @@ Examples:
   cargo xtask gateway
   cargo xtask monitoring --check
   cargo xtask envoy
+  cargo xtask deploy
+  cargo xtask deploy --binary target/debug/earmark
+  cargo xtask fixtures
   cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
@@ -72,6 +79,10 @@ Examples:
   cargo xtask bench-gateway --seconds 60 --streams 1000
   cargo xtask plant stale-leader
 ";
+
+/// The arguments of cargo that write the fixtures.
+const WRITE_FIXTURES: &str =
+    "test --package earmark --test cli --locked -- --ignored --exact upgrade::the_fixtures_of_this_version_are_written";
 
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
@@ -85,6 +96,8 @@ enum Task {
     GatewayLlama,
     Monitoring { is_check: bool },
     Envoy,
+    Deploy { binary: Option<PathBuf> },
+    Fixtures,
     Licences,
     Soak { minutes: u64 },
     Attack(attack::Options),
@@ -108,6 +121,9 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["monitoring"] => Ok(Task::Monitoring { is_check: false }),
         ["monitoring", "--check"] => Ok(Task::Monitoring { is_check: true }),
         ["envoy"] => Ok(Task::Envoy),
+        ["deploy"] => Ok(Task::Deploy { binary: None }),
+        ["deploy", "--binary", binary] => Ok(Task::Deploy { binary: Some(binary.into()) }),
+        ["fixtures"] => Ok(Task::Fixtures),
         ["licences"] => Ok(Task::Licences),
         ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
@@ -124,7 +140,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -141,6 +157,11 @@ fn main() -> ExitCode {
         Task::Python => python::prepare().and_then(|()| python_client::check()),
         Task::Gateway => python::prepare().and_then(|()| typescript::prepare()).and_then(|()| gateway::check()),
         Task::GatewayLlama => python::prepare().and_then(|()| gateway::check_llama()),
+        Task::Deploy { binary } => python::prepare().and_then(|()| {
+            deploy::prepare();
+            deploy::check(binary)
+        }),
+        Task::Fixtures => postgres::prepare().and_then(|()| run::run(&mut run::command("cargo", WRITE_FIXTURES))),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
         Task::Monitoring { is_check: false } => monitoring::write(),
         Task::Monitoring { is_check: true } => monitoring::check(),
@@ -184,6 +205,9 @@ mod tests {
             (&["monitoring"], Task::Monitoring { is_check: false }),
             (&["monitoring", "--check"], Task::Monitoring { is_check: true }),
             (&["envoy"], Task::Envoy),
+            (&["deploy"], Task::Deploy { binary: None }),
+            (&["deploy", "--binary", "a"], Task::Deploy { binary: Some("a".into()) }),
+            (&["fixtures"], Task::Fixtures),
             (&["licences"], Task::Licences),
             (&["soak"], Task::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
@@ -202,11 +226,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

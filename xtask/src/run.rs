@@ -30,6 +30,8 @@ pub(crate) enum Failure {
     Server(String),
     /// A client's packages were not built.
     Package(String),
+    /// Something in `deploy/` is wrong.
+    Deploy(String),
     /// Required programs are not installed.
     Missing(Vec<String>),
     /// The tree breaks rules; each violation was printed.
@@ -57,6 +59,7 @@ impl fmt::Display for Failure {
             Failure::Write { path, source } => write!(f, "{}: cannot be written: {source}", path.display()),
             Failure::Server(what) => write!(f, "the checked server {what}"),
             Failure::Package(what) => write!(f, "the packages of the client: {what}"),
+            Failure::Deploy(what) => f.write_str(what),
             Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
             Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
             Failure::WorkTreeChanged(lines) => {

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::api;
+use crate::deploy;
 use crate::envoy;
 use crate::gateway;
 use crate::grpc;
@@ -55,6 +56,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
         setup(&NEEDS)?;
         python::prepare()?;
         typescript::prepare()?;
+        deploy::prepare();
         postgres::prepare()
     })];
     steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| match name {
@@ -68,6 +70,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     steps.push(Step::new("gateway", "cargo xtask gateway", gateway::check));
     steps.push(Step::new("monitoring", "cargo xtask monitoring --check", monitoring::check));
     steps.push(Step::new("envoy", "cargo xtask envoy", envoy::check));
+    steps.push(Step::new("deploy", "cargo xtask deploy", || deploy::check(None)));
     steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {
