@@ -83,12 +83,13 @@ fn install(package: &Path, scratch: &Path) -> Result<String, Failure> {
 
 /// Makes a root with the programs of the maintainer scripts, their libraries, and an empty database of dpkg.
 fn prepare_root(root: &Path, programs: &[PathBuf]) -> Result<(), Failure> {
-    for folder in ["var/lib/dpkg/updates", "var/lib/dpkg/info", "var/log", "etc", "tmp", "usr/bin"] {
+    for folder in ["var/lib/dpkg/updates", "var/lib/dpkg/info", "var/log", "etc", "tmp", "dev", "usr/bin"] {
         fs::create_dir_all(root.join(folder)).map_err(write_failed(root))?;
     }
     let account = "root:x:0:0:root:/root:/bin/sh\n";
     for (file, text) in [
         ("var/lib/dpkg/status", ""),
+        ("dev/null", ""),
         ("etc/passwd", account),
         ("etc/group", "root:x:0:\n"),
         ("etc/shadow", "root:*:::::::\n"),

@@ -2,7 +2,7 @@
 
 #[path = "../../../credits/src/conformance/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests of credit use all of it")]
-mod postgres;
+pub(crate) mod postgres;
 
 use std::path::Path;
 

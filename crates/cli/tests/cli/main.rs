@@ -28,4 +28,5 @@ mod support;
 mod templates;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
+mod upgrade;
 mod walk;
