@@ -65,8 +65,15 @@ fn tar(words: &[&str], folder: &Path) {
     assert!(ran.status.success(), "{ran:?}");
 }
 
+/// The URL of the file of SQLite in a folder of its own, because a stopped server leaves its last changes in a second file.
 fn sqlite_url(folder: &Path) -> String {
-    format!("sqlite:{}", folder.join("credit.db").display())
+    format!("sqlite:{}", folder.join("sqlite/credit.db").display())
+}
+
+/// A client program of PostgreSQL: beside the server, or on the PATH.
+fn client_program(name: &str) -> PathBuf {
+    let beside = postgres::programs().map(|folder| folder.join(name)).filter(|path| path.is_file());
+    beside.unwrap_or_else(|| PathBuf::from(name))
 }
 
 #[test]
@@ -105,13 +112,9 @@ fn a_credit_file_of_each_version_opens_with_all_its_content() {
 
 #[test]
 fn a_credit_database_of_each_version_opens_with_all_its_content() {
-    let Some(programs) = postgres::programs().filter(|folder| folder.join("psql").is_file()) else {
-        eprintln!("skipped: there is no psql; {}", postgres::HOW_TO_GET);
-        return;
-    };
     for version in versions() {
         let database = postgres::Server::start_without_fsync().unwrap();
-        let mut psql = Command::new(programs.join("psql"));
+        let mut psql = Command::new(client_program("psql"));
         let psql = psql.args(["--quiet", "--set", "ON_ERROR_STOP=1", "--file"]).arg(version.join(POSTGRES));
         let loaded = psql.arg(database.url()).output().unwrap();
         assert!(loaded.status.success(), "{version:?}: {loaded:?}");
@@ -140,16 +143,17 @@ fn the_fixtures_of_this_version_are_written() {
         folder.path(),
     );
 
+    fs::create_dir(folder.path().join("sqlite")).unwrap();
     let server = Server::start(&["--credits", &sqlite_url(folder.path())]);
     fs::write(receipt(&version, "sqlite"), fill_credit(&server)).unwrap();
     server.stop();
-    tar(&["czf", version.join(SQLITE).to_str().unwrap(), "--owner=0", "--group=0", "credit.db"], folder.path());
+    tar(&["czf", version.join(SQLITE).to_str().unwrap(), "--owner=0", "--group=0", "sqlite"], folder.path());
 
     let database = postgres::Server::start_without_fsync().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     fs::write(receipt(&version, "postgres"), fill_credit(&server)).unwrap();
     server.stop();
-    let mut dump = Command::new(postgres::programs().unwrap().join("pg_dump"));
+    let mut dump = Command::new(client_program("pg_dump"));
     let dumped = dump.args(["--no-owner", "--no-privileges", "--inserts", &database.url()]).output().unwrap();
     assert!(dumped.status.success(), "{dumped:?}");
     // Newer servers write a random key around the dump, and settings that older ones do not know.
