@@ -108,7 +108,7 @@ fn a_damaged_or_cut_backup_and_a_folder_in_use_are_refused_without_trace() {
 fn a_restored_backup_beside_its_living_original_can_neither_join_nor_disturb_it() {
     let folder = TempDir::new().unwrap();
     let (peers, others) = (free(), free());
-    let original = Server::on(&folder.path().join("data"), &["--node-id", "1", "--peer-listen", &peers]);
+    let original = Server::on(&folder.path().join("data"), &["--peer-listen", &peers, "--bootstrap", &peers]);
     original.issue_credit(700).ends(0);
     let file = folder.path().join("backup.tar");
     original.earmark(&["backup", file.to_str().unwrap()]).ends(0);
@@ -117,7 +117,7 @@ fn a_restored_backup_beside_its_living_original_can_neither_join_nor_disturb_it(
     let made = restore(&file, &to).ends(0).json();
 
     // Told to join the original, it stays the cluster that it is.
-    let restored = Server::on(&to, &["--node-id", "1", "--peer-listen", &others, "--join", &peers]);
+    let restored = Server::on(&to, &["--peer-listen", &others, "--join", &peers]);
     let status = restored.line("cluster status --json").ends(0).json();
     assert_eq!((&status["cluster_id"], status["members"].as_array().unwrap().len()), (&made["cluster_id"], 1));
     restored.line("limits put --key a --kind rolling --capacity 10 --window 1h").ends(0);

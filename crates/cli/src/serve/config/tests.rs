@@ -87,8 +87,9 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("listen", "localhost", "found \"localhost\", allowed is IP:PORT"),
     ("node-id", "0", "0 is not in 1.."),
     ("peer-listen", "7101", "found \"7101\", allowed is IP:PORT"),
-    ("peer-advertise", "!", "found \"!\", allowed is "),
-    ("join", "!", "found \"!\", allowed is "),
+    ("peer-advertise", "b:x", "found \"b:x\", allowed is HOST:PORT"),
+    ("bootstrap", "b:x", "found \"b:x\", allowed is HOST:PORT"),
+    ("join", "b:x", "found \"b:x\", allowed is HOST:PORT"),
     ("election-ms", "99", "99 is not in 100..=60000"),
     ("queue-max", "255", "255 is not in 256..=16777216"),
     ("retention", "0", "found \"0\", allowed are 1 s to 366 d"),
@@ -118,6 +119,7 @@ const WRONG: &[(&str, &str, &str)] = &[
 /// Flags whose value is a name or a path. `earmark config check` reads the paths.
 const FREE: &[&str] = &[
     "audience",
+    "bootstrap-key",
     "credits",
     "credits-url-file",
     "data",
