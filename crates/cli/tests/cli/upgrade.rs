@@ -29,7 +29,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The folders of all versions. There are none before the first release.
+/// The folders of all versions. The first release writes the first one.
 fn versions() -> Vec<PathBuf> {
     let Ok(found) = fs::read_dir(fixtures()) else {
         eprintln!("skipped: there is no data of an earlier version; cargo xtask fixtures writes that of this one");

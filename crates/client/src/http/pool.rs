@@ -99,7 +99,7 @@ impl ConnectionPool {
     pub(crate) async fn download_by(&self, request: &HttpRequest, by: Deadline) -> Result<HttpDownload, Failure> {
         let opened = async {
             let mut sender = self.connect().await?;
-            let request = self.request(request)?;
+            let request = self.request(request)?.map(Full::new);
             let answer = sender.send_request(request).await.map_err(|error| self.no_answer(error))?;
             let (head, body) = answer.into_parts();
             Ok(HttpDownload { status: head.status, headers: head.headers, server: self.name.clone(), body })

@@ -224,7 +224,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
         return Reply::answer(status, wire.reserve.message.as_deref(), &wire);
     }
     let headers = wire.headers(&calls::limit_states(&known, &wire));
-    Reply { headers, ..Reply::json(status, &wire) }
+    Reply { headers: headers.into(), ..Reply::json(status, &wire) }
 }
 
 fn call_request(call: &Call, body: CallBody) -> Result<CallRequest, Reply> {

@@ -32,7 +32,7 @@ pub(crate) struct Reply {
     /// The body is this archive.
     pub(super) archive: Option<Box<Archive>>,
     /// More headers.
-    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) headers: Box<[(&'static str, String)]>,
 }
 
 /// The error body of every route.
@@ -54,7 +54,7 @@ pub(super) struct Results<T> {
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
         let (closes, retry_after_ms, is_secret, is_shared) = (false, None, false, false);
-        let (archive, headers) = (None, Vec::new());
+        let (archive, headers) = (None, Box::default());
         Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, archive, headers }
     }
 

@@ -80,7 +80,7 @@ async fn a_backup_is_streamed_or_the_answer_says_why_not() {
     let answer = server.ask("GET", BACKUP, "").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-tar")));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
-    assert_eq!(answer.body, "pieces, the end");
+    assert_eq!(answer.text, "pieces, the end");
     let never = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("no folder".into())))).await;
     assert_eq!(never.ask("GET", BACKUP, "").await.problem(409, "conflict"), "no folder");
     let later = TestServer::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
