@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, JobId, LeaseClaim,
-    LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind,
-    QuotaUsage, SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, GrantInfo, JobId,
+    LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy,
+    QuotaKind, QuotaUsage, SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
@@ -122,6 +122,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The balances of an account, ordered by asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
+
+    /// The grants of an account, by asset and then in spending order. Plain credit is one of them.
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>>;
 
     /// A page of the vaults of a namespace, ordered by name.
     fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>>;
@@ -569,6 +572,8 @@ pub struct Stats {
     pub paused_limits: usize,
     /// The sum of the debt of all limits.
     pub debt: u128,
+    /// Whether credit does not expire, because log time and wall time differ too much.
+    pub is_expiry_waiting: bool,
     /// Requests in the queue.
     pub queue_depth: usize,
 }
@@ -585,6 +590,7 @@ impl Stats {
             decreasing_limits: totals.decreasing,
             paused_limits: totals.paused,
             debt: totals.debt,
+            is_expiry_waiting: book.is_expiry_waiting(),
             queue_depth,
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, ExtendStep, LeaseId, LeaseState, NamespaceName,
-    Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, ExtendStep, GrantInfo, LeaseId, LeaseState,
+    NamespaceName, Principal, Usage, VaultName,
 };
 
 use crate::backend::{
@@ -326,6 +326,10 @@ impl<H: BookHost> Credits for BookCredits<H> {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>> {
         Backend::client_state(&self.0, namespace, Some(vault), client)
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        Backend::grants(&self.0, account)
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -9,8 +9,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, ExternalParts, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, ExternalParts, GrantInfo, InvalidWrite, LeaseId,
+    LimitInfo, LimitKey, NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
     TemplateInfo, TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
@@ -184,21 +184,6 @@ impl<H: BookHost> BookBackend<H> {
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
         let now = self.0.host.read_barrier().await?;
         Ok(self.0.host.with_book(|book| read(book, now)))
-    }
-
-    /// Reads an account after a read barrier.
-    async fn read_account<T>(
-        &self,
-        path: &AccountPath,
-        read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
-    ) -> Result<T, CreditReadError> {
-        self.check_placement().map_err(BackendError::from)?;
-        self.read(|book, now| {
-            let vault = vault(book, &path.namespace, &path.vault)?;
-            let account = book.account(vault, &path.account).ok_or(CreditReadError::AccountNotFound)?;
-            Ok(read(book, now, account.id))
-        })
-        .await?
     }
 }
 
@@ -509,6 +494,10 @@ impl<H: BookHost> Backend for BookBackend<H> {
             Ok(book.last_committed(id, vault, &client))
         });
         Box::pin(async { read.await? })
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        Box::pin(async move { self.read_account(&account, |book, now, id| book.grants(now, id)).await })
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -22,9 +22,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo,
-    LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage, SetQuotas, TemplateInfo,
-    UnixMs, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, GrantInfo, InvalidWrite, LeaseId,
+    LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage, SetQuotas,
+    TemplateInfo, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::applied::{AppliedUsage, TimedOutLease};
@@ -375,6 +375,13 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        Box::pin(async move {
+            self.0.check_account(&account).await?;
+            self.0.credits.grants(account).await
+        })
+    }
+
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Box::pin(async move {
             self.0.check_account(&account).await?;
@@ -476,7 +483,14 @@ impl<H: BookHost> Backend for Composed<H> {
         let registry = self.0.registry.stats();
         let limits = self.0.limits.stats();
         let decreasing_limits = registry.decreasing_limits.max(limits.decreasing_limits);
-        Stats { limits: registry.limits, decreasing_limits, paused_limits: registry.paused_limits, ..limits }
+        let is_expiry_waiting = registry.is_expiry_waiting || limits.is_expiry_waiting;
+        Stats {
+            limits: registry.limits,
+            decreasing_limits,
+            paused_limits: registry.paused_limits,
+            is_expiry_waiting,
+            ..limits
+        }
     }
 
     fn warning(&self) -> Option<String> {

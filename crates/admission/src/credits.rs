@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, InvalidWrite, LeaseId,
-    LimitKey, NamespaceName, Principal, UnixMs, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, GrantInfo, InvalidWrite,
+    LeaseId, LimitKey, NamespaceName, Principal, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
@@ -86,6 +86,9 @@ pub trait Credits: Send + Sync + 'static {
 
     /// The balances of an account, ordered by asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
+
+    /// The grants of an account, by asset and then in spending order. Plain credit is one of them.
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>>;
 
     /// The account of a credit limit as a limit: `available` is 0 for an unknown, frozen or closed account, and amounts
     /// saturate at 64 bits.

@@ -1,6 +1,8 @@
-//! Counts the credit holds that ran out, by what became of them.
+//! Counts the credit holds that ran out, by what became of them, and watches whether credit can expire.
 
-use earmark_core::{JournalRecord, SettleReason};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use earmark_core::{Book, EXPIRY_SKEW_MS_MAX, JournalRecord, SettleReason};
 
 /// The metric. A hold that ran out was `returned` in full, paid the `used` part that extensions reported, or was
 /// `charged` in full.
@@ -20,6 +22,25 @@ pub fn register_expired() {
 pub fn count_expired(records: &[JournalRecord]) {
     for credit in records.iter().filter_map(fate) {
         metrics::counter!(EXPIRED_HOLDS, "credit" => credit).increment(1);
+    }
+}
+
+/// Logs when expiry begins to wait for the clocks, and when it goes on. Call it after every batch that a process applies.
+pub fn watch_expiry(book: &Book) {
+    static IS_WAITING: AtomicBool = AtomicBool::new(false);
+    let is_waiting = book.is_expiry_waiting();
+    if IS_WAITING.load(Ordering::Relaxed) == is_waiting || IS_WAITING.swap(is_waiting, Ordering::Relaxed) == is_waiting
+    {
+        return;
+    }
+    if is_waiting {
+        let minutes = EXPIRY_SKEW_MS_MAX / 60_000;
+        tracing::warn!(
+            "credit does not expire: log time and the leader's wall time differ by more than {minutes} minutes; check the \
+             clocks, and see --accept-time"
+        );
+    } else {
+        tracing::info!("credit expires again: log time and wall time agree");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::clock::{Clock, SystemClock};
 use crate::credit_lists::EntryQuery;
-use crate::expired::count_expired;
+use crate::expired::{count_expired, watch_expiry};
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError, NamespacedLimits};
 use crate::submitter::{BatchTarget, Direction, Submitter};
@@ -304,6 +304,7 @@ impl BatchTarget for BookTarget {
             self.limits_version.store(state.book.limits_version(), Ordering::Release);
             let records = state.book.drain_journal();
             count_expired(&records);
+            watch_expiry(&state.book);
             state.history.extend(records);
         }
         batch.into_iter().for_each(Submission::send);
@@ -315,6 +316,7 @@ impl BatchTarget for BookTarget {
         state.book.apply(now, Command::Tick);
         let records = state.book.drain_journal();
         count_expired(&records);
+        watch_expiry(&state.book);
         state.history.extend(records);
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey, MEMO_BYTES_MAX,
-    NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleReason, UnixMs, VaultName, WriteError,
+    Actor, AssetName, AssetTotals, ClientId, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
+    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleReason, UnixMs, VaultName,
+    WriteError,
 };
 
 use crate::backend::BackendError;
@@ -85,7 +86,7 @@ impl EntryView {
     pub(crate) fn memo_bytes(&self) -> usize {
         match &self.what {
             EntryKind::Transaction { memos, .. } => memos.iter().map(String::len).sum(),
-            EntryKind::Hold(_) | EntryKind::Settle { .. } | EntryKind::Release(_) => 0,
+            EntryKind::Hold(_) | EntryKind::Settle { .. } | EntryKind::Release(_) | EntryKind::Expire(_) => 0,
         }
     }
 }
@@ -130,6 +131,8 @@ pub enum EntryKind {
     },
     /// The hold or its growth was released: by timeout, by a refused extension, or because the lease cost nothing.
     Release(HoldView),
+    /// Credit with these terms expired.
+    Expire(GrantTerms),
 }
 
 /// A hold.
@@ -246,6 +249,15 @@ fn describe_operation(why: &InvalidOperation) -> String {
         InvalidOperation::TooManyVaults => "the vault count is at its maximum".into(),
         InvalidOperation::TooManyAccounts => "the account count is at its maximum".into(),
         InvalidOperation::TooManyAssets => "the asset count of the vault is at its maximum".into(),
+        InvalidOperation::TooManyGrants => {
+            format!(
+                "the account would have more than {GRANTS_MAX} grants of this asset; spend some, or give grants the same priority and expiry"
+            )
+        }
+        InvalidOperation::ExpiryPast => "expires_at_unix_ms: not in the future; choose a later time".into(),
+        InvalidOperation::NotInDatabase(field) => {
+            format!("{}: not possible with --credits, because the database keeps plain credit only", field.name())
+        }
         InvalidOperation::AmountZero => "amount: found 0, allowed are integers from 1".into(),
         InvalidOperation::OutOfRange => {
             format!("amount: the amount, a balance or a total would exceed {}", i128::MAX)

@@ -1,4 +1,4 @@
-//! `earmark balance` and `earmark audit`.
+//! `earmark balance`, `earmark grants` and `earmark audit`.
 
 use clap::Args;
 use earmark_client::http::encoded;
@@ -18,9 +18,17 @@ Examples:
   earmark balance --vault main --account acme
   earmark balance --vault main --account acme --json | jq -r '.balances[].available'";
 
+pub(crate) const GRANTS_HELP: &str = "\
+Grants are spent from the lowest priority number to the highest, and within one priority from the earliest expiry to the
+latest. Credit that was issued without a priority and an expiry is one grant of priority 128. EXPIRES is in UTC.
+
+Examples:
+  earmark grants --vault main --account acme
+  earmark grants --account acme --json | jq '.grants[] | select(.expires_at_unix_ms)'";
+
 pub(crate) const AUDIT_HELP: &str = "\
-Adds up all accounts of the vault and compares the totals with the issued and retired amounts and with the history. The
-exit code is 1 if they differ. With --changes it lists the change log instead, newest first: transactions, limit changes
+Adds up all accounts of the vault and compares the totals with the issued, retired and expired amounts and with the
+history. The exit code is 1 if they differ. With --changes it lists the change log instead, newest first: transactions, limit changes
 with the old and the new definition, and key changes, each with its actor. The change log needs role admin.
 
 Examples:
@@ -70,6 +78,21 @@ pub(crate) struct Balance {
 }
 
 #[derive(Deserialize, Serialize)]
+struct Grants {
+    grants: Vec<Grant>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Grant {
+    asset: String,
+    remaining: String,
+    held: String,
+    priority: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at_unix_ms: Option<u64>,
+}
+
+#[derive(Deserialize, Serialize)]
 struct Audit {
     balanced: bool,
     assets: Vec<Totals>,
@@ -82,6 +105,7 @@ struct Totals {
     asset: String,
     issued: String,
     retired: String,
+    expired: String,
     live: String,
 }
 
@@ -105,6 +129,25 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
     Ok(Done::Ok)
 }
 
+pub(crate) fn grants(args: &BalanceArgs) -> Result<Done, Failure> {
+    let path =
+        format!("/v1/vaults/{}/accounts/{}/grants", encoded(args.vault.as_str()), encoded(args.account.as_str()));
+    let found: Grants = request::get(&args.client, &path)?;
+    output::show(args.client.json, &found, |found| {
+        if found.grants.is_empty() {
+            return format!("{} has no credit\n", args.account);
+        }
+        let mut rows = vec![["ASSET", "REMAINING", "HELD", "PRIORITY", "EXPIRES"].map(str::to_owned)];
+        rows.extend(found.grants.iter().map(|grant| {
+            let expires = grant.expires_at_unix_ms.map_or_else(|| "never".to_owned(), output::date);
+            let (remaining, held) = (grouped(&grant.remaining), grouped(&grant.held));
+            [grant.asset.clone(), remaining, held, grant.priority.to_string(), expires]
+        }));
+        output::table(&rows)
+    })?;
+    Ok(Done::Ok)
+}
+
 pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     if args.changes {
         return changes::show(&args.client, &args.log);
@@ -122,10 +165,11 @@ impl Audit {
             text += &format!("{}\n", output::visible(message));
         }
         if !self.assets.is_empty() {
-            let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "LIVE"].map(str::to_owned)];
+            let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "EXPIRED", "LIVE"].map(str::to_owned)];
             rows.extend(self.assets.iter().map(|totals| {
-                let [issued, retired, live] = [&totals.issued, &totals.retired, &totals.live].map(|of| grouped(of));
-                [totals.asset.clone(), issued, retired, live]
+                let Totals { issued, retired, expired, live, .. } = totals;
+                let [issued, retired, expired, live] = [issued, retired, expired, live].map(|of| grouped(of));
+                [totals.asset.clone(), issued, retired, expired, live]
             }));
             text += &output::table(&rows);
         }

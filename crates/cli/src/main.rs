@@ -152,6 +152,9 @@ enum Command {
     /// Show the available and held credit of an account
     #[command(after_help = credit::BALANCE_HELP)]
     Balance(credit::BalanceArgs),
+    /// Show the grants of an account in spending order
+    #[command(after_help = credit::GRANTS_HELP)]
+    Grants(credit::BalanceArgs),
     /// List the accounts of a vault with their balances, or the vaults
     #[command(after_help = accounts::HELP)]
     Accounts(accounts::AccountsArgs),
@@ -218,6 +221,7 @@ impl Command {
             Command::Lease(args) => lease::run(args),
             Command::Write(args) => write::run(args),
             Command::Balance(args) => credit::balance(args),
+            Command::Grants(args) => credit::grants(args),
             Command::Accounts(args) => accounts::run(args),
             Command::Entries(args) => entries::run(args),
             Command::Audit(args) => credit::audit(args),
@@ -253,7 +257,7 @@ impl Command {
             Command::Complete(args) => args.client.json,
             Command::Lease(args) => args.client.json,
             Command::Write(args) => args.connection.json,
-            Command::Balance(args) => args.client.json,
+            Command::Balance(args) | Command::Grants(args) => args.client.json,
             Command::Accounts(args) => args.client.json,
             Command::Entries(args) => args.client.json,
             Command::Audit(args) => args.client.json,
@@ -403,6 +407,7 @@ mod tests {
             "lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "write --client a --sequence 1",
             "balance --account a",
+            "grants --account a",
             "accounts --prefix team:",
             "entries --account a --since 1h",
             "audit",

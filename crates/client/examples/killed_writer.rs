@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Backend, LocalBook, LocalOptions};
-use earmark_client::core::{Operation, Overdraft};
+use earmark_client::core::{GrantTerms, Operation, Overdraft};
 use earmark_client::{Client, ClientOptions, ContentHash, Deadline, Fate, Scope, Writer, WriterOptions};
 use earmark_server::{Server, ServerOptions};
 
@@ -42,7 +42,13 @@ fn scope() -> Result<Scope, Failed> {
 /// The operations of one write.
 pub fn issue(number: u64) -> Result<Vec<Operation>, Failed> {
     let (account, asset) = ("acme".parse()?, "usd".parse()?);
-    Ok(vec![Operation::Issue { account, asset, amount: number.into(), memo: format!("number {number}") }])
+    Ok(vec![Operation::Issue {
+        account,
+        asset,
+        amount: number.into(),
+        memo: format!("number {number}"),
+        terms: GrantTerms::PLAIN,
+    }])
 }
 
 /// The options of the writer, with its sequence file in `folder`.

@@ -7,7 +7,9 @@
 use std::error::Error;
 use std::time::Duration;
 
-use earmark_client::core::{AccountName, CreditTerms, Definition, Kind, Operation, Overage, Overdraft, VaultName};
+use earmark_client::core::{
+    AccountName, CreditTerms, Definition, GrantTerms, Kind, Operation, Overage, Overdraft, VaultName,
+};
 use earmark_client::{
     AcquireError, Actuals, Client, Deadline, Job, Limiter, LimiterOptions, LocalOptions, Scope, Writer, WriterOptions,
 };
@@ -58,7 +60,7 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
     let mut billing = Writer::open(&client, options, soon()).await?;
     let issue = |amount| -> Result<Operation, Box<dyn Error + Send + Sync>> {
         let (account, asset) = (acme.clone(), "usd".parse()?);
-        Ok(Operation::Issue { account, asset, amount, memo: "paid by card".into() })
+        Ok(Operation::Issue { account, asset, amount, memo: "paid by card".into(), terms: GrantTerms::PLAIN })
     };
     let open = Operation::OpenAccount { account: acme.clone(), overdraft: Overdraft::Deny };
     billing.write(vec![open, issue(1_000)?], soon()).await?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_core::{
-    AccountName, BalanceInfo, ClientId, Definition, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo, UnixMs,
-    Usage, VaultName,
+    AccountName, BalanceInfo, ClientId, Definition, GrantInfo, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo,
+    UnixMs, Usage, VaultName,
 };
 
 use crate::answer::{ExtendAnswer, LeaseView, LimitView, Scope, UsagePage, UsageQuery};
@@ -21,9 +21,9 @@ use crate::key::ClientKey;
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
-    CompleteCall, DeleteLimit, DeleteTemplate, ExplainCall, ExtendCall, GetBalances, GetClientState, GetLease,
-    GetLimit, GetUsage, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit, PutTemplate,
-    Request, WhoAmI,
+    CompleteCall, DeleteLimit, DeleteTemplate, ExplainCall, ExtendCall, GetBalances, GetClientState, GetGrants,
+    GetLease, GetLimit, GetUsage, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit,
+    PutTemplate, Request, WhoAmI,
 };
 use crate::stream::LeaseStream;
 use crate::wire::{Grpc, Http, Wire};
@@ -373,6 +373,19 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Vec<BalanceInfo>, Failure> {
         self.ask(&GetBalances { vault, account }, deadline).await
+    }
+
+    /// The grants of an account, by asset and then in spending order. Plain credit is one of them.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if the account does not exist; or when no answer came in time.
+    pub async fn grants(
+        &self,
+        vault: &VaultName,
+        account: &AccountName,
+        deadline: Deadline,
+    ) -> Result<Vec<GrantInfo>, Failure> {
+        self.ask(&GetGrants { vault, account }, deadline).await
     }
 
     /// The last sequence number that a client committed in a scope; 0 before the first.

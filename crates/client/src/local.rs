@@ -13,8 +13,8 @@ use earmark_admission::{
     describe_credit_shortage, describe_quota, describe_write_error,
 };
 use earmark_core::{
-    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Principal, Template, TemplateInfo, UnixMs, Usage, VaultName,
+    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey,
+    LimitStatus, NamespaceName, Operation, Principal, Template, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
@@ -167,6 +167,11 @@ impl Local {
     pub(crate) async fn balances(&self, vault: VaultName, account: AccountName) -> Result<Vec<BalanceInfo>, Failure> {
         let path = AccountPath { namespace: self.namespace.clone(), vault, account };
         self.backend.balances(path).await.map_err(unread)
+    }
+
+    pub(crate) async fn grants(&self, vault: VaultName, account: AccountName) -> Result<Vec<GrantInfo>, Failure> {
+        let path = AccountPath { namespace: self.namespace.clone(), vault, account };
+        self.backend.grants(path).await.map_err(unread)
     }
 
     /// Reserves without waiting, so that no timer is needed.

@@ -17,7 +17,7 @@ pub(crate) use lease::{Batch, CompleteItem, ExtendItem, GetLease, Item, ReserveI
 pub(crate) use limit::LimitViews;
 pub(crate) use limit::{DeleteLimit, GetLimit, GetUsage, ListLimits, ListUsage, Pause, PauseLimit, PutLimit};
 pub(crate) use template::{DeleteTemplate, ListTemplates, PutTemplate};
-pub(crate) use write::{GetBalances, GetClientState, Write};
+pub(crate) use write::{GetBalances, GetClientState, GetGrants, Write};
 
 use crate::deadline::Deadline;
 use crate::failure::Failure;

@@ -175,7 +175,7 @@ pub enum SequenceConflict {
 /// ```no_run
 /// use std::time::Duration;
 /// use earmark_client::{Client, ClientOptions, Deadline, Scope, Writer, WriterOptions};
-/// use earmark_client::core::Operation;
+/// use earmark_client::core::{GrantTerms, Operation};
 ///
 /// # async fn write() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = Client::new(ClientOptions::of(&["http://127.0.0.1:7878"])?)?;
@@ -190,6 +190,7 @@ pub enum SequenceConflict {
 /// }
 /// let issue = Operation::Issue {
 ///     account: "acme".parse()?, asset: "usd".parse()?, amount: 5_000_000, memo: "order 17".into(),
+///     terms: GrantTerms::PLAIN,
 /// };
 /// println!("committed as sequence {}", writer.write(vec![issue], within()).await?.sequence);
 /// # Ok(())

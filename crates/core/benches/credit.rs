@@ -92,8 +92,13 @@ impl CreditWorkload {
             let some = first..(first + 100).min(self.accounts);
             let opens = some.flat_map(|number| {
                 let account = self.names[number as usize].clone();
-                let issue =
-                    Operation::Issue { account: account.clone(), asset: asset(), amount: 1 << 50, memo: String::new() };
+                let issue = Operation::Issue {
+                    account: account.clone(),
+                    asset: asset(),
+                    amount: 1 << 50,
+                    memo: String::new(),
+                    terms: GrantTerms::PLAIN,
+                };
                 [Operation::OpenAccount { account, overdraft: Overdraft::Deny }, issue]
             });
             self.write.operations = opens.collect();

@@ -24,8 +24,8 @@ pub use command::{
 };
 pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend};
 pub use journal::{
-    Change, DefinitionChange, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry,
-    PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
+    Change, DefinitionChange, ExpireEntry, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry,
+    PauseEntry, PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -33,12 +33,12 @@ pub use outcome::{
     LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, PauseOutcome, RequirementSet, ReserveOutcome,
     Settlement, TemplateOutcome,
 };
-pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
+pub use receipt::{CreditField, InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
 
 use std::sync::Arc;
 
-use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
+use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits, GrantInfo};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::keys::{ClientClaim, Keys, Principal};
 use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage};
@@ -102,6 +102,7 @@ impl Book {
 
     fn execute(&mut self, at: Moment, command: Command<'_>) -> Outcome {
         self.credits.wall = at.wall;
+        self.credits.state.expiry.advance(Moment { log: self.limits.at(at.log), ..at });
         let now = self.limits.advance(at.log, &mut self.credits);
         let at = Moment { log: now, ..at };
         self.credits.advance(now, &self.limits.state);
@@ -140,6 +141,7 @@ impl Book {
             Command::AdvanceTime(to) => {
                 if self.is_nothing_reserved(now) {
                     self.limits.advance(to, &mut self.credits);
+                    self.credits.state.expiry.skip_to(self.limits.state.now());
                 }
                 Outcome::Ticked
             }
@@ -484,6 +486,25 @@ impl Book {
     #[must_use]
     pub fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
         self.credits.balances(self.limits.at(now), account)
+    }
+
+    /// The whole amount of an account per asset: available, held, and expired credit whose expiry is not recorded yet.
+    #[must_use]
+    pub fn amounts(&self, account: AccountId) -> Vec<(AssetName, i128)> {
+        self.credits.amounts(account)
+    }
+
+    /// The grants of an account, by asset and then in spending order. Plain credit is one of them.
+    #[must_use]
+    pub fn grants(&self, now: UnixMs, account: AccountId) -> Vec<GrantInfo> {
+        self.credits.grants(self.limits.at(now), account)
+    }
+
+    /// Whether expiry waits, because log time and wall time differed by more than
+    /// [`EXPIRY_SKEW_MS_MAX`](crate::EXPIRY_SKEW_MS_MAX) at the last command.
+    #[must_use]
+    pub fn is_expiry_waiting(&self) -> bool {
+        self.credits.state.expiry.is_waiting
     }
 
     /// The totals of a vault, ordered by asset, summed again over all its accounts.

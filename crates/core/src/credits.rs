@@ -1,17 +1,21 @@
 //! Credit: vaults, their accounts and balances.
 //!
 //! Value is postings: signed amounts of one asset, owned by one account. An entry consumes postings and creates
-//! others with the same sum. Only issue and retire change the total, and both are counted. In the Book an account has
-//! at most one live posting per asset: its balance.
+//! others with the same sum. Only issue, retire and expiry change the total, and all are counted. In the Book an account
+//! has one balance per asset: plain credit, and a list of grants with a priority or an expiry.
 
 mod account;
 mod amount;
 mod draft;
+mod grant;
 mod hold;
+mod hold_parts;
 pub mod plan;
+mod pot;
 mod prefetch;
 mod read;
 mod vault;
+mod wallet;
 
 use std::collections::BTreeMap;
 
@@ -19,9 +23,12 @@ pub use account::{ACCOUNTS_MAX, AccountId, AccountStatus, AssetId};
 pub(crate) use account::{Account, Balance};
 pub use amount::parse_credit;
 pub(crate) use draft::{CreditRefusal, Culprit, Draft, Shortfall};
+pub use grant::{EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantTerms, PRIORITY_DEFAULT};
+pub(crate) use grant::{ExpiryClock, Grant, GrantQueue, Owner};
 pub(crate) use hold::{Hold, second};
+pub(crate) use hold_parts::HoldPart;
 pub use plan::Overdraft;
-pub use read::{AccountInfo, AssetTotals, BalanceInfo};
+pub use read::{AccountInfo, AssetTotals, BalanceInfo, GrantInfo};
 pub use vault::{ASSETS_MAX, VAULTS_MAX};
 pub(crate) use vault::{Asset, Vault};
 
@@ -47,6 +54,8 @@ pub(crate) struct Credits {
     pub(crate) actor: Option<Actor>,
     /// The wall time of the command being applied.
     pub(crate) wall: UnixMs,
+    /// Grants whose expiry is not recorded yet.
+    pub(crate) grant_queue: GrantQueue,
 }
 
 /// The replicated state, in tables that a snapshot can share.
@@ -56,7 +65,10 @@ pub(crate) struct State {
     /// In the order in which they were opened. Accounts are never removed.
     pub(crate) accounts: Slab<Account>,
     pub(crate) balances: Slab<Balance>,
+    pub(crate) grants: Slab<Grant>,
     pub(crate) holds: Slab<Hold>,
+    pub(crate) parts: Slab<HoldPart>,
+    pub(crate) expiry: ExpiryClock,
     /// Holds whose release is not in the journal yet, by the second in which it may be written.
     queue: Buckets,
     /// Holds that expired, are released in the journal, and whose lease is still recorded.
@@ -88,6 +100,7 @@ impl Credits {
             journal: Vec::new(),
             actor: None,
             wall: UnixMs::default(),
+            grant_queue: GrantQueue::new(),
         }
     }
 
@@ -97,7 +110,10 @@ impl Credits {
             vaults: self.state.vaults.clone(),
             accounts: self.state.accounts.share(),
             balances: self.state.balances.share(),
+            grants: self.state.grants.share(),
             holds: self.state.holds.share(),
+            parts: self.state.parts.share(),
+            expiry: self.state.expiry,
             queue: self.state.queue.clone(),
             released: self.state.released,
             nodes: self.state.nodes.share(),

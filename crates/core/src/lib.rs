@@ -50,8 +50,8 @@ mod wire;
 
 pub use book::*;
 pub use credits::{
-    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo, Overdraft,
-    VAULTS_MAX, parse_credit,
+    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo,
+    EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, VAULTS_MAX, parse_credit,
 };
 pub use id::*;
 pub use keys::{

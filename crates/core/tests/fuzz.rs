@@ -110,7 +110,7 @@ fn assert_sound(book: &mut Book, what: &str) {
     }
     for vault in (0..8).map(VaultId) {
         for total in book.audit(vault) {
-            assert_eq!(total.issued.checked_sub(total.retired), Some(total.live), "{what}: {total:?}");
+            assert_eq!(total.issued.checked_sub(total.retired + total.expired), Some(total.live), "{what}: {total:?}");
         }
     }
     for account in (0..32).map(AccountId) {

@@ -248,6 +248,7 @@ fn assert_journal(book: &mut Book, mut journal: Vec<JournalRecord>, seed: u64) {
             }
             JournalRecord::Hold(hold) => add(hold.account, hold.asset, -i128::from(hold.amount)),
             JournalRecord::Release(hold) => add(hold.account, hold.asset, hold.amount.into()),
+            JournalRecord::Expire(expire) => add(expire.account, expire.asset, -expire.amount),
             JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
@@ -288,7 +289,7 @@ fn mutated_transactions_leave_the_book_balanced() {
                 writer.observe(&outcome);
             }
             for total in book.audit(VaultId::MAIN) {
-                assert_eq!(total.issued - total.retired, total.live, "EARMARK_SEED={seed}");
+                assert_eq!(total.issued - total.retired - total.expired, total.live, "EARMARK_SEED={seed}");
             }
         }
         let bytes = snapshot(&mut book);
@@ -309,6 +310,6 @@ fn compare(book: &Book, model: &BalanceModel, what: &str) {
         }
     }
     for total in book.audit(VaultId::MAIN) {
-        assert_eq!(total.issued - total.retired, total.live, "{what}");
+        assert_eq!(total.issued - total.retired - total.expired, total.live, "{what}");
     }
 }

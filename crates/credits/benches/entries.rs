@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use earmark_admission::{
     Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer, Writer,
 };
-use earmark_core::{AccountName, Definition, LeaseId, Operation, Overdraft};
+use earmark_core::{AccountName, Definition, GrantTerms, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server;
 use earmark_credits::{
     MemoryStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
@@ -118,7 +118,13 @@ impl Bench {
             let account = AccountName::new(name).expect("a valid account");
             let operations = vec![
                 Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
-                Operation::Issue { account, asset: usd(), amount: 1 << 60, memo: String::new() },
+                Operation::Issue {
+                    account,
+                    asset: usd(),
+                    amount: 1 << 60,
+                    memo: String::new(),
+                    terms: GrantTerms::PLAIN,
+                },
             ];
             let request = write(name, 1, operations);
             let answer = self.credits.write(Writer::system(), request).await.expect("a store that answers");

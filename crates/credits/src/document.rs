@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, ClientId, CreditShortage, Definition, LimitKey, Moment, Operation,
-    Overdraft, TxId, UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, ClientId, CreditShortage, Definition, GrantTerms, LimitKey, Moment,
+    Operation, Overdraft, TxId, UnixMs, VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -182,6 +182,8 @@ pub(crate) enum StatusDocument {
 pub(crate) enum OverdraftDocument {
     Deny,
     Allow,
+    #[serde(skip)]
+    Limit(u64),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -231,6 +233,9 @@ enum OperationDocument {
         #[serde(with = "text")]
         amount: u128,
         memo: String,
+        /// Grants are refused, so that all credit is plain.
+        #[serde(skip)]
+        terms: GrantTerms,
     },
     Transfer {
         #[serde(with = "text")]

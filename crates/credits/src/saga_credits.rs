@@ -14,8 +14,8 @@ use earmark_admission::{
     RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage, VaultName,
-    WriteError,
+    Actor, BalanceInfo, ClientId, Definition, GrantInfo, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
+    VaultName, WriteError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -473,6 +473,10 @@ impl Credits for SagaCredits {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>> {
         Box::pin(self.read_client(VaultKey { namespace, vault }, client))
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        Box::pin(self.with_read_slot(self.read_grants(account)))
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -60,7 +60,8 @@ pub(crate) fn limit(max: usize) -> i64 {
 pub(crate) const fn overdraft_word(overdraft: Overdraft) -> &'static str {
     match overdraft {
         Overdraft::Deny => "deny",
-        Overdraft::Allow => "allow",
+        // Transactions with a cap are refused before they are planned.
+        Overdraft::Allow | Overdraft::Limit(_) => "allow",
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::process::{self, report};
 use crate::support::{account, hold, namespace, settle, usd, vault, write};
 use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer, Writer};
-use earmark_core::{AccountName, LeaseId, Operation, Overdraft};
+use earmark_core::{AccountName, GrantTerms, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
 
@@ -133,7 +133,7 @@ async fn storm(store: String) {
     let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
     let issue = |number| {
         let (account, asset, memo) = (account(number), usd(), String::new());
-        Operation::Issue { account, asset, amount: DEPOSIT.into(), memo }
+        Operation::Issue { account, asset, amount: DEPOSIT.into(), memo, terms: GrantTerms::PLAIN }
     };
     let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).collect();
     let opened = credits.write(Writer::system(), write("operator", 1, operations)).await;

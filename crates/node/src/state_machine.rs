@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use earmark_admission::count_expired;
+use earmark_admission::{count_expired, watch_expiry};
 use earmark_core::{Book, Config, Frozen};
 use openraft::storage::RaftStateMachine;
 use openraft::{
@@ -256,6 +256,7 @@ impl BookStateMachine {
             }
         };
         self.applied_state.limits_version.store(state.book.limits_version(), Ordering::Release);
+        watch_expiry(&state.book);
         let records = state.book.drain_journal();
         if !records.is_empty() {
             count_expired(&records);

@@ -1,7 +1,7 @@
 //! Messages as the JSON bodies of the HTTP API: enums are texts in lower case, a debt is a number, and the result of an
 //! operation on a limit is flat.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::v1;
 
@@ -81,6 +81,30 @@ pub(crate) mod number {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
         u128::deserialize(deserializer).map(|number| number.to_string())
+    }
+}
+
+/// An account to open in JSON: a cap is an object in place of the text.
+#[derive(Serialize)]
+pub(crate) struct OpenAccount {
+    account: String,
+    overdraft: OverdraftJson,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OverdraftJson {
+    Word(#[serde(with = "Overdraft")] i32),
+    Cap { limit: String },
+}
+
+impl From<v1::OpenAccountOperation> for OpenAccount {
+    fn from(open: v1::OpenAccountOperation) -> OpenAccount {
+        let overdraft = match open.overdraft_limit {
+            Some(limit) => OverdraftJson::Cap { limit },
+            None => OverdraftJson::Word(open.overdraft),
+        };
+        OpenAccount { account: open.account, overdraft }
     }
 }
 

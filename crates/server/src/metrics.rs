@@ -161,6 +161,7 @@ struct Gauges {
     limits: Gauge,
     decreasing_limits: Gauge,
     paused_limits: Gauge,
+    expiry_waiting: Gauge,
 }
 
 impl Metrics {
@@ -194,6 +195,7 @@ impl Metrics {
                 limits: gauge("earmark_limits"),
                 decreasing_limits: gauge("earmark_decreasing_limits"),
                 paused_limits: gauge("earmark_paused_limits"),
+                expiry_waiting: gauge("earmark_expiry_waiting"),
             },
             connections: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
@@ -355,6 +357,7 @@ impl Metrics {
         gauges.limits.set(stats.limits as f64);
         gauges.decreasing_limits.set(stats.decreasing_limits as f64);
         gauges.paused_limits.set(stats.paused_limits as f64);
+        gauges.expiry_waiting.set(f64::from(u8::from(stats.is_expiry_waiting)));
     }
 
     /// All series as they are. `limits` is the number of defined limits, if it was counted.
@@ -470,6 +473,7 @@ mod tests {
             decreasing_limits: 4,
             paused_limits: 7,
             debt: u128::from(u64::MAX) + 1,
+            is_expiry_waiting: true,
             queue_depth: 6,
         };
         let text = Metrics::new().render(&stats, &BackendGauges::default(), None);
@@ -480,6 +484,7 @@ mod tests {
             "earmark_decreasing_limits 4\n",
             "earmark_paused_limits 7\n",
             "earmark_debt 18446744073709552000\n",
+            "earmark_expiry_waiting 1\n",
             "earmark_queue_depth 6\n",
             "earmark_connections 0\n",
         ] {

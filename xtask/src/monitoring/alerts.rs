@@ -258,6 +258,17 @@ const ALERTS: &[Alert] = &[
         quiet: &[("earmark_credit_settled_total{job=\"earmark\",instance=\"a:7878\",how=\"paid\"}", "0+5x60")],
     },
     Alert {
+        name: "EarmarkExpiryWaits",
+        expression: "max by (job)(earmark_expiry_waiting) > 0",
+        minutes: 5,
+        severity: "warning",
+        summary: "Credit does not expire, because log time and wall time differ by more than 5 minutes.",
+        action: "Compare the clocks of the nodes with a time server; see docs/operating.md, \"Grants\".",
+        labels: JOB,
+        firing: &[("earmark_expiry_waiting{job=\"earmark\",instance=\"a:7878\"}", "1x60")],
+        quiet: &[("earmark_expiry_waiting{job=\"earmark\",instance=\"a:7878\"}", "0x60")],
+    },
+    Alert {
         name: "EarmarkStuckSagas",
         expression: "max by (job)(earmark_credit_stuck_sagas) > 0",
         minutes: 5,

@@ -1,9 +1,9 @@
-//! Pages of limits, of their usage, of vaults and of accounts, read in pieces.
+//! Pages of limits, of their usage, of vaults and of accounts, read in pieces; reads of one account.
 
-use earmark_core::{AccountId, AccountName, NamespaceName, UnixMs, VaultId, VaultName};
+use earmark_core::{AccountId, AccountName, Book, NamespaceName, UnixMs, VaultId, VaultName};
 
 use super::{BookBackend, BookHost, vault};
-use crate::backend::{BackendError, LimitPage, LimitQuery};
+use crate::backend::{AccountPath, BackendError, LimitPage, LimitQuery};
 use crate::credit_lists::{AccountPage, AccountQuery, AccountView, NameCollector, VaultPage, VaultQuery};
 use crate::usage::{UsageCollector, UsageError, UsagePage, UsageQuery};
 use crate::writes::{CreditReadError, PAGE_MAX};
@@ -16,6 +16,21 @@ const ACCOUNTS_PIECE: u32 = 2_048;
 const BALANCES_PIECE: usize = 100;
 
 impl<H: BookHost> BookBackend<H> {
+    /// Reads an account after a read barrier.
+    pub(super) async fn read_account<T>(
+        &self,
+        path: &AccountPath,
+        read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
+    ) -> Result<T, CreditReadError> {
+        self.check_placement().map_err(BackendError::from)?;
+        self.read(|book, now| {
+            let vault = vault(book, &path.namespace, &path.vault)?;
+            let account = book.account(vault, &path.account).ok_or(CreditReadError::AccountNotFound)?;
+            Ok(read(book, now, account.id))
+        })
+        .await?
+    }
+
     /// Reads a page of limits in pieces, so that neither the Book nor a thread of the runtime is held for long.
     pub(super) async fn limit_page(
         &self,

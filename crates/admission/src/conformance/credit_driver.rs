@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, Operation, Overdraft, Principal, Receipt,
-    VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, Operation, Overdraft,
+    Principal, Receipt, VaultName, WriteError,
 };
 
 use super::Harness;
@@ -39,7 +39,7 @@ pub(super) fn open_vault(name: &str) -> Operation {
 }
 
 pub(super) fn issue(name: &str, amount: u128) -> Operation {
-    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into(), terms: GrantTerms::PLAIN }
 }
 
 pub(super) fn transfer(from: &str, to: &str, amount: u128) -> Operation {

@@ -65,7 +65,10 @@ impl ChangePager {
             JournalRecord::Pause(pause) => pause.actor == *actor,
             JournalRecord::Quotas(quotas) => quotas.actor == *actor,
             JournalRecord::Policy(policy) => policy.actor == *actor,
-            JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
+            JournalRecord::Hold(_)
+            | JournalRecord::Settle(_)
+            | JournalRecord::Release(_)
+            | JournalRecord::Expire(_) => false,
         };
         self.query.actor.as_ref().is_none_or(is_actor) && self.query.key.as_ref().is_none_or(is_key)
     }
@@ -196,7 +199,9 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             vault: None,
             what: ChangeKind::Policy { old: policy.old, revision: policy.revision, bytes: policy.bytes },
         }),
-        JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
+        JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) | JournalRecord::Expire(_) => {
+            None
+        }
     }
 }
 

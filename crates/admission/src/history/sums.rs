@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{AccountId, AssetId, AssetName, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId};
+use earmark_core::{
+    AccountId, AssetId, AssetName, AssetTotals, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId,
+};
 
 use crate::writes::Audit;
 
@@ -13,6 +15,8 @@ pub struct Sums {
     accounts: BTreeMap<(AccountId, AssetId), i128>,
     /// Issued and retired amounts.
     totals: BTreeMap<(VaultId, AssetName), (i128, i128)>,
+    /// The expired credit of each account and asset.
+    expired: BTreeMap<(AccountId, AssetId), i128>,
 }
 
 impl Sums {
@@ -29,6 +33,11 @@ impl Sums {
             | JournalRecord::Pause(_)
             | JournalRecord::Quotas(_)
             | JournalRecord::Policy(_) => {}
+            JournalRecord::Expire(expire) => {
+                self.change(expire.account, expire.asset, expire.amount.wrapping_neg());
+                let sum = self.expired.entry((expire.account, expire.asset)).or_default();
+                *sum = sum.wrapping_add(expire.amount);
+            }
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
                 self.change(settle.hold.account, settle.hold.asset, paid.wrapping_neg());
@@ -75,27 +84,37 @@ impl Sums {
     #[must_use]
     pub fn audit(self, book: &Book, vault: VaultId, at: UnixMs) -> Audit {
         let assets = book.audit(vault);
-        let uneven = assets
-            .iter()
-            .find(|totals| totals.issued.checked_sub(totals.retired).is_none_or(|expected| expected != totals.live));
+        let left = |totals: &AssetTotals| totals.issued.checked_sub(totals.retired)?.checked_sub(totals.expired);
+        let uneven = assets.iter().find(|totals| left(totals) != Some(totals.live));
         let message = match uneven {
             Some(totals) => Some(format!(
-                "{}: {} were issued and {} retired, but the accounts have {}",
-                totals.asset, totals.issued, totals.retired, totals.live
+                "{}: {} were issued, {} retired and {} expired, but the accounts have {}",
+                totals.asset, totals.issued, totals.retired, totals.expired, totals.live
             )),
-            None => self.difference(book, vault, at),
+            None => self.difference(book, vault),
         };
         Audit { balanced: message.is_none(), assets, message, at }
     }
 
+    /// The expired credit of an asset in a vault.
+    fn expired_in(&self, book: &Book, vault: VaultId, asset: &AssetName) -> i128 {
+        let is_meant = |(account, id): (AccountId, AssetId)| {
+            let home = book.account_name(account).map(|(home, _)| home);
+            home == Some(vault) && book.asset_name(vault, id) == Some(asset)
+        };
+        let sums = self.expired.iter().filter(|(key, _)| is_meant(**key)).map(|(_, sum)| *sum);
+        sums.fold(0, i128::wrapping_add)
+    }
+
     /// The first difference between the Book and these sums, if any.
-    fn difference(mut self, book: &Book, vault: VaultId, at: UnixMs) -> Option<String> {
+    fn difference(mut self, book: &Book, vault: VaultId) -> Option<String> {
         for info in book.audit(vault) {
             let journal = self.totals.get(&(vault, info.asset.clone())).copied().unwrap_or_default();
-            if journal != (info.issued, info.retired) {
+            let expired = self.expired_in(book, vault, &info.asset);
+            if (journal, expired) != ((info.issued, info.retired), info.expired) {
                 return Some(format!(
-                    "{}: the journal has {} issued and {} retired, the vault has {} and {}",
-                    info.asset, journal.0, journal.1, info.issued, info.retired
+                    "{}: the journal has {} issued, {} retired and {expired} expired, the vault has {}, {} and {}",
+                    info.asset, journal.0, journal.1, info.issued, info.retired, info.expired
                 ));
             }
         }
@@ -113,11 +132,9 @@ impl Sums {
             if home != vault {
                 continue;
             }
-            for balance in book.balances(at, account) {
-                let sum = sums.remove(&(account, balance.asset.clone())).unwrap_or(0);
-                let has = balance.available.wrapping_add(balance.held);
+            for (asset, has) in book.amounts(account) {
+                let sum = sums.remove(&(account, asset.clone())).unwrap_or(0);
                 if sum != has {
-                    let asset = balance.asset;
                     return Some(format!("{name}: the journal adds up to {sum} {asset}, it has {has}"));
                 }
             }

@@ -1,7 +1,7 @@
 use earmark_core::{
-    Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, Kind, LeaseId, LimitKey, LimitRef,
-    NamespaceId, Operation, Outcome, Overdraft, Part, PutLimit, Reserve, ReserveOutcome, Transaction, TxId, VaultName,
-    Write,
+    Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, GrantTerms, Kind, LeaseId,
+    LimitKey, LimitRef, NamespaceId, Operation, Outcome, Overdraft, Part, PutLimit, Reserve, ReserveOutcome,
+    Transaction, TxId, VaultName, Write,
 };
 
 use super::*;
@@ -16,7 +16,7 @@ fn account(name: &str) -> AccountName {
 
 fn issue(amount: u128, memo: &str) -> Operation {
     let asset = AssetName::new("usd").unwrap();
-    Operation::Issue { account: account("acme"), asset, amount, memo: memo.into() }
+    Operation::Issue { account: account("acme"), asset, amount, memo: memo.into(), terms: GrantTerms::PLAIN }
 }
 
 struct Shop {
@@ -117,6 +117,7 @@ fn told(page: &EntryPage) -> Vec<(&'static str, i128, i128)> {
             EntryKind::Hold(_) => "hold",
             EntryKind::Settle { .. } => "settle",
             EntryKind::Release(_) => "release",
+            EntryKind::Expire(_) => "expire",
         };
         (kind, entry.changes[0].amount, entry.changes[0].held)
     };

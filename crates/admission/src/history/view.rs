@@ -36,6 +36,10 @@ pub fn entry_view(
             (entry.at.wall, EntryKind::Release(hold(entry)), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
+        JournalRecord::Expire(entry) => {
+            let change = change(book, (account, entry.asset), entry.amount.wrapping_neg(), 0)?;
+            (entry.at.wall, EntryKind::Expire(entry.terms), vec![change])
+        }
         JournalRecord::Key(_)
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use earmark_client::core::{Operation, Overdraft};
+use earmark_client::core::{GrantTerms, Operation, Overdraft};
 use earmark_client::{Client, Deadline, Fate, Scope, WriteCode, Writer, WriterError, WriterOptions};
 
 use crate::random::Random;
@@ -15,7 +15,7 @@ pub fn scope() -> Scope {
 
 pub fn issue(account: &str, memo: &str) -> Vec<Operation> {
     let (account, asset) = (account.parse().unwrap(), "usd".parse().unwrap());
-    vec![Operation::Issue { account, asset, amount: 1, memo: memo.to_owned() }]
+    vec![Operation::Issue { account, asset, amount: 1, memo: memo.to_owned(), terms: GrantTerms::PLAIN }]
 }
 
 /// A retirement that exceeds the credit of the account.

@@ -1,6 +1,6 @@
 //! Sequenced writes, and requests about their clients and accounts.
 
-use earmark_core::{AccountName, BalanceInfo, ClientId, Operation, VaultName};
+use earmark_core::{AccountName, BalanceInfo, ClientId, GrantInfo, Operation, VaultName};
 use earmark_proto::{convert, v1};
 use tonic::{Response, Status};
 
@@ -30,6 +30,12 @@ pub(crate) struct GetClientState<'a> {
 
 /// Reads the balances of an account.
 pub(crate) struct GetBalances<'a> {
+    pub(crate) vault: &'a VaultName,
+    pub(crate) account: &'a AccountName,
+}
+
+/// Reads the grants of an account.
+pub(crate) struct GetGrants<'a> {
     pub(crate) vault: &'a VaultName,
     pub(crate) account: &'a AccountName,
 }
@@ -132,5 +138,31 @@ impl Request for GetBalances<'_> {
     #[cfg(feature = "local")]
     async fn local(&self, local: &Local) -> Result<Vec<BalanceInfo>, Failure> {
         local.balances(self.vault.clone(), self.account.clone()).await
+    }
+}
+
+impl Request for GetGrants<'_> {
+    type Message = v1::GetGrantsResponse;
+    type Answer = Vec<GrantInfo>;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let path =
+            format!("/v1/vaults/{}/accounts/{}/grants", encoded(self.vault.as_str()), encoded(self.account.as_str()));
+        Ok(HttpRequest::new(Method::GET, path))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetGrantsResponse>, Status> {
+        let (vault, account) = (self.vault.to_string(), self.account.to_string());
+        let message = v1::GetGrantsRequest { namespace: grpc.owned_namespace(), vault, account };
+        grpc.ledger().get_grants(grpc.request(message, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::GetGrantsResponse) -> Result<Vec<GrantInfo>, Failure> {
+        message.grants.iter().map(|grant| reader.converted(convert::grant_in(grant))).collect()
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<Vec<GrantInfo>, Failure> {
+        local.grants(self.vault.clone(), self.account.clone()).await
     }
 }

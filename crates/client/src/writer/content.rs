@@ -65,7 +65,13 @@ mod tests {
     use super::*;
 
     fn issue(amount: u128) -> Operation {
-        Operation::Issue { account: "acme".parse().unwrap(), asset: "usd".parse().unwrap(), amount, memo: "m".into() }
+        Operation::Issue {
+            account: "acme".parse().unwrap(),
+            asset: "usd".parse().unwrap(),
+            amount,
+            memo: "m".into(),
+            terms: earmark_core::GrantTerms::PLAIN,
+        }
     }
 
     /// Sequence files of earlier versions contain these hashes.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use earmark_admission::{Backend, LocalBook, LocalOptions};
-use earmark_client::core::{Operation, Overdraft};
+use earmark_client::core::{GrantTerms, Operation, Overdraft};
 use earmark_client::{
     BackoffOptions, Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Scope, Writer, WriterOptions,
 };
@@ -234,5 +234,5 @@ pub fn writer_options(path: &Path) -> WriterOptions {
 
 pub fn issue(amount: u128) -> Vec<Operation> {
     let (account, asset) = ("acme".parse().unwrap(), "usd".parse().unwrap());
-    vec![Operation::Issue { account, asset, amount, memo: String::new() }]
+    vec![Operation::Issue { account, asset, amount, memo: String::new(), terms: GrantTerms::PLAIN }]
 }

@@ -1,6 +1,6 @@
 //! Names with every allowed character, over every protocol.
 
-use earmark_client::core::{Definition, Kind, LimitKey, Operation, Overdraft};
+use earmark_client::core::{Definition, GrantTerms, Kind, LimitKey, Operation, Overdraft};
 use earmark_client::{Job, Scope, TryAcquire, Writer, WriterOptions};
 
 use crate::fixture::{each_way, limiter};
@@ -65,7 +65,8 @@ async fn an_account_with_any_allowed_character_has_its_own_balance() {
         for (amount, name) in (1..).zip(NAMES) {
             let (account, asset) = (|| name.parse().unwrap(), "usd".parse().unwrap());
             let open = Operation::OpenAccount { account: account(), overdraft: Overdraft::Deny };
-            let issue = Operation::Issue { account: account(), asset, amount, memo: String::new() };
+            let issue =
+                Operation::Issue { account: account(), asset, amount, memo: String::new(), terms: GrantTerms::PLAIN };
             writer.write(vec![open, issue], soon()).await.unwrap();
         }
         let vault = "main".parse().unwrap();

@@ -1,7 +1,7 @@
 //! The same answers over HTTP, over gRPC and without a server.
 
 use earmark_client::core::{
-    CreditTerms, JobId, Kind, LeaseId, LeaseState, LimitStatus, Operation, Overdraft, UsageSort,
+    CreditTerms, GrantTerms, JobId, Kind, LeaseId, LeaseState, LimitStatus, Operation, Overdraft, UsageSort,
 };
 use earmark_client::{Client, Failure, OperationOutcome, Protocol, Scope, UsageQuery, Writer, WriterOptions};
 use tempfile::TempDir;
@@ -101,7 +101,13 @@ async fn every_operation_is_written_every_way() {
         let operations = vec![
             open(&acme),
             open(&bob),
-            Operation::Issue { account: acme.clone(), asset: usd, amount: 1 << 100, memo: memo.clone() },
+            Operation::Issue {
+                account: acme.clone(),
+                asset: usd,
+                amount: 1 << 100,
+                memo: memo.clone(),
+                terms: GrantTerms::PLAIN,
+            },
             Operation::Transfer {
                 from: acme.clone(),
                 to: bob.clone(),

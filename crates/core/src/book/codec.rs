@@ -1,6 +1,7 @@
 //! Commands as bytes, for the log. A command has one encoding only.
 
 mod call;
+mod credit;
 mod extend;
 mod key;
 mod outcome;
@@ -13,6 +14,7 @@ mod write;
 
 use call::Marked;
 pub(crate) use call::{mark, put_mark};
+pub(crate) use credit::{grant_terms, overdraft, put_grant_terms, put_overdraft};
 pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};

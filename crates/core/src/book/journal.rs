@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::command::{NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
-use crate::credits::{AccountId, AssetId};
+use crate::credits::{AccountId, AssetId, GrantTerms};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Labels, MaySet, Role};
 use crate::limits::Definition;
@@ -26,6 +26,8 @@ pub enum JournalRecord {
     Settle(SettleEntry),
     /// A hold was returned to the account.
     Release(HoldEntry),
+    /// Credit of an account expired.
+    Expire(ExpireEntry),
     /// An API key was created or revoked.
     Key(KeyEntry),
     /// A limit was put or deleted outside a transaction.
@@ -53,7 +55,10 @@ impl JournalRecord {
             | JournalRecord::Pause(_)
             | JournalRecord::Quotas(_)
             | JournalRecord::Policy(_) => true,
-            JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => false,
+            JournalRecord::Hold(_)
+            | JournalRecord::Settle(_)
+            | JournalRecord::Release(_)
+            | JournalRecord::Expire(_) => false,
         }
     }
 
@@ -66,6 +71,7 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
+            JournalRecord::Expire(expire) => vec![expire.account],
             JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
@@ -243,6 +249,24 @@ pub struct SettleEntry {
     pub uncollected: u64,
     /// Why it was settled.
     pub reason: SettleReason,
+}
+
+/// Credit that expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpireEntry {
+    /// When it was recorded. Expired credit cannot be spent, and is recorded with the next decision about the account or
+    /// a little later.
+    pub at: Moment,
+    /// The namespace of the account.
+    pub namespace: NamespaceId,
+    /// The account that lost it.
+    pub account: AccountId,
+    /// The asset.
+    pub asset: AssetId,
+    /// The amount; positive.
+    pub amount: i128,
+    /// Its priority and expiry.
+    pub terms: GrantTerms,
 }
 
 /// Why a hold was settled. The codes are part of the journal format.

@@ -181,6 +181,10 @@ pub enum InvalidOperation {
     TooManyAccounts,
     /// The maximum number of assets of the vault is reached.
     TooManyAssets,
+    /// The account would have more grants of the asset than [`GRANTS_MAX`](crate::GRANTS_MAX).
+    TooManyGrants,
+    /// The expiry of a grant is not in the future.
+    ExpiryPast,
     /// The amount is 0.
     AmountZero,
     /// An amount, balance or total does not fit an `i128`.
@@ -198,6 +202,35 @@ pub enum InvalidOperation {
     UnknownClient,
     /// Another system keeps the credit, and does not support the operation.
     CreditExternal,
+    /// A database keeps the credit, and has no place for this field.
+    NotInDatabase(CreditField),
+}
+
+/// A field of a credit operation that only a Book supports. The codes are part of the log format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CreditField {
+    /// The expiry of a grant.
+    Expiry = 1,
+    /// The priority of a grant.
+    Priority = 2,
+    /// The cap on an overdraft.
+    OverdraftLimit = 3,
+}
+
+impl CreditField {
+    /// All fields.
+    pub const ALL: [CreditField; 3] = [CreditField::Expiry, CreditField::Priority, CreditField::OverdraftLimit];
+
+    /// The name in the API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CreditField::Expiry => "expires_at_unix_ms",
+            CreditField::Priority => "priority",
+            CreditField::OverdraftLimit => "overdraft.limit",
+        }
+    }
 }
 
 impl WriteError {

@@ -286,6 +286,8 @@ impl Refusal {
                     CreditRefusal::TooManyAccounts => invalid(InvalidOperation::TooManyAccounts),
                     CreditRefusal::AccountsQuota => Refusal::Quota(QuotaKind::Accounts).at(operation),
                     CreditRefusal::TooManyAssets => invalid(InvalidOperation::TooManyAssets),
+                    CreditRefusal::TooManyGrants => invalid(InvalidOperation::TooManyGrants),
+                    CreditRefusal::ExpiryPast => invalid(InvalidOperation::ExpiryPast),
                     CreditRefusal::OutOfRange => invalid(InvalidOperation::OutOfRange),
                     CreditRefusal::NotFound => WriteError::AccountNotFound { operation },
                     CreditRefusal::Closed => WriteError::AccountClosed { operation },

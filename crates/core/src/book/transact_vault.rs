@@ -29,7 +29,7 @@ impl Book {
                 }
             }
         }
-        match self.credits.finish(&draft) {
+        match self.credits.finish(&draft, operations) {
             Ok(changes) => Ok((results, changes)),
             Err(Shortfall(refusal, culprit)) => {
                 let position = operations.iter().rposition(|each| self.is_to_blame(vault, each, refusal, culprit));
@@ -46,9 +46,9 @@ impl Book {
             Operation::FreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Frozen),
             Operation::UnfreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Open),
             Operation::CloseAccount { account } => credits.set_standing(draft, account, AccountStatus::Closed),
-            Operation::Issue { account, asset, amount, memo } => {
+            Operation::Issue { account, asset, amount, memo, terms } => {
                 let amount = checked(*amount, memo)?;
-                credits.issue(draft, account, asset, amount).map_err(Refusal::Credit)?;
+                credits.issue(draft, account, asset, (amount, *terms)).map_err(Refusal::Credit)?;
                 return Ok(OperationResult::Entry);
             }
             Operation::Transfer { from, to, asset, amount, memo } => {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::command::NamespaceId;
-use crate::credits::Overdraft;
+use super::receipt::CreditField;
+use crate::credits::{GrantTerms, Overdraft};
 use crate::id::{AccountName, Actor, AssetName, ClientId, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
 
@@ -102,6 +103,8 @@ pub enum Operation {
         amount: u128,
         /// A note for people.
         memo: String,
+        /// Its priority and expiry.
+        terms: GrantTerms,
     },
     /// Moves credit between accounts.
     Transfer {
@@ -161,6 +164,17 @@ impl Operation {
             | Operation::Transfer { .. }
             | Operation::Retire { .. }
             | Operation::RetireClient { .. } => None,
+        }
+    }
+
+    /// The first field that a database of plain credit has no place for.
+    #[must_use]
+    pub fn book_only_field(&self) -> Option<CreditField> {
+        match self {
+            Operation::Issue { terms, .. } if terms.expires_at().is_some() => Some(CreditField::Expiry),
+            Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN => Some(CreditField::Priority),
+            Operation::OpenAccount { overdraft: Overdraft::Limit(_), .. } => Some(CreditField::OverdraftLimit),
+            _ => None,
         }
     }
 

@@ -1,12 +1,12 @@
 //! Accounts and their balances.
 
 use super::plan::Overdraft;
+use super::pot::Pot;
 use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
 use crate::id::AccountName;
 use crate::limits::index::{Found, Hash, Reference};
 use crate::limits::slab::{NONE, Record};
-use crate::limits::timeline::Timeline;
 
 /// The maximum number of accounts in all vaults: 2^24, which take 8 GiB at 500 bytes each with their balances.
 pub const ACCOUNTS_MAX: u32 = 1 << 24;
@@ -79,15 +79,13 @@ impl Record for Account {
     }
 }
 
-/// The balance of an account in one asset: its one live posting.
+/// The balance of an account in one asset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
-    /// The whole amount, held amounts included; negative if owed.
-    pub(crate) amount: i128,
-    /// The amounts held for leases, by expiry.
-    pub(crate) held: Timeline,
-    /// The amounts that holds will be charged even if they run out. They are held until that is recorded.
-    pub(crate) due: u64,
+    /// Plain credit: of default priority, without expiry.
+    pub(crate) pot: Pot,
+    /// The slot of the first of its grants, which are all other credit.
+    pub(crate) grants: u32,
     pub(crate) asset: AssetId,
     /// The next balance of the same account.
     pub(crate) next: u32,
@@ -95,7 +93,7 @@ pub(crate) struct Balance {
 
 impl Default for Balance {
     fn default() -> Balance {
-        Balance { amount: 0, held: Timeline::default(), due: 0, asset: AssetId::default(), next: NONE }
+        Balance { pot: Pot::default(), grants: NONE, asset: AssetId::default(), next: NONE }
     }
 }
 

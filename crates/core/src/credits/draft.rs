@@ -1,9 +1,13 @@
 //! The credit operations of one transaction: all are checked, then all are applied as one entry.
 
+use std::collections::BTreeMap;
+
 use super::plan::{self, Net, Overdraft, PlanError};
-use super::{Account, AccountId, AccountStatus, AssetId, Credits};
-use crate::book::{Change, VaultId};
+use super::wallet::{Wallet, WalletError, WalletGrant};
+use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner};
+use crate::book::{Change, Operation, VaultId};
 use crate::id::{AccountName, AssetName};
+use crate::limits::slab::NONE;
 use crate::time::UnixMs;
 
 /// Why a credit operation is refused.
@@ -13,6 +17,10 @@ pub(crate) enum CreditRefusal {
     /// The namespace has as many accounts as its quota allows.
     AccountsQuota,
     TooManyAssets,
+    /// The account would have more grants of an asset than [`GRANTS_MAX`](super::GRANTS_MAX).
+    TooManyGrants,
+    /// The grant would expire before it could be spent.
+    ExpiryPast,
     OutOfRange,
     NotFound,
     Closed,
@@ -46,6 +54,8 @@ pub(crate) struct Draft {
     net: Net<(AccountId, AssetId)>,
     issued: Net<AssetId>,
     retired: Net<AssetId>,
+    /// Whether an issue has a priority or an expiry.
+    has_terms: bool,
 }
 
 impl Credits {
@@ -82,6 +92,9 @@ impl Credits {
         standing: AccountStatus,
     ) -> Result<AccountId, CreditRefusal> {
         let account = self.open(draft, name)?;
+        if standing == AccountStatus::Closed {
+            self.apply_due_on(draft.now, account.0);
+        }
         if standing == AccountStatus::Closed && (!self.is_empty(draft, account) || is_revenue(name)) {
             return Err(CreditRefusal::Conflict);
         }
@@ -96,10 +109,14 @@ impl Credits {
         draft: &mut Draft,
         to: &AccountName,
         asset: &AssetName,
-        amount: i128,
+        (amount, terms): (i128, GrantTerms),
     ) -> Result<(), CreditRefusal> {
         let to = self.open(draft, to)?;
+        if terms.is_expired(draft.now) {
+            return Err(CreditRefusal::ExpiryPast);
+        }
         let asset = self.asset_of(draft, asset)?;
+        draft.has_terms |= terms != GrantTerms::PLAIN;
         draft.net.add((to, asset), amount).map_err(refusal)?;
         draft.issued.add(asset, amount).map_err(refusal)
     }
@@ -132,7 +149,8 @@ impl Credits {
     }
 
     /// Applies the movements, if every balance suffices and nothing overflows.
-    pub(crate) fn finish(&mut self, draft: &Draft) -> Result<Vec<Change>, Shortfall> {
+    pub(crate) fn finish(&mut self, draft: &Draft, operations: &[Operation]) -> Result<Vec<Change>, Shortfall> {
+        let has_grants = self.apply_due_of(draft);
         for (key, change) in draft.net.iter() {
             let is_in_range = self.amount(key).checked_add(change).is_some();
             let culprit = Culprit::Balance(key.0, key.1);
@@ -144,23 +162,105 @@ impl Credits {
             plan::after(self.available(draft.now, key), change, overdraft)
                 .map_err(|error| Shortfall(refusal(error), Culprit::Balance(key.0, key.1)))?;
         }
+        let has_grants = has_grants || draft.has_terms;
+        let wallets = if has_grants { self.try_moves(draft, operations)? } else { BTreeMap::new() };
         self.count(draft);
         let mut changes = Vec::new();
         for ((account, asset), amount) in draft.net.iter() {
             let balance = self.balance_mut(account.0, asset);
-            balance.amount = balance.amount.saturating_add(amount);
+            if !has_grants {
+                balance.pot.amount = balance.pot.amount.saturating_add(amount);
+            }
             changes.push(Change { account, asset, amount });
+        }
+        for (key, wallet) in wallets {
+            self.keep_wallet(draft.now, key, &wallet);
         }
         Ok(changes)
     }
 
+    /// Applies what is due on the balances of a draft. Returns whether one has grants then.
+    fn apply_due_of(&mut self, draft: &Draft) -> bool {
+        let mut has_grants = false;
+        for (account, asset) in draft.net.keys() {
+            if let Some(balance) = self.state.balance(account.0, asset) {
+                self.apply_due(draft.now, Owner { account: account.0, balance });
+                has_grants |= self.state.balances.get(balance).grants != NONE;
+            }
+        }
+        has_grants
+    }
+
+    /// The credit of each owner by terms after all movements. Deposits come first, since an operation may spend the
+    /// deposit of a later one; transfers carry the terms of the credit that they take.
+    fn try_moves(&self, draft: &Draft, operations: &[Operation]) -> Result<Wallets, Shortfall> {
+        let mut wallets: Wallets = draft.net.keys().map(|key| (key, self.wallet(draft.now, key))).collect();
+        let key_of = |account: &AccountName, asset: &AssetName| {
+            let account = self.account(draft.vault, account)?;
+            Some((AccountId(account), self.state.asset(draft.vault, asset)?))
+        };
+        let mut moved = |key: Option<WalletKey>, step: &mut dyn FnMut(&mut Wallet) -> Result<(), WalletError>| {
+            let Some((key, wallet)) = key.and_then(|key| Some((key, wallets.get_mut(&key)?))) else { return Ok(()) };
+            step(wallet).map_err(|error| Shortfall(error.into(), Culprit::Balance(key.0, key.1)))
+        };
+        for operation in operations {
+            if let Operation::Issue { account, asset, amount, terms, .. } = operation {
+                moved(key_of(account, asset), &mut |wallet| wallet.deposit(*terms, signed(*amount)))?;
+            }
+        }
+        for operation in operations {
+            let (from, to, asset, amount) = match operation {
+                Operation::Transfer { from, to, asset, amount, .. } => (from, Some(to), asset, *amount),
+                Operation::Retire { account, asset, amount, .. } => (account, None, asset, *amount),
+                _ => continue,
+            };
+            let mut taken = Vec::new();
+            moved(key_of(from, asset), &mut |wallet| {
+                taken = wallet.withdraw(signed(amount))?;
+                Ok(())
+            })?;
+            for (terms, amount) in taken {
+                let to = to.and_then(|to| key_of(to, asset));
+                moved(to, &mut |wallet| wallet.deposit(terms, amount))?;
+            }
+        }
+        for (key, wallet) in &wallets {
+            wallet.check().map_err(|error| Shortfall(error.into(), Culprit::Balance(key.0, key.1)))?;
+        }
+        Ok(wallets)
+    }
+
+    /// The credit of an owner by terms, as it is now.
+    fn wallet(&self, now: UnixMs, (account, asset): WalletKey) -> Wallet {
+        let Some(slot) = self.state.balance(account.0, asset) else { return Wallet::default() };
+        let (balance, nodes) = (self.state.balances.get(slot), &self.state.nodes);
+        let time = self.state.expiry.at(now);
+        let grants = self.state.grant_slots(balance).map(|slot| {
+            let grant = self.state.grants.get(slot);
+            let free = if grant.terms.is_expired(time) { 0 } else { grant.pot.free(nodes, now) };
+            WalletGrant { terms: grant.terms, before: free, free, is_held: grant.holds > 0 }
+        });
+        let plain_held = balance.pot.held_at(nodes, now).into();
+        Wallet { plain: balance.pot.amount, plain_held, grants: grants.collect() }
+    }
+
+    fn keep_wallet(&mut self, now: UnixMs, (account, asset): WalletKey, wallet: &Wallet) {
+        let balance = self.balance_slot(account.0, asset);
+        let owner = Owner { account: account.0, balance };
+        self.state.balances.get_mut(balance).pot.amount = wallet.plain;
+        for grant in wallet.grants.iter().filter(|grant| grant.free != grant.before) {
+            self.change_grant(owner, grant.terms, grant.free.saturating_sub(grant.before));
+        }
+        self.apply_due(now, owner);
+    }
+
     fn amount(&self, (account, asset): (AccountId, AssetId)) -> i128 {
-        self.state.balance(account.0, asset).map_or(0, |slot| self.state.balances.get(slot).amount)
+        self.state.balance(account.0, asset).map_or(0, |slot| self.state.whole(self.state.balances.get(slot)))
     }
 
     fn available(&self, now: UnixMs, (account, asset): (AccountId, AssetId)) -> i128 {
         let slot = self.state.balance(account.0, asset);
-        slot.map_or(0, |slot| self.state.balances.get(slot).available(&self.state.nodes, now))
+        slot.map_or(0, |slot| self.state.available(self.state.balances.get(slot), now))
     }
 
     fn check_totals(&self, draft: &Draft) -> Result<(), Culprit> {
@@ -227,8 +327,8 @@ impl Credits {
         is_untouched
             && self.state.balance_slots(account.0).all(|slot| {
                 let balance = self.state.balances.get(slot);
-                balance.held_at(&self.state.nodes, draft.now) == 0
-                    && balance.amount.checked_add(draft.net.get((account, balance.asset))) == Some(0)
+                self.state.held_at(balance, draft.now) == 0
+                    && self.state.whole(balance).checked_add(draft.net.get((account, balance.asset))) == Some(0)
             })
     }
 
@@ -236,6 +336,15 @@ impl Credits {
         let known = self.state.asset(draft.vault, name);
         known.or_else(|| self.add_asset(draft.vault, name)).ok_or(CreditRefusal::TooManyAssets)
     }
+}
+
+/// The owner and asset of a wallet.
+type WalletKey = (AccountId, AssetId);
+type Wallets = BTreeMap<WalletKey, Wallet>;
+
+/// An amount that the draft has checked.
+fn signed(amount: u128) -> i128 {
+    i128::try_from(amount).unwrap_or(i128::MAX)
 }
 
 fn is_revenue(name: &AccountName) -> bool {

@@ -6,15 +6,15 @@
 //!
 //! The part that its timeout charges is the exception: usage that was reported, or all of it by `on_timeout`. It is
 //! held without an end, so that nobody spends it before the charge is recorded.
+//!
+//! A hold takes from grants in spending order and gives back to them; `hold_parts` records which.
 
-use super::account::{AccountId, AccountStatus, AssetId, Balance};
-use super::plan::Overdraft;
-use super::{Credits, State};
+use super::account::{AccountId, AccountStatus, AssetId};
+use super::{Credits, Owner, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry, SettleReason};
 use crate::id::{AccountName, Actor, LeaseId};
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
-use crate::limits::timeline::{Nodes, Sums};
 use crate::limits::{self, LimitSlot, Payers};
 use crate::time::{Moment, UnixMs};
 
@@ -37,6 +37,8 @@ pub(crate) struct Hold {
     pub(crate) sibling: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
+    /// The slot of the first of its parts. Set when it is inserted.
+    pub(crate) parts: u32,
     pub(crate) namespace: NamespaceId,
     pub(crate) asset: AssetId,
     /// The reported usage. Once it is released: what it paid at its timeout.
@@ -58,9 +60,9 @@ impl Hold {
         }
     }
 
-    /// The part that is spendable when it ends.
-    fn ending(&self) -> u64 {
-        self.amount.saturating_sub(self.due())
+    /// The balance that it took from.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { account: self.account, balance: self.balance }
     }
 
     /// The cost of its timeout.
@@ -75,32 +77,6 @@ impl Record for Hold {
     }
     fn set_link(&mut self, link: u32) {
         self.next = link;
-    }
-}
-
-impl Balance {
-    /// The spendable amount at `now`; negative if owed.
-    pub(crate) fn available(&self, nodes: &Nodes, now: UnixMs) -> i128 {
-        self.amount.saturating_sub(i128::from(self.held_at(nodes, now)))
-    }
-
-    pub(crate) fn held_at(&self, nodes: &Nodes, now: UnixMs) -> u64 {
-        self.held.sums().minus(self.held.due(nodes, now)).total().saturating_add(self.due)
-    }
-
-    /// Counts a hold: what is spendable at its end until then, the rest without an end.
-    fn add_hold(&mut self, nodes: &mut Nodes, hold: &Hold) {
-        // Expired amounts still in the sum may make it wrap. It is correct again once they are removed.
-        self.held.add(nodes, hold.ends_at, Sums::unsettled(hold.ending()));
-        self.due = self.due.wrapping_add(hold.due());
-    }
-
-    /// Takes off a hold that has not ended.
-    fn remove_hold(&mut self, nodes: &mut Nodes, hold: &Hold) {
-        if hold.ending() > 0 {
-            self.held.change(nodes, hold.ends_at, Sums::unsettled(hold.ending()), Sums::ZERO);
-        }
-        self.due = self.due.wrapping_sub(hold.due());
     }
 }
 
@@ -143,17 +119,14 @@ impl Credits {
             (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Err(CreditShortage::Closed),
             (AccountStatus::Open, AccountStatus::Open | AccountStatus::Frozen) => {}
         }
-        let (has, held) = balance.map_or((0, 0), |slot| {
+        let (available, held) = balance.map_or((0, 0), |slot| {
             let balance = self.state.balances.get(slot);
-            (balance.amount, balance.held_at(&self.state.nodes, now))
+            (self.state.available(balance, now), self.state.held_at(balance, now))
         });
         // The held sum of one balance is a `u64`.
         let room = u128::from(u64::MAX.saturating_sub(held));
-        let available = has.saturating_sub(held.into());
-        let is_there = match found.overdraft {
-            Overdraft::Allow => i128::try_from(amount).is_ok_and(|amount| available.checked_sub(amount).is_some()),
-            Overdraft::Deny => u128::try_from(available).is_ok_and(|available| amount <= available),
-        };
+        let left = i128::try_from(amount).ok().and_then(|amount| available.checked_sub(amount));
+        let is_there = left.is_some_and(|left| left >= found.overdraft.floor());
         if is_there && amount <= room { Ok(()) } else { Err(CreditShortage::NotEnough) }
     }
 
@@ -161,23 +134,25 @@ impl Credits {
     pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, limits: &limits::State, last: Option<u32>) -> u32 {
         let entry = hold.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(JournalRecord::Hold));
-        let slot = self.insert_hold(now, Hold { sibling: NONE, ..hold });
+        let drawn = self.draw(now, hold.balance, hold.amount);
+        let slot = self.insert_hold(now, Hold { sibling: NONE, ..hold }, &drawn);
         if let Some(last) = last {
             self.state.holds.get_mut(last).sibling = slot;
         }
         slot
     }
 
-    /// Adds a hold to the release queue, and to the held sum of its balance until it expires.
-    pub(crate) fn insert_hold(&mut self, now: UnixMs, hold: Hold) -> u32 {
+    /// Adds a hold to the release queue, and to the held sums of its pots until it expires. `drawn` are the grants that
+    /// it took from.
+    fn insert_hold(&mut self, now: UnixMs, hold: Hold, drawn: &[(u32, u64)]) -> u32 {
+        let hold = Hold { prev: NONE, next: NONE, parts: self.add_parts(drawn), ..hold };
         let state = &mut self.state;
-        let balance = state.balances.get_mut(hold.balance);
         if hold.ends_at > now {
-            balance.add_hold(&mut state.nodes, &hold);
+            state.each_piece(&hold, |pot, nodes, piece| pot.hold(nodes, hold.ends_at, piece));
         } else {
-            balance.due = balance.due.wrapping_add(hold.due());
+            state.each_piece(&hold, |pot, _, piece| pot.due = pot.due.wrapping_add(piece.due));
         }
-        let slot = state.holds.insert(Hold { prev: NONE, next: NONE, ..hold });
+        let slot = state.holds.insert(hold);
         if hold.is_released {
             state.released = state.released.saturating_add(1);
         } else {
@@ -231,14 +206,16 @@ impl Credits {
         self.state.queue().all(|hold| hold.ends_at <= now)
     }
 
-    /// Whether the release of an expired hold is not recorded yet.
+    /// Whether the release of an expired hold, or the expiry of a grant, is not recorded yet.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
-        self.state.queue.first().is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get())
+        let first = self.state.queue.first();
+        first.is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get()) || self.is_grant_due(now)
     }
 
     /// Records the release of a bounded number of expired holds.
     pub(crate) fn advance(&mut self, now: UnixMs, limits: &limits::State) {
         self.state.nodes.reclaim(CLEAN_NODES);
+        self.advance_grants(now);
         for _ in 0..CLEAN_HOLDS {
             let Some((second, bucket)) = self.state.queue.first() else { return };
             if second.saturating_mul(1_000) > now.get() {
@@ -253,11 +230,8 @@ impl Credits {
         self.unlink(slot);
         let hold = *self.state.holds.get(slot);
         self.state.released = self.state.released.saturating_add(1);
-        let State { balances, nodes, .. } = &mut self.state;
-        nodes.count(1);
-        let balance = balances.get_mut(hold.balance);
-        balance.held.expire(nodes, now);
-        balance.due = balance.due.wrapping_sub(hold.due());
+        self.state.nodes.count(1);
+        self.state.each_piece(&hold, |pot, nodes, piece| pot.lapse(nodes, now, piece));
         // Expiry has no actor, whichever command triggers the record.
         let actor = self.actor.take();
         let paid = if hold.timeout_cost() > 0 {
@@ -270,6 +244,8 @@ impl Credits {
         self.actor = actor;
         let hold = self.state.holds.get_mut(slot);
         (hold.is_released, hold.used) = (true, paid);
+        self.set_parts(slot, &[]);
+        self.apply_due(now, self.state.holds.get(slot).owner());
     }
 
     /// Charges the cost of a timeout: from the hold, and what exceeds it by the rule of its limit. Returns what was
@@ -277,11 +253,7 @@ impl Credits {
     fn charge_timeout(&mut self, now: UnixMs, limits: &limits::State, hold: &Hold) -> u64 {
         let limit = limits.limits.id(hold.limit);
         let mut charge = Charge { limit, cost: hold.timeout_cost(), paid: 0, debt: 0, uncollected: 0 };
-        let balance = self.state.balances.get_mut(hold.balance);
-        if let Some(amount) = balance.amount.checked_sub(hold.due().into()) {
-            balance.amount = amount;
-            charge.paid = hold.due();
-        }
+        charge.paid = self.pay_from_hold(hold, hold.due());
         self.charge_owner(now, hold, &mut charge);
         self.pay(now, limits, (hold, hold.amount, SettleReason::Timeout), &mut charge);
         charge.paid
@@ -298,15 +270,33 @@ impl Credits {
         (Payers { account: hold.account, revenue: hold.revenue, asset: hold.asset }, hold.balance)
     }
 
-    /// Changes a hold that has not ended. Its end may move.
-    fn change_hold(&mut self, slot: u32, change: impl FnOnce(&mut Hold)) {
+    /// Takes a part of what is held off its pots, in spending order. Returns what was paid: all or nothing.
+    fn pay_from_hold(&mut self, hold: &Hold, cost: u64) -> u64 {
+        let plain = self.state.balances.get(hold.balance).pot.amount;
+        if plain.checked_sub(cost.into()).is_none() {
+            return 0;
+        }
+        let mut left = cost;
+        self.state.each_piece(hold, |pot, _, piece| {
+            let share = left.min(piece.amount);
+            pot.amount = pot.amount.saturating_sub(share.into());
+            left = left.saturating_sub(share);
+        });
+        cost
+    }
+
+    /// Changes a hold that has not ended. Its end may move. `parts` are the grants that it takes from then; `None` if
+    /// they stay.
+    fn change_hold(&mut self, slot: u32, parts: Option<&[(u32, u64)]>, change: impl FnOnce(&mut Hold)) {
         let before = *self.state.holds.get(slot);
         let mut after = before;
         change(&mut after);
-        let State { balances, nodes, .. } = &mut self.state;
-        let balance = balances.get_mut(before.balance);
-        balance.remove_hold(nodes, &before);
-        balance.add_hold(nodes, &after);
+        self.state.each_piece(&before, |pot, nodes, piece| pot.release(nodes, before.ends_at, piece));
+        if let Some(parts) = parts {
+            self.set_parts(slot, parts);
+            after.parts = self.state.holds.get(slot).parts;
+        }
+        self.state.each_piece(&after, |pot, nodes, piece| pot.hold(nodes, after.ends_at, piece));
         let is_moved = second(before.ends_at) != second(after.ends_at);
         if is_moved {
             self.unlink(slot);
@@ -324,7 +314,9 @@ impl Credits {
         let grown = Hold { amount, ..*self.state.holds.get(slot) };
         let entry = grown.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(|entry| JournalRecord::Hold(HoldEntry { extension, ..entry })));
-        self.change_hold(slot, |hold| hold.amount = hold.amount.saturating_add(amount));
+        let drawn = self.draw(now, grown.balance, amount);
+        let parts = (!drawn.is_empty()).then(|| self.grown_parts(&grown, &drawn));
+        self.change_hold(slot, parts.as_deref(), |hold| hold.amount = hold.amount.saturating_add(amount));
     }
 
     /// Adds a hold to the lease whose first hold is `first`. Returns the first hold then.
@@ -337,15 +329,16 @@ impl Credits {
     ) -> u32 {
         let entry = hold.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(|entry| JournalRecord::Hold(HoldEntry { extension, ..entry })));
-        self.add_hold(now, first, hold)
+        let drawn = self.draw(now, hold.balance, hold.amount);
+        self.add_hold(now, first, hold, &drawn)
     }
 
     /// Inserts a hold into the list of its lease, which begins with `first` and is ordered by limit. Returns the first
     /// hold then.
-    pub(crate) fn add_hold(&mut self, now: UnixMs, first: u32, hold: Hold) -> u32 {
+    pub(crate) fn add_hold(&mut self, now: UnixMs, first: u32, hold: Hold, drawn: &[(u32, u64)]) -> u32 {
         let before = self.hold_before(first, hold.limit);
         let sibling = before.map_or(first, |before| self.state.holds.get(before).sibling);
-        let slot = self.insert_hold(now, Hold { sibling, ..hold });
+        let slot = self.insert_hold(now, Hold { sibling, ..hold }, drawn);
         match before {
             Some(before) => self.state.holds.get_mut(before).sibling = slot,
             None => return slot,
@@ -360,15 +353,15 @@ impl Credits {
     }
 
     /// Removes the hold of a limit, from which everything was returned. Returns the first hold of the lease then.
-    pub(crate) fn drop_hold(&mut self, first: u32, limit: LimitSlot) -> u32 {
+    pub(crate) fn drop_hold(&mut self, now: UnixMs, first: u32, limit: LimitSlot) -> u32 {
         let Some(slot) = self.hold_of(first, limit) else { return first };
         let hold = *self.state.holds.get(slot);
         let before = self.hold_before(first, limit);
         if !hold.is_released {
-            let State { balances, nodes, .. } = &mut self.state;
-            balances.get_mut(hold.balance).remove_hold(nodes, &hold);
+            self.state.each_piece(&hold, |pot, nodes, piece| pot.release(nodes, hold.ends_at, piece));
         }
         self.remove(slot);
+        self.apply_due(now, hold.owner());
         match before {
             Some(before) => self.state.holds.get_mut(before).sibling = hold.sibling,
             None => return hold.sibling,
@@ -382,20 +375,23 @@ impl Credits {
         let returned = Hold { amount: less, ..*self.state.holds.get(slot) };
         let entry = returned.entry(self.moment(now), limits, self.actor.clone());
         self.journal.extend(entry.map(JournalRecord::Release));
-        self.change_hold(slot, |hold| hold.amount = hold.amount.saturating_sub(less));
+        let hold = *self.state.holds.get(slot);
+        let parts = (hold.parts != NONE).then(|| self.shrunk_parts(&hold, less));
+        self.change_hold(slot, parts.as_deref(), |hold| hold.amount = hold.amount.saturating_sub(less));
+        self.apply_due(now, hold.owner());
     }
 
     /// Moves the end of the hold of a limit.
     pub(crate) fn move_end(&mut self, first: u32, limit: LimitSlot, ends_at: UnixMs) {
         if let Some(slot) = self.hold_of(first, limit) {
-            self.change_hold(slot, |hold| hold.ends_at = ends_at);
+            self.change_hold(slot, None, |hold| hold.ends_at = ends_at);
         }
     }
 
     /// Sets the reported usage of the hold of a limit. From now on that is charged even if the hold runs out.
     pub(crate) fn report_used(&mut self, first: u32, limit: LimitSlot, used: u64) {
         if let Some(slot) = self.hold_of(first, limit) {
-            self.change_hold(slot, |hold| hold.used = used);
+            self.change_hold(slot, None, |hold| hold.used = used);
         }
     }
 
@@ -418,6 +414,7 @@ impl Credits {
         } else {
             self.unlink(slot);
         }
+        self.set_parts(slot, &[]);
         self.state.holds.remove(slot);
     }
 
@@ -435,6 +432,7 @@ impl Credits {
         let mut slot = first;
         while slot != NONE {
             let hold = *self.state.holds.get(slot);
+            self.apply_due(now, hold.owner());
             let cost = actual(hold.limit).unwrap_or(hold.amount);
             charges.push(self.settle_hold(now, limits, slot, cost));
             slot = hold.sibling;
@@ -447,6 +445,7 @@ impl Credits {
             self.charge_owner(now, &hold, charge);
             self.pay(now, limits, (&hold, held, reason), charge);
             self.remove(slot);
+            self.apply_due(now, hold.owner());
             slot = hold.sibling;
         }
         charges
@@ -457,13 +456,8 @@ impl Credits {
         let hold = *self.state.holds.get(slot);
         let mut charge = Charge { limit: limits.limits.id(hold.limit), cost, paid: 0, debt: 0, uncollected: 0 };
         if hold.ends_at > now {
-            let State { balances, nodes, .. } = &mut self.state;
-            let balance = balances.get_mut(hold.balance);
-            balance.remove_hold(nodes, &hold);
-            if let Some(amount) = balance.amount.checked_sub(cost.min(hold.amount).into()) {
-                balance.amount = amount;
-                charge.paid = cost.min(hold.amount);
-            }
+            self.state.each_piece(&hold, |pot, nodes, piece| pot.release(nodes, hold.ends_at, piece));
+            charge.paid = self.pay_from_hold(&hold, cost.min(hold.amount));
             return charge;
         }
         if !hold.is_released {
@@ -479,15 +473,14 @@ impl Credits {
         let missing = charge.cost.saturating_sub(charge.paid);
         let account = self.state.accounts.get(hold.account);
         let (standing, overdraft) = (account.standing, account.overdraft);
-        let State { balances, nodes, .. } = &mut self.state;
-        let balance = balances.get_mut(hold.balance);
-        let held = balance.held_at(nodes, now);
-        let available = balance.available(nodes, now).max(0);
+        let balance = self.state.balances.get(hold.balance);
+        let held = self.state.held_at(balance, now);
+        let available = self.state.available(balance, now).max(0);
         let has = missing.min(u64::try_from(available).unwrap_or(u64::MAX));
         let taken = match standing {
             AccountStatus::Closed => 0,
             AccountStatus::Open | AccountStatus::Frozen => {
-                if hold.keeps_debt || overdraft == Overdraft::Allow {
+                if hold.keeps_debt || overdraft.settles_below_zero() {
                     missing
                 } else {
                     has
@@ -495,11 +488,11 @@ impl Credits {
             }
         };
         // The remaining holds still have to be paid, so their sum must not overflow either.
-        let after = balance.amount.checked_sub(taken.into());
-        match after.filter(|after| after.checked_sub(held.into()).is_some()) {
-            Some(amount) => balance.amount = amount,
-            None => return charge.uncollected = missing,
+        let after = balance.pot.amount.checked_sub(taken.into());
+        if after.and_then(|after| after.checked_sub(held.into())).is_none() {
+            return charge.uncollected = missing;
         }
+        self.take(now, hold.balance, taken);
         charge.paid = charge.paid.saturating_add(taken);
         charge.debt = taken.saturating_sub(has);
         charge.uncollected = missing.saturating_sub(taken);
@@ -516,11 +509,11 @@ impl Credits {
         let revenue = self.payee(hold);
         let paid = i128::from(charge.paid);
         let income = self.balance_mut(revenue, hold.asset);
-        match income.amount.checked_add(paid) {
-            Some(amount) => income.amount = amount,
+        match income.pot.amount.checked_add(paid) {
+            Some(amount) => income.pot.amount = amount,
             None => {
-                let balance = self.state.balances.get_mut(hold.balance);
-                balance.amount = balance.amount.saturating_add(paid);
+                let pot = &mut self.state.balances.get_mut(hold.balance).pot;
+                pot.amount = pot.amount.saturating_add(paid);
                 (charge.paid, charge.debt, charge.uncollected) = (0, 0, charge.cost);
             }
         }

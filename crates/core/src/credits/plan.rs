@@ -8,13 +8,35 @@ pub const SWEEP_MAX: usize = 3;
 
 /// Whether withdrawals may make a balance negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Overdraft {
     /// No.
     #[default]
-    Deny = 1,
+    Deny,
     /// Yes.
-    Allow = 2,
+    Allow,
+    /// Reserves, transfers and retirements may take it down to minus this amount. Settlements may take it lower.
+    Limit(u64),
+}
+
+impl Overdraft {
+    /// The lowest balance that a reserve, transfer or retirement may leave.
+    #[must_use]
+    pub fn floor(self) -> i128 {
+        match self {
+            Overdraft::Deny => 0,
+            Overdraft::Allow => i128::MIN,
+            Overdraft::Limit(limit) => i128::from(limit).saturating_neg(),
+        }
+    }
+
+    /// Whether settlements may take a balance below zero. A cap does not bound them.
+    #[must_use]
+    pub const fn settles_below_zero(self) -> bool {
+        match self {
+            Overdraft::Deny => false,
+            Overdraft::Allow | Overdraft::Limit(_) => true,
+        }
+    }
 }
 
 /// Why an entry is impossible.
@@ -75,6 +97,11 @@ impl<K: Ord + Copy> Net<K> {
         self.changes.binary_search_by(|(known, _)| known.cmp(&key)).map_or(0, |position| self.changes[position].1)
     }
 
+    /// All keys, also those whose changes add up to zero, in order.
+    pub fn keys(&self) -> impl Iterator<Item = K> + '_ {
+        self.changes.iter().map(|(key, _)| *key)
+    }
+
     /// All changes but zeros, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = (K, i128)> + '_ {
         self.changes.iter().copied().filter(|(_, amount)| *amount != 0)
@@ -92,8 +119,9 @@ impl<K: Ord + Copy> Net<K> {
 /// The balance is too low, or the result is out of range.
 pub fn after(balance: i128, change: i128, overdraft: Overdraft) -> Result<i128, PlanError> {
     let after = balance.checked_add(change).ok_or(PlanError::OutOfRange)?;
-    if change < 0 && after < 0 && overdraft == Overdraft::Deny {
-        return Err(PlanError::Insufficient { missing: after.unsigned_abs() });
+    let floor = overdraft.floor();
+    if change < 0 && after < floor {
+        return Err(PlanError::Insufficient { missing: floor.abs_diff(after) });
     }
     Ok(after)
 }
@@ -124,8 +152,8 @@ pub fn choose<I: Copy>(postings: &[Posting<I>], change: i128, overdraft: Overdra
             sum = sum.checked_add(posting.amount).ok_or(PlanError::OutOfRange)?;
             inputs.push(posting.id);
         }
-        if sum < 0 && overdraft == Overdraft::Deny {
-            return Err(PlanError::Insufficient { missing: sum.unsigned_abs() });
+        if sum < overdraft.floor() {
+            return Err(PlanError::Insufficient { missing: overdraft.floor().abs_diff(sum) });
         }
     }
     Ok(Choice { inputs, output: Some(sum).filter(|sum| *sum != 0) })

@@ -77,7 +77,7 @@ impl Credits {
         }
         for slot in slots.iter().filter(|slot| **slot != NONE) {
             let balance = self.state.balances.get(*slot);
-            touched ^= balance.amount as u64 ^ u64::from(balance.next);
+            touched ^= balance.pot.amount as u64 ^ u64::from(balance.next);
         }
         std::hint::black_box(touched);
     }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{AccountId, AccountStatus, AssetId, Credits, Overdraft};
+use super::vault::Asset;
+use super::{AccountId, AccountStatus, AssetId, Balance, Credits, GrantTerms, Overdraft};
 use crate::book::{LimitStatus, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::limits::Usage;
@@ -32,6 +33,19 @@ pub struct BalanceInfo {
     pub pending: i128,
 }
 
+/// Credit of an account with the same priority and expiry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantInfo {
+    /// The asset.
+    pub asset: AssetName,
+    /// The spendable amount; negative if plain credit is owed.
+    pub remaining: i128,
+    /// The amount held for leases.
+    pub held: i128,
+    /// The priority and the expiry.
+    pub terms: GrantTerms,
+}
+
 /// The totals of an asset in a vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetTotals {
@@ -41,7 +55,9 @@ pub struct AssetTotals {
     pub issued: i128,
     /// The amount ever retired.
     pub retired: i128,
-    /// The sum of all balances, held amounts included. Equals issued minus retired.
+    /// The amount that ever expired.
+    pub expired: i128,
+    /// The sum of all balances, held amounts included. Equals issued minus retired and expired.
     pub live: i128,
 }
 
@@ -72,8 +88,8 @@ impl Credits {
             .filter_map(|slot| {
                 let balance = self.state.balances.get(slot);
                 let asset = self.asset_name(vault, balance.asset)?.clone();
-                let held = balance.held_at(&self.state.nodes, now).into();
-                let available = balance.available(&self.state.nodes, now);
+                let held = self.state.held_at(balance, now).into();
+                let available = self.state.available(balance, now);
                 Some(BalanceInfo { asset, available, held, pending: 0 })
             })
             .collect();
@@ -81,12 +97,45 @@ impl Credits {
         balances
     }
 
+    /// The whole amount of an account per asset, ordered by asset.
+    pub(crate) fn amounts(&self, account: AccountId) -> Vec<(AssetName, i128)> {
+        let Some((vault, _)) = self.account_name(account) else { return Vec::new() };
+        let balances = self.state.balance_slots(account.0).map(|slot| self.state.balances.get(slot));
+        let amount =
+            |balance: &Balance| Some((self.asset_name(vault, balance.asset)?.clone(), self.state.whole(balance)));
+        let mut amounts: Vec<(AssetName, i128)> = balances.filter_map(amount).collect();
+        amounts.sort_by(|a, b| a.0.cmp(&b.0));
+        amounts
+    }
+
+    /// The grants of an account, by asset and then in spending order. Plain credit is one of them.
+    pub(crate) fn grants(&self, now: UnixMs, account: AccountId) -> Vec<GrantInfo> {
+        let Some((vault, _)) = self.account_name(account) else { return Vec::new() };
+        let (state, time) = (&self.state, self.state.expiry.at(now));
+        let mut infos = Vec::new();
+        for slot in state.balance_slots(account.0) {
+            let balance = state.balances.get(slot);
+            let Some(asset) = self.asset_name(vault, balance.asset) else { continue };
+            let grants = state.grant_slots(balance).map(|slot| state.grants.get(slot));
+            let pots = grants.map(|grant| (grant.terms, &grant.pot)).chain([(GrantTerms::PLAIN, &balance.pot)]);
+            for (terms, pot) in pots {
+                let free = if terms.is_expired(time) { 0 } else { pot.free(&state.nodes, now) };
+                let held = pot.held_at(&state.nodes, now).into();
+                if free != 0 || held != 0 {
+                    infos.push(GrantInfo { asset: asset.clone(), remaining: free, held, terms });
+                }
+            }
+        }
+        infos.sort_by(|a, b| (&a.asset, a.terms).cmp(&(&b.asset, b.terms)));
+        infos
+    }
+
     /// The balance of an account as the usage of a credit limit. Nothing is available from a frozen or closed
     /// account. Amounts beyond 64 bits are clamped.
     pub(crate) fn usage(&self, now: UnixMs, (account, asset): (u32, AssetId), status: LimitStatus) -> Usage {
         let balance = self.state.balance(account, asset).map(|slot| self.state.balances.get(slot));
-        let available = balance.map_or(0, |balance| balance.available(&self.state.nodes, now));
-        let reserved = balance.map_or(0, |balance| balance.held_at(&self.state.nodes, now));
+        let available = balance.map_or(0, |balance| self.state.available(balance, now));
+        let reserved = balance.map_or(0, |balance| self.state.held_at(balance, now));
         let spendable = match self.state.accounts.get(account).standing {
             AccountStatus::Open => available.max(0),
             AccountStatus::Frozen | AccountStatus::Closed => 0,
@@ -110,7 +159,7 @@ impl Credits {
             for slot in self.state.balance_slots(account) {
                 let balance = self.state.balances.get(slot);
                 let sum: &mut i128 = live.entry((vault, balance.asset)).or_default();
-                *sum = sum.wrapping_add(balance.amount);
+                *sum = sum.wrapping_add(self.state.whole(balance));
             }
         }
         live
@@ -122,9 +171,9 @@ impl Credits {
         let live = self.live();
         let mut totals: Vec<AssetTotals> = (found.assets.iter().zip(0..))
             .map(|(asset, id)| {
-                let (issued, retired) = (asset.issued, asset.retired);
+                let Asset { issued, retired, expired, .. } = *asset;
                 let live = live.get(&(vault, AssetId(id))).copied().unwrap_or(0);
-                AssetTotals { asset: asset.name.clone(), issued, retired, live }
+                AssetTotals { asset: asset.name.clone(), issued, retired, expired, live }
             })
             .collect();
         totals.sort_by(|a, b| a.asset.cmp(&b.asset));

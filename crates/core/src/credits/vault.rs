@@ -21,12 +21,13 @@ pub(crate) struct Vault {
     pub(crate) assets: Vec<Asset>,
 }
 
-/// An asset with its totals. Issued minus retired equals the sum of all balances.
+/// An asset with its totals. Issued minus retired and expired equals the sum of all balances.
 #[derive(Clone, Debug)]
 pub(crate) struct Asset {
     pub(crate) name: AssetName,
     pub(crate) issued: i128,
     pub(crate) retired: i128,
+    pub(crate) expired: i128,
 }
 
 impl State {
@@ -48,7 +49,7 @@ impl Credits {
         if assets.len() >= ASSETS_MAX {
             return None;
         }
-        assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
+        assets.push(Asset { name: name.clone(), issued: 0, retired: 0, expired: 0 });
         Some(id)
     }
 

@@ -8,7 +8,7 @@ use super::reserve::ResolvedPart;
 use super::slab::NONE;
 use super::{CreditTerms, Ending, Flags, Found, Limit, LimitSlot, Limits, Phase, Tombstone, fingerprint};
 use crate::book::{CreditDenial, CreditShortage, LimitRef, NamespaceId, Part, Reserve, ReserveOutcome, VaultId};
-use crate::credits::{AssetId, Credits, Hold};
+use crate::credits::{AssetId, Credits, Hold, Owner};
 use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
 
@@ -90,6 +90,11 @@ impl Limits {
                 None => {
                     shortest.get_or_insert((part.position, CreditShortage::NotEnough));
                 }
+            }
+        }
+        for part in &planned {
+            if let Some(balance) = part.balance {
+                credits.apply_due(now, Owner { account: part.payers.account, balance });
             }
         }
         for part in &planned {

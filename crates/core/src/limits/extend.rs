@@ -470,7 +470,7 @@ impl Limits {
             }
             let removed = extending.parts.remove(place);
             extending.more.remove(place);
-            extending.lease.holds = credits.drop_hold(extending.lease.holds, limit);
+            extending.lease.holds = credits.drop_hold(now, extending.lease.holds, limit);
             _ = self.unlink_parts(now, &[removed]);
         }
         self.state.leases.set_holds(extending.slot, extending.lease.holds);

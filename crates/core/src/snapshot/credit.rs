@@ -1,8 +1,10 @@
-//! The records of vaults, accounts and holds.
+//! The records of vaults, accounts, grants and holds.
 
 use super::records::i128;
-use crate::book::{Book, NamespaceId, VaultId};
-use crate::credits::{ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second};
+use crate::book::{Book, NamespaceId, VaultId, codec};
+use crate::credits::{
+    ASSETS_MAX, Account, AccountStatus, Asset, AssetId, GRANTS_MAX, GrantTerms, Hold, Owner, State, Vault, second,
+};
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
@@ -17,6 +19,7 @@ pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
         out.put_text(asset.name.as_str());
         out.put_u128(asset.issued as u128);
         out.put_u128(asset.retired as u128);
+        out.put_u128(asset.expired as u128);
     }
 }
 
@@ -33,12 +36,12 @@ pub(super) fn read_vault(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), M
     let mut assets: Vec<Asset> = Vec::new();
     for _ in 0..input.u32()? {
         let name = AssetName::new(input.text()?).map_err(|_| Malformed("an asset has no valid name"))?;
-        let (issued, retired) = (i128(input)?, i128(input)?);
+        let (issued, retired, expired) = (i128(input)?, i128(input)?, i128(input)?);
         let is_doubled = assets.iter().any(|asset| asset.name == name);
-        if is_doubled || assets.len() >= ASSETS_MAX || issued < 0 || retired < 0 {
+        if is_doubled || assets.len() >= ASSETS_MAX || issued < 0 || retired < 0 || expired < 0 {
             return Err(Malformed("assets are doubled, too many, or less than nothing"));
         }
-        assets.push(Asset { name, issued, retired });
+        assets.push(Asset { name, issued, retired, expired });
     }
     let added = book.credits.add_vault(Vault { namespace, name, assets });
     added.map(drop).ok_or(Malformed("there are too many vaults"))
@@ -49,12 +52,12 @@ pub(super) fn put_account(out: &mut Vec<u8>, state: &State, slot: u32) {
     out.put_u32(account.vault.0);
     out.put_text(account.name.as_ref().map_or("", AccountName::as_str));
     out.put_u8(account.standing as u8);
-    out.put_u8(account.overdraft as u8);
+    codec::put_overdraft(out, account.overdraft);
     out.put_len(state.balance_slots(slot).count());
     for balance in state.balance_slots(slot) {
         let balance = state.balances.get(balance);
         out.put_u16(balance.asset.0);
-        out.put_u128(balance.amount as u128);
+        out.put_u128(balance.pot.amount as u128);
     }
 }
 
@@ -67,11 +70,7 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
         3 => AccountStatus::Closed,
         _ => return Err(Malformed("the standing of an account is unknown")),
     };
-    let overdraft = match input.u8()? {
-        1 => Overdraft::Deny,
-        2 => Overdraft::Allow,
-        _ => return Err(Malformed("the overdraft of an account is unknown")),
-    };
+    let overdraft = codec::overdraft(input)?;
     let credits = &mut book.credits;
     let assets = credits.state.vaults.get(vault.0 as usize).map(|vault| vault.assets.len());
     let assets = assets.ok_or(Malformed("an account is in no vault"))?;
@@ -89,13 +88,82 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
         if standing == AccountStatus::Closed && amount != 0 {
             return Err(Malformed("a closed account is not empty"));
         }
-        credits.balance_mut(account, asset).amount = amount;
+        credits.balance_mut(account, asset).pot.amount = amount;
     }
     Ok(())
 }
 
+/// A grant of a balance.
+pub(super) struct GrantRecord {
+    account: u32,
+    /// The slot of its balance, which orders the balances of an account and is not stored.
+    balance: u32,
+    asset: AssetId,
+    terms: GrantTerms,
+    amount: i128,
+    is_queued: bool,
+}
+
+impl GrantRecord {
+    /// All grants: by account, in the order of its balances, and then in spending order.
+    pub(super) fn all(state: &State) -> impl Iterator<Item = GrantRecord> + '_ {
+        let balances = (0..state.accounts.used())
+            .flat_map(move |account| state.balance_slots(account).map(move |balance| (account, balance)));
+        balances.flat_map(move |(account, balance)| {
+            let found = state.balances.get(balance);
+            state.grant_slots(found).map(move |slot| {
+                let grant = state.grants.get(slot);
+                GrantRecord {
+                    account,
+                    balance,
+                    asset: found.asset,
+                    terms: grant.terms,
+                    amount: grant.pot.amount,
+                    is_queued: grant.is_queued,
+                }
+            })
+        })
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.account);
+        out.put_u16(self.asset.0);
+        codec::put_grant_terms(out, self.terms);
+        out.put_u128(self.amount as u128);
+        out.put_u8(self.is_queued.into());
+    }
+}
+
+pub(super) fn read_grant(
+    book: &mut Book,
+    last: &mut Option<GrantRecord>,
+    input: &mut Bytes<'_>,
+) -> Result<(), Malformed> {
+    let (account, asset) = (input.u32()?, AssetId(input.u16()?));
+    let state = &book.credits.state;
+    let balance = (account < state.accounts.used()).then(|| state.balance(account, asset)).flatten();
+    let balance = balance.ok_or(Malformed("a grant is of no balance"))?;
+    let terms = codec::grant_terms(input).map_err(|_| Malformed("the expiry of a grant is out of bounds"))?;
+    let grant = GrantRecord { account, balance, asset, terms, amount: i128(input)?, is_queued: input.bool()? };
+    let place = |grant: &GrantRecord| (grant.account, grant.balance, grant.terms);
+    if last.as_ref().is_some_and(|last| place(last) >= place(&grant)) || terms == GrantTerms::PLAIN {
+        return Err(Malformed("grants are doubled, plain, or out of order"));
+    }
+    let is_closed = state.accounts.get(account).standing == AccountStatus::Closed;
+    if grant.amount < 0 || is_closed && grant.amount != 0 || grant.is_queued && terms.expires_at().is_none() {
+        return Err(Malformed("a grant is less than nothing, of a closed account, or waits for no expiry"));
+    }
+    if state.grant_slots(state.balances.get(balance)).count() >= GRANTS_MAX {
+        return Err(Malformed("a balance has too many grants"));
+    }
+    let slot = book.credits.add_grant(Owner { account, balance }, terms, grant.is_queued);
+    book.credits.state.grants.get_mut(slot).pot.amount = grant.amount;
+    *last = Some(grant);
+    Ok(())
+}
+
 /// A hold. Its amount and expiry are in the record of its lease.
-pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
+pub(super) fn put_hold(out: &mut Vec<u8>, state: &State, hold: &Hold) {
     out.put_u16(hold.namespace.0);
     out.put_u128(hold.lease.to_u128());
     out.put_u32(hold.limit.0);
@@ -106,6 +174,29 @@ pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
     out.put_u8(hold.keeps_debt.into());
     out.put_u8(hold.charges_timeout.into());
     out.put_u8(hold.is_released.into());
+    out.put_len(state.hold_parts(hold).count());
+    for part in state.hold_parts(hold) {
+        codec::put_grant_terms(out, state.grants.get(part.grant).terms);
+        out.put_u64(part.amount);
+    }
+}
+
+/// The grants that a hold took from, in spending order.
+fn read_parts(state: &State, hold: &Hold, input: &mut Bytes<'_>) -> Result<Vec<(u32, u64)>, Malformed> {
+    let mut parts = Vec::new();
+    let (mut last, mut left) = (None, hold.amount);
+    for _ in 0..input.u32()? {
+        let terms = codec::grant_terms(input).map_err(|_| Malformed("the expiry of a grant is out of bounds"))?;
+        let amount = input.u64()?;
+        let grant = state.grant_of(state.balances.get(hold.balance), terms);
+        let grant = grant.ok_or(Malformed("a hold is of a grant that is not there"))?;
+        if last.replace(terms) >= Some(terms) || amount == 0 || hold.is_released {
+            return Err(Malformed("the grants of a hold are doubled, out of order, or released"));
+        }
+        left = left.checked_sub(amount).ok_or(Malformed("a hold took more from grants than it has"))?;
+        parts.push((grant, amount));
+    }
+    Ok(parts)
 }
 
 /// Restores holds: first those not yet released, in order of release, then the released ones in the order of their
@@ -167,14 +258,16 @@ impl HoldsRead {
             return Err(Malformed("a hold has other usage than its lease"));
         }
         let balance = state.balances.get(hold.balance);
-        let room = u64::MAX.saturating_sub(balance.held.sums().total()).saturating_sub(balance.due);
+        let now = book.limits.state.now();
+        let room = u64::MAX.saturating_sub(state.held_at(balance, now));
         // An expired hold is kept for its lease and holds only what its timeout will charge.
-        let held = if hold.ends_at > book.limits.state.now() { hold.amount } else { hold.due() };
+        let held = if hold.ends_at > now { hold.amount } else { hold.due() };
         if held > room {
             return Err(Malformed("more is held than can be counted"));
         }
+        let parts = read_parts(state, &hold, input)?;
         self.check_order(book, slot, &hold)?;
-        add_hold(book, slot, record.holds, hold)?;
+        add_hold(book, slot, record.holds, hold, &parts)?;
         self.count = self.count.saturating_add(1);
         Ok(())
     }
@@ -193,16 +286,17 @@ impl HoldsRead {
 }
 
 /// Inserts a hold into the list of its lease.
-fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), Malformed> {
+fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold, parts: &[(u32, u64)]) -> Result<(), Malformed> {
     if book.credits.hold_of(first, hold.limit).is_some() {
         return Err(Malformed("a hold is doubled"));
     }
-    let first = book.credits.add_hold(book.limits.state.now(), first, hold);
+    let first = book.credits.add_hold(book.limits.state.now(), first, hold, parts);
     book.limits.state.leases.set_holds(lease, first);
     Ok(())
 }
 
-/// Checks that every vault has its revenue account and that issued minus retired equals the sum of its balances.
+/// Checks that every vault has its revenue account and that issued minus retired and expired equals the sum of its
+/// balances.
 pub(super) fn check_vaults(book: &Book) -> Result<(), Malformed> {
     let revenue = AccountName::new(AccountName::REVENUE).map_err(|_| Malformed("no name for an account"))?;
     let live = book.credits.live();
@@ -212,7 +306,8 @@ pub(super) fn check_vaults(book: &Book) -> Result<(), Malformed> {
         }
         for (asset, id) in vault.assets.iter().zip(0..) {
             let live = live.get(&(VaultId(number), AssetId(id))).copied().unwrap_or(0);
-            if asset.issued.checked_sub(asset.retired) != Some(live) {
+            let left = asset.issued.checked_sub(asset.retired).and_then(|left| left.checked_sub(asset.expired));
+            if left != Some(live) {
                 return Err(Malformed("accounts have more or less than was issued"));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
 use super::clients::{read_recent, read_retired, read_stream};
-use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
+use super::credit::{GrantRecord, HoldsRead, check_vaults, read_account, read_grant, read_vault};
 use super::extended::read_extended;
 use super::keys::read_key;
 use super::policies::read_policy;
@@ -38,6 +38,7 @@ pub struct Restore {
     last_cell: Option<(LimitSlot, UnixMs)>,
     last_second: u64,
     credit_parts: u64,
+    last_grant: Option<GrantRecord>,
     holds: HoldsRead,
     last_quota: Option<QuotaRecord>,
     last_template: Option<TemplatePlace>,
@@ -63,6 +64,7 @@ impl Restore {
             last_cell: None,
             last_second: 0,
             credit_parts: 0,
+            last_grant: None,
             holds: HoldsRead::default(),
             last_quota: None,
             last_template: None,
@@ -189,6 +191,7 @@ impl Restore {
                 Kind::Namespaces => namespace(&mut book.limits, input)?,
                 Kind::Vaults => read_vault(book, input)?,
                 Kind::Accounts => read_account(book, input)?,
+                Kind::Grants => read_grant(book, &mut self.last_grant, input)?,
                 Kind::Limits => limit(&mut book.limits, input)?,
                 Kind::Holds => self.holds.read(book, input)?,
                 Kind::Cells => self.cell(&mut book.limits, input)?,
@@ -220,7 +223,9 @@ impl Restore {
         state.sweep = record.sweep;
         let mut limits = Limits::empty(state, self.table_seed);
         limits.begin_restore();
-        self.book = Some(Book::of(limits, self.table_seed));
+        let mut book = Book::of(limits, self.table_seed);
+        book.credits.state.expiry = record.expiry;
+        self.book = Some(book);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::clients::{put_recent, put_retired, put_stream};
-use super::credit::{put_account, put_hold, put_vault};
+use super::credit::{GrantRecord, put_account, put_hold, put_vault};
 use super::extended::put_extended;
 use super::keys::put_key;
 use super::policies::put_policy;
@@ -68,6 +68,7 @@ impl Frozen {
             position: 0,
             cells: Vec::new(),
             next_cell: 0,
+            grants: Box::new(GrantRecord::all(&self.credits)),
             holds: Box::new(self.credits.queue().chain(self.released())),
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
@@ -96,6 +97,7 @@ pub struct Encoded<'a> {
     position: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
+    grants: Box<dyn Iterator<Item = GrantRecord> + Send + 'a>,
     holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
@@ -150,10 +152,16 @@ impl Encoded<'_> {
             }
             Kind::Vaults => self.fill_vaults(block),
             Kind::Accounts => self.fill_accounts(block),
+            Kind::Grants => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(grant) = self.grants.next() else { return };
+                    grant.put(block);
+                }
+            }
             Kind::Holds => {
                 while block.len() < BLOCK_BYTES {
                     let Some(hold) = self.holds.next() else { return };
-                    put_hold(block, hold);
+                    put_hold(block, &self.frozen.credits, hold);
                 }
             }
             Kind::Clients => self.fill_clients(block),
@@ -211,7 +219,8 @@ impl Encoded<'_> {
 
     fn book(&self) -> BookRecord {
         let State { config, time, forgotten_before, external, revision, sweep, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, external, revision, sweep }
+        let expiry = self.frozen.credits.expiry;
+        BookRecord { config, time, forgotten_before, external, revision, sweep, expiry }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

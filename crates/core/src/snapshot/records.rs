@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::book::{ExternalSetup, NamespaceId, codec};
+use crate::credits::ExpiryClock;
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
     Config, CreditTerms, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, LeaseMark, Limit, LimitSlot, Limits,
@@ -22,6 +23,7 @@ pub(super) struct BookRecord {
     pub(super) revision: u64,
     /// The slot at which the next sweep of limits begins.
     pub(super) sweep: LimitSlot,
+    pub(super) expiry: ExpiryClock,
 }
 
 impl BookRecord {
@@ -49,6 +51,11 @@ impl BookRecord {
         out.put_u32(self.config.limits_max);
         out.put_u64(self.revision);
         out.put_u32(self.sweep.0);
+        // While the clocks agree, credit expires by the time of the last command.
+        out.put_u8(self.expiry.is_waiting.into());
+        if self.expiry.is_waiting {
+            out.put_u64(self.expiry.time.get());
+        }
     }
 
     pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
@@ -80,7 +87,12 @@ impl BookRecord {
             return Err(Malformed("its settings are out of bounds"));
         }
         let (revision, sweep) = (input.u64()?, LimitSlot(input.u32()?));
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external, revision, sweep })
+        let is_waiting = input.bool()?;
+        let expiry = ExpiryClock { time: if is_waiting { self::time(input)? } else { time }, is_waiting };
+        if expiry.time > time {
+            return Err(Malformed("credit expires by a time that has not come"));
+        }
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external, revision, sweep, expiry })
     }
 }
 

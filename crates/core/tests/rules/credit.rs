@@ -1,8 +1,8 @@
 //! Accounts and credit: operations and error codes.
 
 use earmark_core::{
-    AccountStatus, InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft, VaultId,
-    WriteError,
+    AccountStatus, GrantTerms, InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft,
+    VaultId, WriteError,
 };
 
 use crate::support::bank::{
@@ -76,12 +76,19 @@ fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
         assert_eq!(snapshot(&mut bank.test.book), before, "{name}");
     }
     let memo = "m".repeat(MEMO_BYTES_MAX + 1);
-    let long = Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo };
+    let long =
+        Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo, terms: GrantTerms::PLAIN };
     let found = MEMO_BYTES_MAX + 1;
     assert_eq!(bank.refuse(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
     assert_eq!(bank.standing("rich"), AccountStatus::Open);
     let memo = "m".repeat(MEMO_BYTES_MAX);
-    bank.commit(vec![Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo }]);
+    bank.commit(vec![Operation::Issue {
+        account: account("rich"),
+        asset: asset("usd"),
+        amount: 1,
+        memo,
+        terms: GrantTerms::PLAIN,
+    }]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, BalanceInfo, Config, CreditDenial, CreditTerms, Definition, Kind, Operation,
-    Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
+    AccountName, AccountStatus, AssetName, BalanceInfo, Config, CreditDenial, CreditTerms, Definition, GrantTerms,
+    Kind, Operation, Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
 };
 
 use super::test_book::{TestBook, rolling};
@@ -44,7 +44,11 @@ pub fn close(name: &str) -> Operation {
 }
 
 pub fn issue(to: &str, what: &str, amount: u128) -> Operation {
-    Operation::Issue { account: account(to), asset: asset(what), amount, memo: String::new() }
+    Operation::Issue { account: account(to), asset: asset(what), amount, memo: String::new(), terms: GrantTerms::PLAIN }
+}
+
+pub fn grant(to: &str, what: &str, amount: u128, terms: GrantTerms) -> Operation {
+    Operation::Issue { account: account(to), asset: asset(what), amount, memo: String::new(), terms }
 }
 
 pub fn retire(from: &str, what: &str, amount: u128) -> Operation {
@@ -87,7 +91,7 @@ impl Bank {
 
     pub fn assert_balanced(&self) {
         for total in self.test.book.audit(VaultId::MAIN) {
-            assert_eq!(total.issued - total.retired, total.live, "{total:?}");
+            assert_eq!(total.issued - total.retired - total.expired, total.live, "{total:?}");
         }
     }
 

@@ -52,6 +52,7 @@ impl Journal {
                     self.close(&hold).map_err(|why| format!("{why}: {what}"))?;
                     self.change(hold.account, hold.asset, hold.amount.into());
                 }
+                JournalRecord::Expire(expire) => self.change(expire.account, expire.asset, -expire.amount),
                 JournalRecord::Key(_)
                 | JournalRecord::Limit(_)
                 | JournalRecord::Template(_)

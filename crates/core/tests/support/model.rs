@@ -6,6 +6,7 @@ mod calendar;
 mod complete;
 mod credit;
 mod extend;
+mod grants;
 mod hints;
 mod lease;
 mod limit;
@@ -21,9 +22,9 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Charge, ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId, NamespaceName, Outcome, Part,
-    PolicyRevision, SettingChange, TIME_MAX, UnixMs, Usage, VaultName,
+    AccountId, AssetName, Charge, ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, GrantTerms,
+    LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey, LimitRef, LimitStatus, Moment, NamespaceId,
+    NamespaceName, Outcome, Part, PolicyRevision, SettingChange, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -63,6 +64,11 @@ pub struct Model {
     /// Accounts of all vaults, in order of opening.
     pub accounts: Vec<Account>,
     holds: Vec<Hold>,
+    /// Grants whose expiry was not looked at yet.
+    queue: Vec<(UnixMs, AccountId, AssetName, GrantTerms)>,
+    /// The balances whose due changes this command applied. A refused write applies them too.
+    touched_balances: Vec<(AccountId, AssetName)>,
+    expiry: grants::Expiry,
     /// The last number given to a lease or hold for its order within a second.
     queued: u64,
     /// The charges of timeouts in the last command.
@@ -107,6 +113,9 @@ impl Model {
             vaults: Vec::new(),
             accounts: Vec::new(),
             holds: Vec::new(),
+            queue: Vec::new(),
+            touched_balances: Vec::new(),
+            expiry: grants::Expiry::default(),
             queued: 0,
             timeouts: Vec::new(),
             external: ExternalParts::default(),
@@ -127,10 +136,13 @@ impl Model {
         }
         let now = now.max(self.time());
         self.time = Some(now);
+        self.advance_expiry(Moment { log: now, ..at });
+        self.touched_balances.clear();
         self.reservations.retain(|r| r.end > now);
         self.finish_decreases();
         self.timeouts.clear();
         self.forget();
+        self.expire_due();
         self.time_out_due();
         let outcome = match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
@@ -175,6 +187,7 @@ impl Model {
         if self.reservations.is_empty() && self.holds.iter().all(|hold| hold.end <= now) {
             self.time = Some(to.min(TIME_MAX).max(now));
             self.forget();
+            self.skip_expiry();
         }
         Outcome::Ticked
     }

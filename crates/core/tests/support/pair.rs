@@ -179,6 +179,9 @@ impl Pair {
                 same("available and held", &found, &expected)
                     .map_err(|difference| format!("{} {} at {at}: {difference}", account.name, asset.name))?;
             }
+            let at_book = at.min(TIME_MAX).max(model.time());
+            same("grants", &book.grants(at, id), &model.grants(at_book, id))
+                .map_err(|difference| format!("{} at {at}: {difference}", account.name))?;
             if balances.iter().any(|balance| !assets.iter().any(|asset| asset.name == balance.asset)) {
                 return Err(format!("{}: an asset that nobody knows: {balances:?}", account.name));
             }
@@ -198,7 +201,7 @@ impl Pair {
             same("vault", &book.vault(vault.namespace, &vault.name), &Some(id))?;
             let totals = book.audit(id);
             same("audit", &totals, &model.audit(id))?;
-            if let Some(total) = totals.iter().find(|t| t.issued.checked_sub(t.retired) != Some(t.live)) {
+            if let Some(total) = totals.iter().find(|t| t.issued.checked_sub(t.retired + t.expired) != Some(t.live)) {
                 return Err(format!("{}: there is more or less than was issued: {total:?}", vault.name));
             }
         }
@@ -276,6 +279,7 @@ fn namespace_of(record: &JournalRecord) -> NamespaceId {
         JournalRecord::Transaction(transaction) => transaction.namespace,
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.namespace,
         JournalRecord::Settle(settle) => settle.hold.namespace,
+        JournalRecord::Expire(expire) => expire.namespace,
         other => panic!("a change that no script made: {other:?}"),
     }
 }

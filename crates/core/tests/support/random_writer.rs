@@ -1,6 +1,6 @@
 //! Random transactions of several clients: new, repeated, late and invalid ones.
 
-use earmark_core::{Actor, ClientId, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
+use earmark_core::{Actor, ClientId, GrantTerms, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
 
 use super::balance_model::{ACCOUNTS, ASSETS};
 use super::bank::{account, asset, issue, open};
@@ -122,7 +122,7 @@ impl RandomWriter {
             12..15 => Operation::FreezeAccount { account },
             15..21 => Operation::UnfreezeAccount { account },
             21..24 => Operation::CloseAccount { account },
-            24..50 => Operation::Issue { account, asset, amount, memo },
+            24..50 => Operation::Issue { account, asset, amount, memo, terms: GrantTerms::PLAIN },
             50..88 => Operation::Transfer { from, to, asset, amount, memo },
             88..99 => Operation::Retire { account, asset, amount, memo },
             _ => Operation::OpenVault { vault: vault("other") },

@@ -1,6 +1,8 @@
 //! Sample rows with every field set.
 
-use earmark_core::{AccountName, AccountStatus, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, TxId};
+use earmark_core::{
+    AccountName, AccountStatus, Actor, ClientId, CreditShortage, GrantTerms, LeaseId, Operation, Overdraft, TxId,
+};
 
 use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
@@ -43,7 +45,13 @@ fn operations() -> Vec<Operation> {
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },
-        Operation::Issue { account: account.clone(), asset: asset.clone(), amount, memo: memo.clone() },
+        Operation::Issue {
+            account: account.clone(),
+            asset: asset.clone(),
+            amount,
+            memo: memo.clone(),
+            terms: GrantTerms::PLAIN,
+        },
         Operation::Transfer { from: account.clone(), to: name("bob"), asset: asset.clone(), amount: 1, memo },
         Operation::Retire { account, asset, amount: 2, memo: String::new() },
     ]

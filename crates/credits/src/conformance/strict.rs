@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{AccountStatus, Actor, ClientId, Operation, TxId};
+use earmark_core::{AccountStatus, Actor, ClientId, GrantTerms, Operation, TxId};
 
 use super::concurrent::concurrently;
 use super::driver::{
@@ -71,7 +71,13 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
         long.as_str(),
     ] {
         let amount = 1;
-        let issue = Operation::Issue { account: account("acme").account, asset: usd(), amount, memo: memo.to_owned() };
+        let issue = Operation::Issue {
+            account: account("acme").account,
+            asset: usd(),
+            amount,
+            memo: memo.to_owned(),
+            terms: GrantTerms::PLAIN,
+        };
         let transaction = Transaction {
             tx_id: TxId(7),
             client: ClientId::new("billing").expect("a valid client"),

@@ -8,8 +8,8 @@ use earmark_admission::{
     EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX,
 };
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
-    Operation, SettleReason, Usage,
+    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo, GrantTerms,
+    LimitStatus, NamespaceName, Operation, SettleReason, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -71,6 +71,20 @@ impl SagaCredits {
         let engine = self.engine()?;
         let now = engine.time.now();
         engine.call(engine.store.funds(key, now)).await.map_err(failed)
+    }
+
+    /// The grants of an account: a database has plain credit only.
+    pub(super) async fn read_grants(&self, account: AccountPath) -> Result<Vec<GrantInfo>, CreditReadError> {
+        let balances = self.read_balances(account).await?;
+        let grants = balances.into_iter().filter(|balance| (balance.available, balance.held) != (0, 0));
+        Ok(grants
+            .map(|BalanceInfo { asset, available, held, .. }| GrantInfo {
+                asset,
+                remaining: available,
+                held,
+                terms: GrantTerms::PLAIN,
+            })
+            .collect())
     }
 
     pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, CreditReadError> {
@@ -205,6 +219,7 @@ impl SagaCredits {
                 asset: found.asset.clone(),
                 issued: found.sums.issued,
                 retired: found.sums.retired,
+                expired: 0,
                 live: found.live,
             });
             let balanced = message.is_none();

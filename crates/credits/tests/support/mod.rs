@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest, Writer};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overdraft, VaultName,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, Operation, Overdraft, VaultName,
 };
 use earmark_credits::SagaCredits;
 
@@ -69,7 +69,7 @@ pub(crate) async fn fill(credits: &SagaCredits, accounts: usize) {
     let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
     let issue = |number| {
         let (account, asset, memo) = (account(number), usd(), String::new());
-        Operation::Issue { account, asset, amount: DEPOSIT, memo }
+        Operation::Issue { account, asset, amount: DEPOSIT, memo, terms: GrantTerms::PLAIN }
     };
     let operations = (0..accounts).map(open).chain((0..accounts).map(issue)).collect();
     let answer = credits.write(Writer::system(), write("operator", 1, operations)).await;

@@ -8,8 +8,8 @@ use earmark_admission::{
     PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overdraft, Principal, Receipt, UnixMs, Usage, VaultName,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, Operation, Overdraft, Principal, Receipt, UnixMs, Usage, VaultName,
 };
 use earmark_node::NodeBackend;
 
@@ -58,7 +58,7 @@ pub fn open(name: &str) -> Operation {
 }
 
 pub fn issue(name: &str, amount: u128) -> Operation {
-    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into(), terms: GrantTerms::PLAIN }
 }
 
 pub fn transfer(from: &str, to: &str, amount: u128) -> Operation {

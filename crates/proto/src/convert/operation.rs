@@ -1,6 +1,10 @@
 //! Transactions and their operations.
 
-use earmark_core::{ClientId, NamespaceName, Operation, Overdraft, VaultName, parse_credit};
+use std::fmt::Display;
+
+use earmark_core::{
+    ClientId, GrantTerms, NamespaceName, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, parse_credit,
+};
 
 use super::invalid::{Invalid, each};
 use super::limit::{definition, not_among};
@@ -104,17 +108,36 @@ fn open_account(open: &v1::OpenAccountOperation) -> Result<Operation, Invalid> {
     let overdraft = match v1::Overdraft::try_from(open.overdraft) {
         Ok(v1::Overdraft::Deny) => Overdraft::Deny,
         Ok(v1::Overdraft::Allow) => Overdraft::Allow,
+        Ok(v1::Overdraft::Limit) => {
+            let text = open.overdraft_limit.as_deref().ok_or_else(|| Invalid::missing("overdraft.limit"))?;
+            Overdraft::Limit(credit_at_most("overdraft.limit", text, u64::MAX)?)
+        }
         Ok(v1::Overdraft::Unspecified) => return Err(Invalid::missing("overdraft")),
-        Err(_) => return Err(not_among("overdraft", open.overdraft, "deny and allow")),
+        Err(_) => return Err(not_among("overdraft", open.overdraft, "deny, allow and limit")),
     };
     Ok(Operation::OpenAccount { account, overdraft })
 }
 
-fn issue(issue: v1::CreditOperation) -> Result<Operation, Invalid> {
-    let v1::CreditOperation { account, asset, amount, memo } = issue;
+fn issue(issue: v1::IssueOperation) -> Result<Operation, Invalid> {
+    let v1::IssueOperation { account, asset, amount, memo, expires_at_unix_ms, priority } = issue;
     Invalid::unless_free_of_keys("memo", &memo)?;
     let (account, asset) = (name("account", &account)?, name("asset", &asset)?);
-    Ok(Operation::Issue { account, asset, amount: credit(&amount)?, memo })
+    let terms = terms(priority, expires_at_unix_ms)?;
+    Ok(Operation::Issue { account, asset, amount: credit(&amount)?, memo, terms })
+}
+
+/// Decodes the priority and expiry of credit.
+pub(super) fn terms(priority: Option<u32>, expires_at_unix_ms: Option<u64>) -> Result<GrantTerms, Invalid> {
+    let priority = priority.map_or(Ok(PRIORITY_DEFAULT), |priority| {
+        let wrong = |_| Invalid::new("priority", format_args!("found {priority}, allowed are integers from 0 to 255"));
+        u8::try_from(priority).map_err(wrong)
+    })?;
+    let last = UnixMs::MAX.get() - 1;
+    if let Some(at) = expires_at_unix_ms.filter(|at| *at > last) {
+        let why = format_args!("found {at}, allowed are integers from 0 to {last}");
+        return Err(Invalid::new("expires_at_unix_ms", why));
+    }
+    Ok(GrantTerms::new(priority, expires_at_unix_ms.map(UnixMs::new)))
 }
 
 fn retire(retire: v1::CreditOperation) -> Result<Operation, Invalid> {
@@ -135,11 +158,15 @@ fn transfer(transfer: v1::TransferOperation) -> Result<Operation, Invalid> {
 const FOUND_CHARS_MAX: usize = 64;
 
 fn credit(text: &str) -> Result<u128, Invalid> {
-    parse_credit(text).ok_or_else(|| {
+    credit_at_most("amount", text, i128::MAX)
+}
+
+/// An amount of credit that fits the type of `max`.
+fn credit_at_most<M: Display, T: TryFrom<u128>>(field: &'static str, text: &str, max: M) -> Result<T, Invalid> {
+    parse_credit(text).and_then(|amount| T::try_from(amount).ok()).ok_or_else(|| {
         let found: String = text.chars().take(FOUND_CHARS_MAX).collect();
         let dots = if found.len() < text.len() { "..." } else { "" };
-        let max = i128::MAX;
         let allowed = format_args!("allowed are integers from 1 to {max}, as a text such as \"5000000\"");
-        Invalid::new("amount", format_args!("found {found:?}{dots}, {allowed}"))
+        Invalid::new(field, format_args!("found {found:?}{dots}, {allowed}"))
     })
 }

@@ -1,6 +1,6 @@
 //! Receipts, write errors and balances.
 
-use earmark_core::{AssetTotals, BalanceInfo, OperationResult, Receipt, WriteError};
+use earmark_core::{AssetTotals, BalanceInfo, GrantInfo, OperationResult, Receipt, UnixMs, WriteError};
 
 use super::limit::status;
 use crate::v1;
@@ -74,6 +74,18 @@ pub fn balance(balance: &BalanceInfo) -> v1::Balance {
     }
 }
 
+/// Encodes a grant.
+#[must_use]
+pub fn grant(grant: &GrantInfo) -> v1::Grant {
+    v1::Grant {
+        asset: grant.asset.to_string(),
+        remaining: grant.remaining.to_string(),
+        held: grant.held.to_string(),
+        priority: grant.terms.priority().into(),
+        expires_at_unix_ms: grant.terms.expires_at().map(UnixMs::get),
+    }
+}
+
 /// Encodes the totals of an asset in a vault.
 #[must_use]
 pub fn totals(totals: &AssetTotals) -> v1::AssetTotals {
@@ -82,5 +94,6 @@ pub fn totals(totals: &AssetTotals) -> v1::AssetTotals {
         issued: totals.issued.to_string(),
         retired: totals.retired.to_string(),
         live: totals.live.to_string(),
+        expired: totals.expired.to_string(),
     }
 }

@@ -1,11 +1,13 @@
 //! The client's half of the conversion: decodes replies (`*_in`) and encodes operations (`*_of`).
 
 use earmark_core::{
-    BalanceInfo, Definition, JobId, KindTag, LeaseState, LimitStatus, LimitUsage, Operation, Overdraft, UnixMs, Usage,
+    BalanceInfo, Definition, GrantInfo, JobId, KindTag, LeaseState, LimitStatus, LimitUsage, Operation, Overdraft,
+    PRIORITY_DEFAULT, UnixMs, Usage,
 };
 
 use super::invalid::Invalid;
 use super::limit::{definition, definition_of, not_among};
+use super::operation::terms;
 use super::{name, optional_name};
 use crate::v1;
 
@@ -112,6 +114,19 @@ pub fn balance_in(message: &v1::Balance) -> Result<BalanceInfo, Invalid> {
     })
 }
 
+/// Decodes a grant.
+///
+/// # Errors
+/// A field is malformed.
+pub fn grant_in(message: &v1::Grant) -> Result<GrantInfo, Invalid> {
+    Ok(GrantInfo {
+        asset: name("asset", &message.asset)?,
+        remaining: number("remaining", &message.remaining)?,
+        held: number("held", &message.held)?,
+        terms: terms(Some(message.priority), message.expires_at_unix_ms)?,
+    })
+}
+
 /// Parses an amount that is sent as text, because it may exceed 64 bits.
 fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
     text.parse().map_err(|_| Invalid::new(field, format_args!("found {text:?}, allowed are decimal digits")))
@@ -139,16 +154,20 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
             overdraft: match overdraft {
                 Overdraft::Deny => v1::Overdraft::Deny.into(),
                 Overdraft::Allow => v1::Overdraft::Allow.into(),
+                Overdraft::Limit(_) => v1::Overdraft::Limit.into(),
             },
+            overdraft_limit: if let Overdraft::Limit(limit) = overdraft { Some(limit.to_string()) } else { None },
         }),
         Operation::FreezeAccount { account } => Kind::FreezeAccount(account_only(account)),
         Operation::UnfreezeAccount { account } => Kind::UnfreezeAccount(account_only(account)),
         Operation::CloseAccount { account } => Kind::CloseAccount(account_only(account)),
-        Operation::Issue { account, asset, amount, memo } => Kind::Issue(v1::CreditOperation {
+        Operation::Issue { account, asset, amount, memo, terms } => Kind::Issue(v1::IssueOperation {
             account: account.to_string(),
             asset: asset.to_string(),
             amount: amount.to_string(),
             memo: memo.clone(),
+            expires_at_unix_ms: terms.expires_at().map(UnixMs::get),
+            priority: Some(terms.priority()).filter(|priority| *priority != PRIORITY_DEFAULT).map(u32::from),
         }),
         Operation::Retire { account, asset, amount, memo } => Kind::Retire(v1::CreditOperation {
             account: account.to_string(),

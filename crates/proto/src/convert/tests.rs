@@ -1,6 +1,6 @@
 use earmark_core::{
-    AccountName, AssetName, BalanceInfo, Definition, InvalidWrite, Kind, LimitStatus, Operation, Overage, Overdraft,
-    UnixMs, Usage, WriteError,
+    AccountName, AssetName, BalanceInfo, Definition, GrantTerms, InvalidWrite, Kind, LimitStatus, Operation, Overage,
+    Overdraft, UnixMs, Usage, WriteError,
 };
 
 use super::*;
@@ -173,10 +173,11 @@ fn a_write_is_checked_operation_by_operation() {
     use v1::operation::Operation::{FreezeAccount, Issue, OpenAccount, PutLimit};
     let issue = |amount: &str| {
         let (account, asset, amount) = ("acme".into(), "usd".into(), amount.into());
-        Issue(v1::CreditOperation { account, asset, amount, memo: String::new() })
+        Issue(v1::IssueOperation { account, asset, amount, ..v1::IssueOperation::default() })
     };
     assert_eq!(write_parts(write(vec![issue("5000000")])).unwrap().operations.len(), 1);
-    let open = |overdraft| OpenAccount(v1::OpenAccountOperation { account: "a".into(), overdraft });
+    let open =
+        |overdraft| OpenAccount(v1::OpenAccountOperation { account: "a".into(), overdraft, overdraft_limit: None });
     let credit = "allowed are integers from 1 to 170141183460469231731687303715884105727";
     let long = "9".repeat(70);
     for (request, message) in [
@@ -257,10 +258,17 @@ fn what_a_client_sends_is_what_a_server_reads() {
         Operation::OpenVault { vault: "v".parse().unwrap() },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(u64::MAX) },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },
-        Operation::Issue { account: account.clone(), asset: asset.clone(), amount: u128::MAX >> 1, memo: memo.clone() },
+        Operation::Issue {
+            account: account.clone(),
+            asset: asset.clone(),
+            amount: u128::MAX >> 1,
+            memo: memo.clone(),
+            terms: GrantTerms::new(3, Some(earmark_core::UnixMs::new(7))),
+        },
         Operation::Retire { account: account.clone(), asset: asset.clone(), amount: 1, memo: memo.clone() },
         Operation::Transfer { from: account, to: "bob".parse().unwrap(), asset, amount: 2, memo },
     ];

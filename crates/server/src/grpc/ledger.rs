@@ -62,6 +62,18 @@ impl LedgerService for Ledger {
         Ok(Response::new(v1::GetClientStateResponse { last_committed_sequence: state }))
     }
 
+    async fn get_grants(
+        &self,
+        request: Request<v1::GetGrantsRequest>,
+    ) -> Result<Response<v1::GetGrantsResponse>, Status> {
+        let context = context(&request)?;
+        let v1::GetGrantsRequest { namespace, vault, account } = request.into_inner();
+        let account = path(&context, namespace.as_deref(), &vault, &account)?;
+        let grants = execute::read(&self.0, &context, self.0.backend.grants(account)).await;
+        let grants = grants.map_err(|error| of_ledger(&error))?.iter().map(convert::grant).collect();
+        Ok(Response::new(v1::GetGrantsResponse { grants }))
+    }
+
     async fn get_balances(
         &self,
         request: Request<v1::GetBalancesRequest>,
@@ -244,6 +256,10 @@ fn entry(entry: &EntryView) -> v1::Entry {
             reason: reason.name().to_owned(),
         }),
         EntryKind::Release(view) => Kind::Release(hold(view)),
+        EntryKind::Expire(terms) => Kind::Expire(v1::ExpireEntry {
+            priority: terms.priority().into(),
+            expires_at_unix_ms: terms.expires_at().map(UnixMs::get),
+        }),
     };
     v1::Entry {
         number: entry.number,

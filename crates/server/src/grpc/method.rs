@@ -118,6 +118,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + OTHERS] = [
     batch(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/BatchWrite"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetClientState"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetBalances"),
+    unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetGrants"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListVaults"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListAccounts"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),

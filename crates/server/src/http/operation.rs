@@ -2,8 +2,8 @@
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX, NamespaceName,
-    OPERATIONS_MAX, Operation, Overdraft, VaultName, contains_api_key,
+    AccountName, Actor, AssetName, ClientId, GrantTerms, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX, NamespaceName,
+    OPERATIONS_MAX, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, contains_api_key,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -138,7 +138,7 @@ operations! {
     /// Vault: closes an empty account for ever.
     CloseAccount(OnlyAccount) = "close_account",
     /// Vault: creates credit.
-    Issue(OneSided) = "issue",
+    Issue(Issue) = "issue",
     /// Vault: moves credit.
     Transfer(TwoSided) = "transfer",
     /// Vault: destroys credit.
@@ -186,15 +186,30 @@ body! {
     }
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum OverdraftBody {
-    Deny,
-    Allow,
+/// `"deny"`, `"allow"` or a cap.
+pub(super) struct OverdraftBody(Overdraft);
+
+impl<'de> Deserialize<'de> for OverdraftBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OverdraftBody, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        let cap = || serde_json::from_str::<Object<OverdraftCap>>(raw.get()).map_err(D::Error::custom);
+        Ok(OverdraftBody(match raw.get() {
+            "\"deny\"" => Overdraft::Deny,
+            "\"allow\"" => Overdraft::Allow,
+            _ => Overdraft::Limit(cap()?.0.limit.0),
+        }))
+    }
+}
+
+body! {
+    pub(super) struct OverdraftCap {
+        /// The most that reserves, transfers and retirements may leave owed. Settlements may go further.
+        limit: CreditU64,
+    }
 }
 
 impl Described for OverdraftBody {
-    const SHAPE: Shape = Shape::Choice(&["deny", "allow"]);
+    const SHAPE: Shape = Shape::ChoiceOr(&["deny", "allow"], OverdraftCap::FIELDS);
 }
 
 body! {
@@ -202,6 +217,40 @@ body! {
         /// The account.
         account: Text<AccountName>,
     }
+}
+
+body! {
+    pub(super) struct Issue {
+        /// The account.
+        account: Text<AccountName>,
+        /// The asset.
+        asset: Text<AssetName>,
+        /// The amount, in minor units.
+        amount: Credit,
+        /// The reason, for people. At most 256 bytes.
+        memo: Option<Memo>,
+        /// When the credit expires; by default never.
+        expires_at_unix_ms: Option<ExpiryBody>,
+        /// The lowest number is spent first, then what expires first; by default 128.
+        priority: Option<PriorityBody>,
+    }
+}
+
+/// A time before the latest one.
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct ExpiryBody(Count<0>);
+
+impl Described for ExpiryBody {
+    const SHAPE: Shape = Shape::Integer { min: 0, max: UnixMs::MAX.get() - 1 };
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct PriorityBody(u8);
+
+impl Described for PriorityBody {
+    const SHAPE: Shape = Shape::Integer { min: 0, max: u8::MAX as u64 };
 }
 
 body! {
@@ -253,13 +302,27 @@ impl Described for Memo {
 pub(super) struct Credit(u128);
 
 impl Described for Credit {
-    const SHAPE: Shape = Shape::Credit;
+    const SHAPE: Shape = Shape::Credit { max: i128::MAX.unsigned_abs() };
 }
 
 impl<'de> Deserialize<'de> for Credit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Credit, D::Error> {
         let raw = <&RawValue>::deserialize(deserializer)?;
         credit(raw.get()).map(Credit).ok_or_else(|| D::Error::custom("not an amount of credit"))
+    }
+}
+
+/// An amount of credit of at most 64 bits.
+pub(super) struct CreditU64(u64);
+
+impl Described for CreditU64 {
+    const SHAPE: Shape = Shape::Credit { max: u64::MAX as u128 };
+}
+
+impl<'de> Deserialize<'de> for CreditU64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CreditU64, D::Error> {
+        let Credit(amount) = Credit::deserialize(deserializer)?;
+        u64::try_from(amount).map(CreditU64).map_err(|_| D::Error::custom("not an amount of credit of 64 bits"))
     }
 }
 
@@ -277,18 +340,17 @@ impl From<OperationBody> for Operation {
             OperationBody::OpenVault(Object(OpenVault { vault })) => Operation::OpenVault { vault: vault.0 },
             OperationBody::RetireClient(Object(body)) => Operation::RetireClient { client: body.client_id.0 },
             OperationBody::OpenAccount(Object(OpenAccount { account, overdraft })) => {
-                let overdraft = match overdraft {
-                    OverdraftBody::Deny => Overdraft::Deny,
-                    OverdraftBody::Allow => Overdraft::Allow,
-                };
-                Operation::OpenAccount { account: account.0, overdraft }
+                Operation::OpenAccount { account: account.0, overdraft: overdraft.0 }
             }
             OperationBody::FreezeAccount(Object(body)) => Operation::FreezeAccount { account: body.account.0 },
             OperationBody::UnfreezeAccount(Object(body)) => Operation::UnfreezeAccount { account: body.account.0 },
             OperationBody::CloseAccount(Object(body)) => Operation::CloseAccount { account: body.account.0 },
-            OperationBody::Issue(Object(OneSided { account, asset, amount, memo })) => {
+            OperationBody::Issue(Object(body)) => {
+                let Issue { account, asset, amount, memo, expires_at_unix_ms, priority } = body;
                 let memo = memo.unwrap_or_default().0;
-                Operation::Issue { account: account.0, asset: asset.0, amount: amount.0, memo }
+                let priority = priority.map_or(PRIORITY_DEFAULT, |priority| priority.0);
+                let terms = GrantTerms::new(priority, expires_at_unix_ms.map(|at| UnixMs::new(at.0.0)));
+                Operation::Issue { account: account.0, asset: asset.0, amount: amount.0, memo, terms }
             }
             OperationBody::Transfer(Object(TwoSided { from, to, asset, amount, memo })) => {
                 let (from, to, memo) = (from.0, to.0, memo.unwrap_or_default().0);

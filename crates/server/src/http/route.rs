@@ -349,6 +349,14 @@ pub(crate) static ROUTES: [Route; 52] = [
         ..get("/v1/vaults/{vault}/accounts", Access::Read, |app, call| Box::pin(vaults::accounts(app, call)))
     },
     Route {
+        operation: "get_grants",
+        about: "Lists the grants of an account by asset, in spending order.",
+        answers: &[answer(200, &["Grants"], "The grants."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/vaults/{vault}/accounts/{account}/grants", Access::Read, |app, call| {
+            Box::pin(vaults::grants(app, call))
+        })
+    },
+    Route {
         query: shape::ENTRIES_QUERY,
         queue_cost: QueueCost::PerItem,
         operation: "list_entries",

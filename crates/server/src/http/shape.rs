@@ -102,6 +102,8 @@ pub(super) enum Shape {
     Text { bytes_max: usize },
     /// One of these texts.
     Choice(&'static [&'static str]),
+    /// One of these texts, or an object with these fields.
+    ChoiceOr(&'static [&'static str], &'static [Field]),
     /// Values of one shape. Objects with a field `key` must have different keys.
     List { item: &'static Shape, min: usize, max: usize },
     /// Named fields, and no others.
@@ -113,7 +115,7 @@ pub(super) enum Shape {
     /// A limit definition whose key and account may have placeholders.
     Template,
     /// An amount of credit: a positive integer, or its digits as text.
-    Credit,
+    Credit { max: u128 },
     /// A position in the change log.
     LogPosition,
     /// Texts by name: the attributes of a call.
@@ -232,6 +234,9 @@ impl Shape {
             // A schema counts characters; that many characters are at least as many bytes.
             Shape::Text { bytes_max } => json!({"type": "string", "maxLength": bytes_max}),
             Shape::Choice(texts) => json!({"type": "string", "enum": texts}),
+            Shape::ChoiceOr(texts, fields) => {
+                json!({"oneOf": [{"type": "string", "enum": texts}, object(fields)]})
+            }
             Shape::List { item, min, max: ANY_NUMBER } => {
                 json!({"type": "array", "minItems": min, "items": item.schema()})
             }
@@ -255,7 +260,7 @@ impl Shape {
                 "additionalProperties": {"type": "string", "minLength": 1, "maxLength": ATTRIBUTE_VALUE_BYTES_MAX},
             }),
             Shape::LogPosition => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
-            Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
+            Shape::Credit { .. } => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
     }
 }
@@ -270,7 +275,10 @@ pub(super) fn object(fields: &[Field]) -> Value {
 fn property(field: &Field) -> (String, Value) {
     let mut schema = field.shape.schema();
     if !field.is_required {
-        schema["type"] = json!([schema["type"], "null"]);
+        match schema.get_mut("oneOf") {
+            Some(Value::Array(shapes)) => shapes.push(json!({"type": "null"})),
+            _ => schema["type"] = json!([schema["type"], "null"]),
+        }
         if let Some(Value::Array(texts)) = schema.get_mut("enum") {
             texts.push(Value::Null);
         }

@@ -1,10 +1,10 @@
-//! `/v1/vaults`: lists of vaults and accounts, balances, entries and audits.
+//! `/v1/vaults`: lists of vaults and accounts, balances, grants, entries and audits.
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, AccountView, Audit, CreditReadError, EntryChange, EntryKind, EntryOrder,
     EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX, VaultPage, VaultQuery,
 };
-use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, UnixMs, VaultName};
+use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, GrantInfo, GrantTerms, UnixMs, VaultName};
 use serde::Serialize;
 
 use super::limits;
@@ -57,6 +57,17 @@ pub(super) async fn accounts(app: &App, call: Call) -> Reply {
     };
     match execute::read(app, &call.context, app.backend.accounts(call.namespace(), vault, query)).await {
         Ok(page) => off_runtime(move || Reply::ok(&Accounts::of(&page))).await,
+        Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn grants(app: &App, call: Call) -> Reply {
+    let account = match path(&call) {
+        Ok(account) => account,
+        Err(reply) => return reply,
+    };
+    match execute::read(app, &call.context, app.backend.grants(account)).await {
+        Ok(grants) => Reply::ok(&Grants { grants: grants.iter().map(GrantWire::of).collect() }),
         Err(error) => failed(&error),
     }
 }
@@ -183,6 +194,31 @@ impl<'a> Accounts<'a> {
 }
 
 #[derive(Serialize)]
+struct Grants<'a> {
+    grants: Vec<GrantWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct GrantWire<'a> {
+    asset: &'a str,
+    remaining: String,
+    held: String,
+    #[serde(flatten)]
+    terms: TermsWire,
+}
+
+impl<'a> GrantWire<'a> {
+    fn of(grant: &'a GrantInfo) -> GrantWire<'a> {
+        GrantWire {
+            asset: grant.asset.as_str(),
+            remaining: grant.remaining.to_string(),
+            held: grant.held.to_string(),
+            terms: grant.terms.into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct Entries<'a> {
     entries: Vec<EntryWire<'a>>,
     next: Option<u64>,
@@ -224,6 +260,21 @@ enum WhatWire<'a> {
         reason: &'static str,
     },
     Release(HoldWire<'a>),
+    Expire(TermsWire),
+}
+
+/// The priority and expiry of credit.
+#[derive(Serialize)]
+struct TermsWire {
+    priority: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at_unix_ms: Option<u64>,
+}
+
+impl From<GrantTerms> for TermsWire {
+    fn from(terms: GrantTerms) -> TermsWire {
+        TermsWire { priority: terms.priority(), expires_at_unix_ms: terms.expires_at().map(UnixMs::get) }
+    }
 }
 
 #[derive(Serialize)]
@@ -277,6 +328,7 @@ impl<'a> WhatWire<'a> {
                 reason: reason.name(),
             },
             EntryKind::Release(hold) => WhatWire::Release(HoldWire::of(hold)),
+            EntryKind::Expire(terms) => WhatWire::Expire((*terms).into()),
         }
     }
 }
@@ -305,6 +357,7 @@ struct TotalsWire<'a> {
     asset: &'a str,
     issued: String,
     retired: String,
+    expired: String,
     live: String,
 }
 
@@ -314,6 +367,7 @@ impl<'a> AuditWire<'a> {
             asset: totals.asset.as_str(),
             issued: totals.issued.to_string(),
             retired: totals.retired.to_string(),
+            expired: totals.expired.to_string(),
             live: totals.live.to_string(),
         };
         AuditWire {

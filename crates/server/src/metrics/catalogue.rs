@@ -30,7 +30,7 @@ const fn histogram(name: &'static str, about: &'static str) -> Metric {
 }
 
 /// The metrics of a server.
-pub(super) const SERVER: [Metric; 34] = [
+pub(super) const SERVER: [Metric; 35] = [
     counter(
         "earmark_decisions_dropped_total",
         "Decisions that the decision log dropped: its queue was full, or its file could not be written.",
@@ -81,6 +81,10 @@ pub(super) const SERVER: [Metric; 34] = [
     gauge("earmark_limits", "Limits, those that are decreasing included."),
     gauge("earmark_decreasing_limits", "Limits that are decreasing."),
     gauge("earmark_paused_limits", "Limits that are paused."),
+    gauge(
+        "earmark_expiry_waiting",
+        "1 while credit does not expire, because log time and wall time differ by more than 5 minutes.",
+    ),
     counter("earmark_grpc_requests_total", "gRPC calls by method and status. A stream counts when it begins."),
     histogram("earmark_grpc_request_seconds", "Time from the request head to the response, by method."),
     counter(

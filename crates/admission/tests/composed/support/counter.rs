@@ -7,8 +7,8 @@ use earmark_admission::{
     ExtendAnswer, ExtendRequest, PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overdraft, Principal, VaultName,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, Operation, Overdraft, Principal, VaultName,
 };
 
 use super::Pair;
@@ -54,7 +54,7 @@ impl Pair {
         self.put_credit().await;
         let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny };
         let (asset, memo) = (usd(), String::new());
-        let issue = Operation::Issue { account: account("acme"), asset, amount: 100, memo };
+        let issue = Operation::Issue { account: account("acme"), asset, amount: 100, memo, terms: GrantTerms::PLAIN };
         let request = WriteRequest {
             namespace: namespace(),
             vault: Some(VaultName::new(VaultName::MAIN).unwrap()),

@@ -11,7 +11,7 @@ use earmark_admission::{
     RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
 };
 use tokio::sync::watch;
 
@@ -250,6 +250,10 @@ impl Credits for FlakyCredits {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>> {
         self.0.client_state(namespace, vault, client)
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        self.0.grants(account)
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -11,8 +11,8 @@ use earmark_admission::{
     RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, ClientOwner, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, ClientOwner, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, LimitStatus,
+    NamespaceName, Operation, Principal, Usage, VaultName,
 };
 
 /// Limits that copy those of a registry.
@@ -233,6 +233,10 @@ impl Credits for MirroredCredits {
             self.has_vault(&namespace, &vault).await;
             self.credits.client_state(namespace, vault, client).await
         })
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        self.credits.grants(account)
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -1,8 +1,10 @@
 //! Transactions as bytes. The encoding of the operations is also what the content hash covers.
 
-use super::{CodecError, definition, put_definition, put_revision, revision};
+use super::{
+    CodecError, definition, grant_terms, overdraft, put_definition, put_grant_terms, put_overdraft, put_revision,
+    revision,
+};
 use crate::book::{NamespaceId, Operation, TxId, Write};
-use crate::credits::Overdraft;
 use crate::id::{AccountName, Actor, AssetName, ClientId, LimitKey, VaultName};
 use crate::wire::{Bytes, Put};
 
@@ -76,14 +78,15 @@ fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
         }
         Operation::OpenAccount { account, overdraft } => {
             put_account(out, OPEN_ACCOUNT, account);
-            out.put_u8(*overdraft as u8);
+            put_overdraft(out, *overdraft);
         }
         Operation::FreezeAccount { account } => put_account(out, FREEZE_ACCOUNT, account),
         Operation::UnfreezeAccount { account } => put_account(out, UNFREEZE_ACCOUNT, account),
         Operation::CloseAccount { account } => put_account(out, CLOSE_ACCOUNT, account),
-        Operation::Issue { account, asset, amount, memo } => {
+        Operation::Issue { account, asset, amount, memo, terms } => {
             put_account(out, ISSUE, account);
             put_amount(out, asset, *amount, memo);
+            put_grant_terms(out, *terms);
         }
         Operation::Transfer { from, to, asset, amount, memo } => {
             put_account(out, TRANSFER, from);
@@ -132,7 +135,7 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
         ISSUE => {
             let account = account(input)?;
             let (asset, amount, memo) = amount(input)?;
-            Operation::Issue { account, asset, amount, memo }
+            Operation::Issue { account, asset, amount, memo, terms: grant_terms(input)? }
         }
         TRANSFER => {
             let (from, to) = (account(input)?, account(input)?);
@@ -150,14 +153,6 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
 
 fn account(input: &mut Bytes<'_>) -> Result<AccountName, CodecError> {
     Ok(AccountName::new(input.text()?)?)
-}
-
-fn overdraft(input: &mut Bytes<'_>) -> Result<Overdraft, CodecError> {
-    match input.u8()? {
-        1 => Ok(Overdraft::Deny),
-        2 => Ok(Overdraft::Allow),
-        _ => Err(CodecError::Malformed("its overdraft is unknown")),
-    }
 }
 
 fn amount(input: &mut Bytes<'_>) -> Result<(AssetName, u128, String), CodecError> {

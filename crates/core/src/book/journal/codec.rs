@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, PolicyEntry, QuotaChange,
-    QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
+    Change, ExpireEntry, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, PolicyEntry,
+    QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 use crate::book::codec::{
-    CodecError, definition, moment, operations, put_definition, put_moment, put_operations, put_receipt, receipt, role,
-    template, time,
+    CodecError, definition, grant_terms, moment, operations, put_definition, put_grant_terms, put_moment,
+    put_operations, put_receipt, receipt, role, template, time,
 };
 use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId};
 use crate::credits::{AccountId, AssetId};
@@ -33,6 +33,7 @@ const QUOTAS: u8 = 7;
 const TEMPLATE: u8 = 8;
 const PAUSE: u8 = 9;
 const POLICY: u8 = 10;
+const EXPIRE: u8 = 11;
 
 const LIMIT_CREATED: u8 = 1;
 const LIMIT_REDEFINED: u8 = 2;
@@ -64,6 +65,10 @@ impl JournalRecord {
             JournalRecord::Release(hold) => {
                 out.put_u8(RELEASE);
                 put_hold(out, hold);
+            }
+            JournalRecord::Expire(expire) => {
+                out.put_u8(EXPIRE);
+                put_expire(out, expire);
             }
             JournalRecord::Key(key) => {
                 out.put_u8(KEY);
@@ -114,6 +119,7 @@ impl JournalRecord {
                 reason: reason(&mut input)?,
             }),
             RELEASE => JournalRecord::Release(hold(&mut input)?),
+            EXPIRE => JournalRecord::Expire(expire(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
             LIMIT => JournalRecord::Limit(Box::new(limit(&mut input, definition)?)),
             TEMPLATE => JournalRecord::Template(Box::new(limit(&mut input, template_definition)?)),
@@ -127,6 +133,28 @@ impl JournalRecord {
         }
         Ok(record)
     }
+}
+
+fn put_expire(out: &mut Vec<u8>, expire: &ExpireEntry) {
+    put_moment(out, expire.at);
+    out.put_u16(expire.namespace.0);
+    out.put_u32(expire.account.0);
+    out.put_u16(expire.asset.0);
+    out.put(&expire.amount.to_le_bytes());
+    put_grant_terms(out, expire.terms);
+}
+
+fn expire(input: &mut Bytes<'_>) -> Result<ExpireEntry> {
+    let entry = ExpireEntry {
+        at: moment(input)?,
+        namespace: NamespaceId(input.u16()?),
+        account: AccountId(input.u32()?),
+        asset: AssetId(input.u16()?),
+        amount: i128::from_le_bytes(input.u128()?.to_le_bytes()),
+        terms: grant_terms(input)?,
+    };
+    let is_sound = entry.amount > 0 && entry.terms.expires_at().is_some();
+    if is_sound { Ok(entry) } else { Err(CodecError::Malformed("its expired credit is nothing, or never expires")) }
 }
 
 fn put_pause(out: &mut Vec<u8>, pause: &PauseEntry) {

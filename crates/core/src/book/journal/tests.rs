@@ -28,6 +28,23 @@ fn terms() -> CreditTerms {
     }
 }
 
+fn grant_terms() -> GrantTerms {
+    GrantTerms::new(3, Some(UnixMs::new(9_000)))
+}
+
+fn expire() -> ExpireEntry {
+    let (account, asset) = (AccountId(5), AssetId(1));
+    let at = Moment::from(UnixMs::new(9_001));
+    ExpireEntry { at, namespace: NamespaceId::DEFAULT, account, asset, amount: 70, terms: grant_terms() }
+}
+
+#[test]
+fn an_expiry_of_nothing_or_of_credit_without_expiry_is_refused() {
+    for wrong in [ExpireEntry { amount: 0, ..expire() }, ExpireEntry { terms: GrantTerms::PLAIN, ..expire() }] {
+        assert!(JournalRecord::decode(&bytes(&JournalRecord::Expire(wrong))).is_err(), "{wrong:?}");
+    }
+}
+
 /// One operation of each kind.
 fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation> {
     let (account, other) = (AccountName::new("acme").unwrap(), AccountName::new("bank").unwrap());
@@ -38,11 +55,17 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
         Operation::PutLimit { definition: definition(Kind::Credit(terms()), 0), expected_revision: None },
         Operation::DeleteLimit { key: key(), expected_revision: revision },
         Operation::OpenVault { vault: VaultName::new("eu").unwrap() },
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(7) },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: other.clone() },
-        Operation::Issue { account: account.clone(), asset: asset.clone(), amount, memo: memo.clone() },
+        Operation::Issue {
+            account: account.clone(),
+            asset: asset.clone(),
+            amount,
+            memo: memo.clone(),
+            terms: grant_terms(),
+        },
         Operation::Transfer { from: account.clone(), to: other, asset: asset.clone(), amount, memo: String::new() },
         Operation::Retire { account, asset, amount, memo },
     ]
@@ -224,6 +247,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         any_hold().prop_map(JournalRecord::Hold),
         settle.prop_map(JournalRecord::Settle),
         any_hold().prop_map(JournalRecord::Release),
+        (1..i128::MAX).prop_map(|amount| JournalRecord::Expire(ExpireEntry { amount, ..expire() })),
         any_key().prop_map(JournalRecord::Key),
         any_limit().prop_map(|limit| JournalRecord::Limit(limit.into())),
     ]
@@ -373,6 +397,7 @@ fn a_record_names_each_account_once() {
     assert_eq!(accounts(JournalRecord::Transaction(transaction())), [12, 13]);
     assert_eq!(accounts(JournalRecord::Hold(hold())), [5]);
     assert_eq!(accounts(JournalRecord::Release(hold())), [5]);
+    assert_eq!(accounts(JournalRecord::Expire(expire())), [5]);
     assert_eq!(accounts(JournalRecord::Settle(settle())), [5, 9]);
     let to_itself = SettleEntry { revenue: AccountId(5), ..settle() };
     assert_eq!(accounts(JournalRecord::Settle(to_itself)), [5]);

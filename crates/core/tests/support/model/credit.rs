@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
-    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, OnTimeout, Overage, Overdraft, UnixMs, Usage,
-    VaultId, VaultName,
+    CreditTerms, GrantTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, OnTimeout, Overage, Overdraft, UnixMs,
+    Usage, VaultId, VaultName,
 };
 
 use super::Model;
@@ -25,6 +25,7 @@ pub struct Asset {
     pub name: AssetName,
     pub issued: i128,
     pub retired: i128,
+    pub expired: i128,
 }
 
 #[derive(Clone, Debug)]
@@ -33,8 +34,10 @@ pub struct Account {
     pub name: AccountName,
     pub standing: AccountStatus,
     pub overdraft: Overdraft,
-    /// Balances, held credit included.
+    /// Plain credit, held credit included.
     pub amounts: BTreeMap<AssetName, i128>,
+    /// All other credit, held credit included.
+    pub grants: BTreeMap<(AssetName, GrantTerms), i128>,
 }
 
 /// The hold of one requirement, with the terms at that time. It stays until its lease is completed or forgotten; after
@@ -47,6 +50,8 @@ pub struct Hold {
     pub asset: AssetName,
     pub revenue: AccountId,
     pub amount: u64,
+    /// The amount by terms.
+    pub parts: BTreeMap<GrantTerms, u64>,
     pub end: UnixMs,
     pub keeps_debt: bool,
     /// The reported usage.
@@ -60,7 +65,7 @@ pub struct Hold {
 
 impl Hold {
     /// The part that its timeout charges.
-    fn due(&self) -> u64 {
+    pub fn due(&self) -> u64 {
         match self.paid {
             Some(_) => 0,
             None if self.charges_timeout => self.amount,
@@ -92,7 +97,14 @@ impl Model {
 
     pub fn add_account(&mut self, vault: VaultId, name: &AccountName, overdraft: Overdraft) -> AccountId {
         let (name, amounts) = (name.clone(), BTreeMap::new());
-        self.accounts.push(Account { vault, name, standing: AccountStatus::Open, overdraft, amounts });
+        self.accounts.push(Account {
+            vault,
+            name,
+            standing: AccountStatus::Open,
+            overdraft,
+            amounts,
+            grants: BTreeMap::new(),
+        });
         AccountId(u32::try_from(self.accounts.len() - 1).unwrap())
     }
 
@@ -110,28 +122,23 @@ impl Model {
         AccountInfo { id, standing, overdraft }
     }
 
-    pub fn amount(&self, account: AccountId, asset: &AssetName) -> i128 {
-        self.account(account).amounts.get(asset).copied().unwrap_or(0)
-    }
-
     pub fn held(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
         let mine = self.holds.iter().filter(|h| h.account == account && h.asset == *asset);
         mine.map(|h| i128::from(if h.end > now { h.amount } else { h.due() })).sum()
     }
 
-    pub fn spendable(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
-        self.amount(account, asset).saturating_sub(self.held(now, account, asset))
-    }
-
     /// Totals of every asset of a vault, sorted by name.
     pub fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
-        let accounts = || self.accounts.iter().filter(|account| account.vault == vault);
         let total = |asset: &Asset| AssetTotals {
             asset: asset.name.clone(),
             issued: asset.issued,
             retired: asset.retired,
-            live: accounts()
-                .map(|account| account.amounts.get(&asset.name).copied().unwrap_or(0))
+            expired: asset.expired,
+            live: (0..)
+                .map(AccountId)
+                .zip(&self.accounts)
+                .filter(|(_, account)| account.vault == vault)
+                .map(|(id, _)| self.amount(id, &asset.name))
                 .fold(0, i128::wrapping_add),
         };
         let mut totals: Vec<AssetTotals> = self.vaults[vault.0 as usize].assets.iter().map(total).collect();
@@ -156,7 +163,14 @@ impl Model {
     }
 
     /// The first requirement, by key, whose account cannot hold the sum of all requirements on it.
-    pub fn shortage(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
+    pub fn shortage(&mut self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
+        for &(limit, _) in wanted {
+            if let Some(terms) = self.terms(limit).cloned()
+                && let Some((account, _)) = self.payers(namespace, &terms)
+            {
+                self.apply_due(account, &terms.asset);
+            }
+        }
         let mut short: Vec<(&str, usize, CreditShortage)> = Vec::new();
         for (place, &(limit, _)) in wanted.iter().enumerate() {
             if let Some(terms) = self.terms(limit)
@@ -176,7 +190,6 @@ impl Model {
         wanted: &[(LimitId, u64)],
     ) -> Result<(), CreditShortage> {
         let (account, revenue) = self.payers(namespace, terms).ok_or(CreditShortage::UnknownAccount)?;
-        let is_postpaid = self.account(account).overdraft == Overdraft::Allow;
         match (self.account(account).standing, self.account(revenue).standing) {
             (AccountStatus::Frozen, _) => return Err(CreditShortage::Frozen),
             (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Err(CreditShortage::Closed),
@@ -190,7 +203,8 @@ impl Model {
         let same = wanted.iter().filter(|(limit, _)| self.terms(*limit).is_some_and(is_same));
         let sum: i128 = same.map(|(_, amount)| i128::from(*amount)).sum();
         let available = self.spendable(self.time(), account, &terms.asset);
-        let is_there = if is_postpaid { available.checked_sub(sum).is_some() } else { sum <= available.max(0) };
+        let floor = self.account(account).overdraft.floor();
+        let is_there = available.checked_sub(sum).is_some_and(|left| left >= floor);
         let is_countable = self.held(self.time(), account, &terms.asset) + sum <= i128::from(u64::MAX);
         if is_there && is_countable { Ok(()) } else { Err(CreditShortage::NotEnough) }
     }
@@ -231,7 +245,9 @@ impl Model {
         let asset = terms.asset.clone();
         let charges_timeout = terms.on_timeout == OnTimeout::Charge;
         let queued = self.next_queued();
+        let parts = self.draw(account, &asset, amount);
         self.holds.push(Hold {
+            parts,
             lease,
             limit,
             account,
@@ -251,7 +267,7 @@ impl Model {
     pub fn see_asset(&mut self, vault: VaultId, name: &AssetName) {
         let assets = &mut self.vaults[vault.0 as usize].assets;
         if !assets.iter().any(|asset| asset.name == *name) {
-            assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
+            assets.push(Asset { name: name.clone(), issued: 0, retired: 0, expired: 0 });
         }
     }
 
@@ -263,6 +279,8 @@ impl Model {
         let (mut charges, mut mine): (Vec<Charge>, Vec<Hold>) = (Vec::new(), Vec::new());
         for limit in limits {
             let place = self.holds.iter().position(|hold| hold.lease == lease && hold.limit == limit).unwrap();
+            let (account, asset) = (self.holds[place].account, self.holds[place].asset.clone());
+            self.apply_due(account, &asset);
             let mut hold = self.holds.remove(place);
             let mut cost = actual(hold.limit).unwrap_or(hold.amount);
             let mut of_hold = 0;
@@ -272,12 +290,13 @@ impl Model {
                 self.time_out(&mut hold);
                 cost = cost.saturating_sub(hold.paid.unwrap());
             }
-            let paid = if self.add(hold.account, &hold.asset, -i128::from(of_hold)) { of_hold } else { 0 };
+            let paid = if self.pay_from(&hold, of_hold) { of_hold } else { 0 };
             charges.push(Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 });
             mine.push(hold);
         }
         for (hold, charge) in mine.iter().zip(&mut charges) {
             self.charge_owner(hold, charge);
+            self.apply_due(hold.account, &hold.asset);
         }
         charges
     }
@@ -322,11 +341,13 @@ impl Model {
         let due = hold.due();
         let mut charge = Charge { limit: hold.limit, cost, paid: 0, debt: 0, uncollected: 0 };
         if cost > 0 {
-            charge.paid = if self.add(hold.account, &hold.asset, -i128::from(due)) { due } else { 0 };
+            charge.paid = if self.pay_from(hold, due) { due } else { 0 };
             self.charge_owner(hold, &mut charge);
             self.timeouts.push(charge);
         }
         hold.paid = Some(charge.paid);
+        hold.parts = BTreeMap::new();
+        self.apply_due(hold.account, &hold.asset.clone());
     }
 
     fn charge_owner(&mut self, hold: &Hold, charge: &mut Charge) {
@@ -337,10 +358,13 @@ impl Model {
         let mut taken = match owner.standing {
             AccountStatus::Closed => 0,
             AccountStatus::Open | AccountStatus::Frozen if hold.keeps_debt => missing,
-            AccountStatus::Open | AccountStatus::Frozen if owner.overdraft == Overdraft::Allow => missing,
+            AccountStatus::Open | AccountStatus::Frozen if owner.overdraft != Overdraft::Deny => missing,
             AccountStatus::Open | AccountStatus::Frozen => has,
         };
-        if !self.add(hold.account, &hold.asset, -i128::from(taken)) {
+        if self.plain(hold.account, &hold.asset).checked_sub(taken.into()).is_some() {
+            let pieces = self.draw(hold.account, &hold.asset, taken);
+            self.take_pieces(hold.account, &hold.asset, &pieces);
+        } else {
             taken = 0;
         }
         charge.paid += taken;
@@ -360,9 +384,9 @@ impl Model {
         }
     }
 
-    /// Changes a balance; false on overflow.
+    /// Changes plain credit; false on overflow.
     fn add(&mut self, account: AccountId, asset: &AssetName, change: i128) -> bool {
-        let after = self.amount(account, asset).checked_add(change);
+        let after = self.plain(account, asset).checked_add(change);
         if let Some(after) = after {
             self.accounts[account.0 as usize].amounts.insert(asset.clone(), after);
         }

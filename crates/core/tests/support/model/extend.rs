@@ -2,7 +2,7 @@
 
 use earmark_core::{
     AccountStatus, CreditDenial, CreditShortage, Denial, Extend, ExtendOutcome, Extension, InvalidExtend, Kind,
-    LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Overdraft, Part, QuotaKind, RequirementSet, ReserveOutcome, UnixMs,
+    LimitId, LimitKey, NEVER_RETRY_MS, NamespaceId, Part, QuotaKind, RequirementSet, ReserveOutcome, UnixMs,
 };
 
 use super::calendar;
@@ -242,7 +242,7 @@ impl Model {
 
     /// The first limit, by key, whose account cannot hold the sum of all growth on it. An existing hold grows on its own
     /// account.
-    fn growth_shortage(&self, asked: &Extend<'_>, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
+    fn growth_shortage(&mut self, asked: &Extend<'_>, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
         let lease = (asked.namespace, asked.lease);
         let mut growth = Vec::new();
         for (place, &(limit, amount)) in wanted.iter().enumerate() {
@@ -257,6 +257,9 @@ impl Model {
             };
             growth.push((self.limits[limit].definition.key.clone(), place, account, revenue, asset, amount));
         }
+        for (_, _, account, _, asset, _) in &growth {
+            self.apply_due(*account, asset);
+        }
         let mut short = Vec::new();
         for (key, place, account, revenue, asset, _) in &growth {
             let same = growth.iter().filter(|other| other.2 == *account && other.4 == *asset);
@@ -266,9 +269,8 @@ impl Model {
                 (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => Some(CreditShortage::Closed),
                 (AccountStatus::Open, _) => {
                     let available = self.spendable(self.time(), *account, asset);
-                    let is_postpaid = self.account(*account).overdraft == Overdraft::Allow;
-                    let is_there =
-                        if is_postpaid { available.checked_sub(sum).is_some() } else { sum <= available.max(0) };
+                    let floor = self.account(*account).overdraft.floor();
+                    let is_there = available.checked_sub(sum).is_some_and(|left| left >= floor);
                     let is_countable = self.held(self.time(), *account, asset) + sum <= i128::from(u64::MAX);
                     (!(is_there && is_countable)).then_some(CreditShortage::NotEnough)
                 }
@@ -333,8 +335,8 @@ impl Model {
             Kind::Credit(_) => {
                 // Credit elsewhere has no bound here.
                 part.amount = part.amount.saturating_add(amount);
-                let hold = self.holds.iter_mut().find(|hold| hold.lease == lease && hold.limit == part.limit);
-                hold.into_iter().for_each(|hold| hold.amount += amount);
+                let hold = self.holds.iter().position(|hold| hold.lease == lease && hold.limit == part.limit);
+                hold.into_iter().for_each(|hold| self.grow(hold, amount));
             }
             Kind::Concurrency { .. } => {
                 part.amount += amount;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX,
-    Operation, OperationResult, Overdraft, QuotaKind, VaultId, WriteError,
+    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, GrantTerms, InvalidOperation, InvalidWrite,
+    MEMO_BYTES_MAX, Operation, OperationResult, QuotaKind, VaultId, WriteError,
 };
 
 use super::Model;
@@ -31,9 +31,12 @@ impl Model {
         let mut results = Vec::new();
         for (place, operation) in operations.iter().enumerate() {
             let done = match operation {
-                Operation::Issue { account, asset, amount, memo } => {
+                Operation::Issue { account, asset, amount, memo, terms } => {
                     let amount = checked(place, *amount, memo)?;
                     let account = self.taking(place, vault, account)?;
+                    if terms.is_expired(self.time()) {
+                        return Err(invalid(place, InvalidOperation::ExpiryPast));
+                    }
                     let asset = self.asset(place, vault, asset)?;
                     add(&mut net, (account, asset), amount)
                         .and_then(|()| add(&mut issued, asset, amount))
@@ -64,9 +67,11 @@ impl Model {
             };
             results.push(done.map_err(|refusal| refusal(place))?);
         }
-        self.move_all(vault, operations, &net)?;
+        self.touch(vault, &net);
+        self.check_ranges(vault, operations, &net)?;
         self.count_all(vault, operations, &issued, &retired)?;
         self.check_overdrafts(vault, operations, &net)?;
+        self.move_all(vault, operations, &net)?;
         Ok(results)
     }
 
@@ -94,6 +99,9 @@ impl Model {
         };
         let id = self.taking(place, vault, name)?;
         if standing == AccountStatus::Closed {
+            for asset in self.vaults[vault.0 as usize].assets.clone() {
+                self.apply_due(id, &asset.name);
+            }
             let is_empty = self.vaults[vault.0 as usize].assets.iter().enumerate().all(|(asset, known)| {
                 let change = net.get(&(id, asset)).copied().unwrap_or(0);
                 self.held(self.time(), id, &known.name) == 0
@@ -134,14 +142,69 @@ impl Model {
         Ok(assets.iter().position(|asset| asset.name == *name).unwrap())
     }
 
-    fn move_all(&mut self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
-        for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
+    /// Applies what is due on all balances of an entry.
+    fn touch(&mut self, vault: VaultId, net: &Net) {
+        for &(id, asset) in net.keys() {
             let asset = self.vaults[vault.0 as usize].assets[asset].name.clone();
-            let account = &mut self.accounts[id.0 as usize];
-            let amount = account.amounts.entry(asset.clone()).or_default();
-            *amount = amount
-                .checked_add(change)
-                .ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, &asset))))?;
+            self.apply_due(id, &asset);
+        }
+    }
+
+    fn check_ranges(&self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
+        for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
+            let asset = &self.vaults[vault.0 as usize].assets[asset].name;
+            let name = &self.account(id).name;
+            let is_in_range = self.amount(id, asset).checked_add(change).is_some();
+            let blame = || OUT_OF_RANGE(last(operations, |o| moves(o, name, asset)));
+            is_in_range.then_some(()).ok_or_else(blame)?;
+        }
+        Ok(())
+    }
+
+    /// Moves credit: net changes where all credit is plain, else every operation, deposits first.
+    fn move_all(&mut self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
+        let names: Vec<AssetName> =
+            self.vaults[vault.0 as usize].assets.iter().map(|asset| asset.name.clone()).collect();
+        let has_terms = |o: &Operation| matches!(o, Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN);
+        let has_grants = net.keys().any(|(id, asset)| self.has_grants(*id, &names[*asset]));
+        if !has_grants && !operations.iter().any(has_terms) {
+            for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
+                *self.accounts[id.0 as usize].amounts.entry(names[asset].clone()).or_default() += change;
+            }
+            return Ok(());
+        }
+        let blame = |operations: &[Operation], name: &AccountName, asset: &AssetName, why: InvalidOperation| {
+            invalid(last(operations, |o| moves(o, name, asset)), why)
+        };
+        for operation in operations {
+            if let Operation::Issue { account, asset, amount, terms, .. } = operation {
+                let id = self.find_account(vault, account).unwrap();
+                let amount = i128::try_from(*amount).unwrap();
+                self.deposit(id, asset, (*terms, amount)).map_err(|why| blame(operations, account, asset, why))?;
+            }
+        }
+        for operation in operations {
+            let (from, to, asset, amount) = match operation {
+                Operation::Transfer { from, to, asset, amount, .. } => (from, Some(to), asset, *amount),
+                Operation::Retire { account, asset, amount, .. } => (account, None, asset, *amount),
+                _ => continue,
+            };
+            let (id, amount) = (self.find_account(vault, from).unwrap(), i128::try_from(amount).unwrap());
+            let taken = self.withdraw(id, asset, amount).map_err(|why| blame(operations, from, asset, why))?;
+            for piece in taken {
+                let Some(to) = to else { continue };
+                let id = self.find_account(vault, to).unwrap();
+                self.deposit(id, asset, piece).map_err(|why| blame(operations, to, asset, why))?;
+            }
+        }
+        for &(id, asset) in net.keys() {
+            if self.has_too_many_grants(id, &names[asset]) {
+                let name = self.account(id).name.clone();
+                return Err(blame(operations, &name, &names[asset], InvalidOperation::TooManyGrants));
+            }
+        }
+        for &(id, asset) in net.keys() {
+            self.apply_due(id, &names[asset]);
         }
         Ok(())
     }
@@ -174,11 +237,10 @@ impl Model {
         for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
             let asset = &self.vaults[vault.0 as usize].assets[asset].name;
             let account = self.account(id);
-            let before = self.amount(id, asset) - change;
-            let available = before.saturating_sub(self.held(self.time(), id, asset));
+            let available = self.spendable(self.time(), id, asset);
             let after = available.checked_add(change);
             let after = after.ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, asset))))?;
-            if change < 0 && after < 0 && account.overdraft == Overdraft::Deny {
+            if change < 0 && after < account.overdraft.floor() {
                 let operation = last(operations, |o| takes(o, &account.name, asset));
                 return Err(WriteError::InsufficientCredit { operation });
             }

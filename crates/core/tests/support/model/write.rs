@@ -28,7 +28,16 @@ impl Model {
         self.try_write(write).unwrap_or_else(|error| {
             // A put that finds the table full makes the sweep look further, also when it is undone.
             let derived_now = self.derived_now;
+            let touched = std::mem::take(&mut self.touched_balances);
             *self = Model { derived_now, ..before };
+            for (account, asset) in touched {
+                // An account or asset that the write would have made has nothing due.
+                let home = self.accounts.get(account.0 as usize).map(|account| account.vault);
+                let assets = home.map(|home| &self.vaults[home.0 as usize].assets);
+                if assets.is_some_and(|assets| assets.iter().any(|known| known.name == asset)) {
+                    self.apply_due(account, &asset);
+                }
+            }
             // A revision that was shown is not given again.
             if let WriteError::ConditionFailed { revision, .. } = error {
                 self.revision = self.revision.max(revision);

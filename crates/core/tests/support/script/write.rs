@@ -1,8 +1,8 @@
 //! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX, OnTimeout,
-    Operation, Overdraft, TxId, UnixMs, VaultName, Write,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, GrantTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX,
+    OnTimeout, Operation, Overdraft, TxId, UnixMs, VaultName, Write,
 };
 
 use super::profile::Amounts;
@@ -60,16 +60,41 @@ impl Script {
     fn opening(&mut self, names: &[&str]) -> Vec<Operation> {
         let mut operations = Vec::new();
         for &name in names {
-            let overdraft = if self.random.chance(20) { Overdraft::Allow } else { Overdraft::Deny };
+            let overdraft = self.overdraft(20);
             operations.push(Operation::OpenAccount { account: account(name), overdraft });
             for what in ["usd", "eur"] {
                 if self.random.chance(60) || self.profile.is_calm {
                     let (account, amount, memo) = (account(name), self.deposit(), String::new());
-                    operations.push(Operation::Issue { account, asset: asset(what), amount, memo });
+                    operations.push(Operation::Issue {
+                        account,
+                        asset: asset(what),
+                        amount,
+                        memo,
+                        terms: GrantTerms::PLAIN,
+                    });
                 }
             }
         }
         operations
+    }
+
+    fn overdraft(&mut self, percent: u64) -> Overdraft {
+        match self.random.chance(percent) {
+            true => self.random.pick(&[Overdraft::Allow, Overdraft::Limit(1), Overdraft::Limit(500)]),
+            false => Overdraft::Deny,
+        }
+    }
+
+    /// Terms of credit: often plain, and a few that come again, so that grants merge.
+    fn grant_terms(&mut self) -> GrantTerms {
+        if self.profile.is_calm || self.random.chance(50) {
+            return GrantTerms::PLAIN;
+        }
+        let priority = self.random.pick(&[0, 127, 128, 128, 129, 255]);
+        let minute = UnixMs::new(self.clock - self.clock % 60_000);
+        let after_ms = self.random.pick(&[0, 60_000, 61_000, 120_000, 600_000, 86_400_000]);
+        let expires_at = if self.random.chance(25) { None } else { Some(minute.plus_ms(after_ms)) };
+        GrantTerms::new(priority, expires_at)
     }
 
     fn deposit(&mut self) -> u128 {
@@ -173,12 +198,24 @@ impl Script {
                 1.. => {
                     operations.push(Operation::Transfer { from: from.clone(), to: heir.clone(), asset, amount, memo })
                 }
-                _ => operations.push(Operation::Issue { account: from.clone(), asset, amount, memo }),
+                _ => operations.push(Operation::Issue {
+                    account: from.clone(),
+                    asset,
+                    amount,
+                    memo,
+                    terms: GrantTerms::PLAIN,
+                }),
             }
         }
         if self.random.chance(20) {
             let what = asset(self.random.pick(&ASSETS));
-            operations.push(Operation::Issue { account: from.clone(), asset: what, amount: 3, memo: String::new() });
+            operations.push(Operation::Issue {
+                account: from.clone(),
+                asset: what,
+                amount: 3,
+                memo: String::new(),
+                terms: GrantTerms::PLAIN,
+            });
         }
         operations.push(Operation::CloseAccount { account: from });
         operations
@@ -227,16 +264,13 @@ impl Script {
         let (account, memo) = (from.clone(), "m".repeat(memo));
         match random.below(100) {
             8..13 | 24..27 if self.profile.is_calm => Operation::UnfreezeAccount { account },
-            0..8 => {
-                let overdraft = if random.chance(30) { Overdraft::Allow } else { Overdraft::Deny };
-                Operation::OpenAccount { account, overdraft }
-            }
+            0..8 => Operation::OpenAccount { account, overdraft: self.overdraft(30) },
             8..13 => Operation::FreezeAccount { account },
             13..24 => Operation::UnfreezeAccount { account },
             24..27 => Operation::CloseAccount { account },
             27..55 => {
                 let amount = self.added(namespace, vault, &account, &asset);
-                Operation::Issue { account, asset, amount, memo }
+                Operation::Issue { account, asset, amount, memo, terms: self.grant_terms() }
             }
             55..88 => {
                 let amount = self.taken(namespace, vault, &from, &asset);

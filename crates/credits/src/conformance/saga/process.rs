@@ -10,8 +10,8 @@ use earmark_admission::{
     WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    OnTimeout, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, OnTimeout, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::model::{AccountKey, VaultKey};
@@ -78,7 +78,7 @@ pub(super) fn close(name: &str) -> Operation {
 }
 
 pub(super) fn issue(name: &str, amount: u128) -> Operation {
-    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into(), terms: GrantTerms::PLAIN }
 }
 
 pub(super) fn retire(name: &str, amount: u128) -> Operation {

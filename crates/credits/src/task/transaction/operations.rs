@@ -210,6 +210,13 @@ impl Operations {
             let why = InvalidOperation::CreditExternal;
             return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation, why })));
         }
+        let fields = operations.iter().enumerate();
+        if let Some((operation, field)) =
+            fields.filter_map(|(place, each)| Some((place, each.book_only_field()?))).next()
+        {
+            let why = InvalidOperation::NotInDatabase(field);
+            return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation, why })));
+        }
         let rows = self.names.iter().cloned().zip(&found.accounts);
         let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
         let mut moved = BTreeMap::new();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, Definition, HoldEntry, JournalRecord, Kind,
-    LeaseId, LimitEdit, LimitEntry, NamespaceId, Operation, Overage, Receipt, SettleEntry, SettleReason, Transaction,
-    TxId, UnixMs, VaultId,
+    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, Definition, GrantTerms, HoldEntry,
+    JournalRecord, Kind, LeaseId, LimitEdit, LimitEntry, NamespaceId, Operation, Overage, Receipt, SettleEntry,
+    SettleReason, Transaction, TxId, UnixMs, VaultId,
 };
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -87,7 +87,7 @@ fn transaction(random: &mut StdRng) -> Transaction {
     let (account, asset) = (AccountName::new("acme").unwrap(), AssetName::new("usd").unwrap());
     // Some records exceed the first read of a lookup.
     let memo = "m".repeat(if random.gen_bool(0.1) { 256 } else { 3 });
-    let issue = Operation::Issue { account, asset, amount: random.r#gen(), memo };
+    let issue = Operation::Issue { account, asset, amount: random.r#gen(), memo, terms: GrantTerms::PLAIN };
     let changes = (0..ACCOUNTS).filter(|_| random.gen_bool(0.3)).collect::<Vec<_>>();
     Transaction {
         namespace: NamespaceId::DEFAULT,

@@ -8,11 +8,12 @@ use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
 use super::{count, described, exactly, key};
 use crate::answer::WRITE_CODES;
 
-pub(super) fn schemas() -> [(&'static str, Value); 8] {
+pub(super) fn schemas() -> [(&'static str, Value); 9] {
     [
         ("WriteCommitted", exactly(json!({"success": success()}), &[])),
         ("WriteRefused", exactly(json!({"error": refusal()}), &[])),
         ("ClientState", exactly(json!({"last_committed_sequence": count()}), &[])),
+        ("Grants", exactly(json!({"grants": list(grant())}), &[])),
         ("Balances", exactly(json!({"balances": list(balance())}), &[])),
         ("Vaults", page("vaults", name(&VAULT), name(&VAULT))),
         ("Accounts", page("accounts", account(), name(&ACCOUNT))),
@@ -98,6 +99,23 @@ fn account() -> Value {
     exactly(json!({"account": name(&ACCOUNT), "status": status, "balances": list(balance())}), &[])
 }
 
+fn grant() -> Value {
+    exactly(
+        json!({
+            "asset": name(&ASSET),
+            "remaining": described(signed(), "Amount that can be spent; negative if plain credit is owed."),
+            "held": signed(),
+            "priority": described(priority(), "The lowest number is spent first, then what expires first."),
+            "expires_at_unix_ms": described(count(), "When it expires; absent if never."),
+        }),
+        &["expires_at_unix_ms"],
+    )
+}
+
+fn priority() -> Value {
+    json!({"type": "integer", "minimum": 0, "maximum": u8::MAX})
+}
+
 fn an_entry() -> Value {
     let transaction = entry(
         "transaction",
@@ -128,7 +146,21 @@ fn an_entry() -> Value {
         "description": "`complete`; `timeout` if the hold ran out; `late` for a complete after that.",
     });
     json!({
-        "oneOf": [transaction, entry("hold", held.clone()), entry("settle", settled), entry("release", held)],
+        "oneOf": [
+            transaction,
+            entry("hold", held.clone()),
+            entry("settle", settled),
+            entry("release", held),
+            entry("expire", terms()),
+        ],
+    })
+}
+
+/// The priority and expiry of expired credit.
+fn terms() -> Value {
+    json!({
+        "priority": described(priority(), "The priority it had."),
+        "expires_at_unix_ms": described(count(), "When it expired."),
     })
 }
 
@@ -150,8 +182,16 @@ fn entry(kind: &str, mut properties: Value) -> Value {
 }
 
 fn audit() -> Value {
-    let totals =
-        exactly(json!({"asset": name(&ASSET), "issued": signed(), "retired": signed(), "live": signed()}), &[]);
+    let totals = exactly(
+        json!({
+            "asset": name(&ASSET),
+            "issued": signed(),
+            "retired": signed(),
+            "expired": signed(),
+            "live": described(signed(), "Sum over all accounts: issued minus retired and expired."),
+        }),
+        &[],
+    );
     exactly(
         json!({
             "balanced": {"type": "boolean"},

@@ -54,6 +54,14 @@ impl Shape {
                 let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
                 (!is_allowed).then(|| format!("{path}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
             }
+            Shape::ChoiceOr(_, fields) if raw.get().starts_with('{') => object(path, raw, fields),
+            Shape::ChoiceOr(texts, fields) => {
+                let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
+                let (found, listed) = (Shortened(raw.get()), Listed(texts));
+                (!is_allowed).then(|| {
+                    format!("{path}: found {found}, allowed are {listed}, or an object with {}", Names(fields))
+                })
+            }
             Shape::List { item, min, max } => list(path, raw, item, *min..=*max),
             Shape::Object(fields) => object(path, raw, fields),
             Shape::Limit => object(path, raw, DEFINITION_FIELDS).or_else(|| limit(path, raw)),
@@ -64,11 +72,10 @@ impl Shape {
                 let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));
                 text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
             }
-            Shape::Credit => credit(raw.get()).is_none().then(|| {
+            Shape::Credit { max } => credit(raw.get()).filter(|amount| amount <= max).is_none().then(|| {
                 format!(
-                    "{path}: found {}, allowed are integers from 1 to {}, also as a text such as \"5000000\"",
-                    Shortened(raw.get()),
-                    i128::MAX
+                    "{path}: found {}, allowed are integers from 1 to {max}, also as a text such as \"5000000\"",
+                    Shortened(raw.get())
                 )
             }),
         }

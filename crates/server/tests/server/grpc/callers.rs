@@ -73,6 +73,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LedgerService/BatchWrite", WRITE),
     ("/earmark.v1.LedgerService/GetClientState", READ),
     ("/earmark.v1.LedgerService/GetBalances", READ),
+    ("/earmark.v1.LedgerService/GetGrants", READ),
     ("/earmark.v1.LedgerService/ListVaults", READ),
     ("/earmark.v1.LedgerService/ListAccounts", READ),
     ("/earmark.v1.LedgerService/ListEntries", READ),
@@ -271,7 +272,7 @@ macro_rules! asked {
 }
 
 /// Calls the methods about calls and about credit for a namespace.
-async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 11] {
+async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 12] {
     let named = || Some(namespace.to_owned());
     let (vault, account) = ("main".to_owned(), "acme".to_owned());
     let (write, batch) = writes(namespace);
@@ -280,6 +281,7 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
     let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
     let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
     let accounts = v1::ListAccountsRequest { namespace: named(), vault: vault.clone(), ..Default::default() };
+    let grants = v1::GetGrantsRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
     let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     [
         asked!(
@@ -305,6 +307,7 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
         asked!(key, ledger.batch_write(batch)),
         asked!(key, ledger.get_client_state(state)),
         asked!(key, ledger.get_balances(balances)),
+        asked!(key, ledger.get_grants(grants)),
         asked!(key, ledger.list_vaults(v1::ListVaultsRequest { namespace: named(), ..Default::default() })),
         asked!(key, ledger.list_accounts(accounts)),
         asked!(key, ledger.list_entries(entries)),

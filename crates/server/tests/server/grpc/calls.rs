@@ -71,13 +71,19 @@ fn operation(operation: v1::operation::Operation) -> v1::Operation {
 
 pub(crate) fn open(account: &str) -> v1::Operation {
     let overdraft = v1::Overdraft::Deny.into();
-    let open = v1::OpenAccountOperation { account: account.into(), overdraft };
+    let open = v1::OpenAccountOperation { account: account.into(), overdraft, overdraft_limit: None };
     operation(v1::operation::Operation::OpenAccount(open))
 }
 
 pub(crate) fn issue(account: &str, amount: &str) -> v1::Operation {
     let (account, asset, amount, memo) = (account.into(), "usd".into(), amount.into(), String::new());
-    operation(v1::operation::Operation::Issue(v1::CreditOperation { account, asset, amount, memo }))
+    operation(v1::operation::Operation::Issue(v1::IssueOperation {
+        account,
+        asset,
+        amount,
+        memo,
+        ..v1::IssueOperation::default()
+    }))
 }
 
 pub(crate) fn transfer(from: &str, to: &str, amount: &str) -> v1::Operation {

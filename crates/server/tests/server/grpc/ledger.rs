@@ -191,7 +191,13 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     }
     let audit = v1::AuditVaultRequest { namespace: None, vault: "main".into() };
     let audit = client.audit_vault(audit).await.unwrap().into_inner();
-    let totals = v1::AssetTotals { asset: "usd".into(), issued: "10".into(), retired: "0".into(), live: "10".into() };
+    let totals = v1::AssetTotals {
+        asset: "usd".into(),
+        issued: "10".into(),
+        retired: "0".into(),
+        expired: "0".into(),
+        live: "10".into(),
+    };
     assert_eq!((audit.balanced, audit.assets, audit.message), (true, vec![totals], None));
 }
 

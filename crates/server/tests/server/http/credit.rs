@@ -185,7 +185,7 @@ async fn what_leases_cost_is_paid_and_counted() {
         assert_eq!(server.metric(name).await, value, "{name}");
     }
     let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
-    let totals = json!({"asset": "usd", "issued": "105", "retired": "0", "live": "105"});
+    let totals = json!({"asset": "usd", "issued": "105", "retired": "0", "expired": "0", "live": "105"});
     assert_eq!(audit, json!({"balanced": true, "assets": [totals]}));
 }
 
@@ -272,4 +272,74 @@ async fn the_debt_of_an_account_is_counted_once_however_many_limits_are_on_it() 
     server.complete(&lease, &[("acme:usd", 25)]).await;
     assert_eq!(server.usage("acme:usd").await["debt"], 15);
     assert_eq!(server.metric("earmark_debt").await, 15.0);
+}
+
+#[tokio::test]
+async fn a_grant_is_spent_in_order_expires_and_is_counted() {
+    let server = server(10).await;
+    let issue = |amount: u64, priority: u8, after_ms: u64| {
+        let expires_at_unix_ms = START_MS + after_ms;
+        json!({"issue": {
+            "account": "acme", "asset": "usd", "amount": amount, "priority": priority,
+            "expires_at_unix_ms": expires_at_unix_ms,
+        }})
+    };
+    write(&server, 2, json!([issue(30, 128, 600_000), issue(20, 1, 900_000)])).await;
+    let grants = async || server.ok("GET", "/v1/vaults/main/accounts/acme/grants", &Value::Null).await;
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", 25)]).await;
+    let expected = json!({"grants": [
+        {"asset": "usd", "remaining": "0", "held": "20", "priority": 1, "expires_at_unix_ms": START_MS + 900_000},
+        {"asset": "usd", "remaining": "25", "held": "5", "priority": 128, "expires_at_unix_ms": START_MS + 600_000},
+        {"asset": "usd", "remaining": "10", "held": "0", "priority": 128},
+    ]});
+    assert_eq!(grants().await, expected);
+    server.complete(&lease, &[("acme:usd", 20)]).await;
+    server.clock.advance_ms(600_000);
+    let balances = server.ok("GET", "/v1/vaults/main/accounts/acme/balances", &Value::Null).await;
+    assert_eq!(balances["balances"][0]["available"], "10", "before any command");
+    write(&server, 3, json!([{"retire": {"account": "acme", "asset": "usd", "amount": 1}}])).await;
+    assert_eq!(grants().await["grants"], json!([{"asset": "usd", "remaining": "9", "held": "0", "priority": 128}]));
+    let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
+    let totals = json!({"asset": "usd", "issued": "60", "retired": "1", "expired": "30", "live": "29"});
+    assert_eq!(audit, json!({"balanced": true, "assets": [totals]}));
+    let entries = server.ok("GET", "/v1/vaults/main/accounts/acme/entries", &Value::Null).await;
+    let expired = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "expire").unwrap();
+    assert_eq!(expired["changes"], json!([{"asset": "usd", "amount": "-30", "held": "0"}]));
+    assert_eq!((&expired["priority"], &expired["expires_at_unix_ms"]), (&json!(128), &json!(START_MS + 600_000)));
+}
+
+#[tokio::test]
+async fn wrong_grants_and_caps_are_explained_by_field() {
+    let server = server(10).await;
+    let operation = |name: &str, field: &str, value: Value| {
+        let mut body = match name {
+            "issue" => json!({"account": "acme", "asset": "usd", "amount": 1}),
+            _ => json!({"account": "new", "overdraft": "deny"}),
+        };
+        body[field] = value;
+        json!([{name: body}])
+    };
+    for (name, field, value, message) in [
+        ("issue", "expires_at_unix_ms", json!(5), "operations[0]: expires_at_unix_ms: not in the future"),
+        ("issue", "expires_at_unix_ms", json!("5"), "expires_at_unix_ms: found \"5\", allowed are integers from 0 to"),
+        ("issue", "priority", json!(256), "priority: found 256, allowed are integers from 0 to 255"),
+        ("issue", "priority", json!(-1), "priority: found -1, allowed are integers from 0 to 255"),
+        (
+            "open_account",
+            "overdraft",
+            json!({"limit": "0"}),
+            "overdraft.limit: found \"0\", allowed are integers from 1",
+        ),
+        ("open_account", "overdraft", json!({}), "overdraft.limit is required"),
+        ("open_account", "overdraft", json!("some"), "allowed are deny and allow, or an object with limit"),
+    ] {
+        let body = json!({
+            "namespace": "default", "vault": "main", "client_id": "billing", "sequence": 2,
+            "operations": operation(name, field, value.clone()),
+        });
+        let answer = server.ask("POST", "/v1/write", &body.to_string()).await;
+        assert_eq!(answer.status, 400, "{field} {value}");
+        assert!(answer.text.contains(message), "{field} {value}: {}", answer.text);
+    }
 }

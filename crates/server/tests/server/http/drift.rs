@@ -82,6 +82,7 @@ const CLIENT: &str = "/v1/clients/{client_id}";
 const BALANCES: &str = "/v1/vaults/{vault}/accounts/{account}/balances";
 const VAULTS: &str = "/v1/vaults";
 const ACCOUNTS: &str = "/v1/vaults/{vault}/accounts";
+const GRANTS: &str = "/v1/vaults/{vault}/accounts/{account}/grants";
 const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
 const AUDIT: &str = "/v1/vaults/{vault}/audit";
 const CLUSTER: &str = "/v1/admin/cluster";
@@ -277,9 +278,15 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
     write(drift, server, Some("main"), 2, json!([issue("nobody")])).await;
     write(drift, server, Some("main"), 9, json!([])).await;
     write(drift, server, Some("main"), 2, json!([put])).await;
-    for (path, name) in
-        [(CLIENT, "c"), (BALANCES, "acme"), (VAULTS, ""), (ACCOUNTS, "main"), (ENTRIES, "acme"), (AUDIT, "main")]
-    {
+    for (path, name) in [
+        (CLIENT, "c"),
+        (BALANCES, "acme"),
+        (GRANTS, "acme"),
+        (VAULTS, ""),
+        (ACCOUNTS, "main"),
+        (ENTRIES, "acme"),
+        (AUDIT, "main"),
+    ] {
         drift.ask(server, "GET", path, name, &Value::Null).await;
     }
 }
@@ -371,6 +378,7 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
         ("GET", CLIENT, "%20", "c?vault=gone"),
         ("GET", BALANCES, "%20", "gone"),
         ("GET", ACCOUNTS, "%20", "gone"),
+        ("GET", GRANTS, "%20", "gone"),
         ("GET", ENTRIES, "%20", "gone"),
         ("GET", AUDIT, "%20", "gone"),
         ("GET", QUOTAS, "%20", "gone"),
@@ -447,6 +455,7 @@ async fn failing(drift: &mut Drift) {
             ("GET", BALANCES, "a"),
             ("GET", VAULTS, ""),
             ("GET", ACCOUNTS, "main"),
+            ("GET", GRANTS, "a"),
             ("GET", ENTRIES, "a"),
             ("GET", AUDIT, "main"),
             ("GET", KEYS, ""),

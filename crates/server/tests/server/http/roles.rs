@@ -53,6 +53,7 @@ const MATRIX: [Row; 52] = [
     ("post", "/v1/write/batch", WRITE),
     ("get", "/v1/clients/{client_id}", READ),
     ("get", "/v1/vaults/{vault}/accounts/{account}/balances", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/grants", READ),
     ("get", "/v1/vaults", READ),
     ("get", "/v1/vaults/{vault}/accounts", READ),
     ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),

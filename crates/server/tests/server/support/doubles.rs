@@ -13,7 +13,7 @@ use earmark_admission::{
     WriteRequest,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    Actor, BalanceInfo, ClientId, CreateKey, GrantInfo, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
     PolicyRevision, Principal, PutPolicy, QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo, UnixMs, Usage,
     VaultName,
 };
@@ -115,6 +115,10 @@ impl Backend for Broken {
         _: Option<VaultName>,
         _: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>> {
+        self.fail()
+    }
+
+    fn grants(&self, _: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
         self.fail()
     }
 
@@ -348,6 +352,10 @@ impl Backend for Gate {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>> {
         self.book.client_state(namespace, vault, client)
+    }
+
+    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
+        self.book.grants(account)
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {

@@ -11,8 +11,8 @@ use earmark_admission::{
     UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy,
-    QuotaUsage, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
+    BalanceInfo, ClientId, GrantInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal,
+    PutPolicy, QuotaUsage, SetQuotas, TemplateInfo, UnixMs, Usage, VaultName,
 };
 
 /// A Book whose policy is an older revision until a linearizable read.
@@ -76,6 +76,7 @@ impl Backend for Lagging {
         fn vaults(namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>>;
         fn accounts(namespace: NamespaceName, vault: VaultName, query: AccountQuery)
             -> Answer<'_, Result<AccountPage, CreditReadError>>;
+        fn grants(account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>>;
         fn entries(account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>;
         fn audit(namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
         fn quotas(namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>;

@@ -2,7 +2,7 @@
 
 use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
-use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
+use crate::book::{CreditField, InvalidOperation, InvalidParts, InvalidWrite};
 use crate::id::ClientId;
 use crate::limits::{DefinitionError, HoldField, NameField};
 use crate::wire::{Bytes, Put};
@@ -33,6 +33,9 @@ const OPERATION_TO_ITSELF: u8 = 10;
 const OPERATION_NEEDS_ADMIN: u8 = 11;
 const OPERATION_UNKNOWN_CLIENT: u8 = 12;
 const OPERATION_CREDIT_EXTERNAL: u8 = 13;
+const OPERATION_TOO_MANY_GRANTS: u8 = 14;
+const OPERATION_EXPIRY_PAST: u8 = 15;
+const OPERATION_NOT_IN_DATABASE: u8 = 16;
 
 const DEFINITION_CAPACITY_ZERO: u8 = 1;
 const DEFINITION_CAPACITY_OF_CREDIT: u8 = 2;
@@ -124,6 +127,8 @@ fn put_invalid_operation(out: &mut Vec<u8>, why: &InvalidOperation) {
         InvalidOperation::TooManyVaults => out.put_u8(OPERATION_TOO_MANY_VAULTS),
         InvalidOperation::TooManyAccounts => out.put_u8(OPERATION_TOO_MANY_ACCOUNTS),
         InvalidOperation::TooManyAssets => out.put_u8(OPERATION_TOO_MANY_ASSETS),
+        InvalidOperation::TooManyGrants => out.put_u8(OPERATION_TOO_MANY_GRANTS),
+        InvalidOperation::ExpiryPast => out.put_u8(OPERATION_EXPIRY_PAST),
         InvalidOperation::AmountZero => out.put_u8(OPERATION_AMOUNT_ZERO),
         InvalidOperation::OutOfRange => out.put_u8(OPERATION_OUT_OF_RANGE),
         InvalidOperation::MemoTooLong { found } => {
@@ -134,6 +139,10 @@ fn put_invalid_operation(out: &mut Vec<u8>, why: &InvalidOperation) {
         InvalidOperation::NeedsAdmin => out.put_u8(OPERATION_NEEDS_ADMIN),
         InvalidOperation::UnknownClient => out.put_u8(OPERATION_UNKNOWN_CLIENT),
         InvalidOperation::CreditExternal => out.put_u8(OPERATION_CREDIT_EXTERNAL),
+        InvalidOperation::NotInDatabase(field) => {
+            out.put_u8(OPERATION_NOT_IN_DATABASE);
+            out.put_u8(*field as u8);
+        }
     }
 }
 
@@ -145,6 +154,8 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
         OPERATION_TOO_MANY_VAULTS => InvalidOperation::TooManyVaults,
         OPERATION_TOO_MANY_ACCOUNTS => InvalidOperation::TooManyAccounts,
         OPERATION_TOO_MANY_ASSETS => InvalidOperation::TooManyAssets,
+        OPERATION_TOO_MANY_GRANTS => InvalidOperation::TooManyGrants,
+        OPERATION_EXPIRY_PAST => InvalidOperation::ExpiryPast,
         OPERATION_AMOUNT_ZERO => InvalidOperation::AmountZero,
         OPERATION_OUT_OF_RANGE => InvalidOperation::OutOfRange,
         OPERATION_MEMO_TOO_LONG => InvalidOperation::MemoTooLong { found: size(input)? },
@@ -152,6 +163,11 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
         OPERATION_NEEDS_ADMIN => InvalidOperation::NeedsAdmin,
         OPERATION_UNKNOWN_CLIENT => InvalidOperation::UnknownClient,
         OPERATION_CREDIT_EXTERNAL => InvalidOperation::CreditExternal,
+        OPERATION_NOT_IN_DATABASE => {
+            let code = input.u8()?;
+            let field = CreditField::ALL.into_iter().find(|field| *field as u8 == code);
+            InvalidOperation::NotInDatabase(field.ok_or(CodecError::Malformed("its field of credit is unknown"))?)
+        }
         _ => return Err(CodecError::Malformed("what is wrong with its operation is unknown")),
     })
 }

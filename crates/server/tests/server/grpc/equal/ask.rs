@@ -6,7 +6,7 @@ use tonic::Response;
 
 use super::message::{
     batch_write, complete, definition, extend, of_accounts, of_audit, of_balances, of_complete, of_entries, of_extend,
-    of_info, of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
+    of_grants, of_info, of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;
@@ -39,6 +39,8 @@ pub(super) enum Ask {
     State(&'static str, Option<&'static str>),
     /// Vault, account.
     Balances(&'static str, &'static str),
+    /// Vault, account.
+    Grants(&'static str, &'static str),
     /// `after`, page size.
     Vaults(Option<&'static str>, Option<u32>),
     /// Vault, prefix, after, page size.
@@ -96,6 +98,7 @@ impl Ask {
             Ask::State(client, None) => get(format!("/v1/clients/{client}")),
             Ask::State(client, Some(vault)) => get(format!("/v1/clients/{client}?vault={vault}")),
             Ask::Balances(vault, account) => get(format!("/v1/vaults/{vault}/accounts/{account}/balances")),
+            Ask::Grants(vault, account) => get(format!("/v1/vaults/{vault}/accounts/{account}/grants")),
             Ask::Entries(account, after, size) => {
                 let after = after.map(|after| format!("after={after}"));
                 let size = size.map(|size| format!("page_size={size}"));
@@ -126,6 +129,7 @@ impl Ask {
             | Ask::BatchWrite(_)
             | Ask::State(..)
             | Ask::Balances(..)
+            | Ask::Grants(..)
             | Ask::Vaults(..)
             | Ask::Accounts(..)
             | Ask::Entries(..)
@@ -218,6 +222,11 @@ impl Ask {
                 let (vault, account) = (owned(vault), owned(account));
                 let request = v1::GetBalancesRequest { namespace, vault, account };
                 Ok(of_balances(&client.get_balances(request).await?.into_inner()))
+            }
+            Ask::Grants(vault, account) => {
+                let (vault, account) = (owned(vault), owned(account));
+                let request = v1::GetGrantsRequest { namespace, vault, account };
+                Ok(of_grants(&client.get_grants(request).await?.into_inner()))
             }
             Ask::Entries(account, after, page_size) => {
                 let (vault, account) = ("main".into(), owned(account));

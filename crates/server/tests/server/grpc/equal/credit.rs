@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Ask, compare};
-use crate::support::{TestServer, complete, reserve};
+use crate::support::{START_MS, TestServer, complete, reserve};
 
 fn credit(key: &str, account: &str, rest: &Value) -> Value {
     let mut json = json!({
@@ -206,11 +206,44 @@ fn batches() -> Vec<Ask> {
     ]
 }
 
+/// Grants and caps, and what is wrong with them.
+fn grants() -> Vec<Ask> {
+    let issue = |rest: Value| {
+        let mut json = issue("acme", "7");
+        for (name, value) in rest.as_object().unwrap() {
+            json["issue"][name] = value.clone();
+        }
+        json!([json])
+    };
+    let capped = |limit: &str| json!([{"open_account": {"account": "capped", "overdraft": {"limit": limit}}}]);
+    let later = START_MS + 600_000;
+    vec![
+        write(MAIN, 6, &issue(json!({"expires_at_unix_ms": later, "priority": 0}))),
+        write(MAIN, 7, &issue(json!({"expires_at_unix_ms": later + 1}))),
+        write(MAIN, 8, &issue(json!({"priority": 255}))),
+        write(MAIN, 9, &issue(json!({"expires_at_unix_ms": 5}))),
+        write(MAIN, 9, &issue(json!({"priority": 256}))),
+        write(MAIN, 9, &issue(json!({"expires_at_unix_ms": u64::MAX}))),
+        write(MAIN, 9, &capped("100")),
+        write(MAIN, 10, &capped("0")),
+        write(MAIN, 10, &capped("18446744073709551616")),
+        write(MAIN, 10, &json!([{"transfer": {"from": "capped", "to": "bob", "asset": "usd", "amount": "101"}}])),
+        write(MAIN, 10, &json!([{"transfer": {"from": "capped", "to": "bob", "asset": "usd", "amount": "100"}}])),
+        Ask::Grants("main", "acme"),
+        Ask::Grants("main", "capped"),
+        Ask::Grants("main", "nobody"),
+        Ask::Grants("a:b", "acme"),
+        Ask::Wait(900_000),
+        write(MAIN, 11, &json!([])),
+        Ask::Grants("main", "acme"),
+    ]
+}
+
 #[tokio::test]
 async fn credit_is_the_same_over_http_and_grpc() {
     let (http, grpc) = (TestServer::open().await, TestServer::open().await);
     let leases: Vec<String> = (0..12).map(|_| http.lease()).collect();
-    for asks in [setup(), malformed(), life(&leases), reads(), batches(), reads()] {
+    for asks in [setup(), malformed(), life(&leases), reads(), batches(), grants(), reads()] {
         compare(&asks, &http, &grpc).await;
     }
     for (name, value) in [

@@ -120,12 +120,21 @@ pub(super) fn operation(json: &Value) -> v1::Operation {
             overdraft: match it["overdraft"].as_str() {
                 Some("deny") => v1::Overdraft::Deny.into(),
                 Some("allow") => v1::Overdraft::Allow.into(),
+                None if it["overdraft"].is_object() => v1::Overdraft::Limit.into(),
                 _ => v1::Overdraft::Unspecified.into(),
             },
+            overdraft_limit: it["overdraft"].get("limit").map(text),
         }),
         "freeze_account" => Kind::FreezeAccount(account()),
         "close_account" => Kind::CloseAccount(account()),
-        "issue" => Kind::Issue(credit()),
+        "issue" => Kind::Issue(v1::IssueOperation {
+            account: text(&it["account"]),
+            asset: text(&it["asset"]),
+            amount: text(&it["amount"]),
+            memo: text(&it["memo"]),
+            expires_at_unix_ms: it["expires_at_unix_ms"].as_u64(),
+            priority: it["priority"].as_u64().map(|priority| u32::try_from(priority).unwrap()),
+        }),
         "retire" => Kind::Retire(credit()),
         "transfer" => Kind::Transfer(v1::TransferOperation {
             from: text(&it["from"]),
@@ -324,6 +333,17 @@ pub(super) fn of_accounts(response: v1::ListAccountsResponse) -> Value {
     json!({"accounts": response.accounts.iter().map(account).collect::<Vec<_>>(), "next": response.next})
 }
 
+pub(super) fn of_grants(response: &v1::GetGrantsResponse) -> Value {
+    let grant = |it: &v1::Grant| {
+        let mut json = json!({"asset": it.asset, "remaining": it.remaining, "held": it.held, "priority": it.priority});
+        if let Some(at) = it.expires_at_unix_ms {
+            json["expires_at_unix_ms"] = at.into();
+        }
+        json
+    };
+    json!({"grants": response.grants.iter().map(grant).collect::<Vec<_>>()})
+}
+
 pub(super) fn of_entries(response: v1::ListEntriesResponse) -> Value {
     let entries: Vec<Value> = response.entries.into_iter().map(of_entry).collect();
     json!({"entries": entries, "next": response.next})
@@ -343,6 +363,9 @@ fn of_entry(entry: v1::Entry) -> Value {
             "debt": it.debt, "uncollected": it.uncollected, "reason": it.reason, "actor": it.actor,
         }),
         Kind::Release(it) => hold("release", it),
+        Kind::Expire(it) => {
+            json!({"kind": "expire", "priority": it.priority, "expires_at_unix_ms": it.expires_at_unix_ms})
+        }
     };
     let change = |it: &v1::Change| json!({"asset": it.asset, "amount": it.amount, "held": it.held});
     json["number"] = entry.number.into();
@@ -352,8 +375,11 @@ fn of_entry(entry: v1::Entry) -> Value {
 }
 
 pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {
-    let totals =
-        |it: &v1::AssetTotals| json!({"asset": it.asset, "issued": it.issued, "retired": it.retired, "live": it.live});
+    let totals = |it: &v1::AssetTotals| {
+        json!({
+            "asset": it.asset, "issued": it.issued, "retired": it.retired, "expired": it.expired, "live": it.live,
+        })
+    };
     let assets: Vec<Value> = response.assets.iter().map(totals).collect();
     let mut json = json!({"balanced": response.balanced, "assets": assets});
     unless(&mut json, "message", response.message, &None);

@@ -1,6 +1,7 @@
 //! Samples of the outcomes of writes.
 
 use super::*;
+use crate::book::CreditField;
 
 pub(super) fn results(n: &mut Numbers) -> Vec<OperationResult> {
     every![n:
@@ -98,5 +99,8 @@ fn invalid_operations(n: &mut Numbers) -> Vec<InvalidOperation> {
         InvalidOperation::NeedsAdmin => [InvalidOperation::NeedsAdmin],
         InvalidOperation::UnknownClient => [InvalidOperation::UnknownClient],
         InvalidOperation::CreditExternal => [InvalidOperation::CreditExternal],
+        InvalidOperation::TooManyGrants => [InvalidOperation::TooManyGrants],
+        InvalidOperation::ExpiryPast => [InvalidOperation::ExpiryPast],
+        InvalidOperation::NotInDatabase(_) => of_each(CreditField::ALL.to_vec(), InvalidOperation::NotInDatabase),
     ]
 }
