@@ -173,6 +173,9 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback without TLS; only safe behind a proxy that encrypts
     #[arg(long)]
     insecure_plaintext: bool,
+    /// Serve the console at /console also beyond loopback, where it is always served
+    #[arg(long)]
+    console: bool,
     /// Say in the answers to calls how much is left of their limits (headers RateLimit and RateLimit-Policy)
     #[arg(long)]
     reveal_remaining: bool,
@@ -295,7 +298,9 @@ impl ServeArgs {
     fn endpoint(&self, address: SocketAddr, has_keys: bool) -> Endpoint {
         let is_tls = self.tls_cert.is_some();
         let scheme = if is_tls { "https" } else { "http" };
-        Endpoint { url: format!("{scheme}://{address}"), is_tls, requires_key: has_keys || self.issuer.is_some() }
+        let has_console = self.console || self.listen.ip().is_loopback();
+        let requires_key = has_keys || self.issuer.is_some();
+        Endpoint { url: format!("{scheme}://{address}"), is_tls, requires_key, has_console }
     }
 
     fn server_options(&self) -> Result<ServerOptions, Failure> {
@@ -310,6 +315,7 @@ impl ServeArgs {
             requests_waiting_max: self.key_requests_waiting,
             is_plaintext_allowed: self.insecure_plaintext,
             reveals_remaining: self.reveal_remaining,
+            console: self.console,
             ..ServerOptions::default()
         })
     }
@@ -320,6 +326,7 @@ struct Endpoint {
     url: String,
     is_tls: bool,
     requires_key: bool,
+    has_console: bool,
 }
 
 /// The startup message of a server in memory.
@@ -342,13 +349,14 @@ fn credit_line(storage: &Storage) -> String {
 
 /// The startup message: version and address, `lines`, and a request to try.
 fn banner(endpoint: &Endpoint, lines: &str) -> String {
-    let Endpoint { url, is_tls, requires_key } = endpoint;
+    let Endpoint { url, is_tls, requires_key, has_console } = endpoint;
+    let console = if *has_console { format!("look:   {url}/console\n") } else { String::new() };
     let authority = if *is_tls { r#"--cacert "$EARMARK_CA_FILE" "# } else { "" };
     let key = if *requires_key { r#"-H "Authorization: Bearer $EARMARK_KEY" "# } else { "" };
     let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
     format!(
         "Earmark {} listens on {url}\n\
-         {lines}\
+         {lines}{console}\
          try:    curl {authority}{key}-X PUT {url}/v1/admin/limits -d '{limit}'\n",
         env!("CARGO_PKG_VERSION")
     )

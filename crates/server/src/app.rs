@@ -14,9 +14,11 @@ use crate::auth::{Auth, AuthOptions};
 use crate::body::BodyBounds;
 use crate::budget::{Budget, Purpose};
 use crate::calls::PolicyCache;
+use crate::charts::Charts;
 use crate::decisions::DecisionLog;
+use crate::events::Feeds;
 use crate::execute::RequestContext;
-use crate::http::{RequestIds, document};
+use crate::http::{Console, RequestIds, document};
 use crate::log_rate::LogRate;
 use crate::metrics::Metrics;
 use crate::server::ServerOptions;
@@ -49,15 +51,31 @@ pub(crate) struct App {
     pub(crate) decisions: DecisionLog,
     /// The heaviest limits of each namespace.
     pub(crate) top: Top,
+    /// The last hour of reserves.
+    pub(crate) charts: Charts,
+    /// The feeds of event streams.
+    pub(crate) feeds: Arc<Feeds>,
+    /// The files of the console; `None` where it is off.
+    pub(crate) console: Option<Console>,
     is_draining: watch::Sender<bool>,
 }
 
 impl App {
     pub(crate) fn new(backend: Arc<dyn Backend>, options: &ServerOptions, auth: AuthOptions) -> Result<App, NameError> {
         let metrics = Arc::new(Metrics::new());
+        let (streams, dropped) = metrics.event_streams();
+        let feeds = Feeds::new(streams, dropped);
         Ok(App {
-            decisions: DecisionLog::start(options.decisions.clone(), &backend, metrics.decisions())?,
+            decisions: DecisionLog::start(
+                options.decisions.clone(),
+                &backend,
+                Arc::clone(&feeds),
+                metrics.decisions(),
+            )?,
             top: Top::new(),
+            charts: Charts::new(),
+            feeds,
+            console: options.has_console().then(Console::new),
             backend,
             cluster: OnceLock::new(),
             auth: Auth::new(auth, metrics.auth())?,
@@ -109,6 +127,11 @@ impl App {
             budget: &self.bodies,
             holders: context.holders(),
         }
+    }
+
+    /// The time since a request with this deadline began.
+    pub(crate) fn time_taken(&self, deadline: Instant) -> Duration {
+        self.request_timeout.saturating_sub(deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Waits for the backend until the deadline. A submitted request is executed even if its wait ends.

@@ -233,6 +233,11 @@ impl Auth {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether requests need credentials.
+    pub(crate) fn needs_credentials(&self, backend: &dyn Backend) -> bool {
+        !self.is_open(backend, false)
+    }
+
     /// Whether the server has no keys, so that any local program may do everything. A request with credentials bypasses
     /// the cache, because its key may be the first one.
     fn is_open(&self, backend: &dyn Backend, has_credentials: bool) -> bool {

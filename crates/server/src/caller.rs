@@ -136,6 +136,8 @@ pub(crate) struct CallerShares {
     pub(crate) delayed_refusals: AtomicUsize,
     /// Connections that keep their place.
     pub(crate) connections: AtomicUsize,
+    /// Open event streams.
+    pub(crate) event_streams: AtomicUsize,
     pub(crate) namespace: Arc<NamespaceShares>,
 }
 

@@ -25,7 +25,9 @@ pub(crate) use record::{LoggedDecision, LoggedLimit, Outcome};
 
 pub(crate) use queue::Unhashed;
 use queue::{Admitted, Queue};
-use record::encode;
+use record::{Record, decode, encode};
+
+use crate::events::Feeds;
 
 /// The answer to a read of a log that is off.
 pub(crate) const DECISIONS_OFF: &str = "the decision log of this server is off (--decisions-bytes 0)";
@@ -68,6 +70,8 @@ struct Shared {
     store: Arc<dyn RecordStore>,
     queue: Queue,
     hasher: RandomState,
+    /// Streams that show decisions as they are made.
+    feeds: Arc<Feeds>,
     dropped: Counter,
     /// The actor of timeouts: Earmark itself.
     itself: Actor,
@@ -85,10 +89,11 @@ impl DecisionLog {
     pub(crate) fn start(
         store: Option<Arc<dyn RecordStore>>,
         backend: &Arc<dyn Backend>,
+        feeds: Arc<Feeds>,
         counters: DecisionCounters,
     ) -> Result<DecisionLog, earmark_core::NameError> {
         let log = match store {
-            Some(store) => DecisionLog::write_to(store, backend, counters.dropped.clone())?,
+            Some(store) => DecisionLog::write_to(store, backend, feeds, counters.dropped.clone())?,
             None => None,
         };
         Ok(DecisionLog { log, backend: Arc::clone(backend), counters, timeouts: Mutex::new(()) })
@@ -97,6 +102,7 @@ impl DecisionLog {
     fn write_to(
         store: Arc<dyn RecordStore>,
         backend: &Arc<dyn Backend>,
+        feeds: Arc<Feeds>,
         dropped: Counter,
     ) -> Result<Option<Arc<Shared>>, earmark_core::NameError> {
         let shared = Arc::new(Shared {
@@ -104,6 +110,7 @@ impl DecisionLog {
             queue: Queue::new(store.next_number(), store.bounds().segment_bytes()),
             store,
             hasher: RandomState::new(),
+            feeds,
             dropped,
             itself: Actor::new(Actor::ITSELF)?,
             reads: Semaphore::new(READS_AT_ONCE),
@@ -115,6 +122,11 @@ impl DecisionLog {
             return Ok(None);
         }
         Ok(Some(shared))
+    }
+
+    /// Whether decisions are recorded.
+    pub(crate) fn is_on(&self) -> bool {
+        self.log.is_some()
     }
 
     /// Records a decision. Never waits for the disk.
@@ -129,7 +141,12 @@ impl DecisionLog {
         }
         let keys: Vec<&LimitKey> = decision.limits.iter().map(|(key, _)| *key).collect();
         let usages = shared.backend.applied_usage(decision.namespace, &keys);
-        if !shared.queue.push(identity, encode(decision, &usages), now) {
+        let payload = encode(decision, &usages);
+        shared.feeds.publish(decision.namespace, || match decode(now(), &payload) {
+            Some(Record::Decision(decision)) => Some(*decision),
+            Some(Record::Repeats { .. }) | None => None,
+        });
+        if !shared.queue.push(identity, payload, now) {
             shared.dropped.increment(1);
         }
     }

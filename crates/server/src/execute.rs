@@ -154,6 +154,7 @@ pub(crate) async fn reserve_calls(
         app.metrics.denied_by(&subject.namespace, keys, reason, template_of);
         app.metrics.denied_by(&subject.namespace, wire.would_deny, Reason::Shadow, template_of);
         observed::taken(app, (context, subject, attributes), (wire.allowed, wire.error, wire.limited_by));
+        observed::reserved(app, context, &subject.namespace, wire.allowed, wire.error);
         if !wire.allowed && subject.job.is_some() {
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }

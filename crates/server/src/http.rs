@@ -3,9 +3,12 @@
 mod archive;
 mod audit;
 mod calls;
+mod charts;
 mod cluster;
 mod complete;
+mod console;
 mod decisions;
+mod events;
 mod extend;
 mod health;
 mod keys;
@@ -31,6 +34,7 @@ mod vaults;
 mod whoami;
 mod write;
 
+pub(crate) use console::Console;
 pub(crate) use openapi::document;
 pub(crate) use reply::Reply;
 pub(crate) use request_id::{REQUEST_ID, RequestId, RequestIds};

@@ -112,6 +112,9 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
+const EVENT_STREAMS: &str = "earmark_event_streams";
+const DROPPED_EVENTS: &str = "earmark_events_dropped_total";
+
 /// The metrics of one server.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
@@ -127,7 +130,7 @@ pub(crate) struct Metrics {
     writes: [Counter; WRITE_CODES.len()],
     committed: Counter,
     denials: Denials,
-    /// One per route, and one for requests without a route.
+    /// One per route, one for requests without a route, and one for the console.
     routes: Vec<Served>,
     calls: Calls,
     gauges: Gauges,
@@ -170,7 +173,7 @@ impl Metrics {
         catalogue::describe(&recorder);
         let counter = |name, label, value| counter(&recorder, name, label, value);
         let gauge = |name| recorder.register_gauge(&Key::from_static_name(name), &METADATA);
-        let labels = ROUTES.iter().map(|route| route.label()).chain(["unmatched"]);
+        let labels = ROUTES.iter().map(|route| route.label()).chain(["unmatched", "console"]);
         Metrics {
             reserved: RESERVED.map(|(_, outcome)| counter("earmark_reserves_total", "outcome", outcome)),
             extended: RESERVED.map(|(_, outcome)| counter("earmark_extensions_total", "outcome", outcome)),
@@ -221,6 +224,12 @@ impl Metrics {
             dropped: counter("earmark_decisions_dropped_total"),
             expired_leases: counter("earmark_expired_leases_total"),
         }
+    }
+
+    /// The gauge of open event streams, and the counter of events that slow readers lost.
+    pub(crate) fn event_streams(&self) -> (Gauge, Counter) {
+        let streams = self.recorder.register_gauge(&Key::from_static_name(EVENT_STREAMS), &METADATA);
+        (streams, self.recorder.register_counter(&Key::from_static_name(DROPPED_EVENTS), &METADATA))
     }
 
     /// Counters of log lines that were not written.

@@ -6,6 +6,7 @@ use earmark_policy::Attributes;
 
 use crate::answer::Code;
 use crate::app::App;
+use crate::charts::Decided;
 use crate::decisions::{Decision, Outcome};
 use crate::execute::RequestContext;
 use crate::top::Measure;
@@ -53,8 +54,27 @@ pub(crate) fn taken(app: &App, asked: Asked<'_>, (is_allowed, error, limited_by)
     subject.record(app, asked, outcome, &limits);
 }
 
+/// Counts a reserve in the charts.
+pub(crate) fn reserved(
+    app: &App,
+    context: &RequestContext,
+    namespace: &NamespaceName,
+    is_allowed: bool,
+    error: Code<'_>,
+) {
+    let decided = match error.decision(is_allowed) {
+        _ if is_allowed => Decided::Allowed,
+        Some(Outcome::Denied) => Decided::Denied,
+        Some(_) => Decided::Refused,
+        None => Decided::Failed,
+    };
+    app.charts.count(namespace, decided, app.time_taken(context.deadline));
+}
+
 /// Remembers that a policy refused a call.
 pub(crate) fn refused(app: &App, asked: Asked<'_>) {
+    let (context, subject, _) = asked;
+    app.charts.count(&subject.namespace, Decided::Refused, app.time_taken(context.deadline));
     asked.1.record(app, asked, Outcome::Refused, &[]);
 }
 

@@ -86,6 +86,8 @@ pub struct ServerOptions {
     pub is_plaintext_allowed: bool,
     /// Whether answers to calls say in headers how much is left of their limits. A caller may not read limits otherwise.
     pub reveals_remaining: bool,
+    /// Serves the console on an address that is not loopback. On loopback it is always served.
+    pub console: bool,
     /// The store of the decision log; without it the log is off.
     pub decisions: Option<Arc<dyn RecordStore>>,
 }
@@ -109,6 +111,7 @@ impl Default for ServerOptions {
             tls: None,
             is_plaintext_allowed: false,
             reveals_remaining: false,
+            console: false,
             decisions: Some(Arc::new(MemoryRecords::new(DECISIONS_IN_MEMORY))),
         }
     }
@@ -118,6 +121,11 @@ impl ServerOptions {
     /// Whether callers need credentials.
     fn has_callers(&self, backend: &dyn Backend) -> bool {
         self.issuer.is_some() || backend.keys().is_some_and(|keys| keys.has_keys())
+    }
+
+    /// Whether the console is served.
+    pub(crate) fn has_console(&self) -> bool {
+        self.console || self.listen.ip().is_loopback()
     }
 
     /// Rejects a listen address that would expose the server or its credentials.

@@ -25,7 +25,7 @@ pub(crate) const TOP_MAX: usize = sketch::COUNTERS;
 /// Namespaces with sketches, at most about 1.5 MB each. Beyond this the one that was counted longest ago begins anew.
 const NAMESPACES_MAX: usize = 128;
 /// Tables that threads count into.
-const SHARDS: usize = 16;
+pub(crate) const SHARDS: usize = 16;
 /// Keys in a table. Then it is added to the sketches.
 const TABLE_KEYS_MAX: usize = 1_024;
 /// Milliseconds after which a table is added to the sketches.
@@ -120,7 +120,7 @@ thread_local! {
 }
 
 /// The table of this thread.
-fn shard() -> usize {
+pub(crate) fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.with(|shard| {
         if shard.get() == usize::MAX {
@@ -130,7 +130,7 @@ fn shard() -> usize {
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -88,7 +88,8 @@ fn a_record_is_read_as_it_was_written_and_damage_is_not_a_record() {
 async fn log(store: Arc<dyn RecordStore>) -> DecisionLog {
     let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await.unwrap());
     let counters = DecisionCounters { dropped: Counter::noop(), expired_leases: Counter::noop() };
-    DecisionLog::start(Some(store), &backend, counters).unwrap()
+    let feeds = Feeds::new(metrics::Gauge::noop(), Counter::noop());
+    DecisionLog::start(Some(store), &backend, feeds, counters).unwrap()
 }
 
 fn bounds() -> RecordBounds {

@@ -270,7 +270,7 @@ struct Changed {
 }
 
 #[derive(Serialize)]
-struct StatusWire<'a> {
+pub(super) struct StatusWire<'a> {
     cluster_id: String,
     node_id: u64,
     leader_id: Option<u64>,
@@ -292,7 +292,7 @@ struct MemberWire<'a> {
 }
 
 impl<'a> StatusWire<'a> {
-    fn of(status: &'a ClusterStatus) -> StatusWire<'a> {
+    pub(super) fn of(status: &'a ClusterStatus) -> StatusWire<'a> {
         let member = |member: &'a MemberStatus| MemberWire {
             node_id: member.node,
             address: &member.address,

@@ -78,7 +78,7 @@ impl<'a> PageWire<'a> {
 }
 
 #[derive(Serialize)]
-struct DecisionWire<'a> {
+pub(super) struct DecisionWire<'a> {
     at_unix_ms: u64,
     outcome: &'static str,
     lease_id: String,
@@ -103,7 +103,7 @@ struct LimitWire<'a> {
 }
 
 impl<'a> DecisionWire<'a> {
-    fn of(decision: &'a LoggedDecision) -> DecisionWire<'a> {
+    pub(super) fn of(decision: &'a LoggedDecision) -> DecisionWire<'a> {
         let limit = |limit: &'a LoggedLimit| LimitWire {
             key: limit.key.as_str(),
             asked: limit.asked,

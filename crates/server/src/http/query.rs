@@ -41,6 +41,14 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
             let is_allowed = texts.contains(&value);
             (!is_allowed).then(|| format!("{}: found {value:?}, allowed are {}", field.name, texts.join(", ")))
         }
+        Shape::Choices(texts) => {
+            let found: Vec<&str> = value.split(',').collect();
+            let is_new = |place: usize| !found[..place].contains(&found[place]);
+            let is_allowed = (0..found.len()).all(|place| texts.contains(&found[place]) && is_new(place));
+            let allowed = texts.join(", ");
+            (!is_allowed)
+                .then(|| format!("{}: found {value:?}, allowed are {allowed}, each once, with commas", field.name))
+        }
         Shape::LogPosition => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
             value.parse::<ChangeCursor>().err().map(wrong)

@@ -9,10 +9,13 @@ use super::archive::Archive;
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
 use crate::body::{BodyError, BodyErrorKind};
 use crate::caller::AuthError;
+use crate::events::Subscription;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The Prometheus text format.
 pub(super) const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+pub(super) const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// Initial buffer for a JSON body, in bytes; most are shorter.
 pub(super) const BODY_BYTES_INITIAL: usize = 128;
@@ -29,10 +32,16 @@ pub(crate) struct Reply {
     pub(super) is_secret: bool,
     /// All replies share the memory of the body, so it is not charged to a budget.
     pub(super) is_shared: bool,
-    /// The body is this archive.
-    pub(super) archive: Option<Box<Archive>>,
+    /// The body is this stream.
+    pub(super) stream: Option<Box<Streamed>>,
     /// More headers.
     pub(super) headers: Box<[(&'static str, String)]>,
+}
+
+/// A body that is made while it is sent.
+pub(super) enum Streamed {
+    Archive(Archive),
+    Events(Subscription),
 }
 
 /// The error body of every route.
@@ -54,8 +63,8 @@ pub(super) struct Results<T> {
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
         let (closes, retry_after_ms, is_secret, is_shared) = (false, None, false, false);
-        let (archive, headers) = (None, Box::default());
-        Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, archive, headers }
+        let (stream, headers) = (None, Box::default());
+        Reply { status, content_type, body, closes, retry_after_ms, is_secret, is_shared, stream, headers }
     }
 
     /// The reply to a rejected request.
@@ -79,12 +88,22 @@ impl Reply {
 
     /// A file that is sent while it is read. Proxies must not store it.
     pub(super) fn archive(content_type: HeaderValue, archive: Archive) -> Reply {
-        let archive = Some(Box::new(archive));
-        Reply { is_secret: true, archive, ..Reply::of(StatusCode::OK, content_type, Bytes::new()) }
+        let stream = Some(Box::new(Streamed::Archive(archive)));
+        Reply { is_secret: true, stream, ..Reply::of(StatusCode::OK, content_type, Bytes::new()) }
     }
 
     pub(super) fn unauthenticated() -> Reply {
         Reply::rejected(&AuthError::Unauthenticated)
+    }
+
+    /// A stream of events. Proxies must neither store nor collect it.
+    pub(super) fn events(subscription: Subscription) -> Reply {
+        Reply {
+            is_secret: true,
+            stream: Some(Box::new(Streamed::Events(subscription))),
+            headers: Box::new([("x-accel-buffering", "no".to_owned())]),
+            ..Reply::of(StatusCode::OK, EVENT_STREAM, Bytes::new())
+        }
     }
 
     /// The answer to a request about a lease. A lease that belongs to a gateway is a problem, like a missing permission.

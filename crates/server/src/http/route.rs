@@ -21,8 +21,8 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
-    archive, audit, cluster, complete, decisions, extend, health, keys, leases, limits, policies, quotas, reserve,
-    templates, top, usage, vaults, whoami, write,
+    archive, audit, charts, cluster, complete, decisions, events, extend, health, keys, leases, limits, policies,
+    quotas, reserve, templates, top, usage, vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -92,6 +92,8 @@ impl Route {
 
 /// The route index of requests without a route.
 pub(crate) const UNMATCHED: usize = ROUTES.len();
+/// The route index of the console's files.
+pub(crate) const CONSOLE: usize = UNMATCHED + 1;
 
 /// A route without body and query parameters that takes one permit.
 const fn route(verb: Verb, path: &'static str, access: Access, handler: Handler) -> Route {
@@ -117,7 +119,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 52] = [
+pub(crate) static ROUTES: [Route; 54] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -548,6 +550,8 @@ pub(crate) static ROUTES: [Route; 52] = [
     },
     decisions::LIST,
     top::GET,
+    charts::GET,
+    events::GET,
     Route {
         operation: "healthz",
         about: "Liveness.",

@@ -11,7 +11,7 @@ use super::reply::{
     UNAVAILABLE,
 };
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, WITH_PLACEHOLDERS, object};
-use super::{audit, calls, cluster, decisions, keys, policies, quotas, templates, top, usage, whoami};
+use super::{audit, calls, charts, cluster, decisions, keys, policies, quotas, templates, top, usage, whoami};
 use crate::answer::{
     ACCOUNT_NOT_FOUND, BACKEND_ERROR, EXCEEDS_CAPACITY, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED,
     LIMIT_DECREASING, LIMIT_PAUSED, OVERLOADED, UNKNOWN_LIMIT_KEY,
@@ -55,6 +55,7 @@ pub(super) fn schemas() -> Value {
         .chain(keys::schemas())
         .chain(audit::schemas())
         .chain(calls::schemas())
+        .chain(charts::schemas())
         .chain(decisions::schemas())
         .chain(policies::schemas())
         .chain(quotas::schemas())

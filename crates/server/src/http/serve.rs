@@ -22,11 +22,11 @@ use tokio::time::Instant;
 use tonic::codegen::Service as _;
 
 use super::parse::Object;
-use super::reply::{METHOD_NOT_ALLOWED, Reply};
+use super::reply::{METHOD_NOT_ALLOWED, Reply, Streamed};
 use super::request_id::{REQUEST_ID, RequestId};
 use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
-use super::{limits, query};
+use super::{console, events, limits, query};
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Peer, Refusal, Rejection, RequestHead};
@@ -34,6 +34,7 @@ use crate::body::{self, Readable};
 use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Access, AuthError, Caller, QueueCost};
 use crate::execute::RequestContext;
+use crate::grpc::Streaming;
 use crate::head;
 use crate::in_process::ByOwnGateway;
 use crate::log_rate::LineKind;
@@ -164,6 +165,9 @@ fn router(app: &Arc<App>) -> Router {
         };
         router = router.route(route.path, on(route.verb.filter(), handle));
     }
+    if app.console.is_some() {
+        router = console::add_to(router, app);
+    }
     let (no_path, no_method) = (Arc::clone(app), Arc::clone(app));
     router
         .fallback(move |request: Request| unmatched(Arc::clone(&no_path), request, StatusCode::NOT_FOUND))
@@ -223,7 +227,7 @@ async fn serve<B: Readable>(
 }
 
 /// Sends a refusal, delayed if its caller exceeded its rate.
-async fn refuse(app: &App, request: Served<'_>, reply: Reply, connection: Connection) -> Response {
+async fn refuse(app: &Arc<App>, request: Served<'_>, reply: Reply, connection: Connection) -> Response {
     let refusal = match (reply.retry_after_ms, request.caller) {
         (Some(ms), Some(caller)) => app.auth.delay_refusal(caller, ms),
         (None, _) | (_, None) => Refusal::Immediate(connection),
@@ -313,19 +317,19 @@ fn within(budget: &Arc<Budget>, holders: Holders<'_>, room: AnswerRoom, reply: R
 }
 
 /// A request that has its reply.
-struct Served<'a> {
+pub(super) struct Served<'a> {
     /// The index of its route, for the metrics.
-    index: usize,
-    parts: &'a Parts,
-    id: RequestId,
-    start: Instant,
-    caller: Option<&'a Caller>,
+    pub(super) index: usize,
+    pub(super) parts: &'a Parts,
+    pub(super) id: RequestId,
+    pub(super) start: Instant,
+    pub(super) caller: Option<&'a Caller>,
 }
 
-fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
+pub(super) fn finish(app: &Arc<App>, request: Served<'_>, reply: Reply) -> Response {
     let Served { index, parts, id, start, caller } = request;
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, archive, headers: more, .. } = reply;
+    let Reply { status, content_type, body, closes, retry_after_ms, is_secret, stream, headers: more, .. } = reply;
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
@@ -339,8 +343,16 @@ fn finish(app: &App, request: Served<'_>, reply: Reply) -> Response {
     } else {
         tracing::debug!(request_id = id.as_str(), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
     }
-    let mut response = Response::new(archive.map_or_else(|| Body::from(body), |archive| archive.into_body()));
+    let (is_live, body) = match stream.map(|stream| *stream) {
+        Some(Streamed::Events(subscription)) => {
+            (true, events::body(Arc::clone(app), subscription, parts.headers.clone()))
+        }
+        Some(Streamed::Archive(archive)) => (false, archive.into_body()),
+        None => (false, Body::from(body)),
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
+    is_live.then(|| response.extensions_mut().insert(Streaming));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(REQUEST_ID, id.into_header());

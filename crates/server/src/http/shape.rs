@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::parse::{Count, Object, Text};
 use super::schema;
 use crate::decisions::Outcome;
+use crate::events::Topics;
 use crate::top::{Measure, Within};
 
 /// A type in a request body. Its shape explains parse errors and becomes the JSON schema.
@@ -104,6 +105,8 @@ pub(super) enum Shape {
     Choice(&'static [&'static str]),
     /// One of these texts, or an object with these fields.
     ChoiceOr(&'static [&'static str], &'static [Field]),
+    /// Some of these texts, each once, with commas between them.
+    Choices(&'static [&'static str]),
     /// Values of one shape. Objects with a field `key` must have different keys.
     List { item: &'static Shape, min: usize, max: usize },
     /// Named fields, and no others.
@@ -236,6 +239,10 @@ impl Shape {
             Shape::Choice(texts) => json!({"type": "string", "enum": texts}),
             Shape::ChoiceOr(texts, fields) => {
                 json!({"oneOf": [{"type": "string", "enum": texts}, object(fields)]})
+            }
+            Shape::Choices(texts) => {
+                let one = texts.join("|");
+                json!({"type": "string", "pattern": format!("^({one})(,({one}))*$")})
             }
             Shape::List { item, min, max: ANY_NUMBER } => {
                 json!({"type": "array", "minItems": min, "items": item.schema()})
@@ -408,6 +415,22 @@ pub(super) const ACCOUNTS_QUERY: &[Field] = &[
     parameter("prefix", Shape::Name(&PREFIX), "Only accounts whose name begins like this; all if it is empty."),
     parameter("after", Shape::Name(&ACCOUNT), "`next` of the previous page."),
     parameter("page_size", PAGE_SIZE, "Accounts per page, by default 100."),
+];
+
+/// The query of the charts.
+pub(super) const CHARTS_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
+    parameter(
+        "of",
+        Shape::Choice(&["namespace", "node"]),
+        "Whose reserves, by default `namespace`. `node`: all of this node; only an admin of `default` may ask for it.",
+    ),
+];
+
+/// The query of the event stream.
+pub(super) const EVENTS_QUERY: &[Field] = &[
+    NAMESPACE_PARAMETER,
+    parameter("topics", Shape::Choices(&Topics::NAMES), "Topics with commas between them, by default all."),
 ];
 
 /// The query of an account's entries.

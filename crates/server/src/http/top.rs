@@ -1,5 +1,6 @@
 //! `GET /v1/top`: the heaviest limits.
 
+use earmark_core::LimitKey;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use super::shape::TOP_QUERY;
 use crate::app::App;
 use crate::caller::Access;
 use crate::execute;
-use crate::top::{Measure, TOP_MAX, Within};
+use crate::top::{Count, Measure, TOP_MAX, Within};
 
 pub(super) const GET: Route = Route {
     query: TOP_QUERY,
@@ -35,12 +36,7 @@ async fn top(app: &App, call: Call) -> Reply {
     let measure = call.query("of").and_then(Measure::from_name).unwrap_or_default();
     let within = call.query("within").and_then(Within::from_name).unwrap_or_default();
     let top = app.top.top(&namespace, measure, within, call.query("prefix").unwrap_or_default());
-    let limits = top.iter().map(|(key, count)| {
-        let is_own = !key.is_foreign();
-        let shown = |amount: u64| is_own.then_some(amount);
-        TopLimitWire { key: key.as_str(), amount: shown(count.amount), error: shown(count.error) }
-    });
-    Reply::ok(&TopWire { top: limits.collect() })
+    Reply::ok(&TopWire { top: top.iter().map(TopLimitWire::of).collect() })
 }
 
 #[derive(Serialize)]
@@ -50,12 +46,19 @@ struct TopWire<'a> {
 
 /// Of another namespace's limit only the key is shown.
 #[derive(Serialize)]
-struct TopLimitWire<'a> {
+pub(super) struct TopLimitWire<'a> {
     key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     amount: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<u64>,
+}
+
+impl<'a> TopLimitWire<'a> {
+    pub(super) fn of((key, count): &'a (LimitKey, Count)) -> TopLimitWire<'a> {
+        let shown = |amount: u64| (!key.is_foreign()).then_some(amount);
+        TopLimitWire { key: key.as_str(), amount: shown(count.amount), error: shown(count.error) }
+    }
 }
 
 /// The named schema of the response.

@@ -65,7 +65,7 @@ struct PageWire<'a> {
 }
 
 #[derive(Serialize)]
-struct LimitUsageWire<'a> {
+pub(super) struct LimitUsageWire<'a> {
     key: &'a str,
     kind: &'static str,
     capacity: u64,
@@ -78,7 +78,7 @@ struct LimitUsageWire<'a> {
 }
 
 impl LimitUsageWire<'_> {
-    fn of(limit: &LimitUsage) -> LimitUsageWire<'_> {
+    pub(super) fn of(limit: &LimitUsage) -> LimitUsageWire<'_> {
         let LimitUsage { key, kind, usage } = limit;
         LimitUsageWire {
             key: key.as_str(),

@@ -30,7 +30,7 @@ const fn histogram(name: &'static str, about: &'static str) -> Metric {
 }
 
 /// The metrics of a server.
-pub(super) const SERVER: [Metric; 35] = [
+pub(super) const SERVER: [Metric; 37] = [
     counter(
         "earmark_decisions_dropped_total",
         "Decisions that the decision log dropped: its queue was full, or its file could not be written.",
@@ -63,6 +63,8 @@ pub(super) const SERVER: [Metric; 35] = [
     ),
     histogram("earmark_http_request_seconds", "Time from the request head to the response, by route."),
     gauge("earmark_connections", "Open connections."),
+    gauge("earmark_event_streams", "Open streams of `GET /v1/events`."),
+    counter("earmark_events_dropped_total", "Events that readers of `GET /v1/events` were too slow for."),
     gauge("earmark_lease_streams", "Open gRPC streams `Leases`."),
     counter("earmark_lease_stream_requests_total", "Requests that arrived on gRPC streams `Leases`."),
     counter("earmark_connections_refused_total", "Connections closed at once because too many were open."),

@@ -41,6 +41,7 @@ impl ActivityStamp {
 pub(super) struct Activity {
     stamp: AtomicU64,
     is_ambiguous: AtomicBool,
+    is_streaming: AtomicBool,
 }
 
 impl Activity {
@@ -51,6 +52,19 @@ impl Activity {
 
     pub(super) fn is_ambiguous(&self) -> bool {
         self.is_ambiguous.load(Ordering::Relaxed)
+    }
+
+    /// Records whether a response is being streamed. The connection is busy meanwhile, however long nothing is sent.
+    pub(super) fn set_streaming(&self, is_streaming: bool) {
+        self.is_streaming.store(is_streaming, Ordering::Relaxed);
+        if self.stamp().phase() != Phase::Writing {
+            self.enter(self.between_writes());
+        }
+    }
+
+    /// The phase of a connection whose response is not blocked.
+    pub(super) fn between_writes(&self) -> Phase {
+        if self.is_streaming.load(Ordering::Relaxed) { Phase::Handling } else { Phase::Idle }
     }
 
     pub(super) fn enter(&self, phase: Phase) {
@@ -67,6 +81,21 @@ impl Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_is_busy_while_it_streams_also_after_a_blocked_write() {
+        let activity = Activity::default();
+        activity.set_streaming(true);
+        assert_eq!(activity.stamp().phase(), Phase::Handling);
+        activity.enter(Phase::Writing);
+        assert_eq!(activity.between_writes(), Phase::Handling);
+        activity.set_streaming(false);
+        assert_eq!((activity.stamp().phase(), activity.between_writes()), (Phase::Writing, Phase::Idle));
+        activity.enter(activity.between_writes());
+        activity.set_streaming(true);
+        activity.set_streaming(false);
+        assert_eq!(activity.stamp().phase(), Phase::Idle);
+    }
 
     #[test]
     fn entering_a_phase_again_changes_the_stamp() {

@@ -26,7 +26,7 @@ use super::activity::{Activity, ActivityStamp, Phase};
 use super::body_length::BodyLengths;
 use super::frames::Frames;
 use super::io::{Inbound, Preamble, Stream};
-use super::streams::{StreamTimer, Streams, TrackedBody};
+use super::streams::{StreamTimer, StreamingBody, Streams, TrackedBody};
 use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
 use crate::auth::{CloseAfterReply, Hangup, Peer};
@@ -280,6 +280,9 @@ fn http1_service(
                 Some(serving) => serving.await,
                 None => ambiguous_length(),
             };
+            if response.extensions().get::<Streaming>().is_some() {
+                return Ok(response.map(|body| Body::new(StreamingBody::new(body, activity))));
+            }
             activity.enter(Phase::Idle);
             Ok(response)
         }

@@ -99,7 +99,7 @@ impl Stream {
     fn record_write<T>(&mut self, written: Poll<T>) -> Poll<T> {
         match (written.is_pending(), self.is_blocked) {
             (true, false) => self.activity.enter(Phase::Writing),
-            (false, true) => self.activity.enter(Phase::Idle),
+            (false, true) => self.activity.enter(self.activity.between_writes()),
             (true, true) | (false, false) => {}
         }
         self.is_blocked = written.is_pending();

@@ -14,7 +14,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::activity::Phase;
+use super::activity::{Activity, Phase};
 
 /// The request counts of one connection.
 #[derive(Debug, Default)]
@@ -145,6 +145,37 @@ struct TrackedBytes {
 impl AsRef<[u8]> for TrackedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+/// The body of a streaming response over HTTP/1. The connection counts as busy until it is dropped.
+pub(super) struct StreamingBody {
+    body: Body,
+    activity: Arc<Activity>,
+}
+
+impl StreamingBody {
+    pub(super) fn new(body: Body, activity: Arc<Activity>) -> StreamingBody {
+        activity.set_streaming(true);
+        StreamingBody { body, activity }
+    }
+}
+
+impl HttpBody for StreamingBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
+impl Drop for StreamingBody {
+    fn drop(&mut self) {
+        self.activity.set_streaming(false);
     }
 }
 

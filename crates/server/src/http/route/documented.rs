@@ -14,7 +14,7 @@ pub(in crate::http) const fn answer(status: u16, schema: &'static [&'static str]
     Documented { status, about, schemas: schema, text_type: "text/plain" }
 }
 
-/// A file.
+/// A file or a stream.
 pub(in crate::http) const fn binary(status: u16, about: &'static str, text_type: &'static str) -> Documented {
     Documented { status, about, schemas: &[], text_type }
 }

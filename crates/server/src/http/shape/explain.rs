@@ -50,7 +50,7 @@ impl Shape {
                 Some(text) => Some(format!("{path}: found {} bytes, allowed are up to {bytes_max}", text.len())),
                 None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),
             },
-            Shape::Choice(texts) => {
+            Shape::Choice(texts) | Shape::Choices(texts) => {
                 let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
                 (!is_allowed).then(|| format!("{path}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
             }

@@ -98,6 +98,8 @@ const POLICY: &str = "/v1/admin/policy";
 const CHANGES: &str = "/v1/audit";
 const DECISIONS: &str = "/v1/decisions";
 const TOP: &str = "/v1/top";
+const CHARTS: &str = "/v1/charts";
+const EVENTS: &str = "/v1/events";
 const CALLS: &str = "/v1/calls";
 const EXTEND_CALL: &str = "/v1/calls/extend";
 const COMPLETE_CALL: &str = "/v1/calls/complete";
@@ -203,7 +205,7 @@ async fn good(drift: &mut Drift, server: &TestServer) {
     drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("a", 1)])).await;
     drift.ask(server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
     drift.ask(server, "PUT", QUOTAS, "default", &json!({"limits": 100, "leases": 1_000, "vaults": 9})).await;
-    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", DECISIONS, TOP] {
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", DECISIONS, TOP, CHARTS, EVENTS] {
         drift.ask(server, "GET", path, "", &none).await;
     }
 }
@@ -392,6 +394,7 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
     drift.check("GET", LIST_USAGE, &answer);
     let silent = TestServer::with(|_, options| options.decisions = None).await;
     drift.ask(&silent, "GET", DECISIONS, "", &none).await;
+    drift.check("GET", EVENTS, &silent.ask("GET", "/v1/events?topics=decisions", "").await);
     let impatient = TestServer::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;
@@ -463,6 +466,8 @@ async fn failing(drift: &mut Drift) {
             ("GET", CHANGES, ""),
             ("GET", DECISIONS, ""),
             ("GET", TOP, ""),
+            ("GET", CHARTS, ""),
+            ("GET", EVENTS, ""),
             ("GET", QUOTAS, "default"),
             ("GET", POLICY, ""),
         ] {

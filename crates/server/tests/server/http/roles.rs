@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 52] = [
+const MATRIX: [Row; 54] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -77,6 +77,8 @@ const MATRIX: [Row; 52] = [
     ("get", "/v1/whoami", IDENTIFY),
     ("get", "/v1/decisions", READ),
     ("get", "/v1/top", READ),
+    ("get", "/v1/charts", READ),
+    ("get", "/v1/events", READ),
     ("get", "/metrics", READ),
     ("get", "/healthz", ALL),
     ("get", "/readyz", ALL),
