@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
-use crate::output::{self, fitted, thousands};
+use crate::output::{self, Colour, fitted, thousands};
 use crate::quantity;
+use crate::watch;
 
 pub(crate) const HELP: &str = "\
 Each node has a log of its own: denials, refusals and overages of the requests that it served, and all timeouts.
@@ -126,11 +127,15 @@ pub(crate) fn run(args: &DecisionsArgs) -> Result<Done, Failure> {
     let since = args.since.map(ago);
     let mut decisions = client::block_on(args.read(since, args.count))?;
     if !args.follow {
-        output::show(args.client.json, &Document { decisions }, |document| text(&document.decisions, true))?;
+        if args.client.json {
+            output::print_json(&Document { decisions })?;
+        } else {
+            output::print_painted(&text(&decisions, true), &colours(&decisions, true))?;
+        }
         return Ok(Done::Ok);
     }
     let mut follower = Follower { since, seen: HashSet::new() };
-    let mut is_first = true;
+    let (mut is_first, mut has_complained) = (true, false);
     loop {
         let mut new = follower.unseen(decisions);
         new.reverse();
@@ -139,11 +144,23 @@ pub(crate) fn run(args: &DecisionsArgs) -> Result<Done, Failure> {
                 output::print_json(decision)?;
             }
         } else if is_first || !new.is_empty() {
-            output::print(&text(&new, is_first))?;
+            output::print_painted(&text(&new, is_first), &colours(&new, is_first))?;
         }
         is_first = false;
         std::thread::sleep(FOLLOW_PAUSE);
-        decisions = client::block_on(args.read(follower.since, u32::MAX))?;
+        decisions = match client::block_on(args.read(follower.since, u32::MAX)) {
+            Ok(decisions) => {
+                has_complained = false;
+                decisions
+            }
+            Err(failure) if watch::may_pass(&failure) => {
+                if !std::mem::replace(&mut has_complained, true) {
+                    output::complain(&format!("{failure}; trying again"));
+                }
+                Vec::new()
+            }
+            Err(failure) => return Err(failure),
+        };
     }
 }
 
@@ -222,6 +239,17 @@ fn limit(limit: &Limit) -> String {
             format!("{} ({} asked, {} of {} available)", limit.key, number(asked), number(available), number(capacity))
         }
     }
+}
+
+/// The colours of the lines of a table of decisions: red for denials, yellow for refusals and timeouts.
+fn colours(decisions: &[Decision], has_header: bool) -> Vec<Option<Colour>> {
+    let header = has_header.then_some(Some(Colour::Bold));
+    let each = decisions.iter().map(|one| match one.outcome.as_str() {
+        "denied" => Some(Colour::Red),
+        "refused" | "timeout" => Some(Colour::Yellow),
+        _ => None,
+    });
+    header.into_iter().chain(each).collect()
 }
 
 /// A table of decisions.

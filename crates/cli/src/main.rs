@@ -41,6 +41,7 @@ mod templates;
 mod text_file;
 mod top;
 mod usage;
+mod watch;
 mod whoami;
 mod write;
 

@@ -14,8 +14,13 @@ use crate::failure::Failure;
 
 /// Prints `text`, made safe for a terminal. A closed pipe, such as that of `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    write(&visible_lines(text))
+}
+
+/// Writes text that is safe for a terminal. A closed pipe is not a failure.
+fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    let printed = stdout.write_all(visible_lines(text).as_bytes()).and_then(|()| stdout.flush());
+    let printed = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|source| Failure::System { what: "standard output", source }),
@@ -109,7 +114,42 @@ pub(crate) fn date(unix_ms: u64) -> String {
 
 /// The columns of the terminal behind standard output; `None` if it is not a terminal.
 pub(crate) fn width() -> Option<usize> {
-    terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
+    size().map(|(width, _)| width)
+}
+
+/// The columns and lines of the terminal behind standard output; `None` if it is not a terminal.
+pub(crate) fn size() -> Option<(usize, usize)> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0.into(), height.0.into()))
+}
+
+/// The colour of a line on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Red,
+    Yellow,
+    Bold,
+}
+
+/// A line in a colour, unless `NO_COLOR` is set. The line must be safe for a terminal already.
+pub(crate) fn painted(line: &str, colour: Option<Colour>) -> String {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let code = match colour.filter(|_| !is_plain) {
+        Some(Colour::Red) => "31",
+        Some(Colour::Yellow) => "33",
+        Some(Colour::Bold) => "1",
+        None => return line.to_owned(),
+    };
+    format!("\x1b[{code}m{line}\x1b[0m")
+}
+
+/// Prints lines, made safe for a terminal. On a terminal each has its colour.
+pub(crate) fn print_painted(text: &str, colours: &[Option<Colour>]) -> Result<(), Failure> {
+    if size().is_none() {
+        return print(text);
+    }
+    let colour = |place: usize| colours.get(place).copied().flatten();
+    let lines = text.lines().enumerate().map(|(place, line)| painted(&visible(line), colour(place)) + "\n");
+    write(&lines.collect::<String>())
 }
 
 /// Formats `rows` like [`table`], in lines of at most `width` characters: the first column is cut where it is too wide.
@@ -206,6 +246,14 @@ mod tests {
         let text = escaped(&value.to_string());
         assert_eq!(text, r#"{"a\u202e":"\u001b[2J\u009b\u2066\udb40\udc41é\n"}"#);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn a_line_has_its_colour_and_nothing_else_changes() {
+        if std::env::var_os("NO_COLOR").is_none() {
+            assert_eq!(painted("a", Some(Colour::Red)), "\x1b[31ma\x1b[0m");
+        }
+        assert_eq!(painted("a", None), "a");
     }
 
     #[test]

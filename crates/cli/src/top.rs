@@ -1,7 +1,5 @@
 //! `earmark top`: the limits of which the most was taken, denied or owed.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 use earmark_client::http::encoded;
 use earmark_core::NamespaceName;
@@ -9,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
-use crate::output::{self, fitted, thousands};
+use crate::output::{self, Colour, fitted, thousands};
 use crate::request;
+use crate::watch::{Listing, WatchArgs};
 
 pub(crate) const HELP: &str = "\
 Counts the requests that this node served. An amount is never too low, and too high by at most its error.
@@ -20,11 +19,6 @@ Examples:
   earmark top --of denied --within 1h
   earmark top --prefix gpt-4o: --watch 5
   earmark top --of debt --json | jq -r '.top[0].key'";
-
-/// The longest time between two lists of `--watch`: one hour.
-const WATCH_SECONDS_MAX: u64 = 60 * 60;
-/// Clears the terminal and moves the cursor to its beginning.
-const CLEAR: &str = "\x1b[2J\x1b[H";
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
@@ -37,10 +31,8 @@ pub(crate) struct TopArgs {
     /// Only limits whose key begins like this, such as gpt-4o:
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
-    /// Show the list again at this interval in seconds, until interrupted [default with --watch: 2]
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
-        value_parser = clap::value_parser!(u64).range(1..=WATCH_SECONDS_MAX))]
-    watch: Option<u64>,
+    #[command(flatten)]
+    watch: WatchArgs,
     /// Namespace of the leases; an admin of `default` may name any [default: that of the key]
     #[arg(long)]
     namespace: Option<NamespaceName>,
@@ -80,14 +72,9 @@ struct Limit {
 }
 
 pub(crate) fn run(args: &TopArgs) -> Result<Done, Failure> {
-    loop {
-        let page: Page = request::get(&args.client, &args.path())?;
-        // A pipe gets one list after the other.
-        let clear = if args.watch.is_some() && output::width().is_some() { CLEAR } else { "" };
-        output::show(args.client.json, &page, |page| format!("{clear}{}", text(args.of, &page.top)))?;
-        let Some(seconds) = args.watch else { return Ok(Done::Ok) };
-        std::thread::sleep(Duration::from_secs(seconds));
-    }
+    let read = || request::get::<Page>(&args.client, &args.path());
+    let list = |page: &Page| Listing { text: text(args.of, &page.top), colours: vec![Some(Colour::Bold)] };
+    args.watch.run(&args.client, read, list)
 }
 
 impl TopArgs {

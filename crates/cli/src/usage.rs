@@ -1,7 +1,5 @@
 //! `earmark usage`: limits with their usage, by key or the fullest first.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 use earmark_client::http::{Method, encoded};
 use earmark_core::{LimitKey, NamespaceName};
@@ -9,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
-use crate::output::{self, fitted, thousands};
+use crate::output::{self, Colour, fitted, thousands};
+use crate::watch::{Listing, WatchArgs};
 
 pub(crate) const HELP: &str = "\
 Examples:
@@ -21,10 +20,10 @@ Examples:
 
 /// Limits that a sorted list shows by default: a screen.
 const COUNT_DEFAULT: u32 = 20;
-/// The longest time between two lists of `--watch`: one hour.
-const WATCH_SECONDS_MAX: u64 = 60 * 60;
-/// Clears the terminal and moves the cursor to its beginning.
-const CLEAR: &str = "\x1b[2J\x1b[H";
+/// Characters of the bar that shows a fullness.
+const BAR_WIDTH: usize = 10;
+/// The percentage from which a limit is shown as nearly full.
+const NEARLY_FULL_PERCENT: u128 = 80;
 /// Limits that a sorted list shows at most: the server's largest page.
 const COUNT_MAX: i64 = 1_000;
 
@@ -39,10 +38,8 @@ pub(crate) struct UsageArgs {
     /// Limits to show, 1 to 1000 [default: all by key, else 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     count: Option<u32>,
-    /// Show the list again at this interval in seconds, until interrupted [default with --watch: 2]
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
-        value_parser = clap::value_parser!(u64).range(1..=WATCH_SECONDS_MAX))]
-    watch: Option<u64>,
+    #[command(flatten)]
+    watch: WatchArgs,
     /// Namespace of the limits; an admin of `default` may name any [default: that of the key]
     #[arg(long)]
     namespace: Option<NamespaceName>,
@@ -92,14 +89,15 @@ struct Document {
 }
 
 pub(crate) fn run(args: &UsageArgs) -> Result<Done, Failure> {
-    loop {
-        let document = Document { usage: client::block_on(args.read())? };
-        // A pipe gets one list after the other.
-        let clear = if args.watch.is_some() && output::width().is_some() { CLEAR } else { "" };
-        output::show(args.client.json, &document, |document| format!("{clear}{}", text(&document.usage)))?;
-        let Some(seconds) = args.watch else { return Ok(Done::Ok) };
-        std::thread::sleep(Duration::from_secs(seconds));
-    }
+    let read = || Ok(Document { usage: client::block_on(args.read())? });
+    let list = |document: &Document| {
+        let header = std::iter::once(Some(Colour::Bold));
+        Listing {
+            text: text(&document.usage, output::width()),
+            colours: header.chain(document.usage.iter().map(colour)).collect(),
+        }
+    };
+    args.watch.run(&args.client, read, list)
 }
 
 impl UsageArgs {
@@ -128,16 +126,33 @@ impl UsageArgs {
     }
 }
 
-/// The reserved share of the capacity, rounded down, so that only a full limit has 100%.
-fn full(limit: &LimitUsage) -> String {
-    match u128::from(limit.capacity) {
-        0 => "-".to_owned(),
-        capacity => format!("{}%", u128::from(limit.reserved).saturating_mul(100) / capacity),
+/// The reserved share of the capacity in percent, rounded down, so that only a full limit has 100.
+fn percent(limit: &LimitUsage) -> Option<u128> {
+    u128::from(limit.reserved).saturating_mul(100).checked_div(limit.capacity.into())
+}
+
+/// The reserved share of the capacity. On a terminal it begins with a bar.
+fn full(limit: &LimitUsage, has_bar: bool) -> String {
+    let Some(percent) = percent(limit) else { return "-".to_owned() };
+    if !has_bar {
+        return format!("{percent}%");
+    }
+    let filled = usize::try_from(percent).map_or(BAR_WIDTH, |percent| (percent * BAR_WIDTH).div_ceil(100));
+    let filled = filled.min(BAR_WIDTH);
+    format!("{}{} {percent:>3}%", "█".repeat(filled), "░".repeat(BAR_WIDTH - filled))
+}
+
+/// The colour of a limit: red if it is full, yellow if it is nearly full or paused.
+fn colour(limit: &LimitUsage) -> Option<Colour> {
+    match percent(limit) {
+        Some(100..) | None => Some(Colour::Red),
+        Some(NEARLY_FULL_PERCENT..) => Some(Colour::Yellow),
+        Some(_) => limit.paused_until_unix_ms.map(|_| Colour::Yellow),
     }
 }
 
 /// A table of limits with their usage.
-fn text(usage: &[LimitUsage]) -> String {
+fn text(usage: &[LimitUsage], width: Option<usize>) -> String {
     if usage.is_empty() {
         return "no limits\n".to_owned();
     }
@@ -148,9 +163,10 @@ fn text(usage: &[LimitUsage]) -> String {
             Some(until) => format!("{}, paused until {}", limit.status, output::date(until)),
             None => limit.status.clone(),
         };
-        [limit.key.clone(), limit.kind.clone(), full(limit), reserved, capacity, thousands(limit.debt), status]
+        let full = full(limit, width.is_some());
+        [limit.key.clone(), limit.kind.clone(), full, reserved, capacity, thousands(limit.debt), status]
     });
-    fitted(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), output::width())
+    fitted(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), width)
 }
 
 #[cfg(test)]
@@ -178,15 +194,22 @@ mod tests {
             paused_until_unix_ms: None,
         };
         let paused = LimitUsage { paused_until_unix_ms: Some(0), ..limit("a", 0, 1, 0) };
-        assert!(text(&[paused]).ends_with(&format!("active, paused until {}\n", output::date(0))));
+        assert_eq!((colour(&paused), colour(&limit("a", 1, 9, 0))), (Some(Colour::Yellow), None));
         assert_eq!(
-            text(&[limit("a:rpm", 59_999, 60_000, 12), limit("b", u64::MAX, u64::MAX, 0), limit("c", 0, 0, 0)]),
+            (colour(&limit("a", 8, 10, 0)), colour(&limit("a", 1, 1, 0))),
+            (Some(Colour::Yellow), Some(Colour::Red))
+        );
+        assert_eq!(full(&limit("a", 31, 100, 0), true), "████░░░░░░  31%");
+        assert_eq!(full(&limit("a", 11, 10, 0), true), "██████████ 110%");
+        assert!(text(&[paused], None).ends_with(&format!("active, paused until {}\n", output::date(0))));
+        assert_eq!(
+            text(&[limit("a:rpm", 59_999, 60_000, 12), limit("b", u64::MAX, u64::MAX, 0), limit("c", 0, 0, 0)], None),
             "KEY    KIND     FULL  RESERVED                    CAPACITY                    DEBT  STATUS\n\
              a:rpm  rolling  99%   59,999                      60,000                      12    active\n\
              b      rolling  100%  18,446,744,073,709,551,615  18,446,744,073,709,551,615  0     active\n\
              c      rolling  -     0                           0                           0     active\n"
         );
-        assert_eq!(text(&[]), "no limits\n");
+        assert_eq!(text(&[], None), "no limits\n");
     }
 
     #[test]
