@@ -17,6 +17,8 @@ const CONNECTIONS: usize = 64;
 /// Rounds of one request on each connection, before and while instructions are counted.
 const WARM_UP_ROUNDS: u64 = 8;
 const ROUNDS: u64 = 60;
+/// Event streams that one caller may have.
+const EVENTS_MAX: usize = 16;
 const MODELS: u64 = 20;
 const TENANTS: u64 = 1_000;
 /// The most expensive functions that are shown.
@@ -30,15 +32,28 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Options {
     /// The server; a build of this tree with the profile `profiling` if absent.
     pub(crate) binary: Option<PathBuf>,
+    /// Event streams that are open and read meanwhile.
+    pub(crate) events: usize,
 }
 
 impl Options {
     pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
-        match args {
-            [] => Ok(Options::default()),
-            ["--binary", path] => Ok(Options { binary: Some(path.into()) }),
-            _ => Err(Failure::Usage(format!("found {:?}, allowed is --binary PATH", args.join(" ")))),
+        let wrong = || {
+            let allowed = format!("--binary PATH and --events 0 to {EVENTS_MAX}");
+            Failure::Usage(format!("found {:?}, allowed are {allowed}", args.join(" ")))
+        };
+        let mut options = Options::default();
+        for pair in args.chunks(2) {
+            match pair {
+                ["--binary", path] => options.binary = Some(path.into()),
+                ["--events", count] => {
+                    let count = count.parse().ok().filter(|count| *count <= EVENTS_MAX);
+                    options.events = count.ok_or_else(wrong)?;
+                }
+                _ => return Err(wrong()),
+            }
         }
+        Ok(options)
     }
 }
 
@@ -57,7 +72,7 @@ pub(crate) fn count(options: &Options) -> Result<(), Failure> {
     // An old profile would be taken for the new one.
     _ = fs::remove_file(&profile);
     let mut server = Server::start(&binary, &profile)?;
-    let requests = server.measure();
+    let requests = server.measure(options.events);
     server.stop();
     let requests = requests.map_err(|error| Failure::Server(format!("gave no answer: {error}")))?;
     report(&profile, requests)
@@ -83,12 +98,18 @@ impl Server {
     }
 
     /// Counts instructions while requests are answered. Returns the number of requests.
-    fn measure(&mut self) -> io::Result<u64> {
+    fn measure(&mut self, events: usize) -> io::Result<u64> {
         let mut connections = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
             connections.push(self.connect()?);
         }
         self.put_limits(&mut connections)?;
+        for _ in 0..events {
+            let mut stream = self.connect()?;
+            stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+            // Ends with the server.
+            std::thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
         let mut calls = Calls(0);
         rounds(&mut connections, &mut calls, WARM_UP_ROUNDS)?;
         self.count("on")?;

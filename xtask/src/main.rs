@@ -5,6 +5,7 @@
 mod api;
 mod attack;
 mod bench_gateway;
+mod console;
 mod deploy;
 mod envoy;
 mod gateway;
@@ -42,6 +43,7 @@ The tasks of this repository.
   cargo xtask typescript          check only the TypeScript client, with Node
   cargo xtask gateway             check only the gateway, with the SDKs of OpenAI and Anthropic
   cargo xtask gateway --llama     check the gateway before llama.cpp, which pip compiles for many minutes
+  cargo xtask console             check only the console, in Chromium; --screenshots FOLDER keeps pictures
   cargo xtask monitoring          write the dashboards and alerts in deploy/monitoring, from the metrics of a server
   cargo xtask monitoring --check  check only these files, with Prometheus
   cargo xtask envoy               check only Envoy's rate limit service, with a real Envoy
@@ -65,6 +67,7 @@ Examples:
   cargo xtask python
   cargo xtask typescript
   cargo xtask gateway
+  cargo xtask console --screenshots /tmp/console
   cargo xtask monitoring --check
   cargo xtask envoy
   cargo xtask deploy
@@ -74,7 +77,7 @@ Examples:
   cargo xtask soak --minutes 60
   cargo xtask attack --binary target/release/earmark --seconds 10
   cargo xtask attack --nodes 3 --only all --seconds 3600
-  cargo xtask instructions --binary target/profiling/earmark
+  cargo xtask instructions --binary target/profiling/earmark --events 10
   cargo xtask redis --binary target/release/earmark --rounds 5
   cargo xtask bench-gateway --seconds 60 --streams 1000
   cargo xtask plant stale-leader
@@ -94,6 +97,7 @@ enum Task {
     TypeScript,
     Gateway,
     GatewayLlama,
+    Console(console::Options),
     Monitoring { is_check: bool },
     Envoy,
     Deploy { binary: Option<PathBuf> },
@@ -118,6 +122,8 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["typescript"] => Ok(Task::TypeScript),
         ["gateway"] => Ok(Task::Gateway),
         ["gateway", "--llama"] => Ok(Task::GatewayLlama),
+        ["console", "--help" | "-h"] => Ok(Task::Help),
+        ["console", options @ ..] => console::Options::parse(options).map(Task::Console),
         ["monitoring"] => Ok(Task::Monitoring { is_check: false }),
         ["monitoring", "--check"] => Ok(Task::Monitoring { is_check: true }),
         ["envoy"] => Ok(Task::Envoy),
@@ -140,7 +146,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -163,6 +169,7 @@ fn main() -> ExitCode {
         }),
         Task::Fixtures => postgres::prepare().and_then(|()| run::run(&mut run::command("cargo", WRITE_FIXTURES))),
         Task::TypeScript => typescript::prepare().and_then(|()| typescript::check()),
+        Task::Console(options) => console::check(&options),
         Task::Monitoring { is_check: false } => monitoring::write(),
         Task::Monitoring { is_check: true } => monitoring::check(),
         Task::Envoy => python::prepare().and_then(|()| envoy::check()),
@@ -202,6 +209,7 @@ mod tests {
             (&["typescript"], Task::TypeScript),
             (&["gateway"], Task::Gateway),
             (&["gateway", "--llama"], Task::GatewayLlama),
+            (&["console"], Task::Console(console::Options::default())),
             (&["monitoring"], Task::Monitoring { is_check: false }),
             (&["monitoring", "--check"], Task::Monitoring { is_check: true }),
             (&["envoy"], Task::Envoy),
@@ -226,11 +234,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -20,6 +20,8 @@ const WRITTEN: [&str; 2] = ["node_modules", "build"];
 const MANIFEST: &str = include_str!("../../clients/typescript/package.json");
 /// All packages with their versions and hashes.
 const LOCK: &str = include_str!("../../clients/typescript/package-lock.json");
+/// The folder of the client's packages in the user's cache.
+const CLIENT_PACKAGES: &str = "verify-node";
 /// Records the lock file of the installed packages. Written last, so that a partial installation is repeated.
 const STAMP: &str = "earmark-package-lock.json";
 
@@ -28,8 +30,14 @@ const NODE_MIN: u32 = 20;
 /// Seconds after which the check is killed. It takes about 20.
 const SECONDS_MAX: u64 = 240;
 
-/// Installs Node if it is missing, and the packages if they are missing or those of another lock file.
+/// Installs Node if it is missing, and the packages of the client.
 pub(crate) fn prepare() -> Result<(), Failure> {
+    install(CLIENT_PACKAGES, MANIFEST, LOCK).map(drop)
+}
+
+/// Installs Node if it is missing, and packages into a folder of the cache if they are missing or those of another lock
+/// file. Returns the folder.
+pub(crate) fn install(folder: &str, manifest: &str, lock: &str) -> Result<PathBuf, Failure> {
     if node().is_none() || run::output(&mut run::command("npm", "--version")).is_none() {
         run::apt_install("nodejs npm");
     }
@@ -37,11 +45,11 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     if major(&version).is_none_or(|major| major < NODE_MIN) {
         return Err(missing(&format!("node {NODE_MIN} or later (found {version})")));
     }
-    let packages = packages()?;
+    let packages = cached(folder)?;
     let stamp = packages.join(STAMP);
-    if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == LOCK) {
+    if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == lock) {
         println!("node: {version}, packages in {}", packages.display());
-        return Ok(());
+        return Ok(packages);
     }
     println!("node: {version}, installing packages in {}", packages.display());
     let write = |name: &str, text: &str| {
@@ -49,11 +57,12 @@ pub(crate) fn prepare() -> Result<(), Failure> {
         fs::write(&path, text).map_err(|source| Failure::Write { path, source })
     };
     fs::create_dir_all(&packages).map_err(|source| Failure::Write { path: packages.clone(), source })?;
-    write("package.json", MANIFEST)?;
-    write("package-lock.json", LOCK)?;
+    write("package.json", manifest)?;
+    write("package-lock.json", lock)?;
     let mut npm = run::command("npm", "ci --ignore-scripts --no-audit --no-fund --loglevel error");
     run::run(npm.current_dir(&packages)).map_err(|_| missing("a package registry that npm reaches"))?;
-    write(STAMP, LOCK)
+    write(STAMP, lock)?;
+    Ok(packages)
 }
 
 /// Compiles and tests a copy of the client.
@@ -102,10 +111,14 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder with the packages.
+/// The folder with the packages of the client.
 pub(crate) fn packages() -> Result<PathBuf, Failure> {
+    cached(CLIENT_PACKAGES)
+}
+
+fn cached(folder: &str) -> Result<PathBuf, Failure> {
     let cache = run::cache(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
-    Ok(cache.join("verify-node"))
+    Ok(cache.join(folder))
 }
 
 fn node() -> Option<String> {
@@ -120,7 +133,7 @@ fn major(version: &str) -> Option<u32> {
 fn missing(what: &str) -> Failure {
     let how = "on Debian and Ubuntu `apt-get install nodejs npm` as root, elsewhere https://nodejs.org, and npm must reach \
                a package registry";
-    Failure::Missing(vec![format!("{what}, for the tests of the TypeScript client: {how}")])
+    Failure::Missing(vec![format!("{what}, for the tests of the TypeScript client and the console: {how}")])
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::api;
+use crate::console;
 use crate::deploy;
 use crate::envoy;
 use crate::gateway;
@@ -68,6 +69,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     steps.push(Step::new("python", "cargo xtask python", python_client::check));
     steps.push(Step::new("typescript", "cargo xtask typescript", typescript::check));
     steps.push(Step::new("gateway", "cargo xtask gateway", gateway::check));
+    steps.push(Step::new("console", "cargo xtask console", || console::check(&console::Options::default())));
     steps.push(Step::new("monitoring", "cargo xtask monitoring --check", monitoring::check));
     steps.push(Step::new("envoy", "cargo xtask envoy", envoy::check));
     steps.push(Step::new("deploy", "cargo xtask deploy", || deploy::check(None)));
