@@ -21,6 +21,7 @@ const FILES: [&str; 6] = [
 
 const ENVOY_FILE: &str = "envoy/service/ratelimit/v3/rls.proto";
 const PEER_FILE: &str = "earmark/peer/v1/peer.proto";
+const OTLP_FILE: &str = "opentelemetry/proto/collector/trace/v1/trace_service.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={FOLDER}");
@@ -54,6 +55,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             .bytes(".")
             .emit_rerun_if_changed(false)
             .compile_fds(described)?;
+    }
+    if env::var_os("CARGO_FEATURE_OTLP").is_some() {
+        let described = protox::compile([OTLP_FILE], [FOLDER])?;
+        tonic_prost_build::configure().build_transport(false).emit_rerun_if_changed(false).compile_fds(described)?;
     }
     Ok(())
 }

@@ -34,15 +34,22 @@ pub(crate) struct Options {
     pub(crate) binary: Option<PathBuf>,
     /// Event streams that are open and read meanwhile.
     pub(crate) events: usize,
+    /// More arguments of `earmark serve`, such as those of traces.
+    pub(crate) serve: Vec<String>,
 }
 
 impl Options {
     pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
+        let (args, serve) = match args.iter().position(|arg| *arg == "--") {
+            Some(place) => (&args[..place], &args[place + 1..]),
+            None => (args, &[][..]),
+        };
         let wrong = || {
-            let allowed = format!("--binary PATH and --events 0 to {EVENTS_MAX}");
+            let allowed = format!("--binary PATH, --events 0 to {EVENTS_MAX}, and -- ARGS of serve");
             Failure::Usage(format!("found {:?}, allowed are {allowed}", args.join(" ")))
         };
-        let mut options = Options::default();
+        let serve = serve.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut options = Options { serve, ..Options::default() };
         for pair in args.chunks(2) {
             match pair {
                 ["--binary", path] => options.binary = Some(path.into()),
@@ -71,7 +78,7 @@ pub(crate) fn count(options: &Options) -> Result<(), Failure> {
     let profile = run::root().join("target/instructions.callgrind");
     // An old profile would be taken for the new one.
     _ = fs::remove_file(&profile);
-    let mut server = Server::start(&binary, &profile)?;
+    let mut server = Server::start(&binary, &profile, &options.serve)?;
     let requests = server.measure(options.events);
     server.stop();
     let requests = requests.map_err(|error| Failure::Server(format!("gave no answer: {error}")))?;
@@ -85,13 +92,13 @@ struct Server {
 }
 
 impl Server {
-    fn start(binary: &std::path::Path, profile: &std::path::Path) -> Result<Server, Failure> {
+    fn start(binary: &std::path::Path, profile: &std::path::Path, serve: &[String]) -> Result<Server, Failure> {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(|error| Failure::Server(format!("has no port: {error}")))?;
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--instr-atstart=no"]);
         command.arg(format!("--callgrind-out-file={}", profile.display()));
-        command.arg(binary).args(["serve", "--in-memory", "--listen", &address.to_string()]);
+        command.arg(binary).args(["serve", "--in-memory", "--listen", &address.to_string()]).args(serve);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().map_err(|source| Failure::Start { line: run::line(&command), source })?;
         Ok(Server { process, address })

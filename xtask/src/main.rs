@@ -78,6 +78,7 @@ Examples:
   cargo xtask attack --binary target/release/earmark --seconds 10
   cargo xtask attack --nodes 3 --only all --seconds 3600
   cargo xtask instructions --binary target/profiling/earmark --events 10
+  cargo xtask instructions -- --otlp-endpoint http://127.0.0.1:4317 --trace-sample 0.01
   cargo xtask redis --binary target/release/earmark --rounds 5
   cargo xtask bench-gateway --seconds 60 --streams 1000
   cargo xtask plant stale-leader

@@ -34,7 +34,6 @@ use crate::policies::PolicyError;
 use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
-
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};

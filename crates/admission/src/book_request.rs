@@ -1,12 +1,14 @@
 //! Requests to a Book. Each request type names its answer, so that an answer cannot belong to another request.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use earmark_core::{
     Book, CallMark, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup,
     JobId, KeyInfo, LeaseClaim, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
     Part, Principal, PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, UnixMs, Write, WriteOutcome,
 };
+use earmark_trace::{Span, TraceContext};
 use tokio::sync::oneshot;
 
 use crate::answer;
@@ -66,7 +68,11 @@ impl Applied<'_> {
 }
 
 /// Requests of one type by one caller, in a queue. They stay in one batch.
-pub struct Submission(Box<dyn Queued>);
+pub struct Submission {
+    requests: Box<dyn Queued>,
+    /// The context of a sampled request, and when it was queued.
+    trace: Option<(TraceContext, SystemTime)>,
+}
 
 /// A submission of any request type.
 trait Queued: Send {
@@ -118,36 +124,51 @@ impl Submission {
         let count = requests.len();
         let (reply, answers) = oneshot::channel();
         let stopped = |_| BackendError::Failed("the server stopped before it answered".into());
-        let answers = match enqueue(Submission(Box::new(Typed { by, requests, answers: Vec::new(), reply }))) {
+        let trace = earmark_trace::current().filter(|context| context.is_sampled);
+        let trace = trace.map(|context| (context, SystemTime::now()));
+        let typed = Typed { by, requests, answers: Vec::new(), reply };
+        let answers = match enqueue(Submission { requests: Box::new(typed), trace }) {
             Ok(()) => answers.await.map_err(stopped),
             Err(error) => Err(error),
         };
         answers.unwrap_or_else(|error| (0..count).map(|_| Err(error.clone().into())).collect())
     }
 
+    /// The context of its request, if that is sampled.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.trace.map(|(context, _)| context)
+    }
+
+    /// Ends the span of its time in the queue.
+    pub fn dequeued(&self) {
+        if let Some((context, since)) = self.trace {
+            drop(Span::below_since("queue", context, since));
+        }
+    }
+
     /// Calls `visit` with each command, in order.
     pub fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a Principal, Command<'a>)) {
-        self.0.each_command(visit);
+        self.requests.each_command(visit);
     }
 
     /// The write, if this is one.
     pub fn write_mut(&mut self) -> Option<&mut Write> {
-        self.0.write_mut()
+        self.requests.write_mut()
     }
 
     /// Translates the outcomes of the commands, one for each.
     pub fn answer(&mut self, applied: &Applied<'_>, outcomes: &mut dyn Iterator<Item = Outcome>) {
-        self.0.answer(applied, outcomes);
+        self.requests.answer(applied, outcomes);
     }
 
     /// Sends the answers to the caller.
     pub fn send(self) {
-        self.0.send(None);
+        self.requests.send(None);
     }
 
     /// Answers each request with an error.
     pub fn fail(self, error: &BackendError) {
-        self.0.send(Some(error));
+        self.requests.send(Some(error));
     }
 }
 

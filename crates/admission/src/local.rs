@@ -5,11 +5,13 @@ use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use earmark_core::{
     AccountId, AccountName, Book, Command, Config, Definition, LeaseId, LimitInfo, Moment, NamespaceId, NamespaceName,
     Outcome, Principal, PutLimit, PutTemplate, Template, TxId, UnixMs, VaultId, WriteOutcome,
 };
+use earmark_trace::{TraceContext, record_each};
 
 use crate::answer;
 use crate::backend::{BackendError, LimitError, Stats};
@@ -297,6 +299,9 @@ impl BatchTarget for BookTarget {
 
     async fn submit(&mut self, mut batch: Vec<Submission>) {
         let moment = self.clock.now();
+        let traced: Vec<TraceContext> = batch.iter().filter_map(Submission::trace).collect();
+        batch.iter().for_each(Submission::dequeued);
+        let since = (!traced.is_empty()).then(SystemTime::now);
         let state = Arc::clone(&self.state);
         {
             let mut state = lock(&state);
@@ -306,6 +311,9 @@ impl BatchTarget for BookTarget {
             count_expired(&records);
             watch_expiry(&state.book);
             state.history.extend(records);
+        }
+        if let Some(since) = since {
+            record_each("apply", traced, since, &[("earmark.batch_size", batch.len() as u64)]);
         }
         batch.into_iter().for_each(Submission::send);
     }

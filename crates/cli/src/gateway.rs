@@ -16,6 +16,7 @@ use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::serve::{Signals, runtime};
 use crate::text_file;
+use crate::traces::TraceArgs;
 
 pub(crate) const HELP: &str = "\
 Clients change the base_url of their SDK to the gateway, and send their Earmark key as its API key. The gateway needs a
@@ -58,6 +59,8 @@ pub(crate) struct GatewayArgs {
     /// Keep the calls that are not settled in memory: a kill leaves them to the timeouts of their limits
     #[arg(long)]
     in_memory: bool,
+    #[command(flatten)]
+    traces: TraceArgs,
     /// Format of the log, which goes to standard error
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     log_format: LogFormat,
@@ -115,6 +118,7 @@ async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
         args.server.iter().map(|url| url.clone().allow_plaintext(args.insecure_plaintext)).collect();
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let models: Vec<String> = config.models.keys().cloned().collect();
+    let traces = args.traces.start("earmark-gateway", config.listen.to_string())?;
     let (client, has_key) = client(&servers)?;
     let calls = Some(args.calls.as_path()).filter(|_| !args.in_memory);
     let gateway = bind(config, client, has_key, calls).await?;
@@ -131,6 +135,7 @@ async fn serve(args: &GatewayArgs, config: Config) -> Result<(), Failure> {
     ))?;
     tracing::info!(%address, "listening");
     gateway.run(signals.first()).await;
+    traces.shut_down().await;
     output::print("stopped\n")
 }
 

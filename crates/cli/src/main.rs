@@ -40,6 +40,7 @@ mod serve;
 mod templates;
 mod text_file;
 mod top;
+mod traces;
 mod usage;
 mod watch;
 mod whoami;

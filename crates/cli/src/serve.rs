@@ -28,6 +28,7 @@ use crate::gateway;
 use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::quantity;
+use crate::traces::TraceArgs;
 use beside::Beside;
 pub(crate) use callers::create_first_key;
 use config::Origin;
@@ -110,6 +111,8 @@ pub(crate) struct ServeArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     decisions: decisions::DecisionsArgs,
+    #[command(flatten)]
+    traces: TraceArgs,
     /// Create the first admin key and write it to FILE, which only its owner can read, or print it without FILE. Does
     /// nothing if the cluster has keys
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
@@ -229,9 +232,16 @@ async fn serve(args: &ServeArgs, storage: &Storage) -> Result<(), Failure> {
     reload::on_hangup(args)?;
     // The backend records metrics from its start.
     install_metrics();
-    if !args.in_memory {
-        return durable::serve(args, storage, signals).await;
-    }
+    let traces = args.traces.start("earmark", args.listen.to_string())?;
+    let served = match args.in_memory {
+        true => serve_in_memory(args, storage, signals).await,
+        false => durable::serve(args, storage, signals).await,
+    };
+    traces.shut_down().await;
+    served
+}
+
+async fn serve_in_memory(args: &ServeArgs, storage: &Storage, signals: Signals) -> Result<(), Failure> {
     let beside = Beside::read(args)?;
     let book = LocalBook::open(args.local_options()).await?;
     let service = storage.open(&book, args.queue_max as usize).await?;

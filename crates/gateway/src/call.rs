@@ -2,6 +2,7 @@
 
 mod answer;
 mod content;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use earmark_client::core::{LeaseId, UnixMs};
 use earmark_client::{Call, CallDecision, Certainty, Failure, ReserveAnswer};
+use earmark_trace::{Span, within};
 use hyper::Request;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::OwnedSemaphorePermit;
@@ -67,11 +69,22 @@ struct Admitted {
     bound: Bound,
     renewal: Option<Renewal>,
     place: Option<OwnedSemaphorePermit>,
+    /// The span of the attempt, if the call is sampled.
+    span: Option<Span>,
 }
 
 impl CallTask {
+    /// Makes the call in the context of its trace.
+    pub(crate) async fn run(self, client: Client, place: OwnedSemaphorePermit) {
+        let (context, _span) = self.begin_trace();
+        match context {
+            None => self.try_targets(client, place).await,
+            Some(context) => Box::pin(within(context, self.try_targets(client, place))).await,
+        }
+    }
+
     /// Tries the targets in order, and answers the client.
-    pub(crate) async fn run(self, mut client: Client, place: OwnedSemaphorePermit) {
+    async fn try_targets(&self, mut client: Client, place: OwnedSemaphorePermit) {
         let place = Mutex::new(Some(place));
         let mut best: Option<Reply> = None;
         let (api, model) = (self.content.api(), self.content.model());
@@ -132,6 +145,7 @@ impl CallTask {
         let interval = self.shared.config.renew_interval;
         let earmark = Arc::clone(&self.shared.earmark);
         admitted.renewal = Some(Renewal::start(earmark, admitted.lease, admitted.open.clone(), interval));
+        admitted.span = self.begin_attempt(target, &admitted.bound);
         let attempt = self.send(target, upstream, client, admitted).await;
         if let Attempt::Next(_, _) = attempt
             && let Ok(next) = Arc::clone(&self.shared.places).try_acquire_owned()
@@ -157,6 +171,7 @@ impl CallTask {
                 );
             }
         };
+        let request = trace::passed_on(request, admitted.span.as_ref());
         let sent_at = Instant::now();
         let Some(answer) = relay.until(upstream.send(request)).await else {
             // The client has gone, or the total time is over: the upstream may have made the call.
@@ -209,7 +224,7 @@ impl CallTask {
         };
         open.policy_revision = answer.policy_revision;
         let Some(error) = ApiError::of(&answer.decision) else {
-            return Ok(Admitted { lease, open, bound, renewal: None, place: None });
+            return Ok(Admitted { lease, open, bound, renewal: None, place: None, span: None });
         };
         self.shared.calls.settled(lease);
         let mut reply = self.refuse(&error);
@@ -289,8 +304,11 @@ impl CallTask {
 
     /// Settles a call in a task of its own.
     fn settle(&self, admitted: Admitted, end: End) -> tokio::task::JoinHandle<Option<earmark_client::CallCompleted>> {
-        let Admitted { lease, open, renewal, place, .. } = admitted;
+        let Admitted { lease, open, renewal, place, span, .. } = admitted;
         drop(renewal);
+        if let Some(span) = span {
+            trace::end_attempt(span, lease, &end);
+        }
         let by = SettledBy::of(&end);
         let actor = self.caller.identity.as_ref().map_or("", |identity| identity.actor.as_str());
         let usage = match &end {

@@ -61,7 +61,7 @@ impl BatchBuilder {
         self.bytes[1..9].copy_from_slice(&at.log.get().to_le_bytes());
         self.bytes[9..17].copy_from_slice(&at.wall.get().to_le_bytes());
         self.bytes[17..21].copy_from_slice(&self.count.to_le_bytes());
-        Batch(Bytes::from(self.bytes))
+        Bytes::from(self.bytes).into()
     }
 }
 
@@ -73,7 +73,7 @@ struct BatchHeader<'a> {
 }
 
 fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
-    let (header, commands) = batch.0.split_first_chunk::<HEADER_BYTES>().ok_or(BatchError::Short)?;
+    let (header, commands) = batch.bytes.split_first_chunk::<HEADER_BYTES>().ok_or(BatchError::Short)?;
     let [format, rest @ ..] = header;
     let (log, rest) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
     let (wall, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn another_format_is_refused_by_its_number() {
-        let mut bytes = BatchBuilder::new(0).finish(AT).0.to_vec();
+        let mut bytes = BatchBuilder::new(0).finish(AT).bytes.to_vec();
         bytes[0] = 2;
-        let refused = BatchReader::default().each(&Batch(bytes.into()), |_, _| ());
+        let refused = BatchReader::default().each(&Batch::from(Bytes::from(bytes)), |_, _| ());
         assert_eq!(refused, Err(BatchError::Format { found: 2 }));
     }
 }

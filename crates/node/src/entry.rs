@@ -8,7 +8,7 @@ use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
 
 use crate::batch::{BatchError, BatchReader};
 use crate::roster::RosterChange;
-use crate::types::{Batch, LogId, Member, Types, Vote};
+use crate::types::{LogId, Member, Types, Vote};
 
 /// Maximum address length in bytes: the longest host name and a port. Every snapshot header holds all addresses.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 260;
@@ -145,7 +145,7 @@ pub(crate) fn put_payload(payload: &EntryPayload<Types>, out: &mut Vec<u8>) {
         EntryPayload::Blank => out.push(tag::BLANK),
         EntryPayload::Normal(batch) => {
             out.push(tag::NORMAL);
-            out.extend_from_slice(&batch.0);
+            out.extend_from_slice(&batch.bytes);
         }
         EntryPayload::Membership(membership) => {
             out.push(tag::MEMBERSHIP);
@@ -158,7 +158,7 @@ pub(crate) fn take_payload(bytes: Bytes) -> Result<EntryPayload<Types>, CodecErr
     let mut input = Input::new(bytes);
     let payload = match input.u8()? {
         tag::BLANK => EntryPayload::Blank,
-        tag::NORMAL => EntryPayload::Normal(Batch(input.rest())),
+        tag::NORMAL => EntryPayload::Normal(input.rest().into()),
         tag::MEMBERSHIP => EntryPayload::Membership(take_membership(&mut input)?),
         found => return Err(CodecError::Tag { found }),
     };
@@ -195,7 +195,7 @@ pub(crate) fn validate(payload: &EntryPayload<Types>, reader: &mut BatchReader) 
 pub(crate) fn payload_bytes(payload: &EntryPayload<Types>) -> usize {
     match payload {
         EntryPayload::Blank => 1,
-        EntryPayload::Normal(batch) => batch.0.len().saturating_add(1),
+        EntryPayload::Normal(batch) => batch.bytes.len().saturating_add(1),
         EntryPayload::Membership(membership) => {
             let members = membership.nodes().map(|(_, member)| member.address.len().saturating_add(64));
             members.fold(64, usize::saturating_add)

@@ -35,6 +35,7 @@ mod space;
 mod state_machine;
 mod storage;
 mod tls;
+mod traces;
 mod types;
 mod vote;
 

@@ -26,6 +26,7 @@ use crate::fault::Fault;
 use crate::peers::{CallError, Peers, Target, answered};
 use crate::snapshot::SnapshotData;
 use crate::state_machine::AppliedState;
+use crate::traces;
 use crate::types::{LogId, Member, Types, Vote};
 
 /// Snapshot part size in bytes.
@@ -205,7 +206,8 @@ impl RaftNetwork<Types> for Link {
         let entries = rpc.entries.iter().map(|entry| {
             let mut payload = Vec::new();
             put_payload(&entry.payload, &mut payload);
-            WireEntry { id: Some(entry_id(entry.log_id)), payload: Bytes::from(payload) }
+            let traces = traces::to_wire(traces::of_payload(&entry.payload));
+            WireEntry { id: Some(entry_id(entry.log_id)), payload: Bytes::from(payload), traces }
         });
         let last = self.applied_state.lock().book.time();
         let request = AppendRequest {

@@ -27,6 +27,7 @@ use crate::auth::{EXCLUDED, ROUTE, WRONG_RECEIVER};
 use crate::members::MembersError;
 use crate::net::{Connection, Net};
 use crate::proposer::ProposeError;
+use crate::traces;
 use crate::types::Batch;
 
 /// Maximum message size between nodes, in bytes: several times the largest batch.
@@ -178,7 +179,8 @@ impl Peers {
 
     /// Sends commands to the leader, and returns their log index and outcomes.
     pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
-        let request = SubmitRequest { batch: batch.0 };
+        let traces = traces::to_wire(batch.traces.as_deref().unwrap_or_default());
+        let request = SubmitRequest { batch: batch.bytes, traces };
         let mut client = self.client(leader);
         let reply = self.call(leader.place(), self.0.deadline, client.submit(request)).await;
         let malformed = || {

@@ -16,6 +16,7 @@ use crate::peers::{Peers, Target};
 use crate::runtime::random;
 use crate::space::{NO_SPACE, SpaceMonitor, needs_space};
 use crate::state_machine::AppliedState;
+use crate::traces;
 use crate::types::{Batch, Raft};
 
 /// Pause between attempts that had no effect. A leader change ends the wait early.
@@ -156,7 +157,7 @@ impl Proposer {
             return Err(ProposeError::NotTaken("this node is not the leader".into()));
         }
         let now = self.now()?;
-        let mut builder = BatchBuilder::new(batch.0.len());
+        let mut builder = BatchBuilder::new(batch.bytes.len());
         let (mut is_about_keys, mut is_growing) = (false, false);
         let read = BatchReader::default().each(batch, |by, command| match command {
             _ if needs_space(command) && self.space.is_short() => is_growing = true,
@@ -176,7 +177,9 @@ impl Proposer {
         if is_about_keys {
             return Err(ProposeError::NotTaken(NO_KEYS.into()));
         }
-        self.propose(builder.finish(now)).await
+        let parents = batch.traces.as_deref().unwrap_or_default();
+        let spans = traces::spans("consensus", parents.iter().copied());
+        self.propose(Batch { traces: traces::of_spans(&spans), ..builder.finish(now) }).await
     }
 
     /// Transaction id of a write: a ULID.
@@ -250,7 +253,10 @@ impl RaftBatchTarget {
                 builder.push_by(by, &command);
             });
         }
-        let batch = builder.finish(moment);
+        // The spans end with the attempt. Those of the entry stand below them, on every node.
+        let name = if leader.id == node.id { "consensus" } else { "forward" };
+        let spans = traces::spans(name, batch.iter().filter_map(|queued| queued.submission.trace()));
+        let batch = Batch { traces: traces::of_spans(&spans), ..builder.finish(moment) };
         let outcomes = match leader.id == node.id {
             true => node.propose(batch).await?.1,
             false => {
@@ -345,6 +351,7 @@ impl BatchTarget for RaftBatchTarget {
 
     async fn submit(&mut self, mut batch: Vec<QueuedRequests>) {
         let deadline = self.deadline(&batch);
+        batch.iter().for_each(|queued| queued.submission.dequeued());
         let mut done = self.execute(&mut batch, deadline).await;
         if matches!(done, Err(ExecuteError::NoSpace)) {
             self.node.space.set_leader_short();

@@ -146,12 +146,12 @@ impl RosterChange {
                 out.extend_from_slice(&incarnation.to_le_bytes());
             }
         }
-        Batch(Bytes::from(out))
+        Bytes::from(out).into()
     }
 
     /// Decodes a log entry. `None` if it has commands for the Book.
     pub(crate) fn decode(batch: &Batch) -> Option<Result<RosterChange, CodecError>> {
-        let mut input = Input::new(batch.0.clone());
+        let mut input = Input::new(batch.bytes.clone());
         let is_change = input.u8() == Ok(FORMAT);
         is_change.then(|| RosterChange::take(&mut input))
     }

@@ -13,7 +13,7 @@ use earmark_proto::peer::{
     VoteReply, VoteRequest, append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
 };
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
-use openraft::{CommittedLeaderId, Snapshot};
+use openraft::{CommittedLeaderId, EntryPayload, Snapshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -29,6 +29,7 @@ use crate::proposer::{ProposeError, Proposer};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::storage::StoredFile;
+use crate::traces;
 use crate::types::{Batch, Entry, LogId, Vote};
 use earmark_core::{Actor, SecretHash, UnixMs};
 
@@ -258,6 +259,12 @@ impl PeerService for Service {
             let payload = take_payload(entry.payload);
             let payload = payload.and_then(|payload| validate(&payload, &mut reader).map(|()| payload));
             let payload = payload.map_err(|error| Status::invalid_argument(format!("entry {}: {error}", id.index)))?;
+            let payload = match payload {
+                EntryPayload::Normal(batch) => {
+                    EntryPayload::Normal(Batch { traces: traces::from_wire(&entry.traces), ..batch })
+                }
+                other => other,
+            };
             entries.push(Entry { log_id: log_id(id), payload });
         }
         let prev_log_id = request.before.map(log_id);
@@ -328,7 +335,8 @@ impl PeerService for Service {
     }
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
-        let batch = Batch(request.into_inner().batch);
+        let SubmitRequest { batch, traces } = request.into_inner();
+        let batch = Batch { bytes: batch, traces: traces::from_wire(&traces) };
         let (index, result) = match self.proposer.propose_for_peer(&batch).await {
             Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
             Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),

@@ -4,10 +4,11 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use earmark_admission::{count_expired, watch_expiry};
 use earmark_core::{Book, Config, Frozen};
+use earmark_trace::record_each;
 use openraft::storage::RaftStateMachine;
 use openraft::{
     EntryPayload, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError, StorageIOError, StoredMembership,
@@ -23,6 +24,7 @@ use crate::journal::{Journal, JournalOptions, JournalPosition};
 use crate::roster::{NodeIds, Roster, RosterChange, RosterEdit};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::storage::StoredFile;
+use crate::traces;
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
 /// Section of the operating manual about an entry that cannot be applied.
@@ -227,10 +229,12 @@ impl BookStateMachine {
     fn apply_entry(&mut self, entry: Entry) -> Result<Applied, String> {
         let mut state = self.applied_state.lock();
         let index = entry.log_id.index;
+        let traced = traces::of_payload(&entry.payload).to_vec();
+        let since = (!traced.is_empty()).then(SystemTime::now);
         let outcomes = match entry.payload {
             EntryPayload::Blank => Vec::new(),
             EntryPayload::Normal(batch) => {
-                let bytes = batch.0.len() as u64;
+                let bytes = batch.bytes.len() as u64;
                 self.applied_state.since_snapshot.fetch_add(bytes, Ordering::Relaxed);
                 let failed = |error: &dyn std::fmt::Display| {
                     format!("entry {index} of the log cannot be applied: {error}. See docs/operating.md, {NOT_APPLIED}")
@@ -264,6 +268,10 @@ impl BookStateMachine {
             state.journal = self.applied_state.journal.position();
         }
         state.applied = Some(entry.log_id);
+        drop(state);
+        if let Some(since) = since {
+            record_each("apply", traced, since, &[("earmark.log_index", index)]);
+        }
         Ok(Applied(outcomes))
     }
 }

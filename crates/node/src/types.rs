@@ -1,6 +1,9 @@
 //! openraft type configuration.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use earmark_trace::TraceContext;
 
 use crate::runtime::Runtime;
 use crate::snapshot::SnapshotData;
@@ -20,7 +23,21 @@ openraft::declare_raft_types!(
 /// Encoded commands of one log entry, with the time to apply them at. Cheap to clone, because an entry is written,
 /// sent and applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch(pub Bytes);
+pub struct Batch {
+    /// The encoded commands.
+    pub bytes: Bytes,
+    /// The contexts of its sampled requests. Nodes send them to each other, and nothing writes them to disk.
+    pub traces: Traces,
+}
+
+/// The contexts of sampled requests; `None` without any.
+pub(crate) type Traces = Option<Arc<[TraceContext]>>;
+
+impl From<Bytes> for Batch {
+    fn from(bytes: Bytes) -> Batch {
+        Batch { bytes, traces: None }
+    }
+}
 
 /// Outcomes of one entry, by position.
 #[derive(Debug, Default)]

@@ -34,6 +34,36 @@ pub mod peer {
     tonic::include_proto!("earmark.peer.v1");
 }
 
+/// Generated code of the packages `opentelemetry.proto`, as far as an exporter of spans needs them.
+#[cfg(feature = "otlp")]
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines, reason = "nobody wrote it by hand")]
+pub mod opentelemetry {
+    pub mod proto {
+        pub mod collector {
+            pub mod trace {
+                pub mod v1 {
+                    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                }
+            }
+        }
+        pub mod common {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.common.v1");
+            }
+        }
+        pub mod resource {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.resource.v1");
+            }
+        }
+        pub mod trace {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.trace.v1");
+            }
+        }
+    }
+}
+
 /// Paths of all methods of `earmark.peer.v1`.
 #[cfg(feature = "peer")]
 pub const PEER_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/peer_methods.rs"));

@@ -33,6 +33,7 @@ use earmark_proto::v1::calls_service_server::CallsServiceServer;
 use earmark_proto::v1::cluster_service_server::ClusterServiceServer;
 use earmark_proto::v1::ledger_service_server::LedgerServiceServer;
 use earmark_proto::v1::limits_service_server::LimitsServiceServer;
+use earmark_trace::{Span, within};
 use tokio::time::Instant;
 use tonic::codegen::{BoxFuture, Service};
 use tonic::{Code, Status};
@@ -46,6 +47,7 @@ use crate::execute::RequestContext;
 use crate::head;
 use crate::http::REQUEST_ID;
 use crate::log_rate::LineKind;
+use crate::trace;
 use answer::{Answer, BoundedStream};
 use health::Healthy;
 use method::{Form, Method, Services};
@@ -108,7 +110,16 @@ impl Grpc {
                             caller: admitted,
                             peer: request.extensions().get().cloned(),
                         };
-                        let answer = self.call(method, &context, start, request).await;
+                        let mut span = trace::begin(request.headers(), || path.trim_start_matches('/').to_owned());
+                        let answer = match &span {
+                            None => self.call(method, &context, start, request).await,
+                            Some(span) => {
+                                Box::pin(within(span.context(), self.call(method, &context, start, request))).await
+                            }
+                        };
+                        if let Some(span) = &mut span {
+                            answered(span, &answer);
+                        }
                         // A call is executed by the right of the client, so that the state machine rejected the client.
                         let is_rejected = answer.code() == Code::Unauthenticated && context.caller.is_client();
                         match is_rejected && method.access != Access::Settle {
@@ -183,6 +194,15 @@ impl Grpc {
                 Answer::streaming(response)
             }
         }
+    }
+}
+
+/// Adds the answer to the span of its call.
+fn answered(span: &mut Span, answer: &Answer) {
+    span.set("rpc.system", "grpc");
+    span.set("rpc.grpc.status_code", answer.code() as u64);
+    if answer.code() != Code::Ok {
+        span.fail(format!("{:?}", answer.code()));
     }
 }
 

@@ -45,6 +45,7 @@ mod server;
 mod shared_map;
 mod tls;
 mod top;
+mod trace;
 
 pub use auth::{Issuer, IssuerError, IssuerOptions};
 pub use in_process::InProcess;

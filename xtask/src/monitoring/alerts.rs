@@ -227,6 +227,23 @@ const ALERTS: &[Alert] = &[
         quiet: &[("earmark_decisions_dropped_total{job=\"earmark\",instance=\"a:7878\"}", "9x60")],
     },
     Alert {
+        name: "EarmarkSpansLost",
+        expression: "increase(earmark_trace_spans_dropped_total[10m]) + increase(earmark_trace_spans_failed_total[10m]) > 0",
+        minutes: 10,
+        severity: "info",
+        summary: "Traces are incomplete: spans are lost.",
+        action: "The collector is down or slow, or --trace-sample is too high. Requests are not affected.",
+        labels: NODE,
+        firing: &[
+            ("earmark_trace_spans_dropped_total{job=\"earmark\",instance=\"a:7878\"}", "0x60"),
+            ("earmark_trace_spans_failed_total{job=\"earmark\",instance=\"a:7878\"}", "0+9x60"),
+        ],
+        quiet: &[
+            ("earmark_trace_spans_dropped_total{job=\"earmark\",instance=\"a:7878\"}", "9x60"),
+            ("earmark_trace_spans_failed_total{job=\"earmark\",instance=\"a:7878\"}", "9x60"),
+        ],
+    },
+    Alert {
         name: "EarmarkQuotaNearlyUsed",
         expression: "max by (job, namespace, kind)(earmark_quota_used / (earmark_quota > 0)) > 0.9",
         minutes: 10,

@@ -96,6 +96,15 @@ const SERVICE: &[Row] = &[
             panel("Dropped decisions", "ops", &[("earmark_decisions_dropped_total", "instance")]),
             panel("Dropped events", "ops", &[("earmark_events_dropped_total", "instance")]),
             panel("Dropped log lines", "ops", &[("earmark_log_lines_dropped_total", "kind")]),
+            panel(
+                "Spans of traces",
+                "ops",
+                &[
+                    ("earmark_trace_spans_exported_total", "instance"),
+                    ("earmark_trace_spans_dropped_total", "instance"),
+                    ("earmark_trace_spans_failed_total", "instance"),
+                ],
+            ),
         ],
     ),
     (

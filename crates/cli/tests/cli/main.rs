@@ -28,5 +28,6 @@ mod support;
 mod templates;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
+mod traces;
 mod upgrade;
 mod walk;

@@ -24,6 +24,7 @@ pub(crate) fn command(words: &[&str]) -> Command {
         .env_remove("EARMARK_KEY_FILE")
         .env_remove("EARMARK_CREDITS_URL")
         .env_remove("RUST_LOG")
+        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
         .stdin(Stdio::null());
     command
 }

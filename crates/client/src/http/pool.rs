@@ -184,6 +184,9 @@ impl ConnectionPool {
         if let Some(client_key) = &call.client_key {
             request = request.header(CLIENT_KEY, client_key.header());
         }
+        if let Some(context) = earmark_trace::current() {
+            request = request.header(earmark_trace::TRACEPARENT, context.header());
+        }
         request
             .body(call.body.clone().unwrap_or_default())
             .map_err(|error| Failure::Invalid { message: format!("{}: {error}", call.path) })

@@ -91,6 +91,9 @@ impl Grpc {
         if let Some(key) = &self.key {
             request.metadata_mut().insert("authorization", key.clone());
         }
+        if let Some(header) = earmark_trace::current().and_then(|context| context.header().parse().ok()) {
+            request.metadata_mut().insert(earmark_trace::TRACEPARENT, header);
+        }
         request
     }
 

@@ -13,4 +13,5 @@ mod real;
 mod refusals;
 mod routes;
 mod targets;
+mod traces;
 mod upstream;

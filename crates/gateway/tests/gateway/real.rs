@@ -34,7 +34,7 @@ output = 10_000_000
 "#;
 
 /// A server in this process. It stops with its runtime.
-struct Real {
+pub struct Real {
     url: String,
     http: HttpClient,
 }
@@ -45,7 +45,7 @@ fn soon() -> Deadline {
 
 impl Real {
     /// A server with limits of these capacities, and credit of `credit`.
-    async fn start(rpm: u64, slots: u64, credit: u64) -> Real {
+    pub async fn start(rpm: u64, slots: u64, credit: u64) -> Real {
         let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await.unwrap());
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await.unwrap();
@@ -129,7 +129,7 @@ impl Real {
         Running::before(&config(upstream, ""), upstream.clone(), earmark, calls, key.is_some()).await
     }
 
-    async fn open(&self, upstream: &Upstream) -> Running {
+    pub async fn open(&self, upstream: &Upstream) -> Running {
         self.gateway(upstream, None, OpenCalls::in_memory()).await
     }
 

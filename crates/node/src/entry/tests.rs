@@ -16,8 +16,8 @@ fn membership() -> Membership<u64, Member> {
 fn payloads() -> Vec<EntryPayload<Types>> {
     vec![
         EntryPayload::Blank,
-        EntryPayload::Normal(Batch(Bytes::new())),
-        EntryPayload::Normal(Batch(Bytes::from_static(b"a few commands"))),
+        EntryPayload::Normal(Bytes::new().into()),
+        EntryPayload::Normal(Bytes::from_static(b"a few commands").into()),
         EntryPayload::Membership(Membership::default()),
         EntryPayload::Membership(membership()),
     ]
@@ -41,7 +41,7 @@ fn every_payload_comes_back_as_it_was() {
 #[test]
 fn the_bytes_of_a_payload_never_change() {
     assert_eq!(bytes_of(&EntryPayload::Blank), [1]);
-    assert_eq!(bytes_of(&EntryPayload::Normal(Batch(Bytes::from_static(&[9, 8])))), [2, 9, 8]);
+    assert_eq!(bytes_of(&EntryPayload::Normal(Bytes::from_static(&[9, 8]).into())), [2, 9, 8]);
     let member = Member { address: "a:1".to_owned(), incarnation: 5 };
     let one = Membership::new(vec![BTreeSet::from([3])], BTreeMap::from([(3, member)]));
     let mut expected = vec![3, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];

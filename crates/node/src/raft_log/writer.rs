@@ -2,7 +2,9 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
 
+use earmark_trace::{TraceContext, record_each};
 use tokio::sync::{mpsc, oneshot};
 
 use super::NodeContext;
@@ -11,6 +13,7 @@ use crate::disk::Disk;
 use crate::entry::payload_bytes;
 use crate::failure::Failure;
 use crate::fault::Fault;
+use crate::traces;
 use crate::types::{Entry, LogId, Vote};
 
 pub(crate) const QUEUE_MAX: usize = 64;
@@ -126,8 +129,14 @@ fn perform(files: &mut Files, failure: &Failure, work: WriteTask) {
     // The caller may be gone; the change is made anyway.
     match work {
         WriteTask::Append { entries, done } => {
+            let traced: Vec<TraceContext> =
+                entries.iter().flat_map(|entry| traces::of_payload(&entry.payload)).copied().collect();
+            let since = (!traced.is_empty()).then(SystemTime::now);
             let result = attempt(&mut || files.append(&entries));
             let written = result.is_ok();
+            if let Some(since) = since.filter(|_| written) {
+                record_each("disk", traced, since, &[("earmark.entries", entries.len() as u64)]);
+            }
             done(result);
             if written {
                 let _ = attempt(&mut || files.advance_mark());

@@ -354,7 +354,7 @@ async fn the_certificate_of_a_node_that_was_removed_is_of_no_use() {
         let refusals = [
             client.append(AppendRequest { vote, ..Default::default() }).await.map(drop),
             client.vote(VoteRequest { vote, last: None }).await.map(drop),
-            client.submit(SubmitRequest { batch: vec![0].into() }).await.map(drop),
+            client.submit(SubmitRequest { batch: vec![0].into(), traces: Vec::new() }).await.map(drop),
             client.read_index(ReadIndexRequest {}).await.map(drop),
             client.install_snapshot(tokio_stream::iter([start(vote)])).await.map(drop),
         ];

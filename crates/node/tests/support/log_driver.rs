@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use earmark_node::{Batch, Entry, Failure, Fault, LogId, LogOptions, LogStore, Vote};
+use earmark_node::{Entry, Failure, Fault, LogId, LogOptions, LogStore, Vote};
 use openraft::storage::RaftLogStorage;
 use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader};
 
@@ -104,7 +104,7 @@ pub fn id(term: u64, index: u64) -> LogId {
 /// An entry with random bytes.
 pub fn entry(random: &mut Random, id: LogId, bytes_max: u64) -> Entry {
     let len = usize::try_from(random.below(bytes_max)).unwrap();
-    Entry { log_id: id, payload: EntryPayload::Normal(Batch(Bytes::from(random.bytes(len)))) }
+    Entry { log_id: id, payload: EntryPayload::Normal(Bytes::from(random.bytes(len)).into()) }
 }
 
 pub fn vote(random: &mut Random) -> Vote {

@@ -15,6 +15,7 @@ use axum::response::Response;
 use axum::routing::on;
 use earmark_admission::BackendError;
 use earmark_core::{NamespaceName, redact_api_keys};
+use earmark_trace::{Span, within};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::Deserialize;
@@ -38,6 +39,7 @@ use crate::grpc::Streaming;
 use crate::head;
 use crate::in_process::ByOwnGateway;
 use crate::log_rate::LineKind;
+use crate::trace;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -199,6 +201,7 @@ async fn serve<B: Readable>(
             return Box::pin(refuse(&app, request, reply, connection)).await;
         }
     };
+    let mut span = trace::begin(&parts.headers, || format!("{} {}", parts.method, route.path));
     let context = RequestContext { id: id.clone(), deadline, caller: Arc::clone(&caller), peer };
     let mut is_read = true;
     let read = if route.body.is_some() {
@@ -208,7 +211,10 @@ async fn serve<B: Readable>(
         Ok(Bytes::new())
     };
     let reply = match call(route, &mut parts, read, context).await {
-        Ok(call) => execute(&app, route, &caller, call).await,
+        Ok(call) => match &span {
+            None => execute(&app, route, &caller, call).await,
+            Some(span) => Box::pin(within(span.context(), execute(&app, route, &caller, call))).await,
+        },
         Err(reply) => reply,
     };
     // A call is executed by the right of the client, so that the state machine rejected the client.
@@ -219,10 +225,22 @@ async fn serve<B: Readable>(
         _ => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
+    if let Some(span) = &mut span {
+        answered(span, route, &reply);
+    }
     let request = Served { index, parts: &parts, id, start, caller: Some(&caller) };
     match reply.retry_after_ms {
         None => finish(&app, request, reply),
         Some(_) => Box::pin(refuse(&app, request, reply, Connection::Stays)).await,
+    }
+}
+
+/// Adds the answer to the span of its request.
+fn answered(span: &mut Span, route: &Route, reply: &Reply) {
+    span.set("http.route", route.path);
+    span.set("http.response.status_code", u64::from(reply.status.as_u16()));
+    if reply.status.is_server_error() {
+        span.fail(reply.status.to_string());
     }
 }
 
@@ -258,7 +276,7 @@ async fn execute(app: &App, route: &'static Route, caller: &Caller, call: Call) 
         Verb::Post | Verb::Put | Verb::Delete => AnswerRoom::of_change(&app.responses, holders, call.body.len()),
     };
     match room {
-        Ok(room) => within(&app.responses, holders, room, (route.handler)(app, call).await),
+        Ok(room) => charged(&app.responses, holders, room, (route.handler)(app, call).await),
         Err(who) => Reply::overloaded(&no_room_for_change(who)),
     }
 }
@@ -306,7 +324,7 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
 }
 
 /// Charges a large reply to the budget until its client has read it. Without room a read becomes 503.
-fn within(budget: &Arc<Budget>, holders: Holders<'_>, room: AnswerRoom, reply: Reply) -> Reply {
+fn charged(budget: &Arc<Budget>, holders: Holders<'_>, room: AnswerRoom, reply: Reply) -> Reply {
     if reply.is_shared {
         return reply;
     }
@@ -383,16 +401,16 @@ mod tests {
     #[test]
     fn large_unread_replies_share_one_budget_and_public_ones_do_not_count() {
         let budget = Budget::new(Purpose::Answers, LARGE_BYTES);
-        let within = |reply| within(&budget, Holders::default(), AnswerRoom::of_read(), reply);
+        let charge = |reply| charged(&budget, Holders::default(), AnswerRoom::of_read(), reply);
         let large = || Reply { body: Bytes::from(vec![b' '; LARGE_BYTES]), ..Reply::not_found("") };
-        let first = within(large());
+        let first = charge(large());
         assert_eq!((first.status, first.body.len()), (StatusCode::NOT_FOUND, LARGE_BYTES));
-        let second = within(large());
+        let second = charge(large());
         assert_eq!(second.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(second.body.starts_with(br#"{"error":"overloaded","message":"response: "#));
-        assert_eq!(within(Reply::not_found("")).status, StatusCode::NOT_FOUND);
-        assert_eq!(within(Reply { is_shared: true, ..large() }).status, StatusCode::NOT_FOUND);
+        assert_eq!(charge(Reply::not_found("")).status, StatusCode::NOT_FOUND);
+        assert_eq!(charge(Reply { is_shared: true, ..large() }).status, StatusCode::NOT_FOUND);
         drop(first);
-        assert_eq!(within(large()).status, StatusCode::NOT_FOUND);
+        assert_eq!(charge(large()).status, StatusCode::NOT_FOUND);
     }
 }

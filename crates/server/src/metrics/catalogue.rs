@@ -118,7 +118,10 @@ pub(super) const SERVER: [Metric; 37] = [
 ];
 
 /// The metrics of a process, which other crates record through the `metrics` facade.
-pub(super) const PROCESS: [Metric; 3] = [
+pub(super) const PROCESS: [Metric; 6] = [
+    counter("earmark_trace_spans_dropped_total", "Spans dropped because the queue of the exporter was full."),
+    counter("earmark_trace_spans_exported_total", "Spans that the trace collector has taken."),
+    counter("earmark_trace_spans_failed_total", "Spans lost because the trace collector did not take them."),
     histogram("earmark_batch_size", "Events per batch."),
     counter(
         "earmark_expired_holds_total",

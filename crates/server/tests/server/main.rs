@@ -6,3 +6,4 @@ mod grpc;
 mod http;
 mod logs;
 mod support;
+mod traces;

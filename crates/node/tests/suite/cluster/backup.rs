@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use earmark_admission::{Backend as _, ManualClock};
 use earmark_core::{ClientId, VaultName};
-use earmark_node::{Batch, Disk, Expected, Failure, Folder, LogOptions, LogStore, Node, recover};
+use earmark_node::{Disk, Expected, Failure, Folder, LogOptions, LogStore, Node, recover};
 use openraft::storage::RaftLogStorage as _;
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId};
 
@@ -173,7 +173,7 @@ async fn a_log_with_an_entry_that_cannot_be_applied_is_recovered_up_to_that_entr
     let last = log.get_log_state().await.unwrap().last_log_id.unwrap();
     let (sender, done) = tokio::sync::oneshot::channel();
     let log_id = LogId::new(CommittedLeaderId::new(last.leader_id.term, last.leader_id.node_id), last.index + 1);
-    let garbage = Entry { log_id, payload: EntryPayload::Normal(Batch(vec![1, 0xff, 0xff].into())) };
+    let garbage = Entry { log_id, payload: EntryPayload::Normal(bytes::Bytes::from_static(&[1, 0xff, 0xff]).into()) };
     log.append_entries(vec![garbage], Box::new(|result| _ = sender.send(result))).await.unwrap();
     done.await.unwrap().unwrap();
     log.close().await.unwrap();

@@ -87,7 +87,7 @@ async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() 
         (Some(entry_id(5, u64::MAX)), vec![entry_id(5, 0)]),
     ];
     for (before, places) in cases {
-        let entry = |id: &LogEntryId| Entry { id: Some(*id), payload: Bytes::from_static(BLANK) };
+        let entry = |id: &LogEntryId| Entry { id: Some(*id), payload: Bytes::from_static(BLANK), traces: Vec::new() };
         let request = AppendRequest {
             vote: Some(LEADER),
             before,
@@ -137,7 +137,7 @@ async fn an_entry_that_cannot_be_applied_is_refused_and_stops_nobody() {
         vec![9, 9, 9],
     ];
     for payload in cases {
-        let entry = Entry { id: Some(entry_id(5, 1)), payload: payload.clone().into() };
+        let entry = Entry { id: Some(entry_id(5, 1)), payload: payload.clone().into(), traces: Vec::new() };
         let request = AppendRequest {
             vote: Some(LEADER),
             before: first,
@@ -182,7 +182,7 @@ async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys()
         batch.extend(1_u32.to_le_bytes());
         put_principal(&mut batch, &by);
         Command::CreateKey(&create).encode(&mut batch);
-        let request = SubmitRequest { batch: batch.into() };
+        let request = SubmitRequest { batch: batch.into(), traces: Vec::new() };
         let answer = victim.client.submit(request).await.unwrap().into_inner().result;
         let Some(submit_reply::Result::NotTaken(why)) = answer else { panic!("{by:?}: {answer:?}") };
         assert!(why.contains("--peer-cert"), "{why}");

@@ -114,7 +114,7 @@ async fn call(client: &mut RawClient, call: &str, from: u64) -> Result<(), Statu
             let start = snapshot_part::Part::Start(SnapshotStart { vote });
             client.install_snapshot(tokio_stream::iter([SnapshotPart { part: Some(start) }])).await.map(drop)
         }
-        "Submit" => client.submit(SubmitRequest { batch: vec![0].into() }).await.map(drop),
+        "Submit" => client.submit(SubmitRequest { batch: vec![0].into(), traces: Vec::new() }).await.map(drop),
         "ReadIndex" => client.read_index(ReadIndexRequest {}).await.map(drop),
         "Hello" => client.hello(HelloRequest {}).await.map(drop),
         "Join" => client.join(JoinRequest { check_only: true }).await.map(drop),

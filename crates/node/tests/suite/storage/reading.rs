@@ -45,7 +45,7 @@ fn a_follower_gets_half_a_mebibyte_at_a_time_and_at_least_one_entry() {
             let (_disk, mut store) = new_log(1, LogOptions { cache_bytes, ..LogOptions::default() }).await;
             let big = |index, len| Entry {
                 log_id: id(1, index),
-                payload: openraft::EntryPayload::Normal(earmark_node::Batch(vec![7_u8; len].into())),
+                payload: openraft::EntryPayload::Normal(bytes::Bytes::from(vec![7_u8; len]).into()),
             };
             let log = [big(0, 10), big(1, 9 << 17), big(2, 1 << 17), big(3, 1 << 17), big(4, 3 << 17)];
             for entry in &log {
