@@ -17,7 +17,7 @@ const TESTS: [(&str, &str, u64); 7] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
     ("fuzz", "core/tests/fuzz.rs", 5),
-    ("sim", "node/tests/sim/main.rs", 2),
+    ("sim", "node/tests/sim/main.rs", 5),
     // Its other tests try all their cases in a soak, whatever its duration.
     ("suite", "node/tests/suite/storage/crash.rs", 1),
     ("differential", "tigerbeetle/tests/differential/main.rs", 1),

@@ -88,7 +88,7 @@ fn a_data_folder_of_each_version_opens_with_all_its_content() {
             ("limits get slots --json", "\"timeout_seconds\":3600"),
             ("templates list --json", "user:{user}:tpd"),
             ("policy get", "gpt:rpm"),
-            ("quota get default --json", "\"limits\":100"),
+            ("quota get default --json", "\"limits\":{\"quota\":100"),
         ] {
             let ran = server.line(line).ends(0);
             assert!(ran.stdout.contains(part), "{version:?}: {line}: {ran:?}");

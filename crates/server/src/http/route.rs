@@ -119,7 +119,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 54] = [
+pub(crate) static ROUTES: [Route; 55] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",

@@ -20,7 +20,7 @@ pub struct Expiry {
 }
 
 impl Hold {
-    /// What it took by terms, in spending order, with the part that its timeout charges.
+    /// The parts it took by terms, in spending order, with the part that its timeout charges.
     fn pieces(&self) -> Vec<(GrantTerms, u64, u64)> {
         let mut due = self.due();
         let piece = |(&terms, &amount): (&GrantTerms, &u64)| {
@@ -112,7 +112,7 @@ impl Model {
         order.fold(plain, |sum, terms| sum.saturating_add(self.free_of(now, account, asset, terms)))
     }
 
-    /// What pays `amount`, by terms. Plain credit owes what is missing.
+    /// The credit that pays `amount`, by terms. Plain credit owes what is missing.
     pub fn draw(&self, account: AccountId, asset: &AssetName, amount: u64) -> BTreeMap<GrantTerms, u64> {
         let now = self.time();
         let mut left = amount;

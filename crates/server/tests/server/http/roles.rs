@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 54] = [
+const MATRIX: [Row; 55] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),

@@ -339,7 +339,8 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
         ("/v1/vaults/main/accounts/a%20b/entries", 400, "account: found ' ' at byte 1"),
         ("/v1/vaults/main/accounts/revenue/entries?page_size=0", 400, "page_size: found \"0\", allowed"),
         ("/v1/vaults/main/accounts/revenue/entries?after=-1", 400, "after: found \"-1\", allowed"),
-        ("/v1/vaults/main/accounts/revenue/entries?since=1", 400, "query: found \"since\", allowed are after"),
+        ("/v1/vaults/main/accounts/revenue/entries?since=-1", 400, "since: found \"-1\", allowed"),
+        ("/v1/vaults/main/accounts/revenue/entries?before=1", 400, "query: found \"before\", allowed are since"),
         ("/v1/clients/a?vault=us", 404, "vault: no vault"),
         (
             "/v1/clients/a?namespace=elsewhere",

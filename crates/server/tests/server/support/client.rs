@@ -120,11 +120,31 @@ impl Wire {
             .map(|line| line.split_once(": ").unwrap())
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        let length = headers.iter().find(|(name, _)| name == "content-length");
-        let length: usize = length.map_or(0, |(_, value)| value.parse().unwrap());
-        let body = self.read.get(end + 4..end + 4 + length)?;
-        let text = String::from_utf8(body.to_vec()).unwrap();
+        let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+        let rest = self.read.get(end + 4..)?;
+        let (body, length) = match (header("transfer-encoding"), header("content-length")) {
+            (Some("chunked"), _) => chunks(rest)?,
+            (_, length) => {
+                let length: usize = length.map_or(0, |length| length.parse().unwrap());
+                (rest.get(..length)?.to_vec(), length)
+            }
+        };
+        let text = String::from_utf8(body).unwrap();
         self.read.drain(..end + 4 + length);
         Some(Answer { status, headers, text })
+    }
+}
+
+/// The body of a streamed response and its length on the wire; `None` before its last chunk.
+fn chunks(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let (total, mut body) = (rest.len(), Vec::new());
+    loop {
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        body.extend_from_slice(rest.get(end + 2..end + 2 + size)?);
+        rest = rest.get(end + 2 + size + 2..)?;
+        if size == 0 {
+            return Some((body, total - rest.len()));
+        }
     }
 }
