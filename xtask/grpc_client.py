@@ -63,7 +63,7 @@ def check_ledger(channel, ledger_pb2, ledger_pb2_grpc):
     """Check writes, retries, gaps, balances, history and audit. Return an account with credit."""
     ledger = ledger_pb2_grpc.LedgerServiceStub(channel)
     client = f"python-{secrets.token_hex(4)}"
-    operation, credit = ledger_pb2.Operation, ledger_pb2.CreditOperation
+    operation, credit, issue = ledger_pb2.Operation, ledger_pb2.CreditOperation, ledger_pb2.IssueOperation
 
     def write(sequence, *operations):
         return ledger_pb2.WriteRequest(
@@ -76,7 +76,7 @@ def check_ledger(channel, ledger_pb2, ledger_pb2_grpc):
 
     payer, payee = f"{client}:payer", f"{client}:payee"
     large = str(2**100)
-    first = write(1, opened(payer), opened(payee), operation(issue=credit(account=payer, asset="usd", amount=large)))
+    first = write(1, opened(payer), opened(payee), operation(issue=issue(account=payer, asset="usd", amount=large)))
     done = ledger.Write(first, timeout=SECONDS_MAX)
     same(done.WhichOneof("result"), "success", "the answer to the first write")
     same([result.WhichOneof("result") for result in done.success.results], ["account", "account", "entry"], "results")
@@ -115,7 +115,7 @@ def check_ledger(channel, ledger_pb2, ledger_pb2_grpc):
     same(audit.balanced, True, "the audit")
     missing = ledger_pb2.GetBalancesRequest(vault="main", account=f"{client}:nobody")
     refused(lambda: ledger.GetBalances(missing, timeout=SECONDS_MAX), grpc.StatusCode.NOT_FOUND, "no account")
-    broken = write(4, operation(issue=credit(account=payer, asset="usd", amount="1.5")))
+    broken = write(4, operation(issue=issue(account=payer, asset="usd", amount="1.5")))
     words = "operations[0].issue.amount: found"
     refused(lambda: ledger.Write(broken, timeout=SECONDS_MAX), grpc.StatusCode.INVALID_ARGUMENT, words)
     return payee

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(17)),
+            run::line(&command(20)),
             "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
              -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test sim \
              --test suite --test differential --test sdk -- --nocapture --test-threads=1"

@@ -228,11 +228,18 @@ export type Operation =
   | { put_limit: { definition: LimitDefinition; expected_revision?: number } }
   | { delete_limit: { key: string; expected_revision?: number } }
   | { open_vault: { vault: string } }
-  | { open_account: { account: string; overdraft: "deny" | "allow" } }
+  | { open_account: { account: string; overdraft: "deny" | "allow" | { limit: string } } }
   | { freeze_account: { account: string } }
   | { unfreeze_account: { account: string } }
   | { close_account: { account: string } }
-  | { issue: { account: string; asset: string; amount: string | bigint; memo?: string } }
+  | { issue: {
+      account: string;
+      asset: string;
+      amount: string | bigint;
+      memo?: string;
+      expires_at_unix_ms?: number;
+      priority?: number;
+    } }
   | { transfer: { from: string; to: string; asset: string; amount: string | bigint; memo?: string } }
   | { retire_client: { client_id: string } }
   | { retire: { account: string; asset: string; amount: string | bigint; memo?: string } };

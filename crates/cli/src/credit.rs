@@ -105,7 +105,9 @@ struct Totals {
     asset: String,
     issued: String,
     retired: String,
-    expired: String,
+    /// Absent while nothing has expired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired: Option<String>,
     live: String,
 }
 
@@ -168,7 +170,8 @@ impl Audit {
             let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "EXPIRED", "LIVE"].map(str::to_owned)];
             rows.extend(self.assets.iter().map(|totals| {
                 let Totals { issued, retired, expired, live, .. } = totals;
-                let [issued, retired, expired, live] = [issued, retired, expired, live].map(|of| grouped(of));
+                let expired = expired.as_deref().unwrap_or("0");
+                let [issued, retired, expired, live] = [issued.as_str(), retired, expired, live].map(grouped);
                 [totals.asset.clone(), issued, retired, expired, live]
             }));
             text += &output::table(&rows);

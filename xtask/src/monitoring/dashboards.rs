@@ -62,6 +62,7 @@ const SERVICE: &[Row] = &[
             panel("Expired holds", "ops", &[("earmark_expired_holds_total", "credit")]),
             panel("Writes", "ops", &[("earmark_writes_total", "code")]),
             panel("Stuck sagas", "short", &[("earmark_credit_stuck_sagas", "instance")]),
+            panel("Expiry that waits for the clocks", "short", &[("earmark_expiry_waiting", "instance")]),
         ],
     ),
     (

@@ -19,7 +19,7 @@ fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
     assert_eq!(json, json!({"balances": [{"asset": "usd", "available": "5000000", "held": "0", "pending": "0"}]}));
     assert_eq!(server.line("balance --account revenue").ends(0).stdout, "revenue has no credit\n");
     let audit = server.line("audit").ends(0);
-    assert!(audit.stdout.starts_with("main is balanced\nASSET  ISSUED     RETIRED  LIVE\n"), "{audit:?}");
+    assert!(audit.stdout.starts_with("main is balanced\nASSET  ISSUED     RETIRED  EXPIRED  LIVE\n"), "{audit:?}");
     let json = server.line("audit --vault main --json").ends(0).json();
     assert_eq!(json["balanced"], true);
 }

@@ -238,11 +238,26 @@ body! {
 
 /// A time before the latest one.
 #[derive(Deserialize)]
-#[serde(transparent)]
-pub(super) struct ExpiryBody(Count<0>);
+#[serde(try_from = "Count<0>")]
+pub(super) struct ExpiryBody(UnixMs);
+
+impl ExpiryBody {
+    const MAX: u64 = UnixMs::MAX.get() - 1;
+}
+
+impl TryFrom<Count<0>> for ExpiryBody {
+    type Error = String;
+
+    fn try_from(ms: Count<0>) -> Result<ExpiryBody, String> {
+        if ms.0 > ExpiryBody::MAX {
+            return Err(format!("found {}, allowed are integers from 0 to {}", ms.0, ExpiryBody::MAX));
+        }
+        Ok(ExpiryBody(UnixMs::new(ms.0)))
+    }
+}
 
 impl Described for ExpiryBody {
-    const SHAPE: Shape = Shape::Integer { min: 0, max: UnixMs::MAX.get() - 1 };
+    const SHAPE: Shape = Shape::Integer { min: 0, max: ExpiryBody::MAX };
 }
 
 #[derive(Deserialize)]
@@ -349,7 +364,7 @@ impl From<OperationBody> for Operation {
                 let Issue { account, asset, amount, memo, expires_at_unix_ms, priority } = body;
                 let memo = memo.unwrap_or_default().0;
                 let priority = priority.map_or(PRIORITY_DEFAULT, |priority| priority.0);
-                let terms = GrantTerms::new(priority, expires_at_unix_ms.map(|at| UnixMs::new(at.0.0)));
+                let terms = GrantTerms::new(priority, expires_at_unix_ms.map(|at| at.0));
                 Operation::Issue { account: account.0, asset: asset.0, amount: amount.0, memo, terms }
             }
             OperationBody::Transfer(Object(TwoSided { from, to, asset, amount, memo })) => {

@@ -357,7 +357,8 @@ struct TotalsWire<'a> {
     asset: &'a str,
     issued: String,
     retired: String,
-    expired: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired: Option<String>,
     live: String,
 }
 
@@ -367,7 +368,7 @@ impl<'a> AuditWire<'a> {
             asset: totals.asset.as_str(),
             issued: totals.issued.to_string(),
             retired: totals.retired.to_string(),
-            expired: totals.expired.to_string(),
+            expired: (totals.expired != 0).then(|| totals.expired.to_string()),
             live: totals.live.to_string(),
         };
         AuditWire {

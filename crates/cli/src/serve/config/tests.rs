@@ -112,6 +112,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("disk-reserve", "lots", "found \"lots\""),
     ("connections-max", "0", "0 is not in 1..=1000000"),
     ("connections-per-address", "0", "0 is not in 1..=1000000"),
+    ("otlp-protocol", "smoke", "grpc, http/protobuf"),
+    ("trace-sample", "2", "found \"2\", allowed are numbers from 0 to 1"),
     ("log-format", "xml", "human, json"),
     ("log-level", "loud", "found \"loud\", allowed are off"),
 ];
@@ -130,6 +132,7 @@ const FREE: &[&str] = &[
     "ledger",
     "limits",
     "namespace-claim",
+    "otlp-endpoint",
     "peer-ca",
     "peer-cert",
     "peer-key",

@@ -187,10 +187,10 @@ fn audit() -> Value {
             "asset": name(&ASSET),
             "issued": signed(),
             "retired": signed(),
-            "expired": signed(),
+            "expired": described(signed(), "Absent while nothing has expired."),
             "live": described(signed(), "Sum over all accounts: issued minus retired and expired."),
         }),
-        &[],
+        &["expired"],
     );
     exactly(
         json!({

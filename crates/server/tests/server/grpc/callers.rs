@@ -380,7 +380,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
-    let methods: [&str; 35] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 36] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     let others = calls_and_ledger(keyed, key, namespace).await;
     methods.into_iter().zip(answers.into_iter().chain(others)).collect()
 }

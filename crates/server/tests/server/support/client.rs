@@ -123,7 +123,8 @@ impl Wire {
         let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
         let rest = self.read.get(end + 4..)?;
         let (body, length) = match (header("transfer-encoding"), header("content-length")) {
-            (Some("chunked"), _) => chunks(rest)?,
+            // The body of an event stream has no end.
+            (Some("chunked"), _) if header("content-type") != Some("text/event-stream") => chunks(rest)?,
             (_, length) => {
                 let length: usize = length.map_or(0, |length| length.parse().unwrap());
                 (rest.get(..length)?.to_vec(), length)

@@ -225,8 +225,6 @@ fn grants() -> Vec<Ask> {
         write(MAIN, 9, &issue(json!({"priority": 256}))),
         write(MAIN, 9, &issue(json!({"expires_at_unix_ms": u64::MAX}))),
         write(MAIN, 9, &capped("100")),
-        write(MAIN, 10, &capped("0")),
-        write(MAIN, 10, &capped("18446744073709551616")),
         write(MAIN, 10, &json!([{"transfer": {"from": "capped", "to": "bob", "asset": "usd", "amount": "101"}}])),
         write(MAIN, 10, &json!([{"transfer": {"from": "capped", "to": "bob", "asset": "usd", "amount": "100"}}])),
         Ask::Grants("main", "acme"),

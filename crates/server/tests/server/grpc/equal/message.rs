@@ -376,9 +376,11 @@ fn of_entry(entry: v1::Entry) -> Value {
 
 pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {
     let totals = |it: &v1::AssetTotals| {
-        json!({
-            "asset": it.asset, "issued": it.issued, "retired": it.retired, "expired": it.expired, "live": it.live,
-        })
+        let mut totals = json!({"asset": it.asset, "issued": it.issued, "retired": it.retired, "live": it.live});
+        if it.expired != "0" {
+            totals["expired"] = it.expired.clone().into();
+        }
+        totals
     };
     let assets: Vec<Value> = response.assets.iter().map(totals).collect();
     let mut json = json!({"balanced": response.balanced, "assets": assets});
