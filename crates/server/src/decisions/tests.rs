@@ -112,8 +112,9 @@ async fn repeats_survive_the_change_of_segments() {
                     for key in keys.iter() {
                         log.record(&example.decision(&[(key, 1)]));
                     }
+                    // Over two seconds in all: each second keeps ten records of a key, and three seconds fill a segment.
                     if round % 20 == 0 {
-                        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                     }
                 }
             })
