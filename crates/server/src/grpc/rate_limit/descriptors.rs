@@ -148,7 +148,7 @@ fn stated_hits(descriptor: &RateLimitDescriptor) -> Result<Option<u32>, Mistake>
         return wrong(format!("entries: found {}, allowed are {ENTRIES_MAX}", descriptor.entries.len()));
     }
     if descriptor.limit.is_some() {
-        return wrong("limit: found an override, allowed is none; change the limit with `earmark apply`".to_owned());
+        return wrong("limit: overrides are not supported; change the limit with `earmark apply`".to_owned());
     }
     if descriptor.is_negative_hits {
         let what = "is_negative_hits: found negative hits, allowed are positive; hold a lease and settle its usage";

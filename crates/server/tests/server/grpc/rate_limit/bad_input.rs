@@ -19,7 +19,7 @@ async fn mistakes_of_a_configuration_are_refused_by_name() {
         (vec![RateLimitDescriptor::default()], "descriptors[0].entries: found none, allowed is at least one"),
         (vec![good(), negative], "descriptors[1].is_negative_hits: found negative hits"),
         (vec![zero_negative], "descriptors[0].is_negative_hits: found negative hits"),
-        (vec![RateLimitDescriptor { limit, ..good() }], "descriptors[0].limit: found an override, allowed is none"),
+        (vec![RateLimitDescriptor { limit, ..good() }], "descriptors[0].limit: overrides are not supported"),
         (
             vec![with_hits("tenant=acme", u64::from(u32::MAX) + 1)],
             "descriptors[0].hits_addend: found 4294967296, allowed are 0 to 4294967295",
