@@ -48,6 +48,22 @@ def test_an_extension_without_an_answer_is_repeated_before_the_next(
         assert reserved(tokens) == 10
 
 
+def test_an_extension_that_another_one_finished_is_not_taken_again(
+    proxy: Proxy, tokens: str, reserved: Reserved
+) -> None:
+    with Client(proxy.url, attempt_timeout=0.2) as client, Limiter(client) as limiter:
+        with limiter.acquire({tokens: 10}) as lease:
+            proxy.always = "lose_answer"
+            with pytest.raises(ExtendFailed):
+                lease.extend({tokens: 20}, timeout=0.3)
+            proxy.always = None
+            lease.extend({tokens: 5})
+            lease.extend({tokens: 20})
+            assert set(numbers(proxy)) == {1, 2}
+            assert reserved(tokens) == 35
+            lease.release()
+
+
 def test_a_denied_extension_uses_its_number_and_the_lease_keeps_its_amounts(
     proxy: Proxy, tokens: str, reserved: Reserved
 ) -> None:

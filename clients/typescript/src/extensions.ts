@@ -5,6 +5,11 @@ import type { Purpose, Shared } from "./shared.js";
 
 /** The most extensions of one lease. */
 const EXTENSIONS_MAX = 10_000;
+/**
+ * Answers that are kept for extensions that the caller gave up on. Beyond this the oldest is forgotten; a job that gives up
+ * on more than 16 different extensions has a deadline that is too short.
+ */
+const ANSWERED_MAX = 16;
 
 /** An extension that was applied, now or by an earlier attempt. */
 export interface Extended {
@@ -22,6 +27,7 @@ export type Asked = object;
 
 interface Unanswered {
   readonly asked: Asked;
+  readonly by: AskedBy;
   readonly number: number;
   readonly body: object;
 }
@@ -30,8 +36,8 @@ interface Unanswered {
 export class Extensions {
   #last = 0;
   #unanswered: Unanswered | undefined;
-  /** The answer to an extension of the caller that a renewal repeated. It is the caller's if it asks again. */
-  #answered: { asked: Asked; answer: Extended | ExtendError } | undefined;
+  /** Extensions that the caller gave up on and a later one finished. Their answers are the caller's if it asks again. */
+  readonly #answered: { asked: Asked; answer: Extended }[] = [];
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(
@@ -49,7 +55,7 @@ export class Extensions {
 
   /**
    * Sends an extension until it has an answer or the deadline passes. One without an answer is sent again first, with its
-   * number: if it is the same, its answer is the answer.
+   * number and body: if it is the same, its answer is the answer.
    */
   async extend(asked: Asked, by: AskedBy, deadline: Deadline, signal?: AbortSignal): Promise<Extended> {
     const turn = this.#turn;
@@ -66,23 +72,25 @@ export class Extensions {
   }
 
   async #inTurn(asked: Asked, by: AskedBy, deadline: Deadline, signal: AbortSignal | undefined): Promise<Extended> {
-    const answered = this.#answered;
-    if (by === "caller" && answered !== undefined) {
-      this.#answered = undefined;
-      if (isSame(answered.asked, asked)) return given(answered.answer);
-    }
+    const place = by === "caller" ? this.#answered.findIndex((answered) => isSame(answered.asked, asked)) : -1;
+    const [answered] = place < 0 ? [] : this.#answered.splice(place, 1);
+    if (answered !== undefined) return answered.answer;
     const earlier = this.#unanswered;
     if (earlier !== undefined) {
       const answer = await this.#send(earlier, deadline, signal).catch(asExtendError);
       const isFinal = answer instanceof ExtendError && (answer.reason === "lease_expired" || answer.reason === "failed");
       if (isFinal || isSame(earlier.asked, asked)) return given(answer);
-      if (by === "keep_alive") this.#answered = { asked: earlier.asked, answer };
+      // One that was denied took nothing, so it may be tried again.
+      if (!(answer instanceof ExtendError) && earlier.by === "caller") {
+        if (this.#answered.length === ANSWERED_MAX) this.#answered.shift();
+        this.#answered.push({ asked: earlier.asked, answer });
+      }
     }
     if (this.#last >= EXTENSIONS_MAX) {
       throw new ExtendError("too_many", `the lease has ${EXTENSIONS_MAX} extensions; acquire again`);
     }
     const number = this.#last + 1;
-    return await this.#send({ asked, number, body: this.body(number, asked) }, deadline, signal);
+    return await this.#send({ asked, by, number, body: this.body(number, asked) }, deadline, signal);
   }
 
   /** Sends one extension with its number. It counts as unanswered until its answer is here, also when the caller is gone. */

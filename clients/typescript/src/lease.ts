@@ -204,8 +204,7 @@ export class Lease extends Held {
    * an amount of 0 frees everything. It retries, and goes on when the caller stops waiting.
    */
   async complete(used: Amounts = {}): Promise<Completed> {
-    const maybe = (this.extensions.maybe as { add?: ReturnType<typeof requirements> } | undefined)?.add ?? [];
-    const known = new Set([...this.#amounts.keys(), ...maybe.map(({ key, namespace }) => (namespace === undefined ? key : `!${namespace}:${key}`))]);
+    const known = new Set(this.#keys());
     const ignored = Object.keys(used).filter((key) => !known.has(key));
     const kept = Object.fromEntries(Object.entries(used).filter(([key]) => known.has(key)));
     actuals("actuals", used);
@@ -217,7 +216,13 @@ export class Lease extends Held {
 
   /** Frees everything, because no call was made. */
   async release(): Promise<Completed> {
-    return await this.complete(Object.fromEntries([...this.#amounts.keys()].map((key) => [key, 0])));
+    return await this.complete(Object.fromEntries(this.#keys().map((key) => [key, 0])));
+  }
+
+  /** The limits that the lease has, or may have by an extension whose outcome is unknown. */
+  #keys(): string[] {
+    const maybe = (this.extensions.maybe as { add?: ReturnType<typeof requirements> } | undefined)?.add ?? [];
+    return [...this.#amounts.keys(), ...maybe.map(({ key, namespace }) => (namespace === undefined ? key : `!${namespace}:${key}`))];
   }
 }
 

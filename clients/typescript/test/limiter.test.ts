@@ -227,6 +227,24 @@ test("extensions are numbered, and one without an answer is repeated with its nu
   assert.deepEqual([await reserved(slots), (await direct.lease(lease.id)).state], [0, "completed"]);
 });
 
+test("an extension that another one finished is not taken again, and a release frees one without an answer", async () => {
+  const { slots, tpm } = await limits(4);
+  const lease = await new Limiter(client).acquire({ [tpm]: 100 });
+  const lose = async (add: Record<string, number>) => {
+    proxy.choose = (path) => (path === "/v1/extend" ? "lose_answer" : "pass");
+    await assert.rejects(lease.extend({ add }, { withinMs: 100 }), { name: "ExtendError", reason: "failed" });
+    proxy.choose = undefined;
+  };
+  await lose({ [tpm]: 25 });
+  await lease.extend({ add: { [tpm]: 5 } });
+  await lease.extend({ add: { [tpm]: 25 } });
+  assert.equal(await reserved(tpm), 130);
+  await lose({ [slots]: 1 });
+  assert.equal(await reserved(slots), 1);
+  assert.equal((await lease.release()).message, undefined);
+  assert.equal(await reserved(slots), 0);
+});
+
 test("a kept lease outlives its timeout, reports its usage, and a lost one aborts its signal", async () => {
   const key = "kept:slots";
   await direct.putLimit({ key, kind: "concurrency", capacity: 1, timeout_seconds: 2 });

@@ -221,6 +221,7 @@ fn settled(answer: CompleteAnswer) -> SettleAnswer {
     SettleAnswer {
         is_known: answer.reconciled,
         ignored: answer.ignored,
+        raised: answer.raised,
         paid: answer.credit_paid,
         debt: answer.credit_debt,
         uncollected: answer.credit_uncollected,

@@ -329,6 +329,8 @@ pub struct SettleAnswer {
     pub is_known: bool,
     /// Keys of the request that the lease holds nothing of.
     pub ignored: Vec<LimitKey>,
+    /// Keys of the request below the usage that extensions reported, which is charged instead.
+    pub raised: Vec<LimitKey>,
     /// Credit paid from the balance of accounts.
     pub paid: u64,
     /// Credit paid by overdraft.

@@ -25,6 +25,12 @@ pub fn count_expired(records: &[JournalRecord]) {
     }
 }
 
+/// Counts a hold that ran out in a credit store. `held` is its amount, and `cost` the part that it was charged, collected
+/// or not.
+pub fn count_expired_hold(held: u64, cost: u64) {
+    metrics::counter!(EXPIRED_HOLDS, "credit" => fate_of(held, cost)).increment(1);
+}
+
 /// Logs when expiry begins to wait for the clocks, and when it goes on. Call it after every batch that a process applies.
 pub fn watch_expiry(book: &Book) {
     static IS_WAITING: AtomicBool = AtomicBool::new(false);
@@ -49,9 +55,16 @@ fn fate(record: &JournalRecord) -> Option<&'static str> {
     match record {
         JournalRecord::Release(hold) if hold.actor.is_none() => Some("returned"),
         JournalRecord::Settle(settle) if settle.reason == SettleReason::Timeout => {
-            let cost = settle.paid.saturating_add(settle.uncollected);
-            Some(if cost >= settle.hold.amount { "charged" } else { "used" })
+            Some(fate_of(settle.hold.amount, settle.paid.saturating_add(settle.uncollected)))
         }
         _ => None,
+    }
+}
+
+fn fate_of(held: u64, cost: u64) -> &'static str {
+    match cost {
+        0 => "returned",
+        cost if cost < held => "used",
+        _ => "charged",
     }
 }

@@ -57,7 +57,7 @@ pub use credit_lists::{
 };
 pub use credits::*;
 pub use document::{LimitDocument, TemplateDocument};
-pub use expired::{EXPIRED_HOLDS, count_expired, register_expired, watch_expiry};
+pub use expired::{EXPIRED_HOLDS, count_expired, count_expired_hold, register_expired, watch_expiry};
 pub use extend::{ExtendAnswer, ExtendRequest};
 pub use fullness::LimitFullness;
 pub use history::{ChangePager, Sums, entry_view, summary};

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+mod expired;
 mod faults;
 mod full;
 mod kill;

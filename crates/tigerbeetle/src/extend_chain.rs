@@ -8,7 +8,7 @@ use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer
 use crate::lease_record::{Held, LeaseRecord};
 use crate::reserve_chain::Taken;
 use crate::retake_chain::seconds_until;
-use crate::schema::{Anchor, CommonAccounts, LeaseName, LimitName, PartVersion, SECOND_NS, link};
+use crate::schema::{Anchor, CommonAccounts, Decision, LeaseName, LimitName, PartVersion, SECOND_NS, link};
 use crate::status::{describe, exists, has_ended};
 
 /// The longest life of a renewed lease, in nanoseconds: a day.
@@ -141,7 +141,8 @@ impl Extending {
 
     /// The lease after the extension.
     fn record(&self, before: &LeaseRecord, made_at_ns: impl Iterator<Item = (Role, u64)>) -> LeaseRecord {
-        let mut record = LeaseRecord { newest: self.anchor, ..before.clone() };
+        let is_extended = before.is_extended || self.anchor.decision == Decision::Extended;
+        let mut record = LeaseRecord { newest: self.anchor, is_extended, ..before.clone() };
         for (role, made_at_ns) in made_at_ns {
             match role {
                 Role::Anchor => record.newest.made_at_ns = made_at_ns,

@@ -18,6 +18,8 @@ pub(crate) struct LeaseRecord {
     /// Its newest reservation on each limit, sorted by name.
     pub(crate) held: Vec<Held>,
     pub(crate) ending: Option<Ending>,
+    /// Whether an extension was made. A denied one changes nothing.
+    pub(crate) is_extended: bool,
 }
 
 /// A reservation of a lease on one limit.
@@ -79,7 +81,8 @@ impl LeaseRecord {
             }
         }
         held.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(LeaseRecord { first, newest, held, ending })
+        let is_extended = anchors().any(|anchor| anchor.decision == Decision::Extended);
+        Some(LeaseRecord { first, newest, held, ending, is_extended })
     }
 
     pub(crate) fn reserved_at(&self) -> UnixMs {
@@ -96,7 +99,7 @@ impl LeaseRecord {
 
     /// Whether any reservation has expired. An extended lease has expired once it cannot be extended any more.
     pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
-        if self.newest.number > 0 {
+        if self.is_extended {
             return !self.is_alive(now_ns);
         }
         self.held.iter().any(|held| held.ends_at_ns <= now_ns)

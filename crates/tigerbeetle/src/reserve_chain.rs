@@ -134,7 +134,7 @@ impl ReservePlan {
         let parts = self.taken.iter().zip(results.iter().skip(1));
         let held = parts.map(|(taken, result)| taken.held(&self.name, result.timestamp));
         let first = Anchor { made_at_ns: made_at(0), ..Anchor::reserved(&self.body, self.has_credit) };
-        LeaseRecord { first, newest: first, held: held.collect(), ending: None }
+        LeaseRecord { first, newest: first, held: held.collect(), ending: None, is_extended: false }
     }
 }
 

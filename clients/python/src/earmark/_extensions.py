@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ from .work import Extension, Job, Usage, Work
 
 #: The most extensions of one lease.
 EXTENSIONS_MAX = 10_000
+#: Answers that are kept for extensions that the caller gave up on. Beyond this the oldest is forgotten; a job that gives
+#: up on more than 16 different extensions has a deadline that is too short.
+ANSWERED_MAX = 16
 #: A lease is renewed when a third of its timeout has passed, so that two renewals may fail before it runs out.
 RENEWALS_PER_TIMEOUT = 3
 #: The shortest wait between two renewals in seconds. A lease at its latest end, 24 hours after the reserve, would
@@ -48,6 +52,7 @@ class _Unanswered:
     number: int
     asked: Extension
     request: Request[ExtendAnswer]
+    is_renewal: bool
 
 
 class Extensions:
@@ -59,8 +64,8 @@ class Extensions:
         self._revision = revision
         self._last = 0
         self._unanswered: _Unanswered | None = None
-        #: The answer to an extension of the caller that a renewal repeated. It is the caller's if it asks again.
-        self._answered: tuple[Extension, Extended | ExtendError] | None = None
+        #: Extensions that the caller gave up on and a later one finished. Their answers are the caller's if it asks again.
+        self._answered: deque[tuple[Extension, Extended]] = deque(maxlen=ANSWERED_MAX)
         #: The certain usage, which the next extension reports.
         self._used: dict[str, int] = {}
         self._used_tokens: Usage | None = None
@@ -81,24 +86,26 @@ class Extensions:
 
     def extend(self, asked: Extension, deadline: float, is_renewal: bool = False) -> Rule[Extended]:
         """Sends an extension until it has an answer or the deadline passes. One without an answer is sent again first,
-        with its number: if it is the same, its answer is the answer."""
-        if not is_renewal and self._answered is not None:
-            (earlier, answer), self._answered = self._answered, None
-            if earlier == asked:
+        with its number and body: if it is the same, its answer is the answer."""
+        if not is_renewal:
+            for item in self._answered:
+                if item[0] == asked:
+                    self._answered.remove(item)
+                    return item[1]
+        earlier = self._unanswered
+        if earlier is not None:
+            answer = yield from self._caught(earlier, deadline)
+            if isinstance(answer, (LeaseEnded, ExtendFailed)) or earlier.asked == asked:
                 return _returned(answer)
-        if self._unanswered is not None:
-            earlier = self._unanswered.asked
-            answer = yield from self._caught(self._unanswered, deadline)
-            if isinstance(answer, (LeaseEnded, ExtendFailed)) or earlier == asked:
-                return _returned(answer)
-            if is_renewal:
-                self._answered = (earlier, answer)
+            # One that was denied took nothing, so it may be tried again.
+            if isinstance(answer, Extended) and not earlier.is_renewal:
+                self._answered.append((earlier.asked, answer))
         if self._last >= EXTENSIONS_MAX:
             raise TooManyExtensions(f"the lease has {EXTENSIONS_MAX} extensions; acquire again")
         used: Mapping[str, int] | Usage | None = self._used if isinstance(self.work, Job) else self._used_tokens
         number = self._last + 1
         request = asked.request(self.work, self._lease_id, number, used, self._revision)
-        answer = yield from self._caught(_Unanswered(number, asked, request), deadline)
+        answer = yield from self._caught(_Unanswered(number, asked, request, is_renewal), deadline)
         return _returned(answer)
 
     def _caught(self, item: _Unanswered, deadline: float) -> Rule[Extended | ExtendError]:

@@ -123,13 +123,17 @@ impl<H: BookHost> Parts<H> {
         // The message of the limits names keys that credit settled.
         let is_of_lease = !completed.ignored.is_empty() || !completed.raised.is_empty();
         let message = completed.message.clone().filter(|_| !is_of_lease);
-        let notes = [describe_ignored(&ignored), describe_raised(&completed.raised), message];
+        let is_raised = |key: &&LimitKey| completed.raised.contains(key) || settled.raised.contains(key);
+        let raised: Vec<LimitKey> =
+            request.actuals.iter().map(|actual| &actual.key).filter(is_raised).cloned().collect();
+        let notes = [describe_ignored(&ignored), describe_raised(&raised), message];
         let notes: Vec<String> = notes.into_iter().flatten().collect();
         let message = (!notes.is_empty()).then(|| notes.join("; "));
         CompleteAnswer {
             reconciled,
             message,
             ignored,
+            raised,
             credit_paid: settled.paid,
             credit_debt: settled.debt,
             credit_uncollected: settled.uncollected,

@@ -6,7 +6,7 @@ use super::Harness;
 use super::credit_driver::{MAIN, credit, issue, open};
 use super::driver::{Driver, MINUTE, SLOTS, key};
 use super::extend::{Asked, RENEW, add, used};
-use crate::backend::{Refusal, ReserveRequest};
+use crate::backend::{Refusal, ReserveRequest, describe_raised};
 use crate::extend::ExtendAnswer;
 
 impl<H: Harness> Driver<'_, H> {
@@ -61,8 +61,10 @@ pub async fn an_extension_holds_credit_with_its_limits_or_not_at_all(harness: &i
     assert_eq!(driver.funds().await, (40, 70, 0));
     let never = driver.extend(driver.lease(), 1, add(&[("usd", 5)])).await;
     assert_eq!(never, ExtendAnswer::expired());
+    // The reported usage is the least that a complete costs, and the answer says so.
     let answer = driver.complete(lease, &[("usd", 60), ("rpm", 2)]).await;
     assert!(answer.reconciled, "{answer:?}");
+    assert_eq!((&answer.raised, answer.message.clone()), (&vec![key("usd")], describe_raised(&[key("usd")])));
     assert_eq!(driver.funds().await, (20, 0, 90));
     assert_eq!(driver.extend(lease, 5, add(&[("usd", 5)])).await, ExtendAnswer::expired());
     assert_eq!(driver.funds().await, (20, 0, 90));

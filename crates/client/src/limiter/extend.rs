@@ -1,6 +1,7 @@
 //! Extensions of an admitted job: more amounts, a later end, and usage that is certain.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{EXTENSIONS_MAX, LeaseId, LimitKey};
 
@@ -92,16 +93,18 @@ fn named(limits: &[LimitKey]) -> String {
     if limits.is_empty() { String::new() } else { format!(" by {}", super::keys(limits)) }
 }
 
+/// Answers that are kept for extensions that the guard gave up on. Beyond this the oldest is forgotten; a job that gives
+/// up on more than 16 different extensions has a deadline that is too short.
+const ANSWERED_MAX: usize = 16;
+
 /// The extensions of one lease. A guard and the task that keeps it alive share them.
 pub(super) struct Extensions {
     lease: LeaseId,
-    /// The last number, and the extension without an answer. Locked while an extension is under way: the next one needs
-    /// the next number.
+    /// Locked while an extension is under way: the next one needs the next number.
     numbers: tokio::sync::Mutex<Numbers>,
     /// The certain usage of each limit, which the next extension reports.
     used: Mutex<Vec<(LimitKey, u64)>>,
-    /// The amounts of applied extensions that the guard has not added to its job yet.
-    taken: Mutex<Vec<(LimitKey, u64)>>,
+    growth: Mutex<Growth>,
 }
 
 /// The part of the client that asks for an extension.
@@ -113,16 +116,47 @@ pub(super) enum AskedBy {
 
 #[derive(Default)]
 struct Numbers {
+    /// The last number that was used.
     last: u32,
-    unanswered: Option<ExtendItem>,
-    /// The answer to an extension of the guard that a renewal repeated. It is the guard's if it asks again.
-    answered: Option<(Extension, Result<Extended, ExtendError>)>,
+    /// Extensions that the guard gave up on and a later one finished. Their answers are the guard's if it asks again.
+    answered: VecDeque<(Extension, Extended)>,
+}
+
+/// The amounts of extensions that are not part of the guard's job yet. One lock covers both fields, so that a guard that
+/// completes while an answer arrives finds the amounts in one of them.
+#[derive(Default)]
+struct Growth {
+    /// The amounts of applied extensions.
+    taken: Vec<(LimitKey, u64)>,
+    unanswered: Option<Unanswered>,
+}
+
+/// An extension that was sent and has no answer.
+#[derive(Clone)]
+struct Unanswered {
+    item: ExtendItem,
+    by: AskedBy,
+}
+
+impl Numbers {
+    /// The answer to an extension that the guard gave up on.
+    fn answer_to(&mut self, asked: &Extension) -> Option<Extended> {
+        let place = self.answered.iter().position(|(earlier, _)| earlier == asked)?;
+        self.answered.remove(place).map(|(_, extended)| extended)
+    }
+
+    fn keep_answer(&mut self, asked: Extension, extended: Extended) {
+        if self.answered.len() == ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back((asked, extended));
+    }
 }
 
 impl Extensions {
     pub(super) fn new(lease: LeaseId) -> Extensions {
-        let (used, taken) = (Mutex::default(), Mutex::default());
-        Extensions { lease, numbers: tokio::sync::Mutex::default(), used, taken }
+        let (used, growth) = (Mutex::default(), Mutex::default());
+        Extensions { lease, numbers: tokio::sync::Mutex::default(), used, growth }
     }
 
     /// Records certain usage. The largest amount of a limit counts.
@@ -134,19 +168,21 @@ impl Extensions {
         }
     }
 
-    /// The amounts that were taken since the last call.
-    pub(super) fn take_taken(&self) -> Vec<(LimitKey, u64)> {
-        std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    fn growth(&self) -> MutexGuard<'_, Growth> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits of an extension whose outcome is unknown: the lease may have them.
-    pub(super) fn maybe_added(&self) -> Vec<LimitKey> {
-        let unanswered = self.numbers.try_lock().ok().and_then(|numbers| numbers.unanswered.clone());
-        unanswered.into_iter().flat_map(|item| item.add).map(|(key, _)| key).collect()
+    /// The amounts that were taken since the last call, and the limits of an extension whose outcome is unknown: the lease
+    /// may have them.
+    pub(super) fn take_growth(&self) -> (Vec<(LimitKey, u64)>, Vec<LimitKey>) {
+        let mut growth = self.growth();
+        let unanswered = growth.unanswered.iter().flat_map(|unanswered| &unanswered.item.add);
+        let maybe = unanswered.map(|(key, _)| key.clone()).collect();
+        (std::mem::take(&mut growth.taken), maybe)
     }
 
     /// Sends an extension until it has an answer or the deadline passes. One without an answer is sent again first, with
-    /// its number: if it is the same, its answer is the answer.
+    /// its number and body: if it is the same, its answer is the answer.
     pub(super) async fn extend(
         &self,
         shared: &Arc<Shared>,
@@ -157,19 +193,20 @@ impl Extensions {
         let passed = || ExtendError::Failed(Failure::DeadlinePassed { last: None });
         let mut numbers = deadline.bound(self.numbers.lock()).await.ok_or_else(passed)?;
         if by == AskedBy::Guard
-            && let Some((earlier, answer)) = numbers.answered.take()
-            && earlier == *asked
+            && let Some(extended) = numbers.answer_to(asked)
         {
-            return answer;
+            return Ok(extended);
         }
-        if let Some(item) = numbers.unanswered.clone() {
-            let earlier = Extension { add: item.add.clone(), renew: item.renew };
-            let answer = self.send(shared, &mut numbers, item, deadline).await;
-            match answer {
-                Err(ExtendError::LeaseExpired | ExtendError::Failed(_)) => return answer,
-                _ if earlier == *asked => return answer,
-                _ if by == AskedBy::KeepAlive => numbers.answered = Some((earlier, answer)),
-                _ => {}
+        let unanswered = self.growth().unanswered.clone();
+        if let Some(unanswered) = unanswered {
+            let earlier = Extension { add: unanswered.item.add.clone(), renew: unanswered.item.renew };
+            let asked_by = unanswered.by;
+            match self.send(shared, &mut numbers, unanswered, deadline).await {
+                answer @ Err(ExtendError::LeaseExpired | ExtendError::Failed(_)) => return answer,
+                answer if earlier == *asked => return answer,
+                Ok(extended) if asked_by == AskedBy::Guard => numbers.keep_answer(earlier, extended),
+                // It took nothing, so it may be tried again.
+                Ok(_) | Err(_) => {}
             }
         }
         if numbers.last >= EXTENSIONS_MAX {
@@ -178,7 +215,7 @@ impl Extensions {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Extension { add, renew } = asked.clone();
         let item = ExtendItem { lease: self.lease, number: numbers.last + 1, add, used, renew };
-        self.send(shared, &mut numbers, item, deadline).await
+        self.send(shared, &mut numbers, Unanswered { item, by }, deadline).await
     }
 
     /// Sends one extension with its number. It counts as unanswered until its answer is here, also when the caller drops
@@ -187,33 +224,33 @@ impl Extensions {
         &self,
         shared: &Arc<Shared>,
         numbers: &mut Numbers,
-        item: ExtendItem,
+        sent: Unanswered,
         deadline: Deadline,
     ) -> Result<Extended, ExtendError> {
-        let was_sent = numbers.unanswered.is_some();
-        let number = item.number;
-        numbers.unanswered = Some(item.clone());
+        let item = sent.item.clone();
+        let was_sent = self.growth().unanswered.replace(sent).is_some();
         let attempt = || shared.ask_once(shared.extends.as_ref(), item.clone(), deadline);
         let answer = match shared.client.retry(true, deadline, attempt).await {
             Ok(answer) => answer,
             Err(failure) => {
                 if failure.certainty() == Certainty::NothingHappened && !was_sent {
-                    numbers.unanswered = None;
+                    self.growth().unanswered = None;
                 }
                 return Err(failed(failure));
             }
         };
-        numbers.unanswered = None;
         let is_used = match &answer {
             ExtendAnswer::Extended(_) => true,
             ExtendAnswer::Not(answer) => uses_number(answer),
         };
         if is_used {
-            numbers.last = number;
+            numbers.last = item.number;
         }
+        let mut growth = self.growth();
+        growth.unanswered = None;
         match answer {
             ExtendAnswer::Extended(extended) => {
-                self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(item.add);
+                growth.taken.extend(item.add);
                 Ok(extended)
             }
             ExtendAnswer::Not(answer) => Err(not_extended(answer)),

@@ -79,20 +79,22 @@ impl Guard {
     /// A denial changes nothing, and the job keeps what it has.
     ///
     /// # Errors
-    /// When the extension is denied or refused, or no answer came before the deadline. Then its outcome is unknown: call
-    /// it again with the same extension, before any other one. That takes nothing twice.
+    /// When the extension is denied or refused, or no answer came before the deadline. Then its outcome is unknown. The
+    /// next extension, of whatever kind, finishes this one first; the next call with the same extension returns its
+    /// answer and takes nothing twice.
     pub async fn extend(&mut self, extension: &Extension, deadline: Deadline) -> Result<Extended, ExtendError> {
         let extended = self.extensions.extend(&self.shared, extension, AskedBy::Guard, deadline).await;
         self.grow();
         extended
     }
 
-    /// Adds the amounts that extensions took to the job.
-    fn grow(&mut self) {
-        let taken = self.extensions.take_taken();
+    /// Adds the amounts that extensions took to the job. Returns the limits that the lease may have besides.
+    fn grow(&mut self) -> Vec<LimitKey> {
+        let (taken, maybe) = self.extensions.take_growth();
         if !taken.is_empty() {
             self.job = self.job.grown(&taken);
         }
+        maybe
     }
 
     /// Records the usage of a limit so far, in total. The next extension reports it, also one of [`Guard::keep_alive`]. It
@@ -135,8 +137,8 @@ impl Guard {
     pub async fn complete(mut self, actuals: Actuals) -> Result<Completed, Failure> {
         self.is_open = false;
         self.is_over.send_replace(true);
-        self.grow();
-        let (actuals, ignored) = of_job(&self.job, &self.extensions.maybe_added(), actuals);
+        let maybe = self.grow();
+        let (actuals, ignored) = of_job(&self.job, &maybe, actuals);
         let item = CompleteItem { lease: self.lease, job: self.job.clone(), actuals };
         let mut completed = self.settle(item).await?;
         if let Some(ignored) = ignored {
@@ -151,8 +153,9 @@ impl Guard {
     /// # Errors
     /// As [`Guard::complete`].
     pub async fn release(mut self) -> Result<Completed, Failure> {
-        self.grow();
+        let maybe = self.grow();
         let actuals = Actuals::nothing_of(&self.job);
+        let actuals = maybe.into_iter().fold(actuals, |actuals, key| actuals.used(key, 0));
         self.complete(actuals).await
     }
 

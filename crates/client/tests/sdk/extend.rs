@@ -1,5 +1,7 @@
 //! Extensions: numbers, repeated attempts, and the renewals of a lease in the background.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use earmark_client::core::{Kind, LeaseState};
@@ -204,4 +206,72 @@ async fn an_extension_that_a_renewal_repeated_is_not_taken_again() {
     let adds = adds.iter().filter(|body| body["add"] != Value::Array(vec![]));
     assert!(adds.map(|body| &body["extension"]).all(|number| *number == 1));
     assert_eq!(guard.job().requirements(), [(key("a"), 1), (key("b"), 3)]);
+}
+
+/// A server that does not answer extensions while `is_down`, and allows everything else.
+async fn interrupted(is_down: &Arc<AtomicBool>) -> ScriptedServer {
+    let is_down = Arc::clone(is_down);
+    let mut ends_at = 8;
+    ScriptedServer::by(move |request| match request {
+        request if request.starts_with("POST /v1/reserve") => ok(ALLOWED),
+        request if request.starts_with("POST /v1/complete") => ok(COMPLETED),
+        _ if is_down.load(Ordering::SeqCst) => None,
+        _ => {
+            ends_at += 1;
+            extended(ends_at)
+        }
+    })
+    .await
+}
+
+async fn give_up(guard: &mut Guard, extension: &Extension) {
+    let failed = guard.extend(extension, Deadline::after(Duration::from_millis(20))).await;
+    assert!(matches!(failed, Err(ExtendError::Failed(_))), "{failed:?}");
+}
+
+/// The answer to an extension that another one had finished was dropped, so that the caller's next try took it twice.
+#[tokio::test]
+async fn an_extension_that_another_one_finished_takes_nothing_twice() {
+    let is_down = Arc::new(AtomicBool::new(true));
+    let server = interrupted(&is_down).await;
+    let mut guard = guard(&server.client()).await;
+    let (more, other) = (Extension::new().add(key("b"), 3), Extension::new().add(key("c"), 4));
+    give_up(&mut guard, &more).await;
+    give_up(&mut guard, &other).await;
+    assert!(numbers(&server).iter().all(|number| *number == 1), "{:?}", numbers(&server));
+    is_down.store(false, Ordering::SeqCst);
+    assert_eq!(guard.extend(&other, soon()).await.unwrap().ends_at.unwrap().get(), 10);
+    let sent = numbers(&server);
+    assert_eq!(sent.last(), Some(&2));
+    assert_eq!(guard.extend(&more, soon()).await.unwrap().ends_at.unwrap().get(), 9);
+    assert_eq!(numbers(&server), sent);
+    assert_eq!(guard.job().requirements(), [(key("a"), 1), (key("b"), 3), (key("c"), 4)]);
+    // The answer was given. The same extension is a new one now.
+    guard.extend(&more, soon()).await.unwrap();
+    assert_eq!(numbers(&server).last(), Some(&3));
+}
+
+/// While a renewal repeated an extension, a complete took its limits for ones that the job does not have, and dropped
+/// their usage.
+#[tokio::test]
+async fn usage_of_an_unanswered_extension_is_completed_while_it_is_repeated() {
+    for is_released in [false, true] {
+        let server = interrupted(&Arc::new(AtomicBool::new(true))).await;
+        let mut guard = guard(&server.client()).await;
+        give_up(&mut guard, &Extension::new().add(key("b"), 3)).await;
+        let tried = numbers(&server).len();
+        let alive = guard.keep_alive(Duration::from_millis(60));
+        while numbers(&server).len() == tried {
+            tokio::task::yield_now().await;
+        }
+        let (completed, used) = match is_released {
+            true => (guard.release().await, 0),
+            false => (guard.complete(Actuals::unknown().used(key("b"), 2)).await, 2),
+        };
+        assert_eq!(completed.unwrap().message, None);
+        drop(alive);
+        let actuals = bodies(&server, "/v1/complete")[0]["actuals"].clone();
+        let of_b = actuals.as_array().unwrap().iter().find(|actual| actual["key"] == "b");
+        assert_eq!(of_b.unwrap()["actual_amount"], used, "{actuals}");
+    }
 }

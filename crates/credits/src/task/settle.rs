@@ -6,7 +6,7 @@ use earmark_core::{Actor, EntryPurpose, LimitKey, VaultName};
 use super::charge::Settling;
 use super::{LeaseStatus, Part, entry_gate, first_gate, lease_gate, lease_key, or_itself, settle_gate};
 use crate::id::GateId;
-use crate::model::{Entry, EntryBody, LeaseKey, Plan, PostingState, VaultKey};
+use crate::model::{Entry, EntryBody, EntryReason, LeaseKey, Plan, PostingState, Settlement, VaultKey};
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 
 /// Settles the holds of a lease.
@@ -39,6 +39,14 @@ impl SettleTask {
         let held: Vec<&LimitKey> = held.collect();
         let keys = self.actuals.iter().map(|actual| &actual.key);
         keys.filter(|key| !held.contains(key)).cloned().collect()
+    }
+
+    /// Whether a settlement costs more than the caller says, because extensions reported more. A late one costs only what
+    /// exceeds the payment at the timeout.
+    fn is_raised(&self, settlement: &Settlement) -> bool {
+        let cost = settlement.paid.saturating_add(settlement.uncollected);
+        let said = self.actuals.iter().find(|actual| actual.key == settlement.hold.limit);
+        settlement.reason != EntryReason::Late && said.is_some_and(|said| said.amount < cost)
     }
 
     async fn settle(
@@ -133,6 +141,9 @@ impl Task for SettleTask {
             match &entry.body {
                 EntryBody::Settle(settlement) => {
                     limits.push(&settlement.hold.limit);
+                    if self.is_raised(settlement) {
+                        answer.raised.push(settlement.hold.limit.clone());
+                    }
                     answer.paid = answer.paid.saturating_add(settlement.paid);
                     answer.debt = answer.debt.saturating_add(settlement.debt);
                     answer.uncollected = answer.uncollected.saturating_add(settlement.uncollected);

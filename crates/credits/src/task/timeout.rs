@@ -1,12 +1,13 @@
 //! Settles a hold that timed out: the reported usage is charged, or the whole hold, and the rest is returned.
 
+use earmark_admission::count_expired_hold;
 use earmark_core::EntryPurpose;
 
 use super::charge::Settling;
 use super::lease::{Part, read_entries};
 use super::{entry_gate, lease_key};
 use crate::id::GateId;
-use crate::model::{LeaseKey, Plan, Posting, PostingState, StoredEntry, VaultKey};
+use crate::model::{EntryBody, LeaseKey, Plan, Posting, PostingState, StoredEntry, VaultKey};
 use crate::saga::{Engine, Proposal, Task, TaskError};
 
 /// Settles one held posting at its timeout.
@@ -75,7 +76,19 @@ impl Task for TimeoutTask {
         settling.propose(engine, attempt, attempt == 1).await
     }
 
-    async fn done(&self, _: &Engine, _: GateId, _: &Plan) -> Result<bool, TaskError> {
+    async fn done(&self, _: &Engine, _: GateId, plan: &Plan) -> Result<bool, TaskError> {
+        for entry in &plan.entries {
+            match &entry.body {
+                EntryBody::Settle(settlement) => {
+                    count_expired_hold(settlement.held, settlement.paid.saturating_add(settlement.uncollected));
+                }
+                EntryBody::Release { terms, .. } => count_expired_hold(terms.amount, 0),
+                EntryBody::Transaction(_)
+                | EntryBody::Hold { .. }
+                | EntryBody::Refused { .. }
+                | EntryBody::Ended { .. } => {}
+            }
+        }
         Ok(true)
     }
 }

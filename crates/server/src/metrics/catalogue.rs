@@ -125,7 +125,7 @@ pub(super) const PROCESS: [Metric; 6] = [
     histogram("earmark_batch_size", "Events per batch."),
     counter(
         "earmark_expired_holds_total",
-        "Credit holds of the Book that ran out without a complete: returned in full, paid the used part that extensions \
+        "Credit holds that ran out without a complete: returned in full, paid the used part that extensions \
      reported, or charged in full.",
     ),
     gauge(

@@ -28,7 +28,7 @@ fn lease() -> LeaseRecord {
     let first = Anchor { made_at_ns: T, ..Anchor::made(0, 7, Decision::Reserved, false) };
     let taken = [taken("slots", Holding::Concurrency, 1, 0), taken("tpm", Holding::Rolling, 100, 0)];
     let held = taken.iter().map(|taken| taken.held(&name(), T)).collect();
-    LeaseRecord { first, newest: first, held, ending: None }
+    LeaseRecord { first, newest: first, held, ending: None, is_extended: false }
 }
 
 fn anchor(number: u32) -> Anchor {

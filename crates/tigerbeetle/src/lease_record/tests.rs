@@ -106,3 +106,26 @@ fn a_lease_is_live_expired_completed_or_denied() {
     let marked = [name().anchor(&CommonAccounts::new(), &Anchor::marked())];
     assert_eq!(read(&marked).unwrap().state(T + 5), LeaseState::Completed);
 }
+
+/// Any extension counted, so a denied one kept a reserve repeatable after its window had ended.
+#[test]
+fn a_denied_extension_changes_neither_a_repeated_reserve_nor_the_state() {
+    let rolling_ends_first = |decision: Decision| {
+        let taken = vec![taken("slots", Holding::Concurrency, 1, 90), taken("tpm", Holding::Rolling, 60, 60)];
+        let plan = ReservePlan { name: name(), body: body(7), has_credit: false, taken };
+        let mut chain = plan.chain(&CommonAccounts::new());
+        chain.push(name().anchor(&CommonAccounts::new(), &Anchor::made(1, 5, decision, false)));
+        chain.iter_mut().for_each(|transfer| transfer.timestamp = T);
+        read(&chain).unwrap()
+    };
+    let after_window = T + 60 * SECOND_NS;
+    let holds = Retry::Holds { reserved_at: to_ms(T) };
+    for (decision, state, retry) in [
+        (Decision::Extended, LeaseState::Live, holds),
+        (Decision::Denied { rank: 0, never: false }, LeaseState::Expired, Retry::Ended),
+    ] {
+        let record = rolling_ends_first(decision);
+        assert!(record.is_alive(after_window));
+        assert_eq!((record.state(after_window), record.retry(&body(7), after_window)), (state, retry));
+    }
+}

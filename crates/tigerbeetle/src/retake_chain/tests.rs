@@ -29,7 +29,7 @@ fn late() -> LeaseRecord {
     let made_at_ns = T + 1_000_000;
     let held = taken.iter().map(|taken| taken.held(&name(), made_at_ns)).collect();
     let first = Anchor { made_at_ns, ..Anchor::made(0, 7, Decision::Reserved, false) };
-    LeaseRecord { first, newest: first, held, ending: None }
+    LeaseRecord { first, newest: first, held, ending: None, is_extended: false }
 }
 
 fn retaking(record: &LeaseRecord, now_ns: u64) -> Retaking {

@@ -36,7 +36,7 @@ fn period_end(_: &LimitName, at_ns: u64) -> Option<u64> {
 fn record() -> LeaseRecord {
     let held = vec![held("slots", Holding::Concurrency, 1), held("tpm", Holding::Rolling, 100)];
     let first = Anchor { made_at_ns: T, ..Anchor::made(0, 7, Decision::Reserved, false) };
-    LeaseRecord { first, newest: first, held, ending: None }
+    LeaseRecord { first, newest: first, held, ending: None, is_extended: false }
 }
 
 fn completing(actuals: &[(&str, u64)]) -> Settling {

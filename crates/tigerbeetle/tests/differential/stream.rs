@@ -440,10 +440,6 @@ impl Stream {
     async fn retry(&mut self, is_changed: bool) -> Asking {
         let Some(place) = self.known() else { return Ok(false) };
         let Asked { lease, mut parts, at, extended, .. } = self.leases[place].clone();
-        if extended.is_some() {
-            // Whether a denied extension changes how long a reserve is repeated is not settled.
-            return Ok(false);
-        }
         self.random.shuffle(&mut parts);
         if is_changed {
             // Only the process that denied a lease knows its requirements.
@@ -464,6 +460,8 @@ impl Stream {
         }
         let (answer, _) = self.ask(lease, &parts, false).await?;
         self.tally.met(match answer {
+            "allowed" if extended.is_some() => "retried after an extension, same",
+            "expired" if extended.is_some() => "retried after an extension, expired",
             "allowed" => "retried, same",
             "denied" => "retried, denied again",
             "expired" => "retried, expired",

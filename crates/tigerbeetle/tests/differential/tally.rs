@@ -7,7 +7,7 @@ use std::fmt;
 const SEED_OPERATIONS_MIN: u64 = 5_000;
 
 /// Cases that a run must contain.
-const NEEDED: [&str; 31] = [
+const NEEDED: [&str; 35] = [
     "allowed",
     "denied",
     "never",
@@ -17,6 +17,10 @@ const NEEDED: [&str; 31] = [
     "retried, denied again",
     "retried, expired",
     "retried, other body",
+    "retried after an extension, same",
+    "retried after an extension, expired",
+    "view",
+    "view of an extended lease",
     "too old",
     "too new",
     "completed",

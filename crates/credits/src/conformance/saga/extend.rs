@@ -192,6 +192,8 @@ pub async fn reported_usage_is_the_least_that_a_complete_costs(store: Arc<dyn St
         let said: Vec<(&str, u64)> = said.iter().map(|said| ("acme", *said)).collect();
         let answer = process.try_settle(lease, &said, is_release).await.expect("a store that answers");
         assert_eq!((answer.paid, process.balance("revenue").await.0 - before), (cost, i128::from(cost)));
+        let is_below = said.iter().any(|(_, said)| *said < 30);
+        assert_eq!(answer.raised, if is_below { vec![limit("acme")] } else { vec![] });
     }
     process.assert_balanced("main").await;
 }
