@@ -84,6 +84,13 @@ impl Input {
         Ok(self.0.get_u128_le())
     }
 
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.need(N)?;
+        let mut array = [0; N];
+        self.0.copy_to_slice(&mut array);
+        Ok(array)
+    }
+
     pub(crate) fn flag(&mut self) -> Result<bool, CodecError> {
         match self.u8()? {
             0 => Ok(false),

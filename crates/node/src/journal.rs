@@ -19,7 +19,7 @@ use earmark_core::JournalRecord;
 use metrics::Gauge;
 use tokio::runtime::Handle;
 
-pub use format::JournalPosition;
+pub use format::{ChainHead, JournalPosition};
 pub use read::JournalStream;
 
 use crate::disk::Disk;

@@ -47,7 +47,7 @@ pub use disk::{Disk, DiskFile, RealDisk};
 pub use failure::Failure;
 pub use fault::{Fault, Operation};
 pub use identity::{Expected, Folder, FolderLock, Identity};
-pub use journal::{Journal, JournalEntry, JournalOptions, JournalPosition, JournalStream};
+pub use journal::{ChainHead, Journal, JournalEntry, JournalOptions, JournalPosition, JournalStream};
 pub use net::{
     BoxFuture, ChannelListener, Connection, Listener, Net, PeerIdentity, RealNet, Resolve, Stream, SystemResolver,
 };

@@ -458,6 +458,12 @@ mod tests {
             assert!(is_refused(&snapshot, &damaged), "byte {place} of the journal");
         }
         assert!(is_refused(&snapshot, &[]), "without a journal");
+        let (_folder, forger) = self::applied_state()?;
+        forger.journal.append(1, &[record(1), record(4)])?;
+        forger.journal.append(2, &[record(3)])?;
+        let forged = forger.journal.read_stream(1, forger.journal.position()).collect::<Result<Vec<_>, _>>()?.concat();
+        assert_eq!(forged.len(), chunk.len());
+        assert!(is_refused(&snapshot, &forged), "other records with valid checksums");
         assert_eq!(applied_state.failure().get(), None);
         let whole = arrived(&applied_state, &snapshot, &in_chunks(&chunk))?;
         applied_state.check(&whole)?;

@@ -25,12 +25,16 @@ impl Arriving {
         self.take(chunk, |_, _, _| {})
     }
 
-    /// Checks that the snapshot's last record has arrived.
+    /// Checks that the records lead to the position of the snapshot, by their hash chain.
     pub(crate) fn finish(&self, to: JournalPosition) -> Result<(), Fault> {
-        if self.end.records == to.records {
+        if self.end == to {
             return Ok(());
         }
-        let why = format!("the records end here, the snapshot needs {}", to.records);
+        let why = if self.end.records == to.records {
+            format!("the records have the hash {}, the snapshot needs {}", self.end.head, to.head)
+        } else {
+            format!("the records end here, the snapshot needs {}", to.records)
+        };
         Err(Fault::RecordRefused { number: self.end.records, why })
     }
 

@@ -91,6 +91,10 @@ impl Walk {
         if self.at == expected {
             return Ok(());
         }
-        Err(self.damaged(self.frames.offset, "the records are not those that later data was written after"))
+        let (at, found, needed) = (self.at.records, self.at.head, expected.head);
+        let what = format!(
+            "its records are not those that later data was written after: record {at} has the hash {found}, needed is {needed}"
+        );
+        Err(self.damaged(self.frames.offset, what))
     }
 }

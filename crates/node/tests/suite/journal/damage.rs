@@ -151,13 +151,14 @@ fn a_longer_segment_before_the_last_is_refused() {
     }
 }
 
-/// All records of such a journal are valid; only the checksum chain differs.
+/// All records of such a journal are valid; only the hash chain differs.
 #[test]
 fn another_history_of_the_same_length_is_refused() {
     let whole = whole();
-    let position = JournalPosition { chain: whole.position.chain ^ 1, ..whole.position };
+    let mut position = whole.position;
+    position.head.0[31] ^= 1;
     let error = Journal::open(SimDisk::of(&whole.files).mount(), SMALL, Some(position)).unwrap_err();
-    assert!(error.to_string().contains("the records are not those"), "{error}");
+    assert!(error.to_string().contains("its records are not those"), "{error}");
 }
 
 #[test]
@@ -172,10 +173,10 @@ fn a_journal_of_another_cluster_or_a_newer_program_is_refused_and_left_alone() {
         assert!(disk.files() == whole.files);
 
         let mut files = whole.files.clone();
-        let header = &mut files.get_mut(first).unwrap()[..52];
+        let header = &mut files.get_mut(first).unwrap()[..80];
         header[4] = 2;
-        let crc = crc32fast::hash(&header[..48]);
-        header[48..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32fast::hash(&header[..76]);
+        header[76..].copy_from_slice(&crc.to_le_bytes());
         let disk = SimDisk::of(&files);
         let error = Journal::open(disk.mount(), SMALL, position).unwrap_err();
         assert!(matches!(error, Fault::NewerFormat { found: 2, .. }), "{error}");

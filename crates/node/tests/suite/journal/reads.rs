@@ -134,8 +134,8 @@ fn the_bytes_of_the_files_never_change() {
         "the segment"
     );
     let index = &files[names[0]];
-    assert_eq!(index.len(), 84 + 8 + 4 + 4096);
-    let (start, rest) = index.split_at(84 + 8 + 4 + 12);
+    assert_eq!(index.len(), 140 + 8 + 4 + 4096);
+    let (start, rest) = index.split_at(140 + 8 + 4 + 12);
     assert_eq!(hex(start), include_str!("index.hex").split_whitespace().collect::<String>(), "the index");
     assert!(rest[..rest.len() - 4].iter().all(|byte| *byte == 0));
 }
