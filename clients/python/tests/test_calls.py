@@ -120,6 +120,23 @@ def test_calls_that_the_policy_refuses_say_why(client: Client, model: dict[str, 
             limiter.call(model, input_tokens_max=2_000_000, output_tokens_max=0)
 
 
+def test_a_call_is_explained_and_takes_nothing(client: Client, model: dict[str, str], prefix: str) -> None:
+    explained = client.explain(Call({"model": prefix}, **CALL))
+    assert explained.allowed and explained.policy_revision
+    assert [(rule.name, rule.matched) for rule in explained.rules] == [("model", True), ("banned", False)]
+    tokens = next(limit for limit in explained.limits if limit.key == f"{prefix}:tpm")
+    assert (tokens.amount, tokens.capacity, tokens.available, tokens.fits) == (150, 1_000_000, 1_000_000, True)
+    assert client.usage(f"{prefix}:tpm").reserved == 0
+    refused = client.explain(Call({"model": "gpt-3"}, **CALL))
+    assert (refused.allowed, refused.error, refused.message) == (False, "denied_by_rule:banned", "use gpt-4o")
+
+    async def main() -> bool:
+        async with AsyncClient(client.options.core.servers.urls) as asynchronous:
+            return (await asynchronous.explain(Call({"model": prefix}, **CALL))).allowed
+
+    assert asyncio.run(main())
+
+
 def test_a_call_is_kept_alive_and_grows(proxied: Proxy, client: Client, model: dict[str, str], prefix: str) -> None:
     with Limiter(client) as limiter, limiter.call(model, **CALL) as lease:
         keep_alive = lease.keep_alive(2.0)

@@ -103,11 +103,15 @@ ANSWERS: list[tuple[type, str, str, str]] = [
     (answers.Requirement, "get", "/v1/leases/{lease_id}", "lease.requirements[]"),
     (answers.Actual, "get", "/v1/leases/{lease_id}", "lease.used[]"),
     (answers.Balance, "get", "/v1/vaults/{vault}/accounts/{account}/balances", "balances[]"),
+    (answers.Grant, "get", "/v1/vaults/{vault}/accounts/{account}/grants", "grants[]"),
+    (answers.Explanation, "post", "/v1/calls/explain", ""),
+    (answers.ExplainedRule, "post", "/v1/calls/explain", "rules[]"),
+    (answers.ExplainedLimit, "post", "/v1/calls/explain", "limits[]"),
     (answers.Whoami, "get", "/v1/whoami", ""),
     (answers.Receipt, "post", "/v1/write", "success"),
 ]
 #: Fields that are texts on the wire so that no reader rounds them.
-DECIMALS = {"cost", "available", "held", "pending"}
+DECIMALS = {"cost", "available", "held", "pending", "remaining"}
 
 
 @pytest.mark.parametrize(("kind", "method", "path", "inside"), ANSWERS)
@@ -181,6 +185,8 @@ REQUESTS: list[Request[Any]] = [
     _requests.usage_page("a", "key", "b", 5),
     _requests.lease(LEASE),
     _requests.balances("main", "a"),
+    _requests.grants("main", "a"),
+    CALL.explain(),
     _requests.whoami(),
     _requests.client_state("c", "default", "main"),
     _requests.put_policy("", 1, "default"),

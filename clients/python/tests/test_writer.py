@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -59,6 +60,23 @@ def test_writes_have_consecutive_numbers_and_survive_a_restart(
         assert writer.unfinished is None
         assert writer.write([issue(account)]).sequence == 4
     assert available(earmark_client, account) == 17
+
+
+def test_grants_are_listed_in_the_order_in_which_they_are_spent(
+    earmark_client: Client, account: str, tmp_path: Path
+) -> None:
+    expires = 4_000_000_000_000
+    promotion = {"account": account, "asset": "usd", "amount": 7, "expires_at_unix_ms": expires, "priority": 3}
+    with opened(earmark_client, tmp_path / "w", account) as writer:
+        writer.write([issue(account), {"issue": promotion}])
+    wanted = [("usd", 7, 0, 3, expires), ("usd", 5, 0, 128, None)]
+    assert [dataclasses.astuple(grant) for grant in earmark_client.grants("main", account)] == wanted
+
+    async def main() -> int:
+        async with AsyncClient(earmark_client.options.core.servers.urls) as client:
+            return len(await client.grants("main", account))
+
+    assert asyncio.run(main()) == 2
 
 
 @pytest.mark.parametrize("fault", ["lose_request", "lose_answer", "unavailable", "unavailable_after", "duplicate"])

@@ -7,7 +7,7 @@ import { stringify } from "./json.js";
 import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
 import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
 import type {
-  Balance, Explanation, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList, Whoami,
+  Balance, Explanation, Grant, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList, Whoami,
 } from "./wire.js";
 
 /** Which limits to list with their usage. */
@@ -183,8 +183,14 @@ export class Client {
 
   /** The balances of an account, sorted by asset. */
   async balances(vault: string, account: string, wait?: WaitOptions): Promise<Balance[]> {
-    const path = `/v1/vaults/${encodeURIComponent(vault)}/accounts/${encodeURIComponent(account)}/balances`;
+    const path = `${accountPath(vault, account)}/balances`;
     return (await this.#ask({ method: "GET", path }, fields<{ balances: Balance[] }>("balances"), wait)).balances;
+  }
+
+  /** The grants of an account, by asset and then in the order in which they are spent. */
+  async grants(vault: string, account: string, wait?: WaitOptions): Promise<Grant[]> {
+    const path = `${accountPath(vault, account)}/grants`;
+    return (await this.#ask({ method: "GET", path }, fields<{ grants: Grant[] }>("grants"), wait)).grants;
   }
 
   /** Puts the policy of a namespace: a TOML document. Returns its revision. */
@@ -221,6 +227,10 @@ export class Client {
 function limitPath(key: string): string {
   if (checkKey("key", key).namespace !== undefined) throw new InputError("key", key, "is a key of the caller's namespace");
   return `/v1/admin/limits/${encodeURIComponent(key)}`;
+}
+
+function accountPath(vault: string, account: string): string {
+  return `/v1/vaults/${encodeURIComponent(vault)}/accounts/${encodeURIComponent(account)}`;
 }
 
 function query(values: Record<string, string | number | null | undefined>): string {

@@ -17,7 +17,7 @@ export { Limiter, type LimiterOptions, type Tried } from "./limiter.js";
 export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";
 export type {
-  Balance, CallUsage, Explanation, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt,
-  UsageItem, UsageList, Whoami, WriteRefusal,
+  Balance, CallUsage, Explanation, Grant, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo,
+  Receipt, UsageItem, UsageList, Whoami, WriteRefusal,
 } from "./wire.js";
 export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

@@ -207,6 +207,17 @@ export interface Balance {
   pending: string;
 }
 
+/** Credit that is spent by priority and expiry; plain credit is one, too. Amounts are decimal strings of minor units. */
+export interface Grant {
+  asset: string;
+  remaining: string;
+  held: string;
+  /** The lowest number is spent first, then what expires first. */
+  priority: number;
+  /** Absent if it never expires. */
+  expires_at_unix_ms?: number;
+}
+
 /** A caller, as its credentials say. */
 export interface Whoami {
   actor: string;

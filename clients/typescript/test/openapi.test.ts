@@ -105,6 +105,7 @@ const CHECKS: readonly Check[] = [
   ["UsageList", "get", "/v1/usage", "answer"],
   ["{ lease: LeaseInfo }", "get", "/v1/leases/{lease_id}", "answer"],
   ["{ balances: Balance[] }", "get", "/v1/vaults/{vault}/accounts/{account}/balances", "answer"],
+  ["{ grants: Grant[] }", "get", "/v1/vaults/{vault}/accounts/{account}/grants", "answer"],
   ["Whoami", "get", "/v1/whoami", "answer"],
   ["PolicyInfo", "get", "/v1/admin/policy", "answer"],
   ["{ last_committed_sequence: number }", "get", "/v1/clients/{client_id}", "answer"],

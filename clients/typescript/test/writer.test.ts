@@ -37,7 +37,7 @@ async function opened() {
   await writer.write([{ open_account: { account, overdraft: "deny" } }]);
   const issue = (amount: string | bigint): Operation[] => [{ issue: { account, asset: "usd", amount } }];
   const balance = async () => (await direct.balances("main", account))[0]?.available ?? "0";
-  return { writer, options, issue, balance };
+  return { writer, options, account, issue, balance };
 }
 
 async function withFault<T>(fault: Fault, work: () => Promise<T>): Promise<T> {
@@ -48,6 +48,17 @@ async function withFault<T>(fault: Fault, work: () => Promise<T>): Promise<T> {
     proxy.choose = undefined;
   }
 }
+
+test("grants are listed in the order in which they are spent", async () => {
+  const { writer, account, issue } = await opened();
+  const promotion = { account, asset: "usd", amount: "7", expires_at_unix_ms: 4_000_000_000_000, priority: 3 };
+  await writer.write([...issue("5"), { issue: promotion }]);
+  assert.deepEqual(await direct.grants("main", account), [
+    { asset: "usd", remaining: "7", held: "0", priority: 3, expires_at_unix_ms: 4_000_000_000_000 },
+    { asset: "usd", remaining: "5", held: "0", priority: 128 },
+  ]);
+  await writer.close();
+});
 
 test("a write is committed once, whatever happens to its requests and answers", async () => {
   const { writer, issue, balance } = await opened();

@@ -9,7 +9,19 @@ from . import answers, errors
 from ._env import Env
 from ._extensions import Extended
 from ._rules import Backoff
-from .answers import Balance, Completed, LeaseView, Limit, LimitUsage, Receipt, UsagePage, Whoami, WriteRefusal
+from .answers import (
+    Balance,
+    Completed,
+    Explanation,
+    Grant,
+    LeaseView,
+    Limit,
+    LimitUsage,
+    Receipt,
+    UsagePage,
+    Whoami,
+    WriteRefusal,
+)
 from .async_client import AsyncClient
 from .async_limiter import AsyncKeepAlive, AsyncLease, AsyncLimiter
 from .client import Client
@@ -42,10 +54,12 @@ __all__ = [
     "Denial",
     "EarmarkError",
     "Env",
+    "Explanation",
     "ExtendError",
     "Extended",
     "Failure",
     "Fate",
+    "Grant",
     "InputError",
     "Job",
     "KeepAlive",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from . import _names, _wire
 from ._rules import Core, Rule
 from ._wire import Json, Request
-from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage, Whoami
+from .answers import Balance, Grant, LeaseView, Limit, LimitUsage, UsagePage, Whoami
 from .errors import InputError
 
 T = TypeVar("T")
@@ -89,6 +89,13 @@ def balances(vault: str, account: str) -> Request[tuple[Balance, ...]]:
     names = _names.name("vault", vault), _names.account("account", account)
     path = _wire.path("/v1/vaults/{}/accounts/{}/balances", *names)
     return _get(path, lambda answer: tuple(map(Balance.read, _wire.objects(answer, "balances"))))
+
+
+def grants(vault: str, account: str) -> Request[tuple[Grant, ...]]:
+    """The grants of an account."""
+    names = _names.name("vault", vault), _names.account("account", account)
+    path = _wire.path("/v1/vaults/{}/accounts/{}/grants", *names)
+    return _get(path, lambda answer: tuple(map(Grant.read, _wire.objects(answer, "grants"))))
 
 
 def whoami() -> Request[Whoami]:

@@ -275,6 +275,94 @@ class Balance:
 
 
 @dataclass(frozen=True)
+class Grant:
+    """Credit of an account that is spent by priority and expiry, in minor units. Plain credit is one, too."""
+
+    asset: str
+    #: The amount that can be spent; negative if plain credit is owed.
+    remaining: int
+    held: int
+    #: The lowest number is spent first, then what expires first.
+    priority: int
+    #: None if it never expires.
+    expires_at_unix_ms: int | None = None
+
+    @staticmethod
+    def read(answer: Json) -> Grant:
+        """Reads the JSON of the API."""
+        return Grant(
+            _wire.text(answer, "asset"),
+            _wire.decimal(answer, "remaining"),
+            _wire.decimal(answer, "held"),
+            _wire.integer(answer, "priority"),
+            _wire.maybe_integer(answer, "expires_at_unix_ms"),
+        )
+
+
+@dataclass(frozen=True)
+class ExplainedRule:
+    """A rule of the policy, and whether it matches the call."""
+
+    name: str
+    matched: bool
+
+    @staticmethod
+    def read(answer: Json) -> ExplainedRule:
+        """Reads the JSON of the API."""
+        return ExplainedRule(_wire.text(answer, "name"), _wire.boolean(answer, "matched"))
+
+
+@dataclass(frozen=True)
+class ExplainedLimit:
+    """A limit that the call needs. Only the key and the amount are known of a limit of another namespace."""
+
+    key: str
+    amount: int
+    capacity: int | None = None
+    available: int | None = None
+    fits: bool | None = None
+
+    @staticmethod
+    def read(answer: Json) -> ExplainedLimit:
+        """Reads the JSON of the API."""
+        return ExplainedLimit(
+            _wire.text(answer, "key"),
+            _wire.integer(answer, "amount"),
+            _wire.maybe_integer(answer, "capacity"),
+            _wire.maybe_integer(answer, "available"),
+            None if answer.get("fits") is None else _wire.boolean(answer, "fits"),
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer that a call would get, with its reasons."""
+
+    allowed: bool
+    error: str
+    #: All rules, in order.
+    rules: tuple[ExplainedRule, ...]
+    limits: tuple[ExplainedLimit, ...]
+    message: str | None = None
+    #: The most that the call can cost, in minor units.
+    cost: int | None = None
+    policy_revision: int | None = None
+
+    @staticmethod
+    def read(answer: Json) -> Explanation:
+        """Reads the JSON of the API."""
+        return Explanation(
+            _wire.boolean(answer, "allowed"),
+            _known_outcome(answer),
+            tuple(map(ExplainedRule.read, _wire.objects(answer, "rules"))),
+            tuple(map(ExplainedLimit.read, _wire.objects(answer, "limits"))),
+            _wire.maybe_text(answer, "message"),
+            _wire.decimal(answer, "cost") if answer.get("cost") is not None else None,
+            _wire.maybe_integer(answer, "policy_revision"),
+        )
+
+
+@dataclass(frozen=True)
 class Whoami:
     """The caller that the server sees."""
 

@@ -17,8 +17,9 @@ from ._http import httpx
 from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
-from .answers import Balance, LeaseView, Limit, LimitUsage, UsagePage, Whoami
+from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, UsagePage, Whoami
 from .errors import Busy, Failure, NoAnswer, Unexpected
+from .work import Call
 
 T = TypeVar("T")
 
@@ -223,6 +224,14 @@ class Client:
     def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
         """The balances of an account, sorted by asset."""
         return self._ask(_requests.balances(vault, account), timeout)
+
+    def grants(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Grant, ...]:
+        """The grants of an account, by asset and then in the order in which they are spent."""
+        return self._ask(_requests.grants(vault, account), timeout)
+
+    def explain(self, call: Call, *, timeout: float | None = None) -> Explanation:
+        """The answer that a call would get: the rules that match, the limits, and how full they are. Takes nothing."""
+        return self._ask(call.explain(), timeout)
 
     def whoami(self, *, timeout: float | None = None) -> Whoami:
         """The caller that the server sees: its name, namespace, role, and the attributes of its calls."""

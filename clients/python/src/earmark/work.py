@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _names, _wire
 from ._wire import Json, Request
-from .answers import Completed, ExtendAnswer, ReserveAnswer
+from .answers import Completed, Explanation, ExtendAnswer, ReserveAnswer
 from .errors import InputError
 
 
@@ -109,15 +109,20 @@ class Call:
 
     def reserve(self, lease_id: str) -> Request[ReserveAnswer]:
         """The request that reserves the amounts."""
+        body: Json = {"lease_id": lease_id, **self._json()}
+        return Request("POST", "/v1/calls", _wire.encode(body), ReserveAnswer.read)
+
+    def explain(self) -> Request[Explanation]:
+        """The request that asks what a reserve would answer."""
+        return Request("POST", "/v1/calls/explain", _wire.encode(self._json()), Explanation.read)
+
+    def _json(self) -> Json:
         body: Json = {
-            "lease_id": lease_id,
             "attributes": dict(self.attributes),
             "input_tokens_max": self.input_tokens_max,
             "output_tokens_max": self.output_tokens_max,
         }
-        if self.job_id is not None:
-            body["job_id"] = self.job_id
-        return Request("POST", "/v1/calls", _wire.encode(body), ReserveAnswer.read)
+        return body if self.job_id is None else {**body, "job_id": self.job_id}
 
     def settle(
         self, lease_id: str, outcome: str, usage: Usage | None = None, policy_revision: int | None = None
