@@ -30,6 +30,10 @@ pub trait Keys: Send + Sync {
     /// commands are authoritative.
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>>;
 
+    /// The key with this id if it is valid, as this process knows. For a caller that has proved who it is without the
+    /// secret.
+    fn valid(&self, id: &KeyId) -> Option<Arc<KeyInfo>>;
+
     /// Whether `by` is authorized, as this process knows.
     fn permits(&self, by: &Principal) -> bool;
 

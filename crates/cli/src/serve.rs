@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use earmark_admission::{Keys as _, LocalBook, LocalOptions, read_limits};
-use earmark_core::Config;
+use earmark_core::{Config, KeyId};
 use earmark_node::DiskReserve;
 use earmark_server::{REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -155,6 +155,14 @@ pub(crate) struct ServeArgs {
     /// Private key of --tls-cert, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// CA certificates of clients, a PEM file: clients may present a certificate instead of a key; reloaded when it
+    /// changes
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "client_certificate"])]
+    client_ca: Option<PathBuf>,
+    /// Key that callers with a client certificate act as, by a DNS name or URI in the certificate, such as
+    /// envoy.example=KEY_ID; repeatable
+    #[arg(long, value_name = "NAME=KEY_ID", value_parser = callers::client_certificate, requires = "client_ca")]
+    client_certificate: Vec<(String, KeyId)>,
     /// Certificate of this node for connections between nodes, a PEM file; reloaded when it changes
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
     #[arg(conflicts_with = "in_memory")]
@@ -319,6 +327,7 @@ impl ServeArgs {
             connections_max: self.connections_max as usize,
             connections_per_address: self.connections_per_address as usize,
             issuer: self.issuer()?,
+            certificate_keys: self.certificate_keys()?,
             tls: self.tls()?,
             requests_per_second: Some(self.key_requests_per_second).filter(|limit| *limit > 0),
             requests_at_once: NonZeroU32::new(self.key_requests_at_once),

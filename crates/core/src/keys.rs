@@ -302,6 +302,11 @@ impl Keys {
         found.map(|key| &key.info).filter(|info| is_right && info.is_valid(now))
     }
 
+    /// The key with this id, if it is valid.
+    pub(crate) fn valid(&self, now: UnixMs, id: &KeyId) -> Option<&Arc<KeyInfo>> {
+        self.find(id).map(|key| &key.info).filter(|info| info.is_valid(now))
+    }
+
     /// Whether a command with this right may be applied.
     pub(crate) fn permit(&self, now: UnixMs, by: &Principal) -> bool {
         match by {

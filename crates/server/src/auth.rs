@@ -1,5 +1,6 @@
 //! Authentication and admission of every request, over HTTP and gRPC alike.
 
+mod certificate;
 mod client_key;
 mod credential_cache;
 mod failed_logins;
@@ -24,6 +25,8 @@ use crate::caller::{Access, AuthError, Caller, CallerShares, NamespaceShares};
 use crate::client_network::ClientNetwork;
 use crate::places::ConnectionState;
 use crate::shared_map::SharedMap;
+pub(crate) use certificate::ClientCertificate;
+pub use certificate::{CertificateKeys, CertificateKeysError};
 pub(crate) use client_key::CLIENT_KEY;
 use credential_cache::CredentialCache;
 pub(crate) use failed_logins::{Connection, FailedLogins};
@@ -52,6 +55,21 @@ pub(crate) struct Peer {
     pub(crate) connection: Arc<ConnectionState>,
     /// Reports a hangup on HTTP/1; HTTP/2 cancels the request itself.
     pub(crate) hangup: Option<Arc<Hangup>>,
+    /// Its certificate, if it has presented one.
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
+}
+
+/// The credentials of a long stream, to check them again.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    pub(crate) headers: HeaderMap,
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
+}
+
+impl Credentials {
+    pub(crate) fn new(headers: HeaderMap, peer: Option<&Peer>) -> Credentials {
+        Credentials { headers, certificate: peer.and_then(|peer| peer.certificate.clone()) }
+    }
 }
 
 /// The parts of a request that authentication reads.
@@ -70,6 +88,7 @@ pub(crate) struct AuthOptions {
     /// Credentials are required even while there are no keys.
     pub(crate) is_strict: bool,
     pub(crate) issuer: Option<Arc<Issuer>>,
+    pub(crate) certificate_keys: CertificateKeys,
     /// Per caller; unlimited if absent.
     pub(crate) requests_per_second: Option<u64>,
     /// Per caller; unlimited if absent.
@@ -103,6 +122,8 @@ pub(crate) struct Auth {
     /// The gateway in this process, on a server with keys.
     own_gateway: Arc<Caller>,
     cache: CredentialCache,
+    /// The callers with a certificate, by the id of its key. Apart from `cache`, where a caller chooses the text.
+    certificate_cache: CredentialCache,
     rate: Option<RequestRate>,
     queues: Option<FairQueues>,
     shares: SharedMap<LimitKey, CallerShares>,
@@ -136,6 +157,7 @@ impl Auth {
             anonymous: Arc::new(anonymous),
             own_gateway: Arc::new(own_gateway),
             cache: CredentialCache::default(),
+            certificate_cache: CredentialCache::default(),
             keys_checked: std::sync::Mutex::new(None),
             failed: metrics.failed_logins,
         })
@@ -157,11 +179,12 @@ impl Auth {
             origin::check(head.uri, head.headers).map_err(|error| rejection(error, Connection::Stays))?;
             Arc::clone(&self.local)
         } else {
-            match bearer(head.headers).and_then(|token| self.find(backend, token)) {
-                Some(caller) => caller,
-                None => {
+            let certificate = head.peer.and_then(|peer| peer.certificate.as_deref());
+            match self.authenticate(backend, head.headers, certificate) {
+                Ok(caller) => caller,
+                Err(error) => {
                     let connection = self.record_failure(head.peer).await;
-                    return Err(rejection(AuthError::Unauthenticated, connection));
+                    return Err(rejection(error, connection));
                 }
             }
         };
@@ -185,16 +208,30 @@ impl Auth {
     pub(crate) fn recheck(
         &self,
         backend: &dyn Backend,
-        headers: &HeaderMap,
+        credentials: &Credentials,
         access: Access,
     ) -> Result<Arc<Caller>, AuthError> {
+        let Credentials { headers, certificate } = credentials;
         let caller = if self.is_open(backend, headers.contains_key(AUTHORIZATION)) {
             Arc::clone(&self.local)
         } else {
-            let found = bearer(headers).and_then(|token| self.find(backend, token));
-            found.ok_or(AuthError::Unauthenticated)?
+            self.authenticate(backend, headers, certificate.as_deref())?
         };
         self.acting(backend, &caller, headers, access)
+    }
+
+    /// The sender of a request. A key or token in its headers decides alone; the certificate of the connection counts
+    /// without one.
+    fn authenticate(
+        &self,
+        backend: &dyn Backend,
+        headers: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<Arc<Caller>, AuthError> {
+        match certificate {
+            Some(certificate) if !headers.contains_key(AUTHORIZATION) => self.find_certificate(backend, certificate),
+            _ => bearer(headers).and_then(|token| self.find(backend, token)).ok_or(AuthError::Unauthenticated),
+        }
     }
 
     /// Charges requests that arrived on a stream to its caller's rate.
@@ -230,6 +267,7 @@ impl Auth {
     /// Drops the cached credentials of a caller that the state machine rejected, and those of its gateway.
     pub(crate) fn forget(&self, caller: &Arc<Caller>) {
         self.cache.forget(caller);
+        self.certificate_cache.forget(caller);
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
@@ -264,24 +302,47 @@ impl Auth {
         if let Some(caller) = self.cache.get(&digest) {
             return Some(caller);
         }
-        let (mut caller, until) = if Token::is_meant(text) {
+        let (caller, until) = if Token::is_meant(text) {
             let token = Token::parse(text)?;
             let info = backend.keys()?.authenticate(token.id(), &token.hash())?;
-            let remaining = remaining_validity(&info, SystemTime::now())?;
-            (Caller::from_key(&info)?, Instant::now() + remaining.min(CACHE_TTL))
+            caller_with(&info)?
         } else {
             let session = self.options.issuer.as_ref()?.verify(text, SystemTime::now())?;
             (session.caller, Instant::now() + session.remaining.min(CACHE_TTL))
         };
+        let caller = self.shared(caller);
+        self.cache.insert(digest, Arc::clone(&caller), until);
+        Some(caller)
+    }
+
+    /// The caller with a certificate: the key that its name is bound to.
+    fn find_certificate(
+        &self,
+        backend: &dyn Backend,
+        certificate: &ClientCertificate,
+    ) -> Result<Arc<Caller>, AuthError> {
+        let id = self.options.certificate_keys.key_of(certificate).map_err(AuthError::Certificate)?;
+        let digest = credential_cache::digest(id.as_str());
+        if let Some(caller) = self.certificate_cache.get(&digest) {
+            return Ok(caller);
+        }
+        let found = backend.keys().and_then(|keys| keys.valid(id)).and_then(|info| caller_with(&info));
+        let gone = || AuthError::Certificate(format!("the key {id} of the client certificate is not valid"));
+        let (caller, until) = found.ok_or_else(gone)?;
+        let caller = self.shared(caller);
+        self.certificate_cache.insert(digest, Arc::clone(&caller), until);
+        Ok(caller)
+    }
+
+    /// The caller with its queue and its shares.
+    fn shared(&self, mut caller: Caller) -> Arc<Caller> {
         caller.queue = match (&self.queues, &caller.rate_key) {
             (Some(queues), Some(key)) => Some(queues.get(key)),
             (None, _) | (_, None) => None,
         };
         let namespace = self.namespace_shares.get(&caller.namespace, NamespaceShares::default);
         caller.shares = caller.rate_key.as_ref().map(|key| self.shares.get(key, || CallerShares::of(namespace)));
-        let caller = Arc::new(caller);
-        self.cache.insert(digest, Arc::clone(&caller), until);
-        Some(caller)
+        Arc::new(caller)
     }
 
     /// Counts a failed login, and delays the response to a client that fails often.
@@ -292,6 +353,12 @@ impl Auth {
             None => Connection::Stays,
         }
     }
+}
+
+/// The caller with a valid key, and until when it may be cached.
+fn caller_with(info: &KeyInfo) -> Option<(Caller, Instant)> {
+    let remaining = remaining_validity(info, SystemTime::now())?;
+    Some((Caller::from_key(info)?, Instant::now() + remaining.min(CACHE_TTL)))
 }
 
 /// How long a key is still valid by the wall clock. The state machine checks expiry by log time, which may run behind.

@@ -102,6 +102,8 @@ pub(crate) enum AuthError {
     Unauthenticated,
     /// The credentials of the client that a gateway names are malformed, unknown, expired or revoked.
     ClientUnauthenticated,
+    /// The certificate of the client has no valid key. Holds the message.
+    Certificate(String),
     /// The credentials are valid but lack a permission. Holds the message.
     Forbidden(String),
     /// The server has no keys, and the request does not come from a program on this machine.
@@ -116,7 +118,7 @@ impl AuthError {
         match self {
             AuthError::Unauthenticated => "the credentials are missing or not valid".into(),
             AuthError::ClientUnauthenticated => format!("{CLIENT_KEY}: the credentials are not valid").into(),
-            AuthError::Forbidden(message) => message.clone().into(),
+            AuthError::Certificate(message) | AuthError::Forbidden(message) => message.clone().into(),
             AuthError::NotLocal => {
                 "this server has no keys, so it serves only programs on its own machine that call it localhost or by a \
                  loopback address, and no web pages; create a key to call it by another name"

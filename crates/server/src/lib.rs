@@ -47,7 +47,7 @@ mod tls;
 mod top;
 mod trace;
 
-pub use auth::{Issuer, IssuerError, IssuerOptions};
+pub use auth::{CertificateKeys, CertificateKeysError, Issuer, IssuerError, IssuerOptions};
 pub use in_process::InProcess;
 pub use metrics::install_metrics;
 pub use server::{

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::auth::{AuthOptions, Issuer, Peer, QueueLimits};
+use crate::auth::{AuthOptions, CertificateKeys, Issuer, Peer, QueueLimits};
 use crate::client_network::ClientNetwork;
 use crate::grpc::Grpc;
 use crate::http::Routes;
@@ -72,6 +72,8 @@ pub struct ServerOptions {
     pub shutdown_timeout: Duration,
     /// Issuer of session tokens, which are accepted besides keys.
     pub issuer: Option<Arc<Issuer>>,
+    /// Keys of clients with a certificate. `tls` must verify certificates.
+    pub certificate_keys: CertificateKeys,
     /// Requests per second and caller; unlimited if absent.
     pub requests_per_second: Option<u64>,
     /// Concurrent requests per caller; every eight items of a batch count as one. Unlimited if absent.
@@ -104,6 +106,7 @@ impl Default for ServerOptions {
             header_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
             issuer: None,
+            certificate_keys: CertificateKeys::default(),
             requests_per_second: None,
             requests_at_once: None,
             requests_waiting_max: REQUESTS_WAITING_MAX,
@@ -226,6 +229,7 @@ impl BoundAddress {
         let auth = AuthOptions {
             is_strict: !options.listen.ip().is_loopback(),
             issuer: options.issuer.clone(),
+            certificate_keys: options.certificate_keys.clone(),
             failed_waiting_max: options.failed_logins_waiting_max,
             requests_per_second: options.requests_per_second,
             queue: options
@@ -383,7 +387,8 @@ impl Connections {
 
     fn serve(&mut self, stream: TcpStream, address: SocketAddr, place: Arc<Place>) {
         let connection = Arc::clone(&place.connection);
-        let peer = Peer { network: ClientNetwork::of(address.ip()), connection: Arc::clone(&connection), hangup: None };
+        let (network, connection_state) = (ClientNetwork::of(address.ip()), Arc::clone(&connection));
+        let peer = Peer { network, connection: connection_state, hangup: None, certificate: None };
         let open = OpenConnection::new(Arc::clone(&self.app), place);
         let tls = self.tls.as_ref().map(|tls| tls.acceptor());
         let (services, shutdown) = (self.services.clone(), self.shutdown.1.clone());

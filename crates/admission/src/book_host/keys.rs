@@ -21,6 +21,11 @@ impl<H: BookHost> Keys for BookBackend<H> {
         self.0.host.with_book(|book| book.authenticate(now, id, secret).cloned())
     }
 
+    fn valid(&self, id: &KeyId) -> Option<Arc<KeyInfo>> {
+        let now = self.0.host.now();
+        self.0.host.with_book(|book| book.valid_key(now, id).cloned())
+    }
+
     fn permits(&self, by: &Principal) -> bool {
         let now = self.0.host.now();
         self.0.host.with_book(|book| book.permits(now, by))

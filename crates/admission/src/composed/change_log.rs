@@ -20,6 +20,10 @@ impl<H: BookHost> Keys for Composed<H> {
         self.0.registry.authenticate(id, secret)
     }
 
+    fn valid(&self, id: &KeyId) -> Option<Arc<KeyInfo>> {
+        self.0.registry.valid(id)
+    }
+
     fn permits(&self, by: &Principal) -> bool {
         self.0.registry.permits(by)
     }

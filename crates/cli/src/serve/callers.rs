@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Backend, KeyError, Keys, Token, create_private};
-use earmark_core::{Actor, CreateKey, KeyName, Labels, MaySet, NamespaceName, Principal, Role};
+use earmark_core::{Actor, CreateKey, KeyId, KeyName, Labels, MaySet, NamespaceName, Principal, Role};
 use earmark_node::{Net, PeerFiles, RealNet, TlsNet};
-use earmark_server::{Issuer, IssuerOptions, ServerError, Tls};
+use earmark_server::{CertificateKeys, Issuer, IssuerOptions, ServerError, Tls, TlsError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::ServeArgs;
@@ -33,11 +33,24 @@ impl ServeArgs {
     /// TLS for clients. The files are reloaded on change and on SIGHUP.
     pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, Failure> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        let tls = Tls::open(cert, key).map_err(|error| Failure::Usage(format!("--tls-cert: {error}")))?;
+        let tls = match &self.client_ca {
+            None => Tls::open(cert, key),
+            Some(client_ca) => Tls::open_with_clients(cert, key, client_ca),
+        };
+        let tls = tls.map_err(|error| {
+            let flag = if matches!(error, TlsError::Authority { .. }) { "--client-ca" } else { "--tls-cert" };
+            Failure::Usage(format!("{flag}: {error}"))
+        })?;
         let tls = Arc::new(tls);
         let reloaded = Arc::clone(&tls);
         on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
         Ok(Some(tls))
+    }
+
+    /// The keys of clients with a certificate.
+    pub(super) fn certificate_keys(&self) -> Result<CertificateKeys, Failure> {
+        CertificateKeys::new(self.client_certificate.iter().cloned())
+            .map_err(|error| Failure::Usage(format!("--client-certificate: {error}")))
     }
 
     pub(super) fn peer_net(&self) -> Result<Arc<dyn Net>, Failure> {
@@ -73,6 +86,13 @@ impl ServeArgs {
         on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
         Ok(Some(opened))
     }
+}
+
+/// Parses the name and the key id of `--client-certificate`. A URI may contain `=`, a key id may not.
+pub(super) fn client_certificate(text: &str) -> Result<(String, KeyId), String> {
+    let (name, key) = text.rsplit_once('=').ok_or("found no =, allowed is NAME=KEY_ID")?;
+    let key = KeyId::new(key).map_err(|error| format!("{error}; `earmark key list` shows the ids"))?;
+    Ok((name.to_owned(), key))
 }
 
 /// Parses the attribute and the claim of `--attribute-claim`.

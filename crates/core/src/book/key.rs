@@ -109,6 +109,12 @@ impl Book {
         self.keys.authenticate(now.max(self.time()), id, secret)
     }
 
+    /// The key with this id, if it is valid at this time.
+    #[must_use]
+    pub fn valid_key(&self, now: UnixMs, id: &KeyId) -> Option<&Arc<KeyInfo>> {
+        self.keys.valid(now.max(self.time()), id)
+    }
+
     /// The actor of a right; `None` for Earmark itself.
     #[must_use]
     pub fn actor(&self, by: &Principal) -> Option<Actor> {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use earmark_admission::{BATCH_MAX, CompleteRequest, ExtendRequest, ReserveRequest};
 use earmark_proto::v1;
 use earmark_proto::v1::leases_request::Request as Message;
@@ -28,7 +27,7 @@ use super::limits::{
 use super::status::{invalid, rejected, retry_after_of};
 use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::{App, SHUTTING_DOWN};
-use crate::auth::{Connection, Refusal};
+use crate::auth::{Connection, Credentials, Refusal};
 use crate::budget::{BudgetShare, LARGE_BYTES};
 use crate::caller::{Access, AuthError};
 use crate::execute::{self, RequestContext};
@@ -124,8 +123,7 @@ impl<Q> Lane<Q> {
 pub(super) struct LeaseStream {
     app: Arc<App>,
     context: RequestContext,
-    /// The headers of the call, to check its credentials again.
-    headers: HeaderMap,
+    credentials: Credentials,
     recheck: Interval,
     requests: Streaming<v1::LeasesRequest>,
     reserves: Lane<ReserveRequest>,
@@ -145,7 +143,7 @@ pub(super) struct LeaseStream {
 impl LeaseStream {
     pub(super) fn new(app: Arc<App>, request: Request<Streaming<v1::LeasesRequest>>) -> Result<LeaseStream, Status> {
         let context = context(&request)?;
-        let headers = request.metadata().clone().into_headers();
+        let credentials = Credentials::new(request.metadata().clone().into_headers(), context.peer.as_ref());
         let mut recheck = tokio::time::interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         app.metrics.stream_opened();
@@ -153,7 +151,7 @@ impl LeaseStream {
             share: app.bodies.empty_share(context.holders()),
             app,
             context,
-            headers,
+            credentials,
             recheck,
             requests: request.into_inner(),
             reserves: Lane::new(),
@@ -184,7 +182,7 @@ impl LeaseStream {
     /// Checks once a second that the credentials are still valid.
     fn poll_recheck(&mut self, context: &mut Context<'_>) {
         while self.end.is_none() && self.recheck.poll_tick(context).is_ready() {
-            match self.app.auth.recheck(&*self.app.backend, &self.headers, ACCESS) {
+            match self.app.auth.recheck(&*self.app.backend, &self.credentials, ACCESS) {
                 Ok(caller) => self.context.caller = caller,
                 Err(error) => self.abort(rejected(error)),
             }
@@ -407,6 +405,7 @@ async fn refuse(app: &App, context: &RequestContext, ids: Vec<(u64, usize)>, err
         AuthError::RateLimited { retry_after_ms } => *retry_after_ms,
         AuthError::Unauthenticated
         | AuthError::ClientUnauthenticated
+        | AuthError::Certificate(_)
         | AuthError::Forbidden(_)
         | AuthError::NotLocal => 0,
     };

@@ -29,7 +29,9 @@ pub(super) fn rejected(error: AuthError) -> Status {
     // The message may quote a key that was sent in a wrong field.
     let message = redact_api_keys(&error.message()).into_owned();
     match error {
-        AuthError::Unauthenticated | AuthError::ClientUnauthenticated => Status::unauthenticated(message),
+        AuthError::Unauthenticated | AuthError::ClientUnauthenticated | AuthError::Certificate(_) => {
+            Status::unauthenticated(message)
+        }
         AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
         AuthError::RateLimited { retry_after_ms } => {
             let mut status = Status::resource_exhausted(message);

@@ -70,7 +70,7 @@ impl Reply {
     /// The reply to a rejected request.
     pub(super) fn rejected(error: &AuthError) -> Reply {
         let (status, code) = match error {
-            AuthError::Unauthenticated | AuthError::ClientUnauthenticated => {
+            AuthError::Unauthenticated | AuthError::ClientUnauthenticated | AuthError::Certificate(_) => {
                 (StatusCode::UNAUTHORIZED, UNAUTHENTICATED)
             }
             AuthError::Forbidden(_) | AuthError::NotLocal => (StatusCode::FORBIDDEN, FORBIDDEN),
@@ -80,6 +80,7 @@ impl Reply {
             AuthError::RateLimited { retry_after_ms } => Some(*retry_after_ms),
             AuthError::Unauthenticated
             | AuthError::ClientUnauthenticated
+            | AuthError::Certificate(_)
             | AuthError::Forbidden(_)
             | AuthError::NotLocal => None,
         };

@@ -30,7 +30,7 @@ use super::shape::Described;
 use super::{console, events, limits, query};
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
-use crate::auth::{CloseAfterReply, Connection, Peer, Refusal, Rejection, RequestHead};
+use crate::auth::{CloseAfterReply, Connection, Credentials, Peer, Refusal, Rejection, RequestHead};
 use crate::body::{self, Readable};
 use crate::budget::{AnswerRoom, Budget, Holders};
 use crate::caller::{Access, AuthError, Caller, QueueCost};
@@ -363,7 +363,8 @@ pub(super) fn finish(app: &Arc<App>, request: Served<'_>, reply: Reply) -> Respo
     }
     let (is_live, body) = match stream.map(|stream| *stream) {
         Some(Streamed::Events(subscription)) => {
-            (true, events::body(Arc::clone(app), subscription, parts.headers.clone()))
+            let credentials = Credentials::new(parts.headers.clone(), parts.extensions.get());
+            (true, events::body(Arc::clone(app), subscription, credentials))
         }
         Some(Streamed::Archive(archive)) => (false, archive.into_body()),
         None => (false, Body::from(body)),

@@ -118,6 +118,7 @@ pub(super) async fn serve(
         () = shutdown.requested() => return,
     };
     let Some(Negotiated { transport, preamble, is_http2 }) = negotiated else { return };
+    let peer = Peer { certificate: transport.certificate().map(Arc::new), ..peer };
     if is_http2 {
         let stream = |activity| Stream::new(transport, preamble, activity, Inbound::Frames(Frames::new()));
         http_2(stream, peer, services, timeouts, shutdown).await;

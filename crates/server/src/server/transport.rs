@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::auth::ClientCertificate;
+
 pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -19,6 +21,14 @@ impl Transport {
         match self {
             Transport::Plain(tcp) => tcp,
             Transport::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// The certificate of the client, if it has presented one. The handshake has verified it.
+    pub(super) fn certificate(&self) -> Option<ClientCertificate> {
+        match self {
+            Transport::Plain(_) => None,
+            Transport::Tls(tls) => ClientCertificate::read(tls.get_ref().1.peer_certificates()?),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 mod callers;
 pub(crate) mod calls;
+mod certificates;
 mod client_keys;
 mod clocks;
 mod cluster;

@@ -108,6 +108,7 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("key-requests-at-once", "-1", "-1 is not in 0..=4294967295"),
     ("key-requests-waiting", "x", "invalid digit found in string"),
     ("attribute-claim", "tenant", "found no =, allowed is ATTRIBUTE=CLAIM"),
+    ("client-certificate", "envoy", "found no =, allowed is NAME=KEY_ID"),
     ("issuer-max-age", "1y", "found \"1y\", allowed are 1 s to 366 d"),
     ("disk-reserve", "lots", "found \"lots\""),
     ("connections-max", "0", "0 is not in 1..=1000000"),
@@ -122,6 +123,7 @@ const WRONG: &[(&str, &str, &str)] = &[
 const FREE: &[&str] = &[
     "audience",
     "bootstrap-key",
+    "client-ca",
     "credits",
     "credits-url-file",
     "data",

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
-use axum::http::HeaderMap;
 use earmark_admission::UsageQuery;
 use earmark_core::UsageSort;
 use futures_util::stream;
@@ -19,6 +18,7 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::app::{App, SHUTTING_DOWN};
+use crate::auth::Credentials;
 use crate::caller::{Access, AuthError};
 use crate::charts::ChartOf;
 use crate::decisions::LoggedDecision;
@@ -44,8 +44,8 @@ const DECISIONS_PER_PIECE: usize = 64;
 const COMMENT: &[u8] = b":\n\n";
 
 /// The response body of a stream.
-pub(in crate::http) fn body(app: Arc<App>, subscription: Subscription, headers: HeaderMap) -> Body {
-    let events = EventStream::new(app, subscription, headers);
+pub(in crate::http) fn body(app: Arc<App>, subscription: Subscription, credentials: Credentials) -> Body {
+    let events = EventStream::new(app, subscription, credentials);
     Body::from_stream(stream::unfold(events, |mut events| async move {
         let piece = events.next().await?;
         Some((Ok::<Bytes, Infallible>(piece), events))
@@ -55,8 +55,7 @@ pub(in crate::http) fn body(app: Arc<App>, subscription: Subscription, headers: 
 struct EventStream {
     app: Arc<App>,
     subscription: Subscription,
-    /// The headers of the request, to check its credentials again.
-    headers: HeaderMap,
+    credentials: Credentials,
     recheck: Interval,
     tick: Interval,
     draining: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -79,7 +78,7 @@ enum Woken {
 }
 
 impl EventStream {
-    fn new(app: Arc<App>, subscription: Subscription, headers: HeaderMap) -> EventStream {
+    fn new(app: Arc<App>, subscription: Subscription, credentials: Credentials) -> EventStream {
         let mut recheck = tokio::time::interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tick = tokio::time::interval(USAGE_INTERVAL);
@@ -95,7 +94,7 @@ impl EventStream {
             step: app.charts.current_step().saturating_sub(1),
             app,
             subscription,
-            headers,
+            credentials,
             recheck,
             tick,
             pieces,
@@ -148,7 +147,7 @@ impl EventStream {
 
     /// Checks that the credentials still permit the stream.
     fn check(&mut self) {
-        let caller = self.app.auth.recheck(&*self.app.backend, &self.headers, Access::Read);
+        let caller = self.app.auth.recheck(&*self.app.backend, &self.credentials, Access::Read);
         let permitted = caller.and_then(|caller| {
             caller.check_limits_of(&self.subscription.namespace)?;
             Ok(caller.is_server_admin())

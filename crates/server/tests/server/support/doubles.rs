@@ -200,6 +200,10 @@ impl Keys for Broken {
         None
     }
 
+    fn valid(&self, _: &KeyId) -> Option<Arc<KeyInfo>> {
+        None
+    }
+
     fn permits(&self, _: &Principal) -> bool {
         true
     }
