@@ -34,6 +34,10 @@ use crate::types::Batch;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Timeout of one connection attempt. A node that is up accepts well within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a connection without traffic is checked, and how long the answer may take. A node that moved to another
+/// address leaves its old one silent, so requests to it fail for up to the sum of both.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Retention of reset HTTP/2 streams: longer than any call takes.
 const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -336,8 +340,8 @@ fn channel(peers: &Inner, address: &str, node: Option<u64>) -> Channel {
     // The connector chooses the real address; this one only has to be well-formed.
     Endpoint::from_static("http://peer")
         .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(Duration::from_secs(5))
-        .keep_alive_timeout(Duration::from_secs(5))
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         // hyper remembers reset streams until late replies arrive. Their number is bounded, so time need not be. A
         // timeout would use the system clock and make simulations irreproducible.
         .http2_reset_stream_duration(RESET_STREAM_RETENTION)

@@ -17,6 +17,7 @@ mod failover;
 mod files;
 mod gateway;
 mod keys;
+mod names;
 mod policies;
 mod readme;
 mod refusals;
