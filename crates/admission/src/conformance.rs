@@ -140,6 +140,7 @@ macro_rules! conformance_of_extensions {
         $crate::conformance!($harness:
             an_extension_takes_more_and_its_copy_gets_the_same_answer,
             extensions_are_numbered_without_gaps,
+            the_extensions_of_a_lease_in_one_batch_follow_each_other,
             a_denied_extension_stays_denied_even_when_it_would_fit,
             a_renewed_slot_is_held_until_its_last_timeout,
             only_the_newest_part_of_an_extended_limit_shrinks,

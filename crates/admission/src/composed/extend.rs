@@ -3,10 +3,11 @@
 //! Each step can be repeated, so a retry with the same number performs what is missing. Growth that the limits deny or
 //! refuse is returned.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, CreditShortage, EXTENSIONS_MAX, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs,
+    Actor, CreditShortage, EXTENSIONS_MAX, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs,
 };
 
 use super::reserve::{CreditNeed, account_not_found, shortage};
@@ -47,11 +48,33 @@ impl<H: BookHost> Parts<H> {
         if requests.iter().any(is_behind) {
             self.catch_up().await;
         }
-        let answers = requests.iter().map(|request| {
-            let answer: Answer<'_, _> = Box::pin(self.extend_one(actor.clone(), request));
+        // The extensions of one lease follow each other, because each has the next number.
+        let mut leases: BTreeMap<(&NamespaceName, LeaseId), Vec<usize>> = BTreeMap::new();
+        for (place, request) in requests.iter().enumerate() {
+            leases.entry((&request.namespace, request.lease)).or_default().push(place);
+        }
+        let answers = leases.into_values().map(|places| {
+            let answer: Answer<'_, _> = Box::pin(self.extend_in_order(actor.clone(), &requests, places));
             answer
         });
-        all(answers.collect()).await
+        let mut answers: Vec<_> = all(answers.collect()).await.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(place, _)| *place);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Extends one lease, by the requests at these places. Returns the answers with their places.
+    async fn extend_in_order(
+        &self,
+        actor: Option<Actor>,
+        requests: &[ExtendRequest],
+        places: Vec<usize>,
+    ) -> Vec<(usize, Result<ExtendAnswer, BackendError>)> {
+        let mut answers = Vec::with_capacity(places.len());
+        for place in places {
+            let Some(request) = requests.get(place) else { continue };
+            answers.push((place, self.extend_one(actor.clone(), request).await));
+        }
+        answers
     }
 
     async fn extend_one(&self, actor: Option<Actor>, request: &ExtendRequest) -> Result<ExtendAnswer, BackendError> {

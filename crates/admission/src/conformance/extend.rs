@@ -25,14 +25,20 @@ pub(super) fn used<'a>(used: &'a [(&'a str, u64)]) -> Asked<'a> {
 
 pub(super) const RENEW: Asked<'static> = Asked { add: &[], used: &[], renew: true };
 
+fn extend_request(lease: LeaseId, number: u32, asked: Asked<'_>) -> ExtendRequest {
+    let (add, used) = (amounts(asked.add), amounts(asked.used));
+    let claim = earmark_core::LeaseClaim::default();
+    ExtendRequest { namespace: namespace(), lease, number, add, used, claim, renew: asked.renew }
+}
+
 impl<H: Harness> Driver<'_, H> {
     pub(super) async fn extend(&self, lease: LeaseId, number: u32, asked: Asked<'_>) -> ExtendAnswer {
-        let (namespace, renew) = (namespace(), asked.renew);
-        let (add, used) = (amounts(asked.add), amounts(asked.used));
-        let request =
-            ExtendRequest { namespace, lease, number, add, used, claim: earmark_core::LeaseClaim::default(), renew };
-        let answers = self.0.backend().extend(earmark_core::Principal::System, vec![request]).await;
-        answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
+        self.extend_batch(vec![extend_request(lease, number, asked)]).await.remove(0)
+    }
+
+    async fn extend_batch(&self, requests: Vec<ExtendRequest>) -> Vec<ExtendAnswer> {
+        let answers = self.0.backend().extend(earmark_core::Principal::System, requests).await;
+        answers.into_iter().map(|answer| answer.expect("a backend that answers")).collect()
     }
 
     /// Extends a lease, which must be allowed. Returns when it ends, and the message.
@@ -99,6 +105,21 @@ pub async fn extensions_are_numbered_without_gaps(harness: &impl Harness) {
     assert!(driver.is_invalid(lease, 3, used(&[("tpm", 1), ("tpm", 1)])).await.contains("used[1].key"));
     assert!(driver.is_invalid(lease, 3, add(&[("tpm", 0)])).await.contains("add[0].amount"));
     assert_eq!(driver.reserved("tpm").await, 103);
+}
+
+/// A batch may have several extensions of one lease. A composed backend executed them at once, so that all but the first
+/// left a gap.
+pub async fn the_extensions_of_a_lease_in_one_batch_follow_each_other(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.put("tpm", MINUTE, 1_000).await;
+    let (one, other) = (driver.admit(&[("tpm", 1)]).await, driver.admit(&[("tpm", 1)]).await);
+    let more = add(&[("tpm", 10)]);
+    let numbers = [(one, 1), (other, 1), (one, 2), (one, 3), (one, 5), (other, 2), (one, 3)];
+    let requests = numbers.map(|(lease, number)| extend_request(lease, number, more)).to_vec();
+    let answers = driver.extend_batch(requests).await;
+    let are_made: Vec<bool> = answers.iter().map(|answer| matches!(answer, ExtendAnswer::Extended { .. })).collect();
+    assert_eq!(are_made, [true, true, true, true, false, true, true], "{answers:?}");
+    assert_eq!(driver.reserved("tpm").await, 52);
 }
 
 /// A denied extension changes nothing, and its number stays denied. The next number may succeed.

@@ -100,7 +100,14 @@ pub fn extend(book: &ExtendAnswer, ledger: &ExtendAnswer, is_first: bool, took_m
 /// Messages about a lease that held nothing depend on the cache; for other leases they are equal.
 pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
     // The Book forgets whether a lease that ended was extended.
-    let told = |answer: &CompleteAnswer| CompleteAnswer { is_extended: false, ..answer.clone() };
+    let told = |answer: &CompleteAnswer| {
+        let mut told = CompleteAnswer { is_extended: false, ..answer.clone() };
+        // A deleted limit drops usage. The Book forgets its name with its last lease.
+        if answer.overage_dropped > 0 {
+            told.overages.clear();
+        }
+        told
+    };
     let same = if book.reconciled {
         told(book) == told(ledger)
     } else {
