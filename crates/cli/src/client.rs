@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 pub(crate) use earmark_client::http::excerpt;
 use earmark_client::http::{HttpClient, HttpDownload, HttpRequest, HttpResponse, Method};
-use earmark_client::{AddressError, ClientOptions, Deadline, OptionsError, Roots, ServerAddress};
+use earmark_client::{AddressError, ClientCertificate, ClientOptions, Deadline, OptionsError, Roots, ServerAddress};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -22,6 +22,9 @@ use crate::failure::Failure;
 use crate::output;
 
 const CA_FILE: &str = "EARMARK_CA_FILE";
+/// The variables that name the client certificate and its private key.
+const CERT_FILE: &str = "EARMARK_CERT_FILE";
+const CERT_KEY_FILE: &str = "EARMARK_CERT_KEY_FILE";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Seconds to wait for a response: longer than a server takes to report its own timeout.
@@ -110,14 +113,20 @@ impl ServerUrl {
         Ok(credentials)
     }
 
-    /// The options of the Rust client for this server. `EARMARK_CA_FILE` replaces the root certificates of the system.
+    /// The options of the Rust client for this server. `EARMARK_CA_FILE` replaces the root certificates of the system;
+    /// `EARMARK_CERT_FILE` and `EARMARK_CERT_KEY_FILE` name a client certificate.
     pub(crate) fn options(&self) -> Result<ClientOptions, Failure> {
         let mut options = ClientOptions::of(&[self.to_string()]).map_err(usage)?;
         options.key = self.credentials()?.as_ref().map(Credentials::api_key).transpose()?;
         options.is_plaintext_allowed = true;
-        if let Some(path) = std::env::var_os(CA_FILE).filter(|path| !path.is_empty()) {
-            options.roots = Roots::PemFile(PathBuf::from(path));
+        if let Some(path) = file_of(CA_FILE) {
+            options.roots = Roots::PemFile(path);
         }
+        options.certificate = match (file_of(CERT_FILE), file_of(CERT_KEY_FILE)) {
+            (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
+            (None, None) => None,
+            _ => return Err(Failure::Usage(format!("{CERT_FILE} and {CERT_KEY_FILE}: found one, set both or none"))),
+        };
         options.connect_timeout = CONNECT_TIMEOUT;
         Ok(options)
     }
@@ -161,8 +170,14 @@ impl ServerUrl {
     }
 }
 
+/// The file that a variable names.
+fn file_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 fn usage(error: OptionsError) -> Failure {
     match error {
+        OptionsError::Certificate { why } => Failure::Usage(format!("{CERT_FILE}: {why}")),
         OptionsError::Roots { why } => Failure::Usage(format!("{CA_FILE}: {why}")),
         other => Failure::Usage(other.to_string()),
     }

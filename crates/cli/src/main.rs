@@ -69,6 +69,8 @@ Environment:
   EARMARK_CREDITS_URL  URL of the credit database of serve, without --credits and --credits-url-file
   EARMARK_*            each flag of serve, such as EARMARK_PEER_LISTEN; a flag wins
   EARMARK_CA_FILE      PEM file with trusted CA certificates for https://, instead of those of the system
+  EARMARK_CERT_FILE    PEM file with a client certificate, in place of a key; its private key is in the file that
+                       EARMARK_CERT_KEY_FILE names
 
 Exit codes:
   0  success; for reserve: allowed

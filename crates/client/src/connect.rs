@@ -56,7 +56,7 @@ pub(crate) fn connectors(options: &ClientOptions, protocol: Protocol) -> Result<
     }
     #[cfg(feature = "tls")]
     let tls = match servers.iter().any(ServerAddress::is_tls) {
-        true => Some(Tls::new(&options.roots, protocol)?),
+        true => Some(Tls::new(&options.roots, options.certificate.as_ref(), protocol)?),
         false => None,
     };
     #[cfg(not(feature = "tls"))]

@@ -103,7 +103,7 @@ pub use options::{ClientOptions, OptionsError, Protocol};
 pub use scheduler::{JobHandle, Lane, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError};
 pub use stream::{LeaseAnswer, LeaseStream};
 #[cfg(feature = "tls")]
-pub use tls::Roots;
+pub use tls::{ClientCertificate, Roots};
 pub use writer::{
     ContentHash, Fate, SequenceConflict, SequenceFileError, Step, Unfinished, Writer, WriterError, WriterOptions,
 };

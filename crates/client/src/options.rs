@@ -11,7 +11,7 @@ use crate::env::{Env, SharedEnv};
 use crate::in_process::{InProcessServer, SharedServer};
 use crate::key::ApiKey;
 #[cfg(feature = "tls")]
-use crate::tls::Roots;
+use crate::tls::{ClientCertificate, Roots};
 
 /// The protocol between client and servers. Both have the same API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub struct ClientOptions {
     /// The root certificates for servers with `https://`.
     #[cfg(feature = "tls")]
     pub roots: Roots,
+    /// The certificate to present to servers with `https://`.
+    #[cfg(feature = "tls")]
+    pub certificate: Option<ClientCertificate>,
     /// The namespace of limits and leases. Over HTTP it is always that of the key, or `default` without a key. Over gRPC
     /// it must be that of the key.
     pub namespace: NamespaceName,
@@ -103,6 +106,12 @@ pub enum OptionsError {
     /// The call was made outside of a tokio runtime, which background tasks need.
     #[error("no tokio runtime; call this inside of one")]
     NoRuntime,
+    /// The client certificate or its key cannot be used.
+    #[error("certificate: {why}")]
+    Certificate {
+        /// The reason.
+        why: String,
+    },
     /// The root certificates cannot be used.
     #[error("roots: {why}")]
     Roots {
@@ -126,6 +135,8 @@ impl ClientOptions {
             is_plaintext_allowed: false,
             #[cfg(feature = "tls")]
             roots: Roots::default(),
+            #[cfg(feature = "tls")]
+            certificate: None,
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
             connect_timeout: Duration::from_secs(2),
             attempt_timeout: Duration::from_secs(8),

@@ -9,7 +9,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::options::{OptionsError, Protocol};
@@ -51,6 +51,23 @@ impl Roots {
     }
 }
 
+/// A certificate that tells a server who the client is, in place of a key. A key that is set too decides alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// A PEM file with the certificate chain.
+    pub cert: PathBuf,
+    /// A PEM file with the private key of the first certificate.
+    pub key: PathBuf,
+}
+
+impl ClientCertificate {
+    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+        let key = PrivateKeyDer::from_pem_file(&self.key);
+        let key = key.map_err(|error| format!("cannot read a private key from {}: {error}", self.key.display()))?;
+        Ok((pem(&self.cert)?, key))
+    }
+}
+
 fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     certificates.map_err(|error| format!("cannot read {}: {error}", path.display()))
@@ -61,11 +78,24 @@ fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 pub(crate) struct Tls(TlsConnector);
 
 impl Tls {
-    pub(crate) fn new(roots: &Roots, protocol: Protocol) -> Result<Tls, OptionsError> {
+    pub(crate) fn new(
+        roots: &Roots,
+        certificate: Option<&ClientCertificate>,
+        protocol: Protocol,
+    ) -> Result<Tls, OptionsError> {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| OptionsError::Roots { why: error.to_string() })?;
-        let mut config = config.with_root_certificates(roots.load()?).with_no_client_auth();
+        let config = config.with_root_certificates(roots.load()?);
+        let refuse = |why: String| OptionsError::Certificate { why };
+        let mut config = match certificate {
+            None => config.with_no_client_auth(),
+            Some(certificate) => {
+                let (chain, key) = certificate.load().map_err(refuse)?;
+                let unfit = |error| refuse(format!("cannot use {}: {error}", certificate.cert.display()));
+                config.with_client_auth_cert(chain, key).map_err(unfit)?
+            }
+        };
         config.alpn_protocols = match protocol {
             Protocol::Http => vec![b"http/1.1".to_vec()],
             Protocol::Grpc => vec![b"h2".to_vec()],

@@ -25,8 +25,15 @@ const OTHER_VARIABLES: [(&str, &str); 2] = [("log-level", "RUST_LOG"), ("credits
 /// Flags that replace each other: one from a higher source hides the others from lower ones.
 const ALTERNATIVES: [[&str; 2]; 2] = [["data", "in-memory"], ["credits", "credits-url-file"]];
 /// Variables of `earmark` that are no flag of `serve`.
-const RESERVED: [&str; 5] =
-    ["EARMARK_SERVER", "EARMARK_KEY", "EARMARK_KEY_FILE", "EARMARK_CA_FILE", "EARMARK_INVITATION"];
+const RESERVED: [&str; 7] = [
+    "EARMARK_SERVER",
+    "EARMARK_KEY",
+    "EARMARK_KEY_FILE",
+    "EARMARK_CA_FILE",
+    "EARMARK_CERT_FILE",
+    "EARMARK_CERT_KEY_FILE",
+    "EARMARK_INVITATION",
+];
 
 /// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -457,3 +457,42 @@ fn namespaces_are_apart_where_credit_is_in_a_database() {
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     namespaces_are_apart(&Server::start(&["--bootstrap-key", "--credits", &url]));
 }
+
+#[test]
+fn a_command_with_a_certificate_needs_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let first = Server::on(&data, &["--bootstrap-key"]);
+    let root = key(&first);
+    first.signal("TERM");
+    first.wait();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (cert, private) = (write("cert.pem", own.cert.pem()), write("key.pem", own.signing_key.serialize_pem()));
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let client_ca = write("clients.pem", authority.pem());
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["app.example".to_owned()]).unwrap();
+    let client = write("client.pem", params.signed_by(&signing_key, &authority).unwrap().pem());
+    let client_key = write("client.key", signing_key.serialize_pem());
+    let bound = format!("app.example={}", root.split('_').nth(1).unwrap());
+    let flags = ["--tls-cert", &cert, "--tls-key", &private, "--client-ca", &client_ca, "--client-certificate", &bound];
+    let server = Server::on(&data, &flags);
+    let whoami = |cert_file: &str, key_file: &str| {
+        let mut whoami = command(&["whoami", "--json", "--server", &server.url()]);
+        let whoami = whoami.env("EARMARK_CA_FILE", &cert).env("EARMARK_CERT_FILE", cert_file);
+        crate::support::Ran::of(whoami.env("EARMARK_CERT_KEY_FILE", key_file).output().unwrap())
+    };
+    assert_eq!(whoami(&client, &client_key).ends(0).json()["role"], "admin");
+    whoami("", "").ends(1);
+    let half = whoami(&client, "").ends(2);
+    assert!(half.stderr.contains("found one, set both or none"), "{half:?}");
+    let unfit = whoami(&client, &client).ends(2);
+    assert!(unfit.stderr.contains("EARMARK_CERT_FILE: cannot read a private key"), "{unfit:?}");
+}

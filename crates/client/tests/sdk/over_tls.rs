@@ -4,8 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_client::{ApiKey, Client, ClientOptions, Deadline, Failure, OptionsError, Protocol, Roots};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use earmark_admission::{Backend, Keys as _, LocalBook, LocalOptions, Token};
+use earmark_client::core::{CreateKey, KeyId, Labels, MaySet, Principal, Role};
+use earmark_client::{
+    ApiKey, Client, ClientCertificate, ClientOptions, Deadline, Failure, OptionsError, Protocol, Roots,
+};
+use earmark_server::{CertificateKeys, Server, ServerOptions, Tls};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    generate_simple_self_signed,
+};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -109,5 +117,75 @@ async fn a_key_is_not_sent_unencrypted_to_another_machine_unless_that_is_allowed
             assert!(Client::new(keyless).is_ok());
         }
         assert!(Client::new(with("http://localhost:1", protocol)).is_ok());
+    }
+}
+
+/// A server whose clients have certificates of one authority, which signs its own certificate too. `app.example` acts as
+/// an admin key.
+async fn server_with_clients(folder: &TempDir) -> (u16, [PathBuf; 3]) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let issue = |name: &str, usage: ExtendedKeyUsagePurpose| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![usage];
+        let files = ["pem", "key"].map(|ending| folder.path().join(format!("{name}.{ending}")));
+        std::fs::write(&files[0], params.signed_by(&key, &authority).unwrap().pem()).unwrap();
+        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        files
+    };
+    let [cert, key] = issue("localhost", ExtendedKeyUsagePurpose::ServerAuth);
+    let [client_cert, client_key] = issue("app.example", ExtendedKeyUsagePurpose::ClientAuth);
+    let (book, token) = (LocalBook::open(LocalOptions::default()).await.unwrap(), Token::random().unwrap());
+    let command = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: "app".parse().unwrap(),
+        role: Role::Admin,
+        namespace: "default".parse().unwrap(),
+        client: None,
+        labels: Labels::default(),
+        may_set: MaySet::default(),
+        valid_seconds: None,
+        is_first: false,
+        actor: "system:test".parse().unwrap(),
+    };
+    book.create(Principal::System, command).await.unwrap();
+    let bound: [(String, KeyId); 1] = [("app.example".to_owned(), token.id().clone())];
+    let options = ServerOptions {
+        listen: ([127, 0, 0, 1], 0).into(),
+        tls: Some(Arc::new(Tls::open_with_clients(&cert, &key, &ca).unwrap())),
+        certificate_keys: CertificateKeys::new(bound).unwrap(),
+        ..ServerOptions::default()
+    };
+    let backend: Arc<dyn Backend> = Arc::new(book);
+    let server = Server::bind(options, backend).await.unwrap();
+    let port = server.local_addr().port();
+    tokio::spawn(server.run(std::future::pending()));
+    (port, [ca, client_cert, client_key])
+}
+
+#[tokio::test]
+async fn a_client_with_a_certificate_needs_no_key() {
+    let folder = TempDir::new().unwrap();
+    let (port, [ca, cert, key]) = server_with_clients(&folder).await;
+    for protocol in [Protocol::Http, Protocol::Grpc] {
+        let mut options = options(port, protocol, Roots::PemFile(ca.clone()));
+        let refused = Client::new(options.clone()).unwrap().limits(soon()).await.unwrap_err();
+        assert!(matches!(refused, Failure::Unauthorized { .. }), "{protocol:?}: {refused:?}");
+        options.certificate = Some(ClientCertificate { cert: cert.clone(), key: key.clone() });
+        let client = Client::new(options).unwrap();
+        client.put_limit(&concurrency("a", 1), soon()).await.unwrap();
+        assert_eq!(client.limits(soon()).await.unwrap().len(), 1, "{protocol:?}");
+    }
+    let mistakes = [(cert.clone(), cert.clone(), "private key"), (ca.clone(), key.clone(), "cannot use")];
+    for (cert, key, what) in mistakes {
+        let mut options = options(port, Protocol::Http, Roots::PemFile(ca.clone()));
+        options.certificate = Some(ClientCertificate { cert, key });
+        let error = Client::new(options).unwrap_err().to_string();
+        assert!(error.starts_with("certificate: ") && error.contains(what), "{error}");
     }
 }
