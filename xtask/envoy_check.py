@@ -8,8 +8,10 @@ The configurations are those of docs/envoy.md, with other ports and a key. The f
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -85,6 +87,7 @@ class Earmark:
     def __init__(self, binary: str, folder: Path, limits: Path) -> None:
         self.binary, self.folder, self.port = binary, folder, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.context: ssl.SSLContext | None = None
         self.process = self.start("--bootstrap-key")
         self.admin = self.said("key:")
         self.wait()
@@ -106,7 +109,7 @@ class Earmark:
     def wait(self) -> None:
         def is_ready() -> bool:
             try:
-                return urllib.request.urlopen(f"{self.url}/readyz", timeout=1).status == 200
+                return urllib.request.urlopen(f"{self.url}/readyz", timeout=1, context=self.context).status == 200
             except OSError:
                 return False
 
@@ -121,7 +124,7 @@ class Earmark:
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json", "authorization": f"Bearer {self.admin}"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
             return json.load(answer)
 
     def reserved(self, key: str) -> int:
@@ -136,9 +139,55 @@ class Earmark:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def restart(self) -> None:
-        self.process = self.start()
+    def restart(self, *more: str) -> None:
+        self.process = self.start(*more)
         self.wait()
+
+    def restart_with_certificates(self, certificates: "Certificates") -> None:
+        """Serves over TLS, and lets the certificate of `envoy.mesh.example` act as the key of Envoy."""
+        self.kill()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.context = ssl.create_default_context(cafile=str(certificates.authority))
+        cert, key = certificates.issue("server", "serverAuth", "IP:127.0.0.1")
+        bound = f"envoy.mesh.example={self.key.split('_')[1]}"
+        flags = ("--tls-cert", cert, "--tls-key", key, "--client-ca", str(certificates.authority))
+        self.restart(*flags, "--client-certificate", bound)
+
+
+class Certificates:
+    """An authority, and certificates of it."""
+
+    KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.authority = folder, folder / "ca.pem"
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        self.openssl("req", "-x509", *self.KEY, "-subj", "/CN=authority", *usage, "-keyout", "ca.key", "-out", "ca.pem")
+
+    def openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+    def issue(self, name: str, usage: str, names: str) -> tuple[str, str]:
+        """A certificate and its private key."""
+        self.openssl("req", *self.KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        extensions = f"basicConstraints=critical,CA:FALSE\nextendedKeyUsage={usage}\nsubjectAltName={names}\n"
+        (self.folder / f"{name}.ext").write_text(extensions)
+        signer = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{name}.ext")
+        self.openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem")
+        return str(self.folder / f"{name}.pem"), str(self.folder / f"{name}.key")
+
+    def changes(self, earmark: Earmark, name: str) -> dict[str, str]:
+        """The changes of a configuration whose Envoy presents a certificate for this name, and no key."""
+        cert, key = self.issue("client", "clientAuth", f"DNS:{name}")
+        files = {"certificate_chain": {"filename": cert}, "private_key": {"filename": key}}
+        trusted = {"trusted_ca": {"filename": str(self.authority)}}
+        context = {"tls_certificates": [files], "validation_context": trusted}
+        kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+        config = {"@type": kind, "common_tls_context": context}
+        socket_of = {"name": "envoy.transport_sockets.tls", "typed_config": config}
+        metadata = f'initial_metadata:\n{" " * 28}- {{ key: authorization, value: "Bearer {earmark.key}" }}\n'
+        timeout = "connect_timeout: 0.25s\n"
+        return {metadata: "\n", timeout: f"{timeout}      transport_socket: {json.dumps(socket_of)}\n"}
 
 
 class Envoy:
@@ -298,6 +347,16 @@ def a_request_passes_without_earmark_only_if_the_failure_mode_says_so(envoy: Env
     earmark.restart()
 
 
+def a_certificate_stands_in_for_the_key(envoy: Envoy, earmark: Earmark) -> None:
+    assert envoy.ask("mesh")[0] == 200
+    assert earmark.reserved("tenant:mesh:rpm") == 1
+
+
+def a_certificate_without_a_key_is_refused(envoy: Envoy, earmark: Earmark) -> None:
+    assert envoy.ask("unbound")[0] == 500
+    assert earmark.reserved("tenant:unbound:rpm") == 0
+
+
 REQUESTS = [
     a_request_is_admitted_and_counted,
     a_denial_has_a_body_and_headers,
@@ -314,6 +373,34 @@ TOKENS = [
     a_killed_earmark_denies_and_comes_back_with_what_was_held,
 ]
 OPEN = [a_request_passes_without_earmark_only_if_the_failure_mode_says_so]
+BOUND = [a_certificate_stands_in_for_the_key]
+UNBOUND = [a_certificate_without_a_key_is_refused]
+
+
+class Check:
+    """Runs an Envoy for some claims, and counts them."""
+
+    def __init__(self, binary: str, configurations: Path, folder: Path, earmark: Earmark, upstream: int) -> None:
+        self.binary, self.configurations, self.folder = binary, configurations, folder
+        self.earmark, self.upstream, self.held = earmark, upstream, 0
+
+    def claims(self, name: str, claims: list, changes: dict[str, str]) -> None:
+        file = self.configurations / f"{name}.yaml"
+        envoy = Envoy(self.binary, file, self.folder, self.earmark, self.upstream, **changes)
+        try:
+            for claim in claims:
+                claim(envoy, self.earmark)
+                print(f"envoy: {claim.__name__.replace('_', ' ')}", flush=True)
+                self.held += 1
+            envoy.stop()
+        finally:
+            envoy.process.kill()
+
+    def certificates(self) -> None:
+        certificates = Certificates(self.folder)
+        self.earmark.restart_with_certificates(certificates)
+        self.claims("requests", BOUND, certificates.changes(self.earmark, "envoy.mesh.example"))
+        self.claims("requests", UNBOUND, certificates.changes(self.earmark, "other.example"))
 
 
 def main() -> None:
@@ -323,21 +410,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         earmark = Earmark(binary, folder / "data", configurations / "limits.yaml")
+        check = Check(envoy_binary, configurations, folder, earmark, upstream.server_address[1])
         try:
-            allow = {"failure_mode_deny: true": "failure_mode_deny: false"}
-            for name, claims, changes in (("requests", REQUESTS, {}), ("tokens", TOKENS, {}), ("requests", OPEN, allow)):
-                file = configurations / f"{name}.yaml"
-                envoy = Envoy(envoy_binary, file, folder, earmark, upstream.server_address[1], **changes)
-                try:
-                    for claim in claims:
-                        claim(envoy, earmark)
-                        print(f"envoy: {claim.__name__.replace('_', ' ')}", flush=True)
-                    envoy.stop()
-                finally:
-                    envoy.process.kill()
+            check.claims("requests", REQUESTS, {})
+            check.claims("tokens", TOKENS, {})
+            check.claims("requests", OPEN, {"failure_mode_deny: true": "failure_mode_deny: false"})
+            if shutil.which("openssl"):
+                check.certificates()
+            else:
+                print("envoy: certificates are skipped, because there is no openssl")
         finally:
             earmark.kill()
-    print(f"envoy: {len(REQUESTS) + len(TOKENS) + len(OPEN)} claims hold")
+    print(f"envoy: {check.held} claims hold")
 
 
 main()
