@@ -5,7 +5,7 @@ mod content;
 mod trace;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -33,6 +33,7 @@ use crate::reply::Reply;
 use crate::serve::{Caller, NOT_VALID, OUT_OF_REACH, is_about_client};
 use crate::settle::Settlement;
 use crate::upstream::{Connections, RequestBody};
+use answer::Answered;
 pub(crate) use content::Content;
 
 const LEASE: HeaderName = HeaderName::from_static("x-earmark-lease");
@@ -45,15 +46,23 @@ pub(crate) struct CallTask {
     pub(crate) caller: Caller,
     pub(crate) content: Content,
     pub(crate) query: Option<String>,
-    pub(crate) headers: HeaderMap,
     /// The attributes that the request adds.
     pub(crate) added: BTreeMap<String, String>,
-    /// The body, until an upstream answers: no other target needs it then.
-    pub(crate) body: Mutex<Bytes>,
+    /// The request, until an upstream answers: no other target needs it then.
+    pub(crate) received: Mutex<Received>,
+}
+
+/// The request of a client. Its headers keep the whole buffer that they were read into.
+#[derive(Default)]
+pub(crate) struct Received {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 /// The end of one attempt.
 enum Attempt {
+    /// The upstream answered, and the client gets its answer.
+    Answered(Box<Answered>),
     /// The client has its answer, or has gone.
     Done,
     /// The answer is this one, unless the next target has a better one.
@@ -78,20 +87,29 @@ impl CallTask {
     pub(crate) async fn run(self, client: Client, place: OwnedSemaphorePermit) {
         let (context, _span) = self.begin_trace();
         match context {
-            None => self.try_targets(client, place).await,
-            Some(context) => Box::pin(within(context, self.try_targets(client, place))).await,
+            None => self.make(client, place).await,
+            Some(context) => Box::pin(within(context, self.make(client, place))).await,
         }
     }
 
-    /// Tries the targets in order, and answers the client.
-    async fn try_targets(&self, mut client: Client, place: OwnedSemaphorePermit) {
+    /// Makes the call, and relays its answer. A stream takes minutes, and its start needs far more memory than its
+    /// relay: so the start has a box of its own, which is freed before the relay begins.
+    async fn make(&self, client: Client, place: OwnedSemaphorePermit) {
+        let answered = Box::pin(self.try_targets(client, place)).await;
+        if let Some(answered) = answered {
+            self.relay(answered).await;
+        }
+    }
+
+    /// Tries the targets in order. Returns the answer of the first that has one; else the client has its reply.
+    async fn try_targets(&self, mut client: Client, place: OwnedSemaphorePermit) -> Option<Box<Answered>> {
         let place = Mutex::new(Some(place));
         let mut best: Option<Reply> = None;
         let (api, model) = (self.content.api(), self.content.model());
         for target in model.targets.iter().filter(|target| target.upstream.api == api) {
             let Some(upstream) = self.shared.upstreams.get(&target.upstream.name) else { continue };
             if client.has_gone() {
-                return;
+                return None;
             }
             if !upstream.circuit.admits(Instant::now()) {
                 let message = format!("the provider of {} fails repeatedly; retry in some seconds", model.name);
@@ -99,8 +117,12 @@ impl CallTask {
                 continue;
             }
             match self.attempt(target, upstream, client, &place).await {
-                Attempt::Done => return,
-                Attempt::Last(mut client, reply) => return client.reply(reply, Client::Done),
+                Attempt::Answered(answered) => return Some(answered),
+                Attempt::Done => return None,
+                Attempt::Last(mut client, reply) => {
+                    client.reply(reply, Client::Done);
+                    return None;
+                }
                 Attempt::Next(kept, reply) => {
                     client = kept;
                     best = Some(reply);
@@ -109,6 +131,7 @@ impl CallTask {
         }
         let unknown = || self.refuse(&ApiError::unknown_model(&model.name));
         client.reply(best.unwrap_or_else(unknown), Client::Done);
+        None
     }
 
     /// Makes the call at one target, with a lease of its own.
@@ -237,14 +260,19 @@ impl CallTask {
         refusal::reply(self.content.api(), error, &self.request_id)
     }
 
-    /// The body of the request. Empty once an upstream has answered.
+    /// The request of the client. Empty once an upstream has answered.
+    fn received(&self) -> MutexGuard<'_, Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The body of the request.
     fn body(&self) -> Bytes {
-        self.body.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.received().body.clone()
     }
 
     /// Frees the memory of the request, which no other target needs.
-    fn drop_body(&self) {
-        *self.body.lock().unwrap_or_else(PoisonError::into_inner) = Bytes::new();
+    fn drop_received(&self) {
+        *self.received() = Received::default();
     }
 
     /// The attributes that the gateway states: those of the route, and those that the request adds.
@@ -298,7 +326,7 @@ impl CallTask {
         }
         let body = RequestBody::new(self.content.body_for(bound, &target.model, &self.body()));
         let mut request = Request::builder().method(method).uri(uri).body(body)?;
-        *request.headers_mut() = head::upstream_headers(&self.headers, upstream);
+        *request.headers_mut() = head::upstream_headers(&self.received().headers, upstream);
         Ok(request)
     }
 

@@ -99,7 +99,8 @@ async fn connection(
     match tls {
         None => http(shared, stream, peer, stop).await,
         Some(tls) => match timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => http(shared, stream, peer, stop).await,
+            // A connection without TLS does not need the memory of one with it.
+            Ok(Ok(stream)) => Box::pin(http(shared, stream, peer, stop)).await,
             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => tracing::debug!("TLS handshake timed out"),
         },

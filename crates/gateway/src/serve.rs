@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use crate::api::{Api, Endpoint};
 use crate::body::CallBody;
 use crate::buffers::Share;
-use crate::call::{CallTask, Content};
+use crate::call::{CallTask, Content, Received};
 use crate::config::Route;
 use crate::error::{ApiError, ErrorKind};
 use crate::gateway::Shared;
@@ -88,7 +88,10 @@ pub(crate) async fn serve(
     // The path of a request that is not served may be anything.
     let path = if served.is_some() { path } else { "other".to_owned() };
     let (parts, mut incoming) = request.into_parts();
-    let mut reply = match route(&shared, parts, &mut incoming, (served, &request_id, peer)).await {
+    // hyper keeps the memory of this future for as long as the connection. That of the route is freed with the head of
+    // the answer.
+    let routed = Box::pin(route(&shared, parts, &mut incoming, (served, &request_id, peer))).await;
+    let mut reply = match routed {
         Ok(reply) => reply,
         Err((api, error)) => {
             if error.kind != ErrorKind::ClientTimeout {
@@ -254,9 +257,8 @@ async fn call(
         caller,
         content,
         query: parts.uri.query().map(str::to_owned),
-        headers: parts.headers,
         added,
-        body: Mutex::new(body),
+        received: Mutex::new(Received { headers: parts.headers, body }),
     };
     tokio::spawn(task.run(Client::Waiting(sender), place));
     receiver.await.map_err(|_| unavailable("this gateway failed; see its log"))

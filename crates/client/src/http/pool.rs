@@ -131,12 +131,10 @@ impl ConnectionPool {
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first one is idle for the longest time.
+        let old = idle.partition_point(|one| one.since.elapsed() > IDLE_MAX);
+        drop(idle.drain(..old));
         while let Some(last) = idle.pop() {
-            if last.since.elapsed() > IDLE_MAX {
-                // The other connections are older.
-                idle.clear();
-                return None;
-            }
             if last.sender.is_ready() {
                 return Some(last.sender);
             }

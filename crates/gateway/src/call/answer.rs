@@ -31,6 +31,40 @@ const COST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a 429 that does not say how long to wait.
 const PAUSE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// An answer on its way to the client.
+pub(super) struct Answered {
+    relay: Relay,
+    admitted: Admitted,
+    head: Response<()>,
+    body: Incoming,
+    form: Form,
+}
+
+/// The form of an answer.
+enum Form {
+    /// Server-sent events. Without a length, the end of the connection is the end of the answer.
+    Stream { is_delimited: bool },
+    /// Anything else. Nothing can be read of an encoded one.
+    Whole { is_encoded: bool },
+}
+
+impl Form {
+    /// The form that the head of an answer announces.
+    fn of(parts: &Parts) -> Form {
+        let headers = &parts.headers;
+        let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
+        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|value| {
+            value.as_bytes().get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
+        });
+        if !is_stream || is_encoded {
+            return Form::Whole { is_encoded };
+        }
+        let is_delimited = parts.version != Version::HTTP_11 && parts.version != Version::HTTP_10
+            || [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| headers.contains_key(name));
+        Form::Stream { is_delimited }
+    }
+}
+
 impl CallTask {
     /// The upstream gave no answer.
     pub(super) fn no_answer(
@@ -67,25 +101,17 @@ impl CallTask {
         &self,
         target: &Target,
         upstream: &Arc<Connections>,
-        mut relay: Relay,
+        relay: Relay,
         admitted: Admitted,
         answer: Response<Incoming>,
     ) -> Attempt {
-        let (parts, mut body) = answer.into_parts();
+        let (parts, body) = answer.into_parts();
         match parts.status.as_u16() {
             200..=299 => {
                 upstream.circuit.succeeded();
-                self.drop_body();
-                let is_encoded = parts.headers.get(CONTENT_ENCODING).is_some_and(|value| value != "identity");
-                let is_stream = parts.headers.get(CONTENT_TYPE).is_some_and(|value| {
-                    value.as_bytes().get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
-                });
-                let head = self.head(upstream, &parts, &admitted);
-                match is_stream && !is_encoded {
-                    true => self.stream(&mut relay, admitted, (head, &parts), &mut body).await,
-                    false => self.whole(&mut relay, admitted, (head, is_encoded), &mut body).await,
-                }
-                Attempt::Done
+                self.drop_received();
+                let (head, form) = (self.head(upstream, &parts, &admitted), Form::of(&parts));
+                Attempt::Answered(Box::new(Answered { relay, admitted, head, body, form }))
             }
             0..=399 => {
                 // A redirect would take the key of the upstream somewhere else, and no upgrade was asked for.
@@ -158,6 +184,17 @@ impl CallTask {
         head
     }
 
+    /// Relays an answer to the client, and settles the call.
+    pub(super) async fn relay(&self, answered: Box<Answered>) {
+        let Answered { mut relay, admitted, head, mut body, form } = *answered;
+        match form {
+            Form::Stream { is_delimited } => self.stream(&mut relay, admitted, (head, is_delimited), &mut body).await,
+            Form::Whole { is_encoded } => {
+                Box::pin(self.whole(&mut relay, admitted, (head, is_encoded), &mut body)).await;
+            }
+        }
+    }
+
     /// Relays an answer that is not a stream. Up to 1 MiB it is held back until its cost is known.
     async fn whole(
         &self,
@@ -226,7 +263,7 @@ impl CallTask {
         &self,
         relay: &mut Relay,
         admitted: Admitted,
-        (head, parts): (Response<()>, &Parts),
+        (head, is_delimited): (Response<()>, bool),
         body: &mut Incoming,
     ) {
         let mut stream = Stream::new(self.content.endpoint(), self.content.removes_usage_chunk());
@@ -263,10 +300,7 @@ impl CallTask {
         };
         let rest = if ended { stream.finish() } else { None };
         let has_terminal = stream.reader().has_ended();
-        // Without a length, the end of the connection is the end of the answer: only the terminal event tells whether
-        // it is complete.
-        let is_delimited = parts.version != Version::HTTP_11 && parts.version != Version::HTTP_10
-            || [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| parts.headers.contains_key(name));
+        // Of an answer without a length, only the terminal event tells whether it is complete.
         if ended && (is_delimited || has_terminal) {
             if let Some(rest) = rest {
                 relay.write(rest).await;

@@ -23,7 +23,7 @@ impl CallTask {
     /// The context of the call, and its span if it is sampled. An unsampled context is passed on too, so that the next
     /// process does not sample either. Both are `None` while tracing is off.
     pub(super) fn begin_trace(&self) -> (Option<TraceContext>, Option<Span>) {
-        let parent = self.headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()));
+        let parent = self.received().headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()));
         let context = next_context(parent);
         let span = context.filter(|context| context.is_sampled).map(|context| {
             let name = format!("POST {}", self.content.endpoint().path());
