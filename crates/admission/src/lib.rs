@@ -65,6 +65,7 @@ pub use lease_view::LeaseView;
 pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
+pub use names::{NameHash, NameHasher};
 pub use pauses::PauseLimitRequest;
 pub use policies::PolicyError;
 pub use private_files::{create_private, create_private_dir, exposure, private_file, restrict};

@@ -33,7 +33,8 @@ struct Namespace {
 
 /// Hashes names, with a random seed for each table. Every reserve hashes all its keys, and the hasher of the standard
 /// library takes five times the instructions.
-struct NameHash(u64);
+#[derive(Clone, Debug)]
+pub struct NameHash(u64);
 
 impl Default for NameHash {
     fn default() -> NameHash {
@@ -49,8 +50,9 @@ impl BuildHasher for NameHash {
     }
 }
 
-/// The state of a hash.
-struct NameHasher(u64);
+/// The state of a hash; see [`NameHash`].
+#[derive(Clone, Debug)]
+pub struct NameHasher(u64);
 
 impl NameHasher {
     /// Multiplies to 128 bits and folds the halves, so that every bit of a word affects every bit of the hash.

@@ -5,6 +5,7 @@ mod body_length;
 mod connection;
 mod frames;
 mod io;
+mod seldom;
 mod streams;
 mod transport;
 
@@ -30,6 +31,7 @@ use crate::metrics::install_metrics;
 use crate::places::{Claimed, Place, Places};
 use crate::tls::Tls;
 use connection::{NotServed, Services, ShutdownSignal, Timeouts, refuse};
+use seldom::Seldom;
 
 /// Interval of housekeeping: metrics upkeep, and reloading certificates and issuer keys.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -395,8 +397,10 @@ impl Connections {
         let serving = connection::serve((stream, peer), tls, services, self.timeouts, shutdown);
         self.tasks.spawn(async move {
             tokio::select! {
+                // The connection is nearly always the one that is ready.
+                biased;
                 () = serving => {}
-                () = connection.evicted() => {}
+                () = Seldom::new(connection.evicted()) => {}
             }
             drop(open);
         });

@@ -8,11 +8,12 @@ mod windows;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use earmark_admission::NameHash;
 use earmark_core::{LimitKey, NamespaceName};
 
 pub(crate) use sketch::Count;
@@ -109,9 +110,9 @@ struct Table {
 /// The counts of a server.
 pub(crate) struct Top {
     started: Instant,
-    hasher: RandomState,
+    hasher: NameHash,
     tables: [Mutex<Table>; SHARDS],
-    namespaces: Mutex<HashMap<NamespaceName, Windows>>,
+    namespaces: Mutex<HashMap<NamespaceName, Windows, NameHash>>,
 }
 
 thread_local! {
@@ -138,7 +139,7 @@ impl Top {
     pub(crate) fn new() -> Top {
         Top {
             started: Instant::now(),
-            hasher: RandomState::new(),
+            hasher: NameHash::default(),
             tables: Default::default(),
             namespaces: Mutex::default(),
         }
@@ -238,7 +239,11 @@ impl Top {
 }
 
 /// The sketches of a namespace. Beyond the bound, namespaces without counts make room, then the one counted longest ago.
-fn windows_of(namespaces: &mut HashMap<NamespaceName, Windows>, namespace: NamespaceName, now_ms: u64) -> &mut Windows {
+fn windows_of(
+    namespaces: &mut HashMap<NamespaceName, Windows, NameHash>,
+    namespace: NamespaceName,
+    now_ms: u64,
+) -> &mut Windows {
     if namespaces.len() >= NAMESPACES_MAX && !namespaces.contains_key(&namespace) {
         namespaces.retain(|_, windows| !windows.is_idle(now_ms));
         let oldest = namespaces.iter().min_by_key(|(_, windows)| windows.last_ms).map(|(name, _)| name.clone());

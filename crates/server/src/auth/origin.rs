@@ -46,8 +46,7 @@ fn is_loopback(host: &str) -> bool {
     if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
         return false;
     }
-    let address = name.parse::<IpAddr>();
-    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

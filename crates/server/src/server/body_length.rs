@@ -24,9 +24,15 @@ impl BodyLengths {
         let mut is_ambiguous = false;
         // Every byte of a body passes here, and most pieces of a body have no line end.
         while let Some(end) = memchr::memchr(b'\n', bytes) {
-            self.keep(&bytes[..end]);
-            bytes = &bytes[end + 1..];
-            self.end_line();
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            if self.length == 0 {
+                self.end_line(line);
+            } else {
+                self.keep(line);
+                let (kept, length) = (self.line, std::mem::take(&mut self.length));
+                self.end_line(&kept[..length]);
+            }
+            bytes = rest;
             is_ambiguous |= self.has_content_length && self.has_transfer_encoding;
         }
         self.keep(bytes);
@@ -39,13 +45,11 @@ impl BodyLengths {
         self.length += count;
     }
 
-    fn end_line(&mut self) {
-        let line = &self.line[..std::mem::take(&mut self.length)];
-        let is = |name: &[u8]| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    fn end_line(&mut self, line: &[u8]) {
+        // Nearly every line has no colon at this place.
+        let is = |name: &[u8]| line.get(name.len() - 1) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name);
         match line {
             [] | [b'\r'] => (self.has_content_length, self.has_transfer_encoding) = (false, false),
-            // Nearly every line begins with another letter.
-            [first, ..] if !matches!(first, b'c' | b'C' | b't' | b'T') => {}
             _ if is(CONTENT_LENGTH) => self.has_content_length = true,
             _ if is(TRANSFER_ENCODING) => self.has_transfer_encoding = true,
             _ => {}

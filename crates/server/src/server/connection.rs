@@ -26,6 +26,7 @@ use super::activity::{Activity, ActivityStamp, Phase};
 use super::body_length::BodyLengths;
 use super::frames::Frames;
 use super::io::{Inbound, Preamble, Stream};
+use super::seldom::Seldom;
 use super::streams::{StreamTimer, StreamingBody, Streams, TrackedBody};
 use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
@@ -317,8 +318,8 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     timeouts: Timeouts,
     mut shutdown: ShutdownSignal,
 ) -> Ending {
-    let next_check = sleep(timeouts.check_interval);
-    tokio::pin!(next_check);
+    let mut next_check = Seldom::new(sleep(timeouts.check_interval));
+    let mut shutdown = Seldom::new(async move { shutdown.requested().await });
     let mut is_ending = false;
     loop {
         tokio::select! {
@@ -332,7 +333,7 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
             }
             () = &mut next_check => {
                 let now = Instant::now();
-                next_check.as_mut().reset(now + timeouts.check_interval);
+                next_check = Seldom::new(sleep(timeouts.check_interval));
                 match timed_out(now) {
                     None => {}
                     // An idle connection gets a graceful shutdown. It is dropped if the next check finds it idle too.
@@ -343,7 +344,7 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
                     Some(phase) => return Ending::TimedOut(phase),
                 }
             }
-            () = shutdown.requested(), if !is_ending => {
+            () = &mut shutdown, if !is_ending => {
                 is_ending = true;
                 graceful(connection);
             }

@@ -4,8 +4,10 @@
 //! largest count that it dropped, the floor. A key that comes back begins at the floor, which is then its error. All kept
 //! counts are at least the floor, so the floor is at most the sum of all amounts divided by [`COUNTERS`].
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use earmark_admission::NameHash;
 use earmark_core::LimitKey;
 
 /// Keys that survive an eviction. A key with more than this part of all amounts is always in the sketch.
@@ -28,7 +30,7 @@ impl Count {
 /// The heaviest keys of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    counts: HashMap<LimitKey, Count>,
+    counts: HashMap<LimitKey, Count, NameHash>,
     /// The largest count of a key that is not in the sketch.
     floor: u64,
 }
@@ -46,13 +48,19 @@ impl Sketch {
         }
     }
 
-    /// Drops all but the heaviest keys. The order of equal counts is that of their keys.
+    /// Drops all but the heaviest keys. Of equal counts the first keys stay.
     fn evict(&mut self) {
-        let mut all: Vec<(LimitKey, Count)> = self.counts.drain().collect();
-        all.sort_unstable_by(|(a, one), (b, other)| other.amount.cmp(&one.amount).then_with(|| a.cmp(b)));
-        self.floor = all.get(COUNTERS).map_or(self.floor, |(_, count)| count.amount);
-        all.truncate(COUNTERS);
-        self.counts.extend(all);
+        // Numbers are selected first: comparing keys costs far more, and only those at the edge need it.
+        let mut amounts: Vec<u64> = self.counts.values().map(|count| count.amount).collect();
+        let (_, floor, _) = amounts.select_nth_unstable_by_key(COUNTERS, |amount| Reverse(*amount));
+        let floor = *floor;
+        let mut ties: Vec<LimitKey> =
+            self.counts.iter().filter(|(_, count)| count.amount == floor).map(|(key, _)| key.clone()).collect();
+        let heavier = self.counts.values().filter(|count| count.amount > floor).count();
+        // At least one of the ties is dropped, because the key at the edge is one of them.
+        let (_, last, _) = ties.select_nth_unstable(COUNTERS - heavier);
+        self.counts.retain(|key, count| count.amount > floor || count.amount == floor && *key < *last);
+        self.floor = floor;
     }
 
     /// The count of a key. For a key that is not in the sketch, the floor, all of which is its error.
