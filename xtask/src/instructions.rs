@@ -1,4 +1,5 @@
-//! `cargo xtask instructions`: counts the instructions that a server in memory needs for one `POST /v1/reserve`.
+//! `cargo xtask instructions`: counts the instructions that a server in memory needs for one `POST /v1/reserve`, or
+//! another request with the same limits.
 //!
 //! Times vary with the load of a machine, counts hardly do. The server runs under callgrind, which counts only while the
 //! measured requests are answered: reserves of four limits, one in flight on each of 64 connections.
@@ -21,17 +22,59 @@ const ROUNDS: u64 = 60;
 const EVENTS_MAX: usize = 16;
 const MODELS: u64 = 20;
 const TENANTS: u64 = 1_000;
+/// Tokens of a call. A limit of this capacity denies the second call.
+const TOKENS: u64 = 1_500;
 /// The most expensive functions that are shown.
 const FUNCTIONS: usize = 25;
 /// Time for the server to start under valgrind, and for one answer.
 const START_MAX: Duration = Duration::from_secs(60);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// The request that is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Measured {
+    /// A reserve that is allowed.
+    #[default]
+    Reserve,
+    /// A reserve that is denied.
+    Denied,
+    /// A call whose attributes give the same limits by a policy.
+    Calls,
+}
+
+impl Measured {
+    const NAMES: [(&str, Measured); 3] =
+        [("reserve", Measured::Reserve), ("denied", Measured::Denied), ("calls", Measured::Calls)];
+
+    fn line(self) -> &'static str {
+        match self {
+            Measured::Reserve | Measured::Denied => "POST /v1/reserve",
+            Measured::Calls => "POST /v1/calls",
+        }
+    }
+
+    fn capacity(self) -> u64 {
+        match self {
+            Measured::Reserve | Measured::Calls => 1 << 60,
+            Measured::Denied => TOKENS,
+        }
+    }
+
+    /// A part of each answer. The first calls fit into empty limits, even if later ones are denied.
+    fn expected(self) -> &'static str {
+        match self {
+            Measured::Reserve | Measured::Calls => r#""allowed":true"#,
+            Measured::Denied => r#""allowed":"#,
+        }
+    }
+}
+
 /// The options of the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The server; a build of this tree with the profile `profiling` if absent.
     pub(crate) binary: Option<PathBuf>,
+    pub(crate) measured: Measured,
     /// Event streams that are open and read meanwhile.
     pub(crate) events: usize,
     /// More arguments of `earmark serve`, such as those of traces.
@@ -45,7 +88,9 @@ impl Options {
             None => (args, &[][..]),
         };
         let wrong = || {
-            let allowed = format!("--binary PATH, --events 0 to {EVENTS_MAX}, and -- ARGS of serve");
+            let allowed = format!(
+                "--binary PATH, --request reserve, denied or calls, --events 0 to {EVENTS_MAX}, and -- ARGS of serve"
+            );
             Failure::Usage(format!("found {:?}, allowed are {allowed}", args.join(" ")))
         };
         let serve = serve.iter().map(|arg| (*arg).to_owned()).collect();
@@ -53,6 +98,10 @@ impl Options {
         for pair in args.chunks(2) {
             match pair {
                 ["--binary", path] => options.binary = Some(path.into()),
+                ["--request", name] => {
+                    let found = Measured::NAMES.into_iter().find(|(known, _)| known == name);
+                    options.measured = found.ok_or_else(wrong)?.1;
+                }
                 ["--events", count] => {
                     let count = count.parse().ok().filter(|count| *count <= EVENTS_MAX);
                     options.events = count.ok_or_else(wrong)?;
@@ -79,7 +128,7 @@ pub(crate) fn count(options: &Options) -> Result<(), Failure> {
     // An old profile would be taken for the new one.
     _ = fs::remove_file(&profile);
     let mut server = Server::start(&binary, &profile, &options.serve)?;
-    let requests = server.measure(options.events);
+    let requests = server.measure(options.measured, options.events);
     server.stop();
     let requests = requests.map_err(|error| Failure::Server(format!("gave no answer: {error}")))?;
     report(&profile, requests)
@@ -105,19 +154,22 @@ impl Server {
     }
 
     /// Counts instructions while requests are answered. Returns the number of requests.
-    fn measure(&mut self, events: usize) -> io::Result<u64> {
+    fn measure(&mut self, measured: Measured, events: usize) -> io::Result<u64> {
         let mut connections = Vec::with_capacity(CONNECTIONS);
         for _ in 0..CONNECTIONS {
             connections.push(self.connect()?);
         }
-        self.put_limits(&mut connections)?;
+        put_limits(&mut connections, measured.capacity())?;
+        if measured == Measured::Calls {
+            put_policy(&mut connections[0])?;
+        }
         for _ in 0..events {
             let mut stream = self.connect()?;
             stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
             // Ends with the server.
             std::thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
         }
-        let mut calls = Calls(0);
+        let mut calls = Calls { state: 0, measured };
         rounds(&mut connections, &mut calls, WARM_UP_ROUNDS)?;
         self.count("on")?;
         rounds(&mut connections, &mut calls, ROUNDS)?;
@@ -142,23 +194,6 @@ impl Server {
         }
     }
 
-    fn put_limits(&self, connections: &mut [TcpStream]) -> io::Result<()> {
-        let rolling = r#""kind":"rolling","window_seconds":60"#;
-        let slots = r#""kind":"concurrency","timeout_seconds":60"#;
-        let models = (0..MODELS).flat_map(|model| {
-            [("rpm", rolling), ("tpm", rolling), ("concurrency", slots)]
-                .map(|(what, kind)| (format!("bench:model-{model:02}:{what}"), kind))
-        });
-        let tenants = (0..TENANTS).map(|tenant| (format!("bench:tenant-{tenant:04}:tpm"), rolling));
-        for (number, (key, kind)) in models.chain(tenants).enumerate() {
-            let stream = &mut connections[number % CONNECTIONS];
-            let body = format!(r#"{{"key":"{key}","capacity":{},{kind}}}"#, 1_u64 << 60);
-            send(stream, "PUT /v1/admin/limits", &body)?;
-            answer(stream, r#""ok":true"#)?;
-        }
-        Ok(())
-    }
-
     /// Turns the counting on or off.
     fn count(&self, state: &str) -> io::Result<()> {
         let mut control = Command::new("callgrind_control");
@@ -180,19 +215,59 @@ impl Drop for Server {
     }
 }
 
+fn put_limits(connections: &mut [TcpStream], capacity: u64) -> io::Result<()> {
+    let rolling = r#""kind":"rolling","window_seconds":60"#;
+    let slots = r#""kind":"concurrency","timeout_seconds":60"#;
+    let models = (0..MODELS).flat_map(|model| {
+        [("rpm", rolling), ("tpm", rolling), ("concurrency", slots)]
+            .map(|(what, kind)| (format!("bench:model-{model:02}:{what}"), kind))
+    });
+    let tenants = (0..TENANTS).map(|tenant| (format!("bench:tenant-{tenant:04}:tpm"), rolling));
+    for (number, (key, kind)) in models.chain(tenants).enumerate() {
+        let stream = &mut connections[number % CONNECTIONS];
+        let body = format!(r#"{{"key":"{key}","capacity":{capacity},{kind}}}"#);
+        send(stream, "PUT /v1/admin/limits", &body)?;
+        answer(stream, r#""ok":true"#)?;
+    }
+    Ok(())
+}
+
+/// Puts the policy that gives a call the limits of a reserve.
+fn put_policy(stream: &mut TcpStream) -> io::Result<()> {
+    let limits = [
+        ("model", "rpm", "requests"),
+        ("model", "tpm", "tokens"),
+        ("model", "concurrency", "requests"),
+        ("tenant", "tpm", "tokens"),
+    ]
+    .map(|(owner, what, amount)| format!(r#"{{ key = \"bench:{{{owner}}}:{what}\", amount = \"{amount}\" }}"#));
+    let body = format!(r#"{{"policy":"[[rules]]\nname = \"bench\"\nlimits = [ {} ]\n"}}"#, limits.join(", "));
+    send(stream, "PUT /v1/admin/policy", &body)?;
+    answer(stream, "200 OK")
+}
+
 /// A fixed stream of calls.
-struct Calls(u64);
+struct Calls {
+    state: u64,
+    measured: Measured,
+}
 
 impl Calls {
     fn next(&mut self) -> String {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let (model, tenant) = ((mixed >> 8) % MODELS, (mixed >> 32) % TENANTS);
+        if self.measured == Measured::Calls {
+            return format!(
+                r#"{{"lease_id":"{}","attributes":{{"model":"model-{model:02}","tenant":"tenant-{tenant:04}"}},"input_tokens_max":1000,"output_tokens_max":500}}"#,
+                lease(mixed)
+            );
+        }
         let amounts = [
             (format!("model-{model:02}:rpm"), 1),
-            (format!("model-{model:02}:tpm"), 1_500),
+            (format!("model-{model:02}:tpm"), TOKENS),
             (format!("model-{model:02}:concurrency"), 1),
-            (format!("tenant-{tenant:04}:tpm"), 1_500),
+            (format!("tenant-{tenant:04}:tpm"), TOKENS),
         ];
         let amounts = amounts.map(|(key, amount)| format!(r#"{{"key":"bench:{key}","amount":{amount}}}"#));
         format!(r#"{{"lease_id":"{}","requirements":[{}]}}"#, lease(mixed), amounts.join(","))
@@ -211,10 +286,10 @@ fn lease(random: u64) -> String {
 fn rounds(connections: &mut [TcpStream], calls: &mut Calls, count: u64) -> io::Result<()> {
     for _ in 0..count {
         for stream in &mut *connections {
-            send(stream, "POST /v1/reserve", &calls.next())?;
+            send(stream, calls.measured.line(), &calls.next())?;
         }
         for stream in &mut *connections {
-            answer(stream, r#""allowed":true"#)?;
+            answer(stream, calls.measured.expected())?;
         }
     }
     Ok(())
@@ -253,7 +328,7 @@ fn report(profile: &std::path::Path, requests: u64) -> Result<(), Failure> {
             println!("{:>24}  {}", count / requests, function.trim());
         }
     }
-    println!("\n{requests} reserves of four limits: {} instructions per request", total / requests);
+    println!("\n{requests} requests with four limits: {} instructions per request", total / requests);
     println!("the whole profile: callgrind_annotate --inclusive=yes {}", profile.display());
     Ok(())
 }

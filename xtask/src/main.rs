@@ -52,7 +52,7 @@ The tasks of this repository.
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
   cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
-  cargo xtask instructions        count the instructions of the server for one reserve, with valgrind
+  cargo xtask instructions        count the instructions of the server for one reserve or call, with valgrind
   cargo xtask redis               compare reserves per second with Redis, and gRPC streams with HTTP
   cargo xtask bench-gateway       measure calls through a gateway against the same calls made directly
   cargo xtask plant [BUG]         plant bugs in a copy of the tree and check that the simulation finds them
@@ -78,6 +78,7 @@ Examples:
   cargo xtask attack --binary target/release/earmark --seconds 10
   cargo xtask attack --nodes 3 --only all --seconds 3600
   cargo xtask instructions --binary target/profiling/earmark --events 10
+  cargo xtask instructions --request denied -- --decisions-bytes 0
   cargo xtask instructions -- --otlp-endpoint http://127.0.0.1:4317 --trace-sample 0.01
   cargo xtask redis --binary target/release/earmark --rounds 5
   cargo xtask bench-gateway --seconds 60 --streams 1000

@@ -40,7 +40,7 @@ Each op is one reserve against several limits. With 4 limits these are requests,
 models, and tokens of one of 1,000 tenants. A warm-up of up to one second is not counted. With a batch, the latency of an op is
 that of its batch.
 
-The limits have keys that start with bench: and capacities far above the usage. On the server of --http they are deleted
+The limits have keys that start with bench: and, without --denied, capacities far above the usage. On the server of --http they are deleted
 after the run; their usage ends after one minute.
 
 --data measures a node on disk, in a new subfolder that is removed after the run, and the time of one fsync.
@@ -57,6 +57,7 @@ Examples:
   earmark bench --client --connections 1000
   earmark bench --stream 16
   earmark bench --calls
+  earmark bench --denied
   earmark bench --envoy 64
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
@@ -127,6 +128,9 @@ pub(crate) struct BenchArgs {
     /// Reserve by attributes (/v1/calls), with a policy that gives the same limits
     #[arg(long, conflicts_with_all = ["http", "in_process", "client", "stream", "batch"])]
     calls: bool,
+    /// Let limits hold one call each, so that nearly every call is denied
+    #[arg(long, conflicts_with_all = ["client", "complete"])]
+    denied: bool,
     /// Measure Envoy's rate limit service: this many requests with two descriptors in flight on one HTTP/2 connection
     #[arg(long, value_name = "N")]
     #[arg(conflicts_with_all = ["http", "in_process", "client", "stream", "batch", "calls", "key", "complete", "limits", "connections"])]
@@ -144,7 +148,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         ));
     }
     let parts = if args.envoy.is_some() { envoy::parts() } else { job::parts(args.limits as usize) };
-    let definitions = job::definitions(&parts).map_err(|error| Failure::Bench(error.to_string()))?;
+    let definitions = job::definitions(&parts, args.denied).map_err(|error| Failure::Bench(error.to_string()))?;
     let setting = args.setting();
     args.announce(&setting, definitions.len());
     let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
@@ -309,12 +313,13 @@ impl BenchArgs {
         };
         output::complain(&format!(
             "measuring {to}: {} connections, {} reserves per request, {} limits each, for {}\n\
-             creating {} limits named bench:... with ample capacity{}",
+             creating {} limits named bench:... with {} capacity{}",
             setting.connections,
             setting.batch,
             setting.limits,
             output::time(self.seconds),
             thousands(limits as u128),
+            if self.denied { "little" } else { "ample" },
             if self.http.is_some() { "; they are deleted after the run" } else { "" },
         ));
     }

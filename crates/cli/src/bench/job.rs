@@ -150,14 +150,15 @@ impl Keys {
     }
 }
 
-/// The definitions of all limits.
-pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> {
+/// The definitions of all limits. If calls are to be denied, each limit of tokens holds one call.
+pub(super) fn definitions(parts: &[Part], denied: bool) -> Result<Vec<Definition>, NameError> {
+    let capacity = if denied { TOKENS } else { CAPACITY };
     let mut definitions = Vec::new();
     for part in parts {
         definitions.extend(part.keys()?.into_iter().map(|key| Definition {
             key,
             kind: part.kind.clone(),
-            capacity: CAPACITY,
+            capacity,
             unit: part.unit.to_owned(),
             description: "created by earmark bench".to_owned(),
             overage: Overage::Debt,
@@ -226,7 +227,7 @@ mod tests {
             keys,
             ["bench:model-07:rpm", "bench:model-07:tpm", "bench:model-07:concurrency", "bench:tenant-0007:tpm"]
         );
-        let definitions = definitions(&parts(4)).unwrap();
+        let definitions = definitions(&parts(4), false).unwrap();
         assert_eq!(definitions.len(), 3 * MODELS + TENANTS);
         assert!(definitions.iter().all(|definition| definition.validate().is_ok()));
     }
