@@ -92,7 +92,7 @@ fn methods(described: &FileDescriptorSet) -> Vec<String> {
 }
 
 /// Fields that a JSON response may leave out although protobuf does not mark them as optional.
-const JSON_DEFAULTS: [&str; 8] = [
+const JSON_DEFAULTS: [&str; 9] = [
     "ReserveResponse.limited_by",
     "ReserveResponse.never",
     "ReserveResponse.would_deny",
@@ -101,6 +101,7 @@ const JSON_DEFAULTS: [&str; 8] = [
     "LimitDefinition.unit",
     "LimitDefinition.description",
     "LimitDefinition.overage",
+    "WriteSuccess.sequence",
 ];
 
 /// Derives serde for the messages, so that they are also the JSON bodies of the HTTP API; see `src/json.rs`.
@@ -141,6 +142,8 @@ fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
         }
     }
     builder
+        .field_attribute("WriteRequest.client_id", "#[serde(skip_serializing_if = \"String::is_empty\")]")
+        .field_attribute("WriteRequest.sequence", "#[serde(skip_serializing_if = \"crate::json::is_zero\")]")
         .field_attribute("GetUsageResponse.debt", "#[serde(with = \"crate::json::number\")]")
         .field_attribute("LimitUsage.debt", "#[serde(with = \"crate::json::number\")]")
         .message_attribute("OpenAccountOperation", "#[serde(into = \"crate::json::OpenAccount\")]")

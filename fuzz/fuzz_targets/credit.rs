@@ -101,8 +101,7 @@ fn write(book: &Book, choices: &mut Choices<'_>) -> Option<Write> {
     Some(Write {
         namespace: NamespaceId::DEFAULT,
         vault: Some(VaultName::new("main").expect("a name")),
-        client,
-        sequence,
+        id: earmark_core::WriteId::Sequence { client, sequence },
         operations,
         tx_id: TxId(0),
         log_index: 0,

@@ -258,8 +258,10 @@ export type Operation =
 export interface WriteRequest {
   namespace: string;
   vault?: string;
-  client_id: string;
-  sequence: number;
+  client_id?: string;
+  sequence?: number;
+  /** In place of `client_id` and `sequence`: 1 to 255 visible ASCII characters. */
+  idempotency_key?: string;
   operations: readonly Operation[];
 }
 
@@ -273,7 +275,8 @@ export type OperationResult =
 /** The receipt of a committed transaction. A repeated write gets the same one. */
 export interface Receipt {
   tx_id: string;
-  sequence: number;
+  /** Absent for a write with an idempotency key. */
+  sequence?: number;
   log_index: number;
   committed_at_unix_ms: number;
   actor: string;

@@ -459,20 +459,21 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
+        let WriteRequest { namespace: name, vault, id, operations, actor } = request;
         let (inner, keys) = (Arc::clone(&self.0), self.clone());
         // Definitions of limits live here even when another system enforces them.
         let agreed = if vault.is_some() { self.check_placement() } else { Ok(()) };
         // In its own task, for the same reason as a change of a limit.
         let task = crate::spawn(async move {
             agreed?;
-            let opens = sequence == 1 && vault.is_none() && operations.iter().any(is_first_of_namespace);
+            let may_be_first = id.sequence().is_none_or(|sequence| sequence == 1) && vault.is_none();
+            let opens = may_be_first && operations.iter().any(is_first_of_namespace);
             let Some(namespace) = inner.namespace_of_write(&by, &name, opens).await? else {
                 keys.check_right(by).await?;
                 return Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)));
             };
             let (tx_id, log_index) = (TxId::default(), 0);
-            let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
+            let write = Write { namespace, vault, id, operations, tx_id, log_index, actor };
             inner.write(by, write, name).await
         });
         Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })

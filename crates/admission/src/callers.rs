@@ -150,10 +150,8 @@ pub enum ChangeKind {
         tx_id: TxId,
         /// The log index.
         log_index: u64,
-        /// The client that wrote it.
-        client: earmark_core::ClientId,
-        /// The client's sequence number.
-        sequence: u64,
+        /// Its identity.
+        id: earmark_core::WriteId,
         /// A summary of each operation, in order.
         operations: Vec<String>,
         /// The limits that it put or deleted, in order.

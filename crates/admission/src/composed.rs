@@ -182,8 +182,8 @@ impl<H: BookHost> Parts<H> {
         Ok(answer)
     }
 
-    /// The caller of a write, with its claim to the client id.
-    fn writer(&self, by: Principal, client: &ClientId) -> Writer {
+    /// The caller of a write, with its claim to the client id, if the write has one.
+    fn writer(&self, by: Principal, client: Option<&ClientId>) -> Writer {
         let host = Arc::clone(&self.registry.0.host);
         let claim = host.with_book(|book| book.client_claim(&by, client));
         let is_owner_valid = move |owner: &ClientOwner| {
@@ -201,7 +201,7 @@ impl<H: BookHost> Parts<H> {
     ) -> Result<WriteAnswer, BackendError> {
         self.ensure_placement().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
-            Ok(()) => self.credits.write(self.writer(by, &request.client), request).await,
+            Ok(()) => self.credits.write(self.writer(by, request.id.client()), request).await,
             Err(CreditReadError::NamespaceNotFound) => {
                 Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
             }

@@ -21,6 +21,7 @@ mod reserve;
 mod shared;
 mod templates;
 mod write;
+mod write_keys;
 
 pub use calls::*;
 pub use capacity::*;
@@ -37,6 +38,7 @@ pub use reserve::*;
 pub use shared::*;
 pub use templates::*;
 pub use write::*;
+pub use write_keys::*;
 
 use crate::backend::{Answer, Backend};
 
@@ -184,6 +186,10 @@ macro_rules! conformance_of_credit {
             a_number_with_other_content_is_refused,
             an_old_write_is_never_applied_again,
             a_fence_keeps_a_late_copy_out,
+            a_write_with_a_key_is_applied_once,
+            copies_of_a_write_with_a_key_at_once_are_one_write,
+            a_key_with_other_content_or_another_actor_is_refused,
+            a_refused_write_leaves_its_key_free,
             a_failed_write_leaves_its_number_free,
             a_client_has_a_stream_in_every_scope,
             the_first_limit_or_vault_of_a_write_opens_its_namespace,

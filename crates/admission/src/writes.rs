@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, AssetName, AssetTotals, ClientId, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
+    Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
     MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleReason, UnixMs, VaultName,
-    WriteError,
+    WriteError, WriteId,
 };
 
 use crate::backend::BackendError;
@@ -23,11 +23,9 @@ pub struct WriteRequest {
     pub namespace: NamespaceName,
     /// The vault of its operations; `None` for operations on the namespace.
     pub vault: Option<VaultName>,
-    /// The client whose sequence numbers are used.
-    pub client: ClientId,
-    /// The client's sequence number in this scope, starting at 1.
-    pub sequence: u64,
-    /// Up to 256 operations. An empty transaction only consumes its sequence number.
+    /// Its identity in this scope.
+    pub id: WriteId,
+    /// Up to 256 operations. An empty transaction only uses up its identity.
     pub operations: Vec<Operation>,
     /// The authenticated caller; never a field of a request body.
     pub actor: Actor,
@@ -107,8 +105,8 @@ pub struct EntryChange {
 pub enum EntryKind {
     /// A transaction was committed.
     Transaction {
-        /// The client that wrote it.
-        client: ClientId,
+        /// Its identity.
+        id: WriteId,
         /// The receipt of the write.
         receipt: Arc<Receipt>,
         /// The memos of the operations on this account.
@@ -181,6 +179,15 @@ pub fn describe_write_error(error: &WriteError) -> String {
             format!("sequence: already committed with other operations; the last committed sequence is {last}")
         }
         WriteError::TooManyClients => format!("client_id: {}", describe_quota(QuotaKind::Clients)),
+        WriteError::KeyCommitted => {
+            "idempotency_key: already committed, and its answer is no longer kept; the write has \
+                                     taken effect, do not send it under another key"
+                .into()
+        }
+        WriteError::KeyReused => "idempotency_key: already used with other operations or by another caller; send the \
+                                  first write again, or use a new key"
+            .into(),
+        WriteError::TooManyKeys => format!("idempotency_key: {}", describe_quota(QuotaKind::IdempotencyKeys)),
         WriteError::QuotaExceeded { operation: Some(operation), kind } => {
             format!("operations[{operation}]: {}", describe_quota(*kind))
         }

@@ -162,8 +162,7 @@ async fn limits_that_a_write_changes_survive_a_restart_too() {
     let write = |sequence, operation| WriteRequest {
         namespace: namespace(),
         vault: None,
-        client: ClientId::new("ops").expect("a valid client"),
-        sequence,
+        id: earmark_core::WriteId::Sequence { client: ClientId::new("ops").expect("a valid client"), sequence },
         operations: vec![operation],
         actor: Actor::new("system:test").expect("a valid actor"),
     };

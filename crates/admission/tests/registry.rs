@@ -54,8 +54,7 @@ async fn a_limit_is_copied_once_and_looked_up_again_after_every_change() {
     let write = WriteRequest {
         namespace: namespace("default"),
         vault: None,
-        client: ClientId::new("ops").unwrap(),
-        sequence: 1,
+        id: earmark_core::WriteId::Sequence { client: ClientId::new("ops").unwrap(), sequence: 1 },
         operations: vec![Operation::PutLimit { definition: definition(4), expected_revision: None }],
         actor: Actor::new("system:test").unwrap(),
     };

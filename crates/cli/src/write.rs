@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use earmark_core::{ClientId, NamespaceName, VaultName};
+use earmark_core::{ClientId, IdempotencyKey, NamespaceName, VaultName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -17,7 +17,8 @@ use crate::quantity;
 
 pub(crate) const HELP: &str = "\
 Applies all operations or none. Each client numbers its writes in each vault from 1. Repeating a command returns the
-first answer and changes nothing. A failed write does not use up its number.
+first answer and changes nothing. A failed write does not use up its number. With --idempotency-key a write has a key
+of your choice instead: several programs may send it, and it happens once.
 
 Operations with --vault:
   open_account, freeze_account, unfreeze_account, close_account, issue, transfer, retire
@@ -29,6 +30,8 @@ Examples:
     --op '{\"open_account\":{\"account\":\"acme\",\"overdraft\":\"deny\"}}' \\
     --op '{\"issue\":{\"account\":\"acme\",\"asset\":\"usd\",\"amount\":\"5000000\"}}'
   earmark write --client billing --sequence 2 --vault main --file operations.json
+  earmark write --idempotency-key evt_7Qx --vault main \\
+    --op '{\"issue\":{\"account\":\"acme\",\"asset\":\"usd\",\"amount\":\"5000000\"}}'
   earmark write --client ops --sequence 1 --op '{\"open_vault\":{\"vault\":\"eu\"}}'";
 
 /// Largest operations file, in bytes: the server's limit for a request body.
@@ -42,18 +45,21 @@ const OUTCOME_UNKNOWN: &str =
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
     /// Id of the client that writes; two programs must not share one
-    #[arg(long, value_name = "ID")]
-    client: ClientId,
+    #[arg(long, value_name = "ID", requires = "sequence", required_unless_present = "idempotency_key")]
+    client: Option<ClientId>,
     /// Number of this write: one more than the client's last write in the same vault, or without --vault in the namespace
-    #[arg(long, value_name = "N", value_parser = quantity::positive)]
-    sequence: u64,
+    #[arg(long, value_name = "N", value_parser = quantity::positive, requires = "client")]
+    sequence: Option<u64>,
+    /// Identity of the write instead of --client and --sequence, such as the id of a webhook event
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["client", "sequence"])]
+    idempotency_key: Option<IdempotencyKey>,
     /// Namespace of the write
     #[arg(long, default_value = NamespaceName::DEFAULT)]
     namespace: NamespaceName,
     /// Vault of the operations; leave it out for operations on limits and vaults
     #[arg(long)]
     vault: Option<VaultName>,
-    /// An operation as JSON; may be repeated. A write without operations only uses up its number
+    /// An operation as JSON; may be repeated. A write without operations only uses up its number or key
     #[arg(long = "op", value_name = "JSON", conflicts_with = "file")]
     operations: Vec<String>,
     /// JSON file with a list of operations, instead of --op; - reads standard input
@@ -68,8 +74,12 @@ struct Body<'a> {
     namespace: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     vault: Option<&'a str>,
-    client_id: &'a str,
-    sequence: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<&'a str>,
     operations: Vec<Box<RawValue>>,
 }
 
@@ -82,7 +92,7 @@ struct Answer {
 #[derive(Deserialize)]
 struct Success {
     tx_id: String,
-    sequence: u64,
+    sequence: Option<u64>,
     results: Vec<Value>,
 }
 
@@ -96,8 +106,9 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     let body = Body {
         namespace: args.namespace.as_str(),
         vault: args.vault.as_ref().map(VaultName::as_str),
-        client_id: args.client.as_str(),
+        client_id: args.client.as_ref().map(ClientId::as_str),
         sequence: args.sequence,
+        idempotency_key: args.idempotency_key.as_ref().map(IdempotencyKey::as_str),
         operations: args.operations()?,
     };
     let document: Value = client::block_on(async {
@@ -161,8 +172,9 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Failure> {
 
 impl Success {
     fn text(&self) -> String {
-        let (count, sequence) = (self.results.len(), self.sequence);
+        let count = self.results.len();
+        let sequence = self.sequence.map_or(String::new(), |sequence| format!(", sequence {sequence}"));
         let operations = if count == 1 { "operation" } else { "operations" };
-        format!("committed, {count} {operations}, sequence {sequence}, transaction {}\n", output::visible(&self.tx_id))
+        format!("committed, {count} {operations}{sequence}, transaction {}\n", output::visible(&self.tx_id))
     }
 }

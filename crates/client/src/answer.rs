@@ -157,8 +157,8 @@ pub struct LeaseView {
 pub struct Receipt {
     /// The id of the transaction.
     pub tx_id: String,
-    /// The sequence number of the transaction.
-    pub sequence: u64,
+    /// The sequence number of the transaction; `None` if it has an idempotency key.
+    pub sequence: Option<u64>,
     /// The position among all committed writes.
     pub log_index: u64,
     /// The time of the commit.
@@ -234,7 +234,7 @@ macro_rules! codes {
 codes! {
     /// The sequence number is greater than the last committed one plus 1.
     SequenceGap = "SEQUENCE_GAP";
-    /// The sequence number was committed, and its result is no longer remembered.
+    /// The sequence number or key was committed, and its result is no longer remembered.
     AlreadyCommitted = "ALREADY_COMMITTED";
     /// The sequence number was committed with other content.
     SequenceReused = "SEQUENCE_REUSED";
@@ -254,6 +254,10 @@ codes! {
     VaultNotFound = "VAULT_NOT_FOUND";
     /// The client is new, and the scope has its maximum number of clients.
     TooManyClients = "TOO_MANY_CLIENTS";
+    /// The idempotency key was used with other content or by another caller.
+    KeyReused = "KEY_REUSED";
+    /// The idempotency key is new, and the namespace has used as many as it may.
+    TooManyKeys = "TOO_MANY_KEYS";
     /// The namespace has used up a quota, which the message names.
     QuotaExceeded = "QUOTA_EXCEEDED";
     /// The server cannot tell whether the write was committed.

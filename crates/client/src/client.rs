@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_core::{
-    AccountName, BalanceInfo, ClientId, Definition, GrantInfo, LeaseId, LimitKey, LimitStatus, Template, TemplateInfo,
-    UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, ClientId, Definition, GrantInfo, IdempotencyKey, LeaseId, LimitKey, LimitStatus,
+    Operation, Template, TemplateInfo, UnixMs, Usage, VaultName, WriteId,
 };
 
-use crate::answer::{ExtendAnswer, LeaseView, LimitView, Scope, UsagePage, UsageQuery};
+use crate::answer::{
+    ExtendAnswer, LeaseView, LimitView, Receipt, Scope, UsagePage, UsageQuery, WriteCode, WriteRefusal,
+};
 use crate::backoff::{Backoff, BackoffOptions};
 use crate::call::{Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Identity};
 use crate::connect::{Preferred, connectors};
@@ -23,7 +25,7 @@ use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
     CompleteCall, DeleteLimit, DeleteTemplate, ExplainCall, ExtendCall, GetBalances, GetClientState, GetGrants,
     GetLease, GetLimit, GetUsage, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit,
-    PutTemplate, Request, WhoAmI,
+    PutTemplate, Request, WhoAmI, Write,
 };
 use crate::stream::LeaseStream;
 use crate::wire::{Grpc, Http, Wire};
@@ -386,6 +388,31 @@ impl Client {
         deadline: Deadline,
     ) -> Result<Vec<GrantInfo>, Failure> {
         self.ask(&GetGrants { vault, account }, deadline).await
+    }
+
+    /// Applies operations once under an idempotency key, from any process and without a sequence file. It sends the same
+    /// write until its outcome is known or the deadline passes; call it again with the same key to learn an outcome that
+    /// is unknown. `ALREADY_COMMITTED` means that the write took effect more than a day ago.
+    ///
+    /// # Errors
+    /// The request failed. After a lost answer a refusal is not final: a copy may still arrive.
+    pub async fn write_once(
+        &self,
+        scope: &Scope,
+        key: &IdempotencyKey,
+        operations: Vec<Operation>,
+        deadline: Deadline,
+    ) -> Result<Result<Receipt, WriteRefusal>, Failure> {
+        let write = Write { scope: scope.clone(), id: WriteId::Key(key.clone()), operations };
+        let attempt = || async {
+            match self.ask_once(&write, deadline).await? {
+                Err(WriteRefusal { code: WriteCode::Unavailable, message, .. }) => {
+                    Err(Failure::Unavailable { server: "the server".into(), message })
+                }
+                answer => Ok(answer),
+            }
+        };
+        self.retry(true, deadline, attempt).await
     }
 
     /// The last sequence number that a client committed in a scope; 0 before the first.

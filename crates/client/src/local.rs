@@ -209,8 +209,7 @@ impl Local {
         let request = WriteRequest {
             namespace: item.scope.namespace.clone(),
             vault: item.scope.vault.clone(),
-            client: item.client.clone(),
-            sequence: item.sequence,
+            id: item.id.clone(),
             operations: item.operations.clone(),
             actor: self.actor.clone(),
         };

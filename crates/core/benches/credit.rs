@@ -49,8 +49,7 @@ impl CreditWorkload {
         let write = Write {
             namespace: NamespaceId::DEFAULT,
             vault: Some(VaultName::new("main").expect("a valid name")),
-            client: ClientId::new("billing").expect("a valid name"),
-            sequence: 0,
+            id: WriteId::Sequence { client: ClientId::new("billing").expect("a valid name"), sequence: 0 },
             operations: Vec::new(),
             tx_id: TxId(0),
             log_index: 0,
@@ -123,10 +122,16 @@ impl CreditWorkload {
         }
     }
 
+    fn next_sequence(&mut self) {
+        if let WriteId::Sequence { sequence, .. } = &mut self.write.id {
+            *sequence += 1;
+        }
+    }
+
     fn commit(&mut self) {
-        self.write.sequence += 1;
+        self.next_sequence();
         self.write.log_index += 1;
-        self.write.tx_id = TxId(self.write.sequence.into());
+        self.write.tx_id = TxId(self.write.log_index.into());
         let outcome = self.book.apply(self.now, Command::Write(&self.write));
         assert!(matches!(outcome, Outcome::Write(WriteOutcome::Committed(_))), "{outcome:?}");
         drop(self.book.drain_journal());
@@ -153,8 +158,8 @@ impl CreditWorkload {
             self.pass();
             let (from, to) = (self.random(), self.random());
             let to = if from == to { (to + 1) % self.accounts } else { to };
-            self.write.sequence += 1;
-            write.sequence = self.write.sequence;
+            self.next_sequence();
+            write.id = self.write.id.clone();
             write.operations.clear();
             write.operations.push(Operation::Transfer {
                 from: self.names[from as usize].clone(),

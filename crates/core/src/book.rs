@@ -13,6 +13,7 @@ mod quota;
 mod receipt;
 mod template;
 mod transact;
+mod transact_identity;
 mod transact_vault;
 mod write;
 
@@ -34,12 +35,13 @@ pub use outcome::{
     Settlement, TemplateOutcome,
 };
 pub use receipt::{CreditField, InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
-pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
+pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write, WriteId};
 
 use std::sync::Arc;
 
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits, GrantInfo};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
+use crate::idempotency::IdempotencyKeys;
 use crate::keys::{ClientClaim, Keys, Principal};
 use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage};
 use crate::policies::Policies;
@@ -56,6 +58,7 @@ pub struct Book {
     pub(crate) limits: Limits,
     pub(crate) credits: Credits,
     pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
+    pub(crate) idempotency: IdempotencyKeys,
     pub(crate) keys: Keys,
     pub(crate) policies: Policies,
     /// The claim to its client id of the write being applied.
@@ -79,6 +82,7 @@ impl Book {
             limits,
             credits: Credits::empty(table_seed),
             sequences,
+            idempotency: IdempotencyKeys::new(table_seed),
             keys: Keys::default(),
             policies: Policies::default(),
             client_claim: None,
@@ -107,6 +111,7 @@ impl Book {
         let at = Moment { log: now, ..at };
         self.credits.advance(now, &self.limits.state);
         self.sequences.forget(now);
+        self.idempotency.forget(now);
         let is_tick = matches!(command, Command::Tick);
         let outcome = self.dispatch(at, command);
         self.limits.sweep(is_tick);
@@ -422,7 +427,10 @@ impl Book {
     /// counts as free without it.
     #[must_use]
     pub fn is_due(&self, now: UnixMs) -> bool {
-        self.limits.is_due(now) || self.credits.is_due(now) || self.sequences.is_due(now)
+        self.limits.is_due(now)
+            || self.credits.is_due(now)
+            || self.sequences.is_due(now)
+            || self.idempotency.is_due(now)
     }
 
     /// Work units done so far: sums read, records deleted and tree nodes freed. Tests use it to bound the cost of a
@@ -436,7 +444,8 @@ impl Book {
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
         let (keys, policies) = (self.keys.clone(), self.policies.clone());
-        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share(), keys, policies)
+        let (streams, idempotency) = (self.sequences.share(), self.idempotency.share());
+        Frozen::new(self.limits.state.share(), self.credits.share(), (streams, idempotency), keys, policies)
     }
 
     /// Takes the journal records made since the last call, in order. They are history and not part of a snapshot, so

@@ -39,6 +39,7 @@ mod book;
 pub mod credits;
 mod hash;
 mod id;
+mod idempotency;
 mod keys;
 mod limits;
 mod policies;
@@ -54,6 +55,7 @@ pub use credits::{
     EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, VAULTS_MAX, parse_credit,
 };
 pub use id::*;
+pub use idempotency::{IDEMPOTENCY_KEYS_MAX, KEY_RESULTS_MAX, KEY_RESULTS_MS};
 pub use keys::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, ClientClaim, ClientOwner, CreateKey,
     KEY_ATTRIBUTE, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, LabelError, Labels, MaySet, Principal, RevokeKey,

@@ -8,6 +8,7 @@ use std::fmt;
 use crate::book::NamespaceId;
 use crate::credits::{ACCOUNTS_MAX, VAULTS_MAX};
 use crate::id::NamespaceName;
+use crate::idempotency::IDEMPOTENCY_KEYS_MAX;
 use crate::keys::KEYS_MAX;
 use crate::limits::{Config, TEMPLATES_MAX};
 use crate::time::UnixMs;
@@ -16,8 +17,6 @@ use crate::time::UnixMs;
 pub const QUOTA_MAX: u64 = (1 << 53) - 1;
 /// Journal bytes that `default` may write in one day: 256 GiB, or 3 MiB a second. Others get a tenth.
 pub const JOURNAL_BYTES_PER_DAY: u64 = 256 << 30;
-/// Idempotency keys in all namespaces: 2^24 hashes of 16 bytes take 256 MiB.
-const IDEMPOTENCY_KEYS_MAX: u64 = 1 << 24;
 /// Bytes of policies in all namespaces, with their kept revisions: 16 MiB.
 const POLICIES_BYTES_MAX: u64 = 16 << 20;
 /// The part of a table that a namespace other than `default` gets unless an admin sets another quota.
@@ -48,7 +47,7 @@ pub enum QuotaKind {
     Keys = 7,
     /// Lease records, those of denied and completed leases included.
     Leases = 8,
-    /// Idempotency keys.
+    /// Idempotency keys that were ever used.
     IdempotencyKeys = 9,
     /// Bytes of journal records in one day of log time.
     JournalBytesPerDay = 10,
@@ -104,7 +103,7 @@ impl QuotaKind {
             QuotaKind::Clients => u64::from(config.clients_max),
             QuotaKind::Keys => KEYS_MAX as u64,
             QuotaKind::Leases => u64::from(config.leases_max),
-            QuotaKind::IdempotencyKeys => IDEMPOTENCY_KEYS_MAX,
+            QuotaKind::IdempotencyKeys => IDEMPOTENCY_KEYS_MAX.into(),
             QuotaKind::JournalBytesPerDay => JOURNAL_BYTES_PER_DAY,
             QuotaKind::PolicyBytes => POLICIES_BYTES_MAX,
         };

@@ -10,6 +10,7 @@ mod credit;
 mod decode;
 mod encode;
 mod extended;
+mod idempotency;
 mod keys;
 mod policies;
 mod quotas;

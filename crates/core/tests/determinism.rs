@@ -100,7 +100,7 @@ fn a_snapshot_after_every_step_changes_nothing_either() {
 #[test]
 fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_released() {
     let (mut alive, mut ended, mut released, mut written) = (0, 0, 0, 0);
-    for seed in 0..180 {
+    for seed in 0..200 {
         let (config, steps) = log(seed);
         let mut book = Book::new(config, seed);
         let mut journal = Journal::default();

@@ -82,6 +82,37 @@ pub fn from_json<T: DeserializeOwned>(json: &str) -> Result<T, StoreError> {
     })
 }
 
+/// The identity of a transaction: `client` and `sequence`, or `idempotency_key`.
+pub(crate) mod write_id {
+    use earmark_core::{ClientId, IdempotencyKey, WriteId};
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Document {
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
+        client: Option<ClientId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
+        idempotency_key: Option<IdempotencyKey>,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(id: &WriteId, serializer: S) -> Result<S::Ok, S::Error> {
+        let (client, sequence, key) = (id.client(), id.sequence(), id.key());
+        Document { client: client.cloned(), sequence, idempotency_key: key.cloned() }.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WriteId, D::Error> {
+        let Document { client, sequence, idempotency_key } = Document::deserialize(deserializer)?;
+        match (client, sequence, idempotency_key) {
+            (Some(client), Some(sequence), None) => Ok(WriteId::Sequence { client, sequence }),
+            (None, None, Some(key)) => Ok(WriteId::Key(key)),
+            _ => Err(D::Error::custom("expected client and sequence, or idempotency_key")),
+        }
+    }
+}
+
 /// Names, ids and amounts as text, in their only form.
 pub(crate) mod text {
     use super::*;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetName, ClientId, ClientOwner, CreditShortage, LeaseId, LimitKey, Moment,
-    NamespaceName, Operation, Overdraft, TxId, UnixMs, VaultName,
+    NamespaceName, Operation, Overdraft, TxId, UnixMs, VaultName, WriteId,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
     OverdraftDocument, ShortageDocument, StatusDocument, moment, operations, optional_text, text, tx_id, unix_ms,
+    write_id,
 };
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
@@ -314,11 +315,9 @@ pub struct Transaction {
     /// Its id.
     #[serde(with = "tx_id")]
     pub tx_id: TxId,
-    /// The client.
-    #[serde(with = "text")]
-    pub client: ClientId,
-    /// Its number among the client's transactions in the vault.
-    pub sequence: u64,
+    /// Its identity in the vault.
+    #[serde(flatten, with = "write_id")]
+    pub id: WriteId,
     /// The caller.
     #[serde(with = "text")]
     pub actor: Actor,

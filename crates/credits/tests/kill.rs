@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::process::{self, report};
 use crate::support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 use earmark_admission::{AccountPath, Credits, EntryKind, EntryQuery, HoldAnswer, HoldState, WriteAnswer, Writer};
-use earmark_core::{ClientId, LeaseId, Operation};
+use earmark_core::{ClientId, LeaseId, Operation, WriteId};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
 
@@ -171,8 +171,8 @@ async fn sequences_are_there_once(credits: &SagaCredits) {
             let page =
                 credits.entries(path(), EntryQuery::oldest_first(after, 1_000)).await.expect("a store that answers");
             for entry in &page.entries {
-                if let EntryKind::Transaction { client, receipt, .. } = &entry.what {
-                    *found.entry((client.clone(), receipt.sequence)).or_default() += 1;
+                if let EntryKind::Transaction { id: WriteId::Sequence { client, sequence }, .. } = &entry.what {
+                    *found.entry((client.clone(), *sequence)).or_default() += 1;
                 }
             }
             match page.next {

@@ -62,7 +62,7 @@ async fn call(credits: Arc<SagaCredits>, caller: usize, rounds: u64) {
     for sequence in 1..=rounds {
         let answer =
             retry(|| async { credits.write(Writer::system(), write(&client, sequence, transfer(caller))).await }).await;
-        assert!(matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == sequence), "{answer:?}");
+        assert!(matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == Some(sequence)), "{answer:?}");
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
         let held = retry(|| async { credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
         assert_eq!(held, HoldAnswer::Held);

@@ -5,6 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::v1;
 
+/// Whether a sequence is absent.
+pub(crate) fn is_zero(sequence: &u64) -> bool {
+    *sequence == 0
+}
+
 /// A module for `serde(with)` that writes an enum as the end of its protobuf name. An unknown text becomes
 /// `UNSPECIFIED`, which [`crate::convert`] refuses.
 macro_rules! enums {

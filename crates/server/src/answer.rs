@@ -51,7 +51,7 @@ pub(crate) const UNAVAILABLE: &str = "UNAVAILABLE";
 pub(crate) const INVALID: &str = "INVALID";
 
 /// The codes of uncommitted writes.
-pub(crate) const WRITE_CODES: [&str; 15] = [
+pub(crate) const WRITE_CODES: [&str; 17] = [
     "SEQUENCE_GAP",
     "ALREADY_COMMITTED",
     "SEQUENCE_REUSED",
@@ -63,6 +63,8 @@ pub(crate) const WRITE_CODES: [&str; 15] = [
     "CONFLICT",
     "VAULT_NOT_FOUND",
     "TOO_MANY_CLIENTS",
+    "KEY_REUSED",
+    "TOO_MANY_KEYS",
     "QUOTA_EXCEEDED",
     "WRONG_SCOPE",
     INVALID,

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicUsize;
 
 use earmark_core::{
     Actor, ClientId, KeyId, KeyInfo, Labels, LimitKey, MaySet, NamespaceName, Operation, Principal, Role, VaultName,
+    WriteId,
 };
 
 use crate::auth::{CLIENT_KEY, CallerQueue, WaitBounds, WorkPermit};
@@ -369,6 +370,11 @@ impl Caller {
     }
 
     /// Rejects a client id other than the one that its key is bound to.
+    /// Checks the client id of a write. A write with an idempotency key has none.
+    pub(crate) fn check_write_id(&self, id: &WriteId) -> Result<(), AuthError> {
+        id.client().map_or(Ok(()), |client| self.check_client(client))
+    }
+
     pub(crate) fn check_client(&self, client: &ClientId) -> Result<(), AuthError> {
         match &self.client {
             Some(bound) if bound != client => {

@@ -328,14 +328,16 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Explains a refused write. A sequence error names the scope, so that a forgotten vault is visible. `parts` are the
+    /// Explains a refused write. An error about its identity names the scope, so that a forgotten vault is visible. `parts` are the
     /// numbers of operations in each write of a batch.
     pub(crate) fn message(&self, error: &WriteError, parts: Option<&[usize]>) -> String {
         let message = describe_write_error(error);
         match error {
             WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }
-            | WriteError::SequenceReused { .. } => format!("{message} (scope: {})", self.scope),
+            | WriteError::SequenceReused { .. }
+            | WriteError::KeyCommitted
+            | WriteError::KeyReused => format!("{message} (scope: {})", self.scope),
             _ => match (error.operation(), parts) {
                 (Some(operation), Some(parts)) => in_batch(&message, operation, parts),
                 _ => message,
@@ -359,11 +361,11 @@ fn in_batch(message: &str, operation: usize, parts: &[usize]) -> String {
 
 /// Executes a sequenced write, and records its outcome in the metrics.
 pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteRequest) -> Written {
-    let (client, sequence) = (&request.client, request.sequence);
-    tracing::debug!(request_id = context.id(), actor = %context.caller.actor, %client, sequence, "write");
+    tracing::debug!(request_id = context.id(), actor = %context.caller.actor, id = %request.id, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
     let vault = request.vault.as_ref().map_or("no vault".to_owned(), |vault| format!("vault {vault}"));
-    let scope = format!("namespace {}, {vault}, client {client}", request.namespace);
+    let client = request.id.client().map_or(String::new(), |client| format!(", client {client}"));
+    let scope = format!("namespace {}, {vault}{client}", request.namespace);
     let write = app.backend.write(context.caller.by.clone(), request);
     let answer = app.by(context.deadline, write).await.and_then(|answer| answer);
     app.metrics.written(match &answer {

@@ -33,6 +33,7 @@ mod usage;
 mod vaults;
 mod whoami;
 mod write;
+mod write_id;
 
 pub(crate) use console::Console;
 pub(crate) use openapi::document;

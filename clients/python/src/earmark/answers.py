@@ -394,7 +394,8 @@ class Receipt:
     """The receipt of a committed transaction. A repeated write gets the same one."""
 
     tx_id: str
-    sequence: int
+    #: None for a write with an idempotency key.
+    sequence: int | None
     log_index: int
     committed_at_unix_ms: int
     actor: str
@@ -406,7 +407,7 @@ class Receipt:
         """Reads the JSON of the API."""
         return Receipt(
             _wire.text(answer, "tx_id"),
-            _wire.integer(answer, "sequence"),
+            _wire.maybe_integer(answer, "sequence"),
             _wire.integer(answer, "log_index"),
             _wire.integer(answer, "committed_at_unix_ms"),
             _wire.text(answer, "actor"),

@@ -82,8 +82,7 @@ pub(super) fn write_request(
     WriteRequest {
         namespace: namespace(),
         vault: scope.map(vault),
-        client: client(name),
-        sequence,
+        id: earmark_core::WriteId::Sequence { client: client(name), sequence },
         operations,
         actor: Actor::new("system:test").expect("a valid actor"),
     }

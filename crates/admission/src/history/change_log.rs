@@ -220,8 +220,7 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<ChangeE
         what: ChangeKind::Transaction {
             tx_id: receipt.tx_id,
             log_index: receipt.log_index,
-            client: record.client.clone(),
-            sequence: receipt.sequence,
+            id: record.id.clone(),
             operations: record.operations.iter().map(summary).collect(),
             limits: record.limit_changes().map(ChangedLimit::from).collect(),
         },

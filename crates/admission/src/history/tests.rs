@@ -38,8 +38,7 @@ impl Shop {
         let write = Write {
             namespace: NamespaceId::DEFAULT,
             vault: Some(VaultName::new(VaultName::MAIN).unwrap()),
-            client: ClientId::new("test").unwrap(),
-            sequence: self.sequence,
+            id: earmark_core::WriteId::Sequence { client: ClientId::new("test").unwrap(), sequence: self.sequence },
             operations,
             tx_id: TxId(u128::from(self.sequence)),
             log_index: self.sequence,

@@ -86,7 +86,7 @@ fn settle(
 fn transaction(record: &Transaction, name: &AccountName) -> EntryKind {
     let memos = record.operations.iter().filter_map(|operation| memo(operation, name));
     EntryKind::Transaction {
-        client: record.client.clone(),
+        id: record.id.clone(),
         receipt: Arc::clone(&record.receipt),
         memos: memos.filter(|memo| !memo.is_empty()).map(str::to_owned).collect(),
     }

@@ -70,6 +70,27 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
 }
 
 #[test]
+fn a_repeated_key_gets_the_first_answer_after_a_stop_a_kill_and_a_recovery() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    let paid = concat!(
+        "write --json --vault main --idempotency-key evt_1 ",
+        r#"--op {"open_account":{"account":"acme","overdraft":"deny"}} "#,
+        r#"--op {"issue":{"account":"acme","asset":"usd","amount":"5"}}"#
+    );
+    let server = Server::on(&old, &[]);
+    let first = server.line(paid).ends(0).json();
+    assert_eq!(first["success"]["results"][0]["account"], "acme", "{first}");
+    server.stop();
+    let server = Server::on(&old, &[]);
+    assert_eq!(server.line(paid).ends(0).json(), first);
+    server.kill();
+    run(&["recover", "--from", old.to_str().unwrap(), "--to", new.to_str().unwrap()]).ends(0);
+    let server = Server::on(&new, &[]);
+    assert_eq!(server.line(paid).ends(0).json(), first);
+}
+
+#[test]
 fn a_lease_shows_its_job_also_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);

@@ -1,6 +1,6 @@
-//! Sequenced writes, and requests about their clients and accounts.
+//! Writes, and requests about their clients and accounts.
 
-use earmark_core::{AccountName, BalanceInfo, ClientId, GrantInfo, Operation, VaultName};
+use earmark_core::{AccountName, BalanceInfo, ClientId, GrantInfo, Operation, VaultName, WriteId};
 use earmark_proto::{convert, v1};
 use tonic::{Response, Status};
 
@@ -17,8 +17,7 @@ use crate::wire::{Grpc, Reader};
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) scope: Scope,
-    pub(crate) client: ClientId,
-    pub(crate) sequence: u64,
+    pub(crate) id: WriteId,
     pub(crate) operations: Vec<Operation>,
 }
 
@@ -45,9 +44,10 @@ impl Write {
         v1::WriteRequest {
             namespace: self.scope.namespace.to_string(),
             vault: self.scope.vault.as_ref().map(ToString::to_string),
-            client_id: self.client.to_string(),
-            sequence: self.sequence,
+            client_id: self.id.client().map_or(String::new(), ToString::to_string),
+            sequence: self.id.sequence().unwrap_or_default(),
             operations: self.operations.iter().map(convert::operation_of).collect(),
+            idempotency_key: self.id.key().map(ToString::to_string),
         }
     }
 }

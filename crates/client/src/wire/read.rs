@@ -126,7 +126,7 @@ impl Reader<'_> {
         };
         Ok(Receipt {
             tx_id: success.tx_id,
-            sequence: success.sequence,
+            sequence: Some(success.sequence).filter(|sequence| *sequence != 0),
             log_index: success.log_index,
             committed_at: UnixMs::new(success.committed_at_unix_ms),
             actor: success.actor,

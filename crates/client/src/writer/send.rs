@@ -1,6 +1,6 @@
 //! Sends a write until its outcome is known.
 
-use earmark_core::Operation;
+use earmark_core::{Operation, WriteId};
 
 use super::file::Step;
 use super::{Fate, SequenceConflict, Unfinished, Writer, WriterError};
@@ -76,7 +76,7 @@ impl Writer {
     }
 
     fn is_committed(&mut self, sequence: u64, receipt: Receipt) -> Result<Receipt, WriterError> {
-        if receipt.sequence != sequence {
+        if receipt.sequence != Some(sequence) {
             return Err(self.stop(SequenceConflict::NumberTaken { sequence }));
         }
         self.mark_known(sequence);
@@ -114,7 +114,7 @@ impl Writer {
         let word = self.send_until_known(&fence, true, deadline).await;
         self.reached(Step::AnsweredFence);
         match word.outcome {
-            Outcome::Committed(receipt) if receipt.sequence == sequence => match content.is_empty() {
+            Outcome::Committed(receipt) if receipt.sequence == Some(sequence) => match content.is_empty() {
                 true => Ok(Fate::Committed),
                 false => Ok(Fate::NeverHappened),
             },
@@ -140,7 +140,7 @@ impl Writer {
 
     fn request(&self, sequence: u64, operations: Vec<Operation>) -> Write {
         let (scope, client) = (self.scope.clone(), self.client_id.clone());
-        Write { scope, client, sequence, operations }
+        Write { scope, id: WriteId::Sequence { client, sequence }, operations }
     }
 
     /// Sends the same write until its outcome is known or the deadline passes.

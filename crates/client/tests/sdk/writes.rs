@@ -41,12 +41,12 @@ async fn sequences_are_consecutive_and_a_closed_writer_has_nothing_unfinished() 
     let mut writer = open(&fixture).await;
     // The first sequence of a writer without a file is a fence.
     for sequence in 2..=5 {
-        assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, sequence);
+        assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(sequence));
     }
     writer.close().await.unwrap();
     let mut writer = open(&fixture).await;
     assert_eq!((writer.unfinished(), writer.committed()), (None, 5));
-    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 6);
+    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(6));
     assert_eq!(fixture.available("acme").await, 5);
 }
 
@@ -58,7 +58,7 @@ async fn a_write_is_applied_once_whatever_happens_to_its_copies() {
         [Fault::LoseRequest, Fault::CutRequest, Fault::LoseAnswer, Fault::CutAnswer, Fault::LateRequest, Fault::Twice];
     for (count, fault) in (1..).zip(faults) {
         fixture.proxy.script(&[Some(fault), Some(fault)]);
-        assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, count + 1, "{fault:?}");
+        assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(count + 1), "{fault:?}");
     }
     // Late copies have arrived by then.
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -76,7 +76,7 @@ async fn a_refusal_after_an_unknown_outcome_is_made_final_by_a_fence() {
     let WriterError::Refused(refusal) = error else { panic!("{error:?}") };
     assert_eq!(refusal.code, WriteCode::InsufficientCredit);
     // The fence took sequence 2.
-    assert_eq!(writer.write(issue(100), soon()).await.unwrap().sequence, 3);
+    assert_eq!(writer.write(issue(100), soon()).await.unwrap().sequence, Some(3));
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!((fixture.available("acme").await, fixture.available("bob").await), (100, 0));
 }
@@ -88,7 +88,7 @@ async fn a_sequence_that_was_never_sent_is_free() {
     let error = writer.write(issue(7), Deadline::after(Duration::ZERO)).await.unwrap_err();
     assert!(matches!(error, WriterError::NotSent(_)), "{error:?}");
     assert_eq!(writer.unfinished(), None);
-    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(2));
     assert_eq!(fixture.available("acme").await, 1);
 }
 
@@ -99,7 +99,7 @@ async fn a_refusal_leaves_its_sequence_free() {
     let error = writer.write(transfer(5), soon()).await.unwrap_err();
     assert!(matches!(error, WriterError::Refused(_)), "{error:?}");
     assert_eq!(writer.unfinished(), None);
-    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(2));
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_write_without_an_answer_is_unfinished_until_it_is_repeated_or_settled
             let other = writer.repeat(issue(9), soon()).await.unwrap_err();
             assert!(matches!(other, WriterError::OtherContent { .. }), "{other:?}");
             let happened = if repeats {
-                assert_eq!(writer.repeat(issue(7), soon()).await.unwrap().sequence, sequence);
+                assert_eq!(writer.repeat(issue(7), soon()).await.unwrap().sequence, Some(sequence));
                 true
             } else {
                 assert_eq!(writer.settle(soon()).await.unwrap(), Some(fate));
@@ -143,7 +143,7 @@ async fn a_writer_that_was_not_closed_comes_back_unfinished() {
     drop(writer);
     let mut writer = open(&fixture).await;
     assert_eq!(writer.settle(soon()).await.unwrap(), Some(Fate::Committed));
-    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 3);
+    assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, Some(3));
     assert_eq!(fixture.available("acme").await, 2);
 }
 
@@ -161,7 +161,7 @@ async fn a_fenced_write_cannot_be_repeated() {
     let mut writer = open(&fixture).await;
     let error = writer.repeat(issue(7), soon()).await.unwrap_err();
     assert!(matches!(error, WriterError::Fenced { sequence: 2 }), "{error:?}");
-    assert_eq!(writer.write(issue(7), soon()).await.unwrap().sequence, 3);
+    assert_eq!(writer.write(issue(7), soon()).await.unwrap().sequence, Some(3));
     assert_eq!(fixture.available("acme").await, 7);
 }
 
@@ -181,7 +181,7 @@ async fn a_writer_without_its_file_continues_after_the_last_sequence_of_the_serv
     let now = fixture.available("acme").await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(fixture.available("acme").await, now, "no earlier write is executed once the writer is open");
-    assert!(writer.write(issue(1), soon()).await.unwrap().sequence >= 4);
+    assert!(writer.write(issue(1), soon()).await.unwrap().sequence >= Some(4));
 }
 
 #[tokio::test]
@@ -317,7 +317,7 @@ impl GapFixture {
 #[tokio::test]
 async fn a_gap_that_the_server_no_longer_sees_is_retried() {
     let mut gap = GapFixture::new(vec![client_state(1), written(2)]).await;
-    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, Some(2));
     assert_eq!(gap.script.requests().len(), 5);
 }
 
@@ -346,7 +346,7 @@ async fn a_gap_is_no_loss_while_no_server_confirms_it() {
     }
     // The question is repeated, and the first answer counts.
     let mut gap = GapFixture::new(vec![None, unavailable(), client_state(1), written(2)]).await;
-    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, Some(2));
 }
 
 #[tokio::test]
@@ -355,5 +355,5 @@ async fn a_gap_is_no_loss_while_the_question_about_it_is_refused() {
     let error = gap.writer.write(issue(1), soon()).await.unwrap_err();
     let WriterError::NotSent(Failure::Unauthorized { .. }) = error else { panic!("{error:?}") };
     assert_eq!(gap.writer.unfinished(), None);
-    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, Some(2));
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::command::{NamespaceId, VaultId};
 use super::receipt::Receipt;
-use super::write::Operation;
+use super::write::{Operation, WriteId};
 use crate::credits::{AccountId, AssetId, GrantTerms};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
+use crate::id::{Actor, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Labels, MaySet, Role};
 use crate::limits::Definition;
 use crate::quota::QuotaKind;
@@ -152,8 +152,8 @@ pub struct Transaction {
     pub namespace: NamespaceId,
     /// The vault of a vault transaction.
     pub vault: Option<VaultId>,
-    /// The client.
-    pub client: ClientId,
+    /// Its identity.
+    pub id: WriteId,
     /// The receipt.
     pub receipt: Arc<Receipt>,
     /// The operations.

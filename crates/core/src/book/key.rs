@@ -54,7 +54,7 @@ impl Book {
         }
         self.credits.actor = self.keys.actor(by);
         self.client_claim = match command {
-            Command::Write(write) => self.keys.client_claim(by, &write.client),
+            Command::Write(write) => self.keys.client_claim(by, write.id.client()),
             _ => None,
         };
         let outcome = self.apply(at, command);
@@ -121,9 +121,9 @@ impl Book {
         self.keys.actor(by)
     }
 
-    /// The claim of a writer to a client id; `None` if it may write with any and own none.
+    /// The claim of a writer to a client id, if its write has one; `None` if it may write with any and own none.
     #[must_use]
-    pub fn client_claim(&self, by: &Principal, client: &ClientId) -> Option<ClientClaim> {
+    pub fn client_claim(&self, by: &Principal, client: Option<&ClientId>) -> Option<ClientClaim> {
         self.keys.client_claim(by, client)
     }
 

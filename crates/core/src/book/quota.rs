@@ -32,8 +32,7 @@ impl Book {
             QuotaKind::Templates => self.limits.template_count(namespace),
             QuotaKind::DerivedLimits => self.limits.derived_of(namespace),
             QuotaKind::PolicyBytes => self.policies.bytes(namespace),
-            // Nothing uses these yet.
-            QuotaKind::IdempotencyKeys => 0,
+            QuotaKind::IdempotencyKeys => self.idempotency.count_of(namespace),
         }
     }
 

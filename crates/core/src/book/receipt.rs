@@ -14,7 +14,7 @@ use crate::time::Moment;
 /// The outcome of `Write`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// Refused. Nothing changed, and the sequence is still free unless the error says otherwise.
+    /// Refused. Nothing changed, and the sequence or key is still free unless the error says otherwise.
     Refused(WriteError),
     /// Committed before; this is the original receipt.
     Exists(Arc<Receipt>),
@@ -27,8 +27,8 @@ pub enum WriteOutcome {
 pub struct Receipt {
     /// The id of the transaction.
     pub tx_id: TxId,
-    /// Its sequence.
-    pub sequence: u64,
+    /// Its sequence; `None` if it has an idempotency key.
+    pub sequence: Option<u64>,
     /// Its index in the log.
     pub log_index: u64,
     /// The time of the commit.
@@ -86,6 +86,12 @@ pub enum WriteError {
     },
     /// The client is new, and the maximum number of clients or the quota of its namespace is reached.
     TooManyClients,
+    /// The key was used, and the answer to it is no longer kept.
+    KeyCommitted,
+    /// The key was used with other operations or by another actor.
+    KeyReused,
+    /// The key is new, and the maximum number of idempotency keys or the quota of the namespace is reached.
+    TooManyKeys,
     /// The namespace has used up a quota.
     QuotaExceeded {
         /// The index of the operation that needs more; `None` for the transaction as a whole.
@@ -241,9 +247,11 @@ impl WriteError {
             WriteError::Invalid(_) => "INVALID",
             WriteError::VaultNotFound { .. } => "VAULT_NOT_FOUND",
             WriteError::SequenceGap { .. } => "SEQUENCE_GAP",
-            WriteError::AlreadyCommitted { .. } => "ALREADY_COMMITTED",
+            WriteError::AlreadyCommitted { .. } | WriteError::KeyCommitted => "ALREADY_COMMITTED",
             WriteError::SequenceReused { .. } => "SEQUENCE_REUSED",
             WriteError::TooManyClients => "TOO_MANY_CLIENTS",
+            WriteError::KeyReused => "KEY_REUSED",
+            WriteError::TooManyKeys => "TOO_MANY_KEYS",
             WriteError::QuotaExceeded { .. } => "QUOTA_EXCEEDED",
             WriteError::WrongScope { .. } => "WRONG_SCOPE",
             WriteError::ConditionFailed { .. } => "CONDITION_FAILED",
@@ -278,7 +286,10 @@ impl WriteError {
             | WriteError::SequenceGap { .. }
             | WriteError::AlreadyCommitted { .. }
             | WriteError::SequenceReused { .. }
-            | WriteError::TooManyClients => None,
+            | WriteError::TooManyClients
+            | WriteError::KeyCommitted
+            | WriteError::KeyReused
+            | WriteError::TooManyKeys => None,
         }
     }
 
@@ -292,6 +303,9 @@ impl WriteError {
             WriteError::Invalid(_)
             | WriteError::VaultNotFound { .. }
             | WriteError::TooManyClients
+            | WriteError::KeyCommitted
+            | WriteError::KeyReused
+            | WriteError::TooManyKeys
             | WriteError::QuotaExceeded { .. }
             | WriteError::WrongScope { .. }
             | WriteError::ConditionFailed { .. }

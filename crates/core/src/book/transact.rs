@@ -1,21 +1,17 @@
-//! Applies transactions: each sequence once, all operations or none.
+//! Applies transactions: each identity once, all operations or none.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
-use super::codec::put_operations;
 use super::journal::{JournalRecord, Replaced, Transaction};
 use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
+use super::transact_identity::Identity;
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit};
 use crate::credits::CreditRefusal;
-use crate::id::{ClientId, VaultName};
-use crate::keys::ClientOwner;
+use crate::id::VaultName;
 use crate::limits::UndoLimit;
 use crate::quota::QuotaKind;
-use crate::sequence::{ClientHash, ContentHash, Kept, Scope, Verdict};
+use crate::sequence::Scope;
 use crate::time::{Moment, UnixMs};
 
 impl Book {
@@ -28,25 +24,9 @@ impl Book {
         let scope = self.scope(write)?;
         self.credits.prefetch_write(write);
         let content = self.content(&write.operations);
-        let client = (scope, &write.client);
-        let owner = self.claim(now, scope, write)?;
-        self.check_not_retired(scope, write)?;
-        let clients_quota = self.quota(scope.namespace, QuotaKind::Clients);
-        let claim = match self.sequences.judge(now, client, (write.sequence, content), clients_quota) {
-            Verdict::Invalid => {
-                return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
-            }
-            Verdict::Committed(Some(receipt)) => return Ok(WriteOutcome::Exists(Arc::clone(receipt))),
-            Verdict::Committed(None) => return Err(WriteError::TooManyClients),
-            Verdict::Reused { last } => {
-                return Err(WriteError::SequenceReused { last_committed_sequence: last });
-            }
-            Verdict::Forgotten { last } => {
-                return Err(WriteError::AlreadyCommitted { last_committed_sequence: last });
-            }
-            Verdict::Gap { last } => return Err(WriteError::SequenceGap { last_committed_sequence: last }),
-            Verdict::TooManyClients => return Err(WriteError::TooManyClients),
-            Verdict::Next(claim) => claim,
+        let identity = match self.identify(now, scope, write, content)? {
+            Identity::Committed(receipt) => return Ok(WriteOutcome::Exists(receipt)),
+            identity => identity,
         };
         let is_of_vault = scope.vault.is_some();
         if let Some(operation) = write.operations.iter().position(|each| !each.fits(is_of_vault)) {
@@ -63,21 +43,18 @@ impl Book {
         };
         let receipt = Arc::new(Receipt {
             tx_id: write.tx_id,
-            sequence: write.sequence,
+            sequence: write.id.sequence(),
             log_index: write.log_index,
             committed_at: at,
             actor: write.actor.clone(),
             results,
         });
-        self.sequences.commit(claim, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
-        if let Some(owner) = owner {
-            self.sequences.claim(scope, &write.client, owner);
-        }
+        self.record(identity, scope, write, (content, &receipt));
         self.sequences.retire(&retired);
         self.credits.journal.push(JournalRecord::Transaction(Transaction {
             namespace: scope.namespace,
             vault: scope.vault,
-            client: write.client.clone(),
+            id: write.id.clone(),
             receipt: Arc::clone(&receipt),
             operations: write.operations.clone(),
             replaced,
@@ -103,28 +80,6 @@ impl Book {
             None => None,
         };
         Ok(Scope { namespace, vault })
-    }
-
-    /// The owner of the client id once the write is committed, if the writer claims it. The first key or user that
-    /// writes with a client id owns it; a key only until it is revoked or expires. A key bound to the client id takes
-    /// it over; an admin may always write.
-    fn claim(&self, now: UnixMs, scope: Scope, write: &Write) -> Result<Option<ClientOwner>, WriteError> {
-        let Some(claim) = &self.client_claim else { return Ok(None) };
-        let current = self.sequences.owner(scope, &write.client);
-        if claim.is_taken(current, |owner| self.keys.is_owner_valid(now, owner)) {
-            let client = write.client.clone();
-            return Err(WriteError::Invalid(InvalidWrite::ClientClaimed { client }));
-        }
-        Ok((current != Some(&claim.owner)).then(|| claim.owner.clone()))
-    }
-
-    /// The content hash of a list of operations: half of the SHA-256 of their encoding.
-    fn content(&mut self, operations: &[Operation]) -> ContentHash {
-        self.scratch.clear();
-        put_operations(&mut self.scratch, operations);
-        let mut half = [0; 16];
-        half.copy_from_slice(&Sha256::digest(&self.scratch)[..16]);
-        ContentHash(half)
     }
 
     /// Applies the operations of a namespace in order, and undoes all of them if one is refused. Appends the
@@ -211,43 +166,6 @@ impl Book {
 }
 
 impl Book {
-    /// The hash by which a retired client id is remembered. It covers names, so that it outlives the ids of its scope.
-    fn client_hash(write: &Write, client: &ClientId) -> ClientHash {
-        let vault = write.vault.as_ref().map_or("", VaultName::as_str);
-        let digest = Sha256::new().chain_update(vault).chain_update([0]).chain_update(client.as_str()).finalize();
-        let mut half = [0; 16];
-        half.copy_from_slice(&digest[..16]);
-        ClientHash(half)
-    }
-
-    fn check_not_retired(&self, scope: Scope, write: &Write) -> Result<(), WriteError> {
-        let is_retired = self.sequences.has_retired()
-            && self.sequences.number(scope, &write.client).is_none()
-            && self.sequences.is_retired(scope.namespace, Book::client_hash(write, &write.client));
-        if !is_retired {
-            return Ok(());
-        }
-        Err(WriteError::Invalid(InvalidWrite::ClientRetired { client: write.client.clone() }))
-    }
-
-    /// The records of the clients that a transaction retires, with their hashes.
-    fn retiring(&self, scope: Scope, write: &Write) -> Result<BTreeMap<u32, ClientHash>, WriteError> {
-        let mut retired = BTreeMap::new();
-        for (operation, each) in write.operations.iter().enumerate() {
-            let Operation::RetireClient { client } = each else { continue };
-            let invalid = |why| Err(WriteError::Invalid(InvalidWrite::Operation { operation, why }));
-            let hash = Book::client_hash(write, client);
-            match self.sequences.number(scope, client) {
-                // Only a writer that is no admin claims client ids.
-                _ if self.client_claim.is_some() => return invalid(InvalidOperation::NeedsAdmin),
-                Some(number) if *client != write.client => _ = retired.insert(number, hash),
-                None if self.sequences.is_retired(scope.namespace, hash) => {}
-                Some(_) | None => return invalid(InvalidOperation::UnknownClient),
-            }
-        }
-        Ok(retired)
-    }
-
     /// Checks that the namespace may open another vault, which has an account of its own.
     fn check_open_vault(&self, namespace: NamespaceId, vault: &VaultName) -> Result<(), Refusal> {
         if self.credits.vault(namespace, vault).is_some() {

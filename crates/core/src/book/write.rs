@@ -5,7 +5,7 @@ use std::fmt;
 use super::command::NamespaceId;
 use super::receipt::CreditField;
 use crate::credits::{GrantTerms, Overdraft};
-use crate::id::{AccountName, Actor, AssetName, ClientId, LeaseId, LimitKey, VaultName};
+use crate::id::{AccountName, Actor, AssetName, ClientId, IdempotencyKey, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
 
 /// The maximum number of operations of a transaction.
@@ -30,11 +30,9 @@ pub struct Write {
     pub namespace: NamespaceId,
     /// The vault of a vault transaction; `None` for a namespace transaction.
     pub vault: Option<VaultName>,
-    /// The client.
-    pub client: ClientId,
-    /// The client's sequence in this scope, counted from 1.
-    pub sequence: u64,
-    /// Up to [`OPERATIONS_MAX`]. An empty transaction is valid and only consumes its sequence.
+    /// Its identity in this scope.
+    pub id: WriteId,
+    /// Up to [`OPERATIONS_MAX`]. An empty transaction is valid and only uses up its identity.
     pub operations: Vec<Operation>,
     /// The id.
     pub tx_id: TxId,
@@ -42,6 +40,59 @@ pub struct Write {
     pub log_index: u64,
     /// The actor.
     pub actor: Actor,
+}
+
+/// The identity of a transaction in its scope. A transaction is applied once per identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteId {
+    /// A sequence of a client.
+    Sequence {
+        /// The client.
+        client: ClientId,
+        /// The client's sequence in this scope, counted from 1.
+        sequence: u64,
+    },
+    /// A key of the caller's choice.
+    Key(IdempotencyKey),
+}
+
+impl WriteId {
+    /// The client; `None` for a key.
+    #[must_use]
+    pub const fn client(&self) -> Option<&ClientId> {
+        match self {
+            WriteId::Sequence { client, .. } => Some(client),
+            WriteId::Key(_) => None,
+        }
+    }
+
+    /// The sequence; `None` for a key.
+    #[must_use]
+    pub const fn sequence(&self) -> Option<u64> {
+        match self {
+            WriteId::Sequence { sequence, .. } => Some(*sequence),
+            WriteId::Key(_) => None,
+        }
+    }
+
+    /// The idempotency key; `None` for a sequence.
+    #[must_use]
+    pub const fn key(&self) -> Option<&IdempotencyKey> {
+        match self {
+            WriteId::Sequence { .. } => None,
+            WriteId::Key(key) => Some(key),
+        }
+    }
+}
+
+/// The identity for logs and messages: `client billing, sequence 7` or `key evt_1`.
+impl fmt::Display for WriteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteId::Sequence { client, sequence } => write!(f, "client {client}, sequence {sequence}"),
+            WriteId::Key(key) => write!(f, "key {key}"),
+        }
+    }
 }
 
 /// One operation of a transaction.

@@ -72,6 +72,11 @@ const fn is_asset(_: usize, character: char) -> bool {
     character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_'
 }
 
+/// Everything that a header can carry without quotes or ambiguity: no space, no control character.
+const fn is_visible(_: usize, character: char) -> bool {
+    character.is_ascii_graphic()
+}
+
 const fn is_key_id(_: usize, character: char) -> bool {
     character.is_ascii_lowercase() || character.is_ascii_digit()
 }
@@ -80,6 +85,7 @@ const KEY_ALPHABET: &str = "letters, digits and :._@+-/|=~%";
 const REFERENCE_ALPHABET: &str = "letters, digits and :._@+-";
 const PLAIN_ALPHABET: &str = "letters, digits and ._@+-";
 const ASSET_ALPHABET: &str = "lower-case letters, digits and _";
+const VISIBLE_ALPHABET: &str = "visible ASCII without spaces";
 const KEY_ID_ALPHABET: &str = "lower-case letters and digits";
 
 /// The byte is in the alphabet.
@@ -166,8 +172,8 @@ names! {
     AccountName: "account", 256, KEY_ALPHABET, is_key;
     /// The caller's id of the logical work behind one or more leases, for logs and traces.
     JobId: "job_id", 128, REFERENCE_ALPHABET, is_reference;
-    /// The caller's key of a write that must happen once.
-    IdempotencyKey: "idempotency key", 128, REFERENCE_ALPHABET, is_reference;
+    /// The caller's key of a write that must happen once, for example the id of a webhook event.
+    IdempotencyKey: "idempotency_key", 255, VISIBLE_ALPHABET, is_visible;
     /// The name of a namespace: the scope of limits and leases. Contains neither `:` nor `!`.
     NamespaceName: "namespace", 64, PLAIN_ALPHABET, is_plain;
     /// The name of a vault: the scope of credit. Contains neither `:` nor `!`.
@@ -381,7 +387,7 @@ mod tests {
             assert_eq!(LimitKey::new(&text).is_ok(), wide, "{text:?}");
             assert_eq!(AccountName::new(&text).is_ok(), wide, "{text:?}");
             assert_eq!(JobId::new(&text).is_ok(), plain || byte == b':', "{text:?}");
-            assert_eq!(IdempotencyKey::new(&text).is_ok(), plain || byte == b':', "{text:?}");
+            assert_eq!(IdempotencyKey::new(&text).is_ok(), byte.is_ascii_graphic(), "{text:?}");
             assert_eq!(NamespaceName::new(&text).is_ok(), plain, "{text:?}");
         }
     }

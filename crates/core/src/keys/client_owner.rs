@@ -55,9 +55,9 @@ impl ClientClaim {
 }
 
 impl Keys {
-    /// The claim of a writer to a client id. `None` for admins and for Earmark itself, which may write with any client
+    /// The claim of a writer to the client id of its write, if that has one. `None` for admins and for Earmark itself, which may write with any client
     /// id and own none, and for anonymous callers, which exist only while there are no keys.
-    pub(crate) fn client_claim(&self, by: &Principal, client: &ClientId) -> Option<ClientClaim> {
+    pub(crate) fn client_claim(&self, by: &Principal, client: Option<&ClientId>) -> Option<ClientClaim> {
         match by {
             Principal::System | Principal::Anonymous | Principal::Actor(_) => None,
             Principal::Session { role: Role::Admin, .. } => None,
@@ -66,7 +66,7 @@ impl Keys {
             }
             Principal::Key(number) => {
                 let info = self.get(*number).filter(|info| info.role != Role::Admin)?;
-                let is_bound = info.client.as_ref() == Some(client);
+                let is_bound = client.is_some() && info.client.as_ref() == client;
                 Some(ClientClaim { owner: ClientOwner::Key(info.id.clone()), is_bound })
             }
         }

@@ -38,7 +38,10 @@ pub(super) enum Kind {
     Pauses = 18,
     Policies = 19,
     Marks = 20,
-    End = 21,
+    UsedKeys = 21,
+    KeyAnswers = 22,
+    /// Room for more kinds before it.
+    End = 31,
 }
 
 impl Kind {
@@ -64,13 +67,15 @@ impl Kind {
             18 => Kind::Pauses,
             19 => Kind::Policies,
             20 => Kind::Marks,
-            21 => Kind::End,
+            21 => Kind::UsedKeys,
+            22 => Kind::KeyAnswers,
+            31 => Kind::End,
             _ => return None,
         })
     }
 
     pub(super) fn next(self) -> Option<Kind> {
-        Kind::of((self as u8).saturating_add(1))
+        ((self as u8).saturating_add(1)..=Kind::End as u8).find_map(Kind::of)
     }
 }
 

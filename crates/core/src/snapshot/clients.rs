@@ -124,11 +124,11 @@ fn read_kept(book: &Book, sequence: u64, input: &mut Bytes<'_>) -> Result<KeptRe
     if sequence == 0 || sequence == u64::MAX || at > book.limits.state.now() {
         return Err(Malformed("a result has a number or a time that cannot be"));
     }
-    let receipt = read_receipt(sequence, at, input)?;
+    let receipt = read_receipt(Some(sequence), at, input)?;
     Ok(Kept { content, at, result: Some(Arc::new(receipt)) })
 }
 
-fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
+pub(super) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     out.put_u128(receipt.tx_id.0);
     out.put_u64(receipt.log_index);
     out.put_u64(receipt.committed_at.wall.get());
@@ -139,7 +139,7 @@ fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     }
 }
 
-fn read_receipt(sequence: u64, log: UnixMs, input: &mut Bytes<'_>) -> Result<Receipt> {
+pub(super) fn read_receipt(sequence: Option<u64>, log: UnixMs, input: &mut Bytes<'_>) -> Result<Receipt> {
     let tx_id = TxId(input.u128()?);
     let log_index = input.u64()?;
     let committed_at = Moment { log, wall: time(input)? };

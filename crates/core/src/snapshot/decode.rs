@@ -4,6 +4,7 @@ use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATUR
 use super::clients::{read_recent, read_retired, read_stream};
 use super::credit::{GrantRecord, HoldsRead, check_vaults, read_account, read_grant, read_vault};
 use super::extended::read_extended;
+use super::idempotency::{read_key_answer, read_used_key};
 use super::keys::read_key;
 use super::policies::read_policy;
 use super::quotas::{QuotaRecord, read_quota};
@@ -206,6 +207,8 @@ impl Restore {
                 Kind::Pauses => read_pause(&mut book.limits, input)?,
                 Kind::Policies => read_policy(book, &mut self.last_policy, input)?,
                 Kind::Marks => mark(&mut book.limits, input)?,
+                Kind::UsedKeys => read_used_key(book, input)?,
+                Kind::KeyAnswers => read_key_answer(book, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }

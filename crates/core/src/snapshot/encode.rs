@@ -6,6 +6,7 @@ use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::clients::{put_recent, put_retired, put_stream};
 use super::credit::{GrantRecord, put_account, put_hold, put_vault};
 use super::extended::put_extended;
+use super::idempotency::{put_key_answer, put_used_key};
 use super::keys::put_key;
 use super::policies::put_policy;
 use super::quotas::QuotaRecord;
@@ -16,6 +17,7 @@ use super::templates::{TemplateRecord, all_templates};
 use crate::book::{NamespaceId, Receipt};
 use crate::credits::{self, Hold};
 use crate::id::{JobId, LeaseId};
+use crate::idempotency::UsedKeys;
 use crate::keys::{Key, Keys};
 use crate::limits::{ExtendedPart, Lease, LeaseMark, LimitSlot, Pause, Reservation, State, Tombstone};
 use crate::policies::{Policies, PolicyRevision};
@@ -28,6 +30,7 @@ pub struct Frozen {
     state: State,
     credits: credits::State,
     streams: Streams<Option<Arc<Receipt>>>,
+    used_keys: UsedKeys,
     keys: Keys,
     policies: Policies,
 }
@@ -36,11 +39,11 @@ impl Frozen {
     pub(crate) fn new(
         state: State,
         credits: credits::State,
-        streams: Streams<Option<Arc<Receipt>>>,
+        (streams, used_keys): (Streams<Option<Arc<Receipt>>>, UsedKeys),
         keys: Keys,
         policies: Policies,
     ) -> Frozen {
-        Frozen { state, credits, streams, keys, policies }
+        Frozen { state, credits, streams, used_keys, keys, policies }
     }
 
     /// The time of the last command in it.
@@ -198,6 +201,14 @@ impl Encoded<'_> {
                     self.position = self.position.saturating_add(1);
                 }
             }
+            Kind::UsedKeys => {
+                let used = &self.frozen.used_keys.used;
+                while block.len() < BLOCK_BYTES && self.position < used.used() {
+                    put_used_key(block, used.get(self.position));
+                    self.position = self.position.saturating_add(1);
+                }
+            }
+            Kind::KeyAnswers => self.fill_key_answers(block),
             Kind::End => {
                 block.put_u64(u64::from(self.state.leases.len()));
                 block.put_u64(self.state.tombstones.len() as u64);
@@ -263,6 +274,18 @@ impl Encoded<'_> {
             if !recent.is_over(now) {
                 let last = self.frozen.streams.get(recent.stream).map_or(0, |stream| stream.last);
                 put_recent(block, recent, recent.sequence == last);
+            }
+        }
+    }
+
+    /// Skips expired answers, which are the oldest.
+    fn fill_key_answers(&mut self, block: &mut Vec<u8>) {
+        let now = self.state.now();
+        while block.len() < BLOCK_BYTES {
+            let Some(answer) = self.frozen.used_keys.answers.get(self.position as usize) else { return };
+            self.position = self.position.saturating_add(1);
+            if !answer.is_expired_answer(now) {
+                put_key_answer(block, answer);
             }
         }
     }

@@ -45,7 +45,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (554, 4_014_736_598));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (554, 1_231_678_502));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 
@@ -89,7 +89,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (800, 2_568_339_876));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (800, 1_060_120_916));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
     // The number of the ledger is told where limits are, and nowhere else.
     book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));
@@ -120,7 +120,7 @@ fn a_book_with_keys_has_the_bytes_it_always_had() {
     let revoke = RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
     book.apply(now.plus_ms(5), Command::RevokeKey(&revoke));
     let bytes = whole(&mut book);
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (539, 649_484_125));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (539, 2_157_166_509));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
 }
 

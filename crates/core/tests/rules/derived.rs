@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Command, Config, DeleteLimit, LimitOutcome, LimitStatus, NamespaceId, Operation, Outcome, PAUSES_NAMESPACE_MAX,
-    PauseLimit, PauseOutcome, TxId, Write, WriteError, WriteOutcome,
+    PauseLimit, PauseOutcome, TxId, Write, WriteError, WriteId, WriteOutcome,
 };
 
 use super::templates::put;
@@ -51,8 +51,7 @@ fn a_refused_transaction_keeps_the_debt_and_shows_no_revision_twice() {
     let write = |sequence, operations| Write {
         namespace: NamespaceId::DEFAULT,
         vault: None,
-        client: "billing".parse().unwrap(),
-        sequence,
+        id: WriteId::Sequence { client: "billing".parse().unwrap(), sequence },
         operations,
         actor: "user:7".parse().unwrap(),
         tx_id: TxId(7),

@@ -594,6 +594,6 @@ fn records_of_money_carry_the_wall_time_of_their_command_beside_log_time() {
     assert_eq!(times, [before, before, before, before, after]);
     let restored = restore(&snapshot(&mut bank.test.book), 64, 3).unwrap();
     bank.test.book = restored;
-    let again = bank.writer.write_as(&mut bank.test, receipt.sequence, vec![issue("acme", "usd", 1)]);
+    let again = bank.writer.write_as(&mut bank.test, receipt.sequence.unwrap(), vec![issue("acme", "usd", 1)]);
     assert_eq!(again, WriteOutcome::Exists(receipt));
 }

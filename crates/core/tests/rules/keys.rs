@@ -4,7 +4,7 @@ use earmark_core::{
     Actor, Book, Command, Complete, Config, CreateKey, Definition, DefinitionChange, DeleteLimit, InvalidWrite,
     JournalRecord, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitRef, NamespaceId,
     Operation, Outcome, Overage, Part, Principal, PutLimit, QuotaKind, Reserve, Restore, RevokeKey, Role, SecretHash,
-    SetQuotas, TxId, Write, WriteError, WriteOutcome,
+    SetQuotas, TxId, Write, WriteError, WriteId, WriteOutcome,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -469,8 +469,7 @@ fn a_transaction_records_the_definitions_that_it_replaces() {
     let write = |sequence, operations| Write {
         namespace: NamespaceId::DEFAULT,
         vault: None,
-        client: "billing".parse().unwrap(),
-        sequence,
+        id: WriteId::Sequence { client: "billing".parse().unwrap(), sequence },
         operations,
         tx_id: TxId(u128::from(sequence)),
         log_index: sequence,
@@ -502,8 +501,7 @@ fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
     let write = |sequence| Write {
         namespace: NamespaceId::DEFAULT,
         vault: None,
-        client: "billing".parse().unwrap(),
-        sequence,
+        id: WriteId::Sequence { client: "billing".parse().unwrap(), sequence },
         operations: Vec::new(),
         tx_id: TxId(u128::from(sequence)),
         log_index: sequence,
@@ -531,7 +529,8 @@ fn a_client_id_belongs_to_the_first_key_that_writes_with_it() {
     let [ann, bob, chief] = [("user:ann", Role::Writer), ("user:bob", Role::Writer), ("user:eve", Role::Admin)]
         .map(|(user, role)| session(user, role));
     assert_eq!(test.book.apply_as(START, &ann, Command::Write(&write(6))), refused, "a key owns it");
-    let write = |sequence| Write { client: "payroll".parse().unwrap(), ..write(sequence) };
+    let write =
+        |sequence| Write { id: WriteId::Sequence { client: "payroll".parse().unwrap(), sequence }, ..write(sequence) };
     let claimed = InvalidWrite::ClientClaimed { client: "payroll".parse().unwrap() };
     let refused = Outcome::Write(WriteOutcome::Refused(WriteError::Invalid(claimed)));
     assert!(is_committed(test.book.apply_as(START, &ann, Command::Write(&write(1)))), "a session claims it too");

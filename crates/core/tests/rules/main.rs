@@ -18,6 +18,7 @@ mod extend_steps;
 mod grants;
 mod hints;
 mod holds;
+mod idempotency;
 mod ids;
 mod keys;
 mod leases;

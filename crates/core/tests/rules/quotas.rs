@@ -3,7 +3,8 @@
 use earmark_core::{
     Actor, Book, Command, CompleteOutcome, Config, CreateKey, InvalidOperation, InvalidWrite, JournalRecord,
     KeyOutcome, LimitOutcome, NamespaceId, Operation, Outcome, Overage, Principal, PutLimit, QUOTA_MAX, QuotaChange,
-    QuotaKind, QuotasOutcome, ReserveOutcome, Role, SecretHash, SetQuotas, TxId, Write, WriteError, WriteOutcome,
+    QuotaKind, QuotasOutcome, ReserveOutcome, Role, SecretHash, SetQuotas, TxId, Write, WriteError, WriteId,
+    WriteOutcome,
 };
 
 use crate::support::bank::{credit, issue, open};
@@ -39,8 +40,7 @@ fn wrote(test: &mut TestBook, vault_name: Option<&str>, client: &str, operations
     let write = Write {
         namespace,
         vault: vault_name.map(vault),
-        client: client.parse().unwrap(),
-        sequence,
+        id: WriteId::Sequence { client: client.parse().unwrap(), sequence },
         operations,
         tx_id: TxId(1),
         log_index: 1,
@@ -154,8 +154,7 @@ fn only_an_admin_retires_clients() {
     let write = Write {
         namespace: test.namespace,
         vault: None,
-        client: "w".parse().unwrap(),
-        sequence: 1,
+        id: WriteId::Sequence { client: "w".parse().unwrap(), sequence: 1 },
         operations: retire("a"),
         tx_id: TxId(1),
         log_index: 1,

@@ -3,7 +3,8 @@
 use earmark_core::{
     AccountName, Command, Config, CreditTerms, Definition, JournalRecord, Kind, LimitInfo, LimitKey, LimitOutcome,
     LimitRef, LimitStatus, NamespaceId, Operation, Outcome, Part, Principal, PutTemplate, QuotaKind, ReserveOutcome,
-    Restore, SetQuotas, TEMPLATES_MAX, Template, TemplateOutcome, TxId, VaultName, Write, WriteError, WriteOutcome,
+    Restore, SetQuotas, TEMPLATES_MAX, Template, TemplateOutcome, TxId, VaultName, Write, WriteError, WriteId,
+    WriteOutcome,
 };
 
 use crate::support::bank::{Bank, asset, issue, open};
@@ -485,8 +486,7 @@ fn a_refused_transaction_leaves_overrides_and_derived_limits_as_they_were() {
     let write = Write {
         namespace: test.namespace,
         vault: None,
-        client: "c".parse().unwrap(),
-        sequence: 1,
+        id: WriteId::Sequence { client: "c".parse().unwrap(), sequence: 1 },
         operations,
         tx_id: TxId(1),
         log_index: 1,

@@ -51,7 +51,7 @@ fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_th
     let operations =
         vec![put_if(rolling("rpm", 5, 60), 0), put(concurrency("slots", 2, 60)), delete("slots"), open_vault("eu")];
     let receipt = committed(writer.write(&mut test, operations.clone()));
-    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now().into()));
+    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (Some(1), TxId(1), test.now().into()));
     assert_eq!(receipt.actor.as_str(), "client:billing");
     let status = LimitStatus::Active;
     assert_eq!(

@@ -72,26 +72,27 @@ impl BalanceModel {
 
     /// The expected answer: an error code, an earlier receipt, or a new one.
     pub fn write(&mut self, now: UnixMs, write: &Write) -> Result<Option<Arc<Receipt>>, Code> {
-        let is_same = |done: &&Done| (&done.write.client, &done.write.vault) == (&write.client, &write.vault);
-        let last = self.done.iter().filter(is_same).map(|done| done.write.sequence).max().unwrap_or(0);
-        if write.sequence == 0 || write.sequence == u64::MAX {
+        let sequence = write.id.sequence().expect("this model has no keys");
+        let is_same = |done: &&Done| (done.write.id.client(), &done.write.vault) == (write.id.client(), &write.vault);
+        let last = self.done.iter().filter(is_same).filter_map(|done| done.write.id.sequence()).max().unwrap_or(0);
+        if sequence == 0 || sequence == u64::MAX {
             return Err("INVALID");
         }
-        if write.sequence > last + 1 {
+        if sequence > last + 1 {
             return Err("SEQUENCE_GAP");
         }
-        if write.sequence <= last {
-            let is_it = |done: &Done| is_same(&done) && done.write.sequence == write.sequence;
+        if sequence <= last {
+            let is_it = |done: &Done| is_same(&done) && done.write.id == write.id;
             let place = self.done.iter().position(is_it).unwrap();
             let done = &self.done[place];
             let is_recent = self.done.len() - place <= RESULTS_MAX && now < done.at.plus_ms(RESULTS_MS);
             return match done.write.operations == write.operations {
-                _ if write.sequence != last && !is_recent => Err("ALREADY_COMMITTED"),
+                _ if sequence != last && !is_recent => Err("ALREADY_COMMITTED"),
                 true => Ok(done.receipt.clone()),
                 false => Err("SEQUENCE_REUSED"),
             };
         }
-        let mut clients: Vec<_> = self.done.iter().map(|done| (&done.write.client, &done.write.vault)).collect();
+        let mut clients: Vec<_> = self.done.iter().map(|done| (done.write.id.client(), &done.write.vault)).collect();
         clients.sort();
         clients.dedup();
         if last == 0 && clients.len() >= self.clients_max {

@@ -1,6 +1,8 @@
 //! Random transactions of several clients: new, repeated, late and invalid ones.
 
-use earmark_core::{Actor, ClientId, GrantTerms, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
+use earmark_core::{
+    Actor, ClientId, GrantTerms, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteId, WriteOutcome,
+};
 
 use super::balance_model::{ACCOUNTS, ASSETS};
 use super::bank::{account, asset, issue, open};
@@ -61,8 +63,7 @@ impl RandomWriter {
         let write = Write {
             namespace: NamespaceId::DEFAULT,
             vault: (!self.random.chance(2)).then(|| vault("main")),
-            client: ClientId::new(&format!("client-{}", self.client)).unwrap(),
-            sequence,
+            id: WriteId::Sequence { client: ClientId::new(&format!("client-{}", self.client)).unwrap(), sequence },
             operations: (0..count).map(|_| self.operation()).collect(),
             tx_id: TxId(u128::from(self.count)),
             log_index: self.count,
@@ -80,8 +81,7 @@ impl RandomWriter {
         Write {
             namespace: NamespaceId::DEFAULT,
             vault: Some(vault("main")),
-            client: ClientId::new("funds").unwrap(),
-            sequence: 1,
+            id: WriteId::Sequence { client: ClientId::new("funds").unwrap(), sequence: 1 },
             operations: opened.into_iter().chain(issued).collect(),
             tx_id: TxId(0),
             log_index: 0,
@@ -99,7 +99,7 @@ impl RandomWriter {
     /// Processes the outcome of the last transaction.
     pub fn observe(&mut self, outcome: &WriteOutcome) {
         if let WriteOutcome::Committed(receipt) = outcome {
-            self.last[self.client] = receipt.sequence;
+            self.last[self.client] = receipt.sequence.unwrap();
         }
     }
 

@@ -88,6 +88,8 @@ pub const ALL: &[&str] = &[
     "ALREADY_COMMITTED",
     "SEQUENCE_REUSED",
     "TOO_MANY_CLIENTS",
+    "KEY_REUSED",
+    "TOO_MANY_KEYS",
     "QUOTA_EXCEEDED",
     "quotas set",
     "quotas too high",

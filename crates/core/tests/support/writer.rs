@@ -1,6 +1,6 @@
 //! A client that counts its sequence numbers.
 
-use earmark_core::{Actor, ClientId, NamespaceId, Operation, Outcome, TxId, VaultName, Write, WriteOutcome};
+use earmark_core::{Actor, ClientId, NamespaceId, Operation, Outcome, TxId, VaultName, Write, WriteId, WriteOutcome};
 
 use super::step::Step;
 use super::test_book::TestBook;
@@ -39,8 +39,7 @@ impl Writer {
         let write = Write {
             namespace: self.namespace,
             vault: self.vault.clone(),
-            client: self.client.clone(),
-            sequence,
+            id: WriteId::Sequence { client: self.client.clone(), sequence },
             operations,
             tx_id: TxId(u128::from(sequence)),
             log_index: test.now().get(),

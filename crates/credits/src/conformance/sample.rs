@@ -73,8 +73,10 @@ pub(super) fn bodies() -> Vec<EntryBody> {
     let mut bodies = vec![
         EntryBody::Transaction(Transaction {
             tx_id: TxId(u128::MAX),
-            client: ClientId::new("billing").expect("a valid client"),
-            sequence: u64::MAX - 1,
+            id: earmark_core::WriteId::Sequence {
+                client: ClientId::new("billing").expect("a valid client"),
+                sequence: u64::MAX - 1,
+            },
             actor: actor("user:789"),
             operations: operations(),
         }),

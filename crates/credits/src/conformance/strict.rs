@@ -80,8 +80,10 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
         };
         let transaction = Transaction {
             tx_id: TxId(7),
-            client: ClientId::new("billing").expect("a valid client"),
-            sequence: 1,
+            id: earmark_core::WriteId::Sequence {
+                client: ClientId::new("billing").expect("a valid client"),
+                sequence: 1,
+            },
             actor: Actor::new("user:1").expect("a valid actor"),
             operations: vec![issue],
         };

@@ -29,8 +29,7 @@ fn actor(sequence: u64) -> Actor {
 fn transaction(home: &VaultKey, sequence: u64) -> Entry {
     let body = EntryBody::Transaction(Transaction {
         tx_id: TxId(sequence.into()),
-        client: ClientId::new("billing").expect("a valid client"),
-        sequence,
+        id: earmark_core::WriteId::Sequence { client: ClientId::new("billing").expect("a valid client"), sequence },
         actor: actor(sequence),
         operations: vec![],
     });
@@ -55,11 +54,11 @@ async fn listed(store: &dyn Store, query: TransactionQuery) -> Vec<(u64, CreditC
         let page = store.transactions(query.clone()).await.expect("a store that answers");
         assert!(page.found.len() <= query.max);
         for found in page.found {
-            assert_eq!(found.at, NOW.minus_ms(found.transaction.sequence));
-            assert_eq!(found.transaction.actor, actor(found.transaction.sequence));
+            assert_eq!(found.at, NOW.minus_ms(found.transaction.id.sequence().unwrap_or(0)));
+            assert_eq!(found.transaction.actor, actor(found.transaction.id.sequence().unwrap_or(0)));
             assert!(query.namespace.as_ref().is_none_or(|name| *name == found.home.namespace));
             assert!(query.actor.as_ref().is_none_or(|actor| *actor == found.transaction.actor));
-            numbers.push((found.transaction.sequence, found.place));
+            numbers.push((found.transaction.id.sequence().unwrap_or(0), found.place));
         }
         match page.next {
             Some(next) => {

@@ -49,8 +49,7 @@ fn change(found: LoggedTransaction) -> ChangeEntry {
         what: ChangeKind::Transaction {
             tx_id: transaction.tx_id,
             log_index: number,
-            client: transaction.client,
-            sequence: transaction.sequence,
+            id: transaction.id,
             operations: transaction.operations.iter().map(summary).collect(),
             limits: Vec::new(),
         },

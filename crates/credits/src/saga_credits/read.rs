@@ -266,7 +266,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     };
     let what = match &entry.body {
         EntryBody::Transaction(transaction) => EntryKind::Transaction {
-            client: transaction.client.clone(),
+            id: transaction.id.clone(),
             receipt: receipt(stored)?,
             memos: memos(&transaction.operations, account),
         },

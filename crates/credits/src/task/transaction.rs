@@ -1,4 +1,4 @@
-//! Commits a sequenced write: each sequence of a client once, all of its operations or none.
+//! Commits a write: each sequence of a client or idempotency key once, all of its operations or none.
 
 mod operations;
 
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use earmark_admission::{WriteAnswer, WriteRequest, Writer};
 use earmark_core::{
-    AccountId, ClientOwner, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft,
-    Receipt, TxId, WriteError,
+    AccountId, ClientOwner, EntryPurpose, InvalidOperation, InvalidWrite, KEY_RESULTS_MS, Operation, OperationResult,
+    Overdraft, Receipt, TxId, WriteError, WriteId,
 };
 
 use super::entry_gate;
@@ -36,17 +36,30 @@ pub(crate) struct TransactionTask {
 
 impl TransactionTask {
     pub(crate) fn new(home: VaultKey, writer: Writer, request: WriteRequest) -> TransactionTask {
-        let gate = entry_gate(&home, EntryPurpose::Transaction(&request.client, request.sequence));
+        let gate = entry_gate(
+            &home,
+            match &request.id {
+                WriteId::Sequence { client, sequence } => EntryPurpose::Transaction(client, *sequence),
+                WriteId::Key(key) => EntryPurpose::Key(key),
+            },
+        );
         TransactionTask { home, writer, request, tx_id: TxId(ulid::Ulid::generate().0), gate }
     }
 
-    fn client(&self) -> ClientKey {
-        ClientKey { home: self.home.clone(), client: self.request.client.clone() }
+    /// The client of a sequenced write.
+    fn client(&self) -> Option<ClientKey> {
+        let client = self.request.id.client()?.clone();
+        Some(ClientKey { home: self.home.clone(), client })
     }
 
-    /// The answer if the sequence alone decides it; `None` if it is the client's next.
+    /// The sequence that the write commits.
+    fn sequence_claim(&self, owner: Option<ClientOwner>) -> Option<SequenceClaim> {
+        Some(SequenceClaim { client: self.client()?, sequence: self.request.id.sequence()?, owner })
+    }
+
+    /// The answer if the identity alone decides it; `None` if the write is new.
     async fn judge(&self, engine: &Engine, found: &Surveyed) -> Result<Option<WriteAnswer>, TaskError> {
-        let sequence = self.request.sequence;
+        let Some(sequence) = self.request.id.sequence() else { return self.judge_key(engine).await };
         if sequence == 0 || sequence == u64::MAX {
             return Ok(Some(refused(WriteError::Invalid(InvalidWrite::Sequence { found: sequence }))));
         }
@@ -61,6 +74,24 @@ impl TransactionTask {
             return Ok(Some(refused(WriteError::TooManyClients)));
         }
         Ok(None)
+    }
+
+    /// The answer to a used key. Its entry, whose gate is the hash of the key, stays for good. Like a Book, it answers
+    /// for a day.
+    async fn judge_key(&self, engine: &Engine) -> Result<Option<WriteAnswer>, TaskError> {
+        let entries = engine.call(engine.store.entries(self.gate)).await?;
+        let Some(stored) = entries.first() else { return Ok(None) };
+        if stored.entry.at.log.plus_ms(KEY_RESULTS_MS) <= engine.time.now() {
+            return Ok(Some(refused(WriteError::KeyCommitted)));
+        }
+        Ok(Some(match (&stored.entry.body, receipt(stored)) {
+            (EntryBody::Transaction(transaction), Some(receipt))
+                if transaction.operations == self.request.operations && transaction.actor == self.request.actor =>
+            {
+                WriteAnswer::Committed(receipt)
+            }
+            _ => refused(WriteError::KeyReused),
+        }))
     }
 
     /// The answer to a committed sequence. Entries, and so their answers, are kept for good.
@@ -85,7 +116,7 @@ impl TransactionTask {
         Survey {
             accounts: operations.accounts().iter().map(|name| account(name)).collect(),
             posting_sets,
-            client: Some(self.client()),
+            client: self.client(),
             assets: operations.assets().iter().map(|name| asset(name)).collect(),
         }
     }
@@ -134,8 +165,7 @@ impl TransactionTask {
     ) -> Plan {
         let transaction = Transaction {
             tx_id: self.tx_id,
-            client: self.request.client.clone(),
-            sequence: self.request.sequence,
+            id: self.request.id.clone(),
             actor: self.request.actor.clone(),
             operations: self.request.operations.clone(),
         };
@@ -152,7 +182,7 @@ impl TransactionTask {
             needs: Vec::new(),
             claims: verdict.claims.clone(),
             totals: Vec::new(),
-            sequence_claim: Some(SequenceClaim { client: self.client(), sequence: self.request.sequence, owner }),
+            sequence_claim: self.sequence_claim(owner),
         };
         for (name, spends) in &verdict.moved {
             let account = AccountKey { home: self.home.clone(), account: name.clone() };
@@ -187,7 +217,7 @@ pub(crate) fn receipt(stored: &StoredEntry) -> Option<Arc<Receipt>> {
     };
     Some(Arc::new(Receipt {
         tx_id: transaction.tx_id,
-        sequence: transaction.sequence,
+        sequence: transaction.id.sequence(),
         log_index: stored.number,
         committed_at: stored.entry.at,
         actor: transaction.actor.clone(),
@@ -206,15 +236,15 @@ impl Task for TransactionTask {
     /// reads, those rows may include its effects. Then this reads again.
     async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
         let proposal = self.draft(engine, attempt).await?;
-        // Neither a wrong sequence nor a client id of somebody else depends on what a copy did.
+        // Neither a wrong sequence or key nor a client id of somebody else depends on what a copy did.
         let is_refused = matches!(&proposal, Proposal::Answer(WriteAnswer::Refused(error))
             if error.last_committed_sequence().is_none()
+                && !matches!(error, WriteError::KeyCommitted | WriteError::KeyReused)
                 && !matches!(error, WriteError::Invalid(InvalidWrite::ClientClaimed { .. })));
-        let sequence_claim = SequenceClaim { client: self.client(), sequence: self.request.sequence, owner: None };
         if !is_refused {
             return Ok(proposal);
         }
-        let is_under_way = engine.unblock(self.gate, Some(sequence_claim)).await?;
+        let is_under_way = engine.unblock(self.gate, self.sequence_claim(None)).await?;
         let is_done = !engine.call(engine.store.entries(self.gate)).await?.is_empty();
         Ok(if is_under_way || is_done { Proposal::Wait(None) } else { proposal })
     }
@@ -235,8 +265,9 @@ impl TransactionTask {
         permits.extend(merge_permits);
         let found = engine.survey(self.survey(&operations, posting_sets)).await?;
         let current = found.client.as_ref().and_then(|client| client.owner.as_ref());
-        let owner = match self.writer.claim(&self.request.client, current) {
-            Ok(owner) => owner,
+        let claimed = self.request.id.client().map(|client| self.writer.claim(client, current)).transpose();
+        let owner = match claimed {
+            Ok(owner) => owner.flatten(),
             Err(error) => return Ok(Proposal::Answer(refused(error))),
         };
         if let Some(answer) = self.judge(engine, &found).await? {

@@ -34,8 +34,7 @@ pub(crate) fn write(client: &str, sequence: u64, operations: Vec<Operation>) -> 
     WriteRequest {
         namespace: namespace(),
         vault: Some(vault()),
-        client: ClientId::new(client).expect("a valid client"),
-        sequence,
+        id: earmark_core::WriteId::Sequence { client: ClientId::new(client).expect("a valid client"), sequence },
         operations,
         actor: Actor::new("system:test").expect("a valid actor"),
     }

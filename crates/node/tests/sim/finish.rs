@@ -138,11 +138,11 @@ fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
     let mut oracle = caller.context.oracle.borrow_mut();
     let mut found = BTreeMap::new();
     for entry in history {
-        if let EntryKind::Transaction { client, receipt, .. } = &entry.what
-            && client.as_str() == format!("w{writer}")
+        if let EntryKind::Transaction { id, receipt, .. } = &entry.what
+            && id.client().is_some_and(|client| client.as_str() == format!("w{writer}"))
         {
             let is_new = found.insert(receipt.sequence, Arc::clone(receipt)).is_none();
-            oracle.must(is_new, || format!("w{writer}: {} is in the history twice", receipt.sequence));
+            oracle.must(is_new, || format!("w{writer}: {:?} is in the history twice", receipt.sequence));
         }
     }
     let facts = oracle.writers[writer].clone();

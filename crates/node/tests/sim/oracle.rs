@@ -303,7 +303,7 @@ impl Oracle {
     /// A committed write: the next sequence, or a repeat of an earlier one.
     pub fn committed(&mut self, writer: usize, asked: RequestMark, sequence: u64, receipt: &Arc<Receipt>) {
         self.note(&format!("w{writer} {receipt:?}"));
-        self.must(receipt.sequence == sequence, || format!("{sequence} was answered for {receipt:?}"));
+        self.must(receipt.sequence == Some(sequence), || format!("{sequence} was answered for {receipt:?}"));
         let known = self.writers[writer].receipts.get(sequence as usize - 1).cloned();
         if let Some(known) = known {
             return self.must(known == *receipt, || {

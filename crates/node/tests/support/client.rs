@@ -102,8 +102,7 @@ pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) ->
     WriteRequest {
         namespace: namespace(),
         vault: Some(vault()),
-        client: ClientId::new(client).unwrap(),
-        sequence,
+        id: earmark_core::WriteId::Sequence { client: ClientId::new(client).unwrap(), sequence },
         operations,
         actor: Actor::new("system:test").unwrap(),
     }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use earmark_core::{
-    ClientId, GrantTerms, NamespaceName, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, parse_credit,
+    GrantTerms, NamespaceName, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, WriteId, parse_credit,
 };
 
 use super::invalid::{Invalid, each};
@@ -21,13 +21,14 @@ pub struct WriteParts {
     pub namespace: NamespaceName,
     /// Vault, for a vault transaction.
     pub vault: Option<VaultName>,
-    /// Client id.
-    pub client: ClientId,
-    /// Sequence number.
-    pub sequence: u64,
+    /// Its identity in the scope.
+    pub id: WriteId,
     /// Operations, in order.
     pub operations: Vec<Operation>,
 }
+
+/// Why a client id or a sequence is refused beside an idempotency key.
+pub const NOT_WITH_KEY: &str = "not allowed with idempotency_key; send client_id and sequence, or a key";
 
 /// Sequence numbers. The last `u64` is refused, because none could follow it.
 const SEQUENCES: std::ops::RangeInclusive<u64> = 1..=u64::MAX - 1;
@@ -40,8 +41,7 @@ pub fn write_parts(request: v1::WriteRequest) -> Result<WriteParts, Invalid> {
     Ok(WriteParts {
         namespace: name("namespace", &request.namespace)?,
         vault: optional_name("vault", request.vault.as_deref())?,
-        client: name("client_id", &request.client_id)?,
-        sequence: Invalid::unless_within("sequence", request.sequence, &SEQUENCES)?,
+        id: write_id(request.idempotency_key.as_deref(), &request.client_id, request.sequence)?,
         operations: each("operations", request.operations, &ANY, operation)?,
     })
 }
@@ -55,10 +55,22 @@ pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid
     Ok(WriteParts {
         namespace: name("namespace", &request.namespace)?,
         vault: optional_name("vault", request.vault.as_deref())?,
-        client: name("client_id", &request.client_id)?,
-        sequence: Invalid::unless_within("sequence", request.sequence, &SEQUENCES)?,
+        id: write_id(request.idempotency_key.as_deref(), &request.client_id, request.sequence)?,
         operations: each("writes", request.writes, &ANY, part)?.into_iter().flatten().collect(),
     })
+}
+
+/// The identity of a write: an idempotency key, or a client id with its sequence.
+fn write_id(key: Option<&str>, client_id: &str, sequence: u64) -> Result<WriteId, Invalid> {
+    let Some(key) = key else {
+        let client = name("client_id", client_id)?;
+        return Ok(WriteId::Sequence { client, sequence: Invalid::unless_within("sequence", sequence, &SEQUENCES)? });
+    };
+    let mixed = [("client_id", !client_id.is_empty()), ("sequence", sequence != 0)];
+    match mixed.into_iter().find(|(_, is_there)| *is_there) {
+        Some((field, _)) => Err(Invalid::new(field, NOT_WITH_KEY)),
+        None => Ok(WriteId::Key(name("idempotency_key", key)?)),
+    }
 }
 
 /// Operation fields, for error messages.

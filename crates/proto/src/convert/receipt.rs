@@ -25,7 +25,7 @@ pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
     };
     v1::WriteSuccess {
         tx_id: receipt.tx_id.to_string(),
-        sequence: receipt.sequence,
+        sequence: receipt.sequence.unwrap_or_default(),
         log_index: receipt.log_index,
         committed_at_unix_ms: receipt.committed_at.wall.get(),
         actor: receipt.actor.to_string(),
@@ -49,9 +49,11 @@ pub(super) const fn code(error: &WriteError) -> v1::WriteErrorCode {
         WriteError::Invalid(_) => v1::WriteErrorCode::Invalid,
         WriteError::VaultNotFound { .. } => v1::WriteErrorCode::VaultNotFound,
         WriteError::SequenceGap { .. } => v1::WriteErrorCode::SequenceGap,
-        WriteError::AlreadyCommitted { .. } => v1::WriteErrorCode::AlreadyCommitted,
+        WriteError::AlreadyCommitted { .. } | WriteError::KeyCommitted => v1::WriteErrorCode::AlreadyCommitted,
         WriteError::SequenceReused { .. } => v1::WriteErrorCode::SequenceReused,
         WriteError::TooManyClients => v1::WriteErrorCode::TooManyClients,
+        WriteError::KeyReused => v1::WriteErrorCode::KeyReused,
+        WriteError::TooManyKeys => v1::WriteErrorCode::TooManyKeys,
         WriteError::QuotaExceeded { .. } => v1::WriteErrorCode::QuotaExceeded,
         WriteError::WrongScope { .. } => v1::WriteErrorCode::WrongScope,
         WriteError::ConditionFailed { .. } => v1::WriteErrorCode::ConditionFailed,

@@ -165,6 +165,7 @@ fn write(operations: Vec<v1::operation::Operation>) -> v1::WriteRequest {
         client_id: "billing".into(),
         sequence: 1,
         operations: operations.into_iter().map(|it| v1::Operation { operation: Some(it) }).collect(),
+        idempotency_key: None,
     }
 }
 
@@ -210,6 +211,7 @@ fn a_write_is_checked_operation_by_operation() {
         client_id: "billing".into(),
         sequence: 1,
         writes: vec![v1::WritePart::default(), part],
+        idempotency_key: None,
     };
     let found = batch_parts(batch).unwrap_err().to_string();
     assert!(found.starts_with("writes[1].operations[0]: found 0 fields"), "{found}");
@@ -278,6 +280,7 @@ fn what_a_client_sends_is_what_a_server_reads() {
         client_id: "billing".into(),
         sequence: 1,
         operations: operations.iter().map(operation_of).collect(),
+        idempotency_key: None,
     };
     assert_eq!(write_parts(request).unwrap().operations, operations);
 }

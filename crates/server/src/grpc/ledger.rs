@@ -178,14 +178,14 @@ impl Ledger {
         parts: Option<&[usize]>,
     ) -> Result<v1::WriteResponse, Status> {
         use v1::write_response::Result as Kind;
-        let WriteParts { namespace, vault, client, sequence, operations } = write;
+        let WriteParts { namespace, vault, id, operations } = write;
         let caller = &context.caller;
         let is_theirs = caller.check_write_to(&namespace, vault.as_ref(), &operations);
-        is_theirs.and_then(|()| caller.check_client(&client)).map_err(rejected)?;
+        is_theirs.and_then(|()| caller.check_write_id(&id)).map_err(rejected)?;
         caller.check_operations(&operations).map_err(rejected)?;
         let _permit = context.admit(&self.0, operations.len()).await.map_err(rejected)?;
         let actor = caller.actor.clone();
-        let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
+        let request = WriteRequest { namespace, vault, id, operations, actor };
         let written = execute::write(&self.0, context, request).await;
         let result = match &written.answer {
             Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(receipt, &written.subjects)),
@@ -236,13 +236,14 @@ fn entry(entry: &EntryView) -> v1::Entry {
         held: change.held.to_string(),
     };
     let kind = match &entry.what {
-        EntryKind::Transaction { client, receipt, memos } => Kind::Transaction(v1::TransactionEntry {
+        EntryKind::Transaction { id, receipt, memos } => Kind::Transaction(v1::TransactionEntry {
             tx_id: receipt.tx_id.to_string(),
             log_index: receipt.log_index,
             actor: receipt.actor.to_string(),
-            client_id: client.to_string(),
-            sequence: receipt.sequence,
+            client_id: id.client().map_or(String::new(), ToString::to_string),
+            sequence: id.sequence().unwrap_or_default(),
             memos: memos.clone(),
+            idempotency_key: id.key().map(ToString::to_string),
         }),
         EntryKind::Hold(view) => Kind::Hold(hold(view)),
         EntryKind::Settle { hold, paid, debt, uncollected, reason } => Kind::Settle(v1::SettleEntry {

@@ -10,6 +10,7 @@ use super::reply::Reply;
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{Shape, limit_or_template};
+use super::write_id::WriteIdWire;
 use crate::app::App;
 use crate::auth::CHANGE_LOG_PAGE_COST;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
@@ -69,8 +70,8 @@ enum WhatWire<'a> {
     Transaction {
         tx_id: String,
         log_index: u64,
-        client_id: &'a str,
-        sequence: u64,
+        #[serde(flatten)]
+        id: WriteIdWire<'a>,
         limits: Vec<LimitWire<'a>>,
     },
     Key {
@@ -115,12 +116,11 @@ impl<'a> LimitWire<'a> {
 impl<'a> EntryWire<'a> {
     fn of(entry: &'a ChangeEntry) -> EntryWire<'a> {
         let (summary, what) = match &entry.what {
-            ChangeKind::Transaction { tx_id, log_index, client, sequence, operations, limits } => {
+            ChangeKind::Transaction { tx_id, log_index, id, operations, limits } => {
                 let what = WhatWire::Transaction {
                     tx_id: tx_id.to_string(),
                     log_index: *log_index,
-                    client_id: client.as_str(),
-                    sequence: *sequence,
+                    id: WriteIdWire::of(id),
                     limits: limits.iter().map(LimitWire::of).collect(),
                 };
                 (if operations.is_empty() { "nothing".into() } else { operations.join("; ") }, what)
@@ -197,9 +197,10 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let new = definition("The definition after; null for a deleted limit.");
     let changed = exactly(json!({"key": text, "old": old, "new": new}), &[]);
     let limits = json!({"type": "array", "items": changed, "description": "The limits it put or deleted, in order."});
-    let of_transaction =
-        [("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count), ("limits", &limits)];
-    let transaction = entry("transaction", &of_transaction);
+    let of_transaction = [("tx_id", &text), ("log_index", &count), ("limits", &limits)];
+    let with = |more: &[(&str, &Value)]| entry("transaction", &[&of_transaction, more].concat());
+    let (transaction, keyed) =
+        (with(&[("client_id", &text), ("sequence", &count)]), with(&[("idempotency_key", &text)]));
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count), ("old", &old), ("new", &new)]);
     let (old, new) = (
@@ -217,7 +218,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     );
     next["type"] = json!(["string", "null"]);
     let entries =
-        json!({"type": "array", "items": {"oneOf": [transaction, key, limit, template, pause, quotas, policy]}});
+        json!({"type": "array", "items": {"oneOf": [transaction, keyed, key, limit, template, pause, quotas, policy]}});
     let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

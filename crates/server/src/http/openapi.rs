@@ -83,6 +83,15 @@ fn operation(route: &Route) -> Value {
             "schema": {"type": "string"},
         }));
     }
+    if route.takes_idempotency_key() {
+        parameters.push(json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": false,
+            "description": "The idempotency_key of the body, as a structured-field string or bare.",
+            "schema": {"type": "string"},
+        }));
+    }
     for field in route.query {
         parameters.push(json!({
             "name": field.name,

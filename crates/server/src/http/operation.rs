@@ -2,15 +2,17 @@
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, GrantTerms, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX, NamespaceName,
-    OPERATIONS_MAX, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, contains_api_key,
+    AccountName, AssetName, ClientId, GrantTerms, IdempotencyKey, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX,
+    NamespaceName, OPERATIONS_MAX, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, contains_api_key,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
 use super::parse::{Count, Object, Text};
+use super::serve::Call;
 use super::shape::{ANY_NUMBER, Described, Field, Shape, body, credit};
+use super::write_id::IdFields;
 
 body! {
     pub(super) struct WriteBody {
@@ -18,11 +20,13 @@ body! {
         namespace: Text<NamespaceName>,
         /// The vault; without it, the write is about the namespace.
         vault: Option<Text<VaultName>>,
-        /// The client that counts the sequence. It has one stream in every scope.
-        client_id: Text<ClientId>,
-        /// The last committed sequence plus 1; the same again to retry.
-        sequence: Sequence,
-        /// Operations: all, or none. Without any, the write only consumes its sequence.
+        /// The client that counts the sequence. It has one stream in every scope. Required without a key.
+        client_id: Option<Text<ClientId>>,
+        /// The last committed sequence plus 1; the same again to retry. Required without a key.
+        sequence: Option<Sequence>,
+        /// Identity in place of client_id and sequence; also as header Idempotency-Key. The same again to retry.
+        idempotency_key: Option<Text<IdempotencyKey>>,
+        /// Operations: all, or none. Without any, the write only uses up its sequence or key.
         operations: Vec<OperationBody>,
     }
 }
@@ -33,11 +37,13 @@ body! {
         namespace: Text<NamespaceName>,
         /// The vault; without it, the write is about the namespace.
         vault: Option<Text<VaultName>>,
-        /// The client that counts the sequence. It has one stream in every scope.
-        client_id: Text<ClientId>,
-        /// The last committed sequence plus 1; the same again to retry.
-        sequence: Sequence,
-        /// Applied in this order under one sequence, all or none. At most 256 operations in all.
+        /// The client that counts the sequence. It has one stream in every scope. Required without a key.
+        client_id: Option<Text<ClientId>>,
+        /// The last committed sequence plus 1; the same again to retry. Required without a key.
+        sequence: Option<Sequence>,
+        /// Identity in place of client_id and sequence; also as header Idempotency-Key. The same again to retry.
+        idempotency_key: Option<Text<IdempotencyKey>>,
+        /// Applied in this order as one transaction, all or none. At most 256 operations in all.
         writes: Vec<Object<PartBody>>,
     }
 }
@@ -62,20 +68,27 @@ impl Described for Vec<Object<PartBody>> {
 #[serde(transparent)]
 pub(super) struct Sequence(Count<1>);
 
+impl Sequence {
+    pub(super) const fn get(&self) -> u64 {
+        self.0.0
+    }
+}
+
 impl Described for Sequence {
     const SHAPE: Shape = Shape::Integer { min: 1, max: u64::MAX - 1 };
 }
 
 impl WriteBody {
-    pub(super) fn into_request(self, actor: &Actor) -> WriteRequest {
-        WriteRequest {
-            namespace: self.namespace.0,
-            vault: self.vault.map(|vault| vault.0),
-            client: self.client_id.0,
-            sequence: self.sequence.0.0,
-            operations: self.operations.into_iter().map(Operation::from).collect(),
-            actor: actor.clone(),
-        }
+    /// The request. The error names the field that does not fit the identity of the write.
+    pub(super) fn into_request(self, call: &Call) -> Result<WriteRequest, String> {
+        let WriteBody { namespace, vault, client_id, sequence, idempotency_key, operations } = self;
+        Ok(WriteRequest {
+            namespace: namespace.0,
+            vault: vault.map(|vault| vault.0),
+            id: IdFields { client_id, sequence, idempotency_key }.identify(call.idempotency_key.clone())?,
+            operations: operations.into_iter().map(Operation::from).collect(),
+            actor: call.context.caller.actor.clone(),
+        })
     }
 }
 
@@ -85,16 +98,17 @@ impl WriteBatchBody {
         self.writes.iter().map(|part| part.0.operations.len()).collect()
     }
 
-    pub(super) fn into_request(self, actor: &Actor) -> WriteRequest {
-        let operations = self.writes.into_iter().flat_map(|part| part.0.operations);
-        WriteRequest {
-            namespace: self.namespace.0,
-            vault: self.vault.map(|vault| vault.0),
-            client: self.client_id.0,
-            sequence: self.sequence.0.0,
+    /// The request. The error names the field that does not fit the identity of the write.
+    pub(super) fn into_request(self, call: &Call) -> Result<WriteRequest, String> {
+        let WriteBatchBody { namespace, vault, client_id, sequence, idempotency_key, writes } = self;
+        let operations = writes.into_iter().flat_map(|part| part.0.operations);
+        Ok(WriteRequest {
+            namespace: namespace.0,
+            vault: vault.map(|vault| vault.0),
+            id: IdFields { client_id, sequence, idempotency_key }.identify(call.idempotency_key.clone())?,
             operations: operations.map(Operation::from).collect(),
-            actor: actor.clone(),
-        }
+            actor: call.context.caller.actor.clone(),
+        })
     }
 }
 

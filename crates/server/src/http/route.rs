@@ -84,6 +84,11 @@ impl Route {
         self.operation
     }
 
+    /// Whether the header Idempotency-Key counts.
+    pub(super) fn takes_idempotency_key(&self) -> bool {
+        matches!(self.operation, "write" | "write_batch")
+    }
+
     /// The path parameters, in order.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
@@ -315,7 +320,7 @@ pub(crate) static ROUTES: [Route; 55] = [
         body: Some(&WriteBatchBody::SHAPE),
         queue_cost: QueueCost::PerItem,
         operation: "write_batch",
-        about: "Executes several lists of operations as one transaction with one sequence.",
+        about: "Executes several lists of operations as one transaction with one sequence or key.",
         answers: WRITE_ANSWERS,
         ..post("/v1/write/batch", Access::Write, |app, call| Box::pin(write::batch(app, call)))
     },

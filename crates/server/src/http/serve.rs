@@ -14,7 +14,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
 use earmark_admission::BackendError;
-use earmark_core::{NamespaceName, redact_api_keys};
+use earmark_core::{IdempotencyKey, NamespaceName, redact_api_keys};
 use earmark_trace::{Span, within};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -27,6 +27,7 @@ use super::reply::{METHOD_NOT_ALLOWED, Reply, Streamed};
 use super::request_id::{REQUEST_ID, RequestId};
 use super::route::{ROUTES, Route, UNMATCHED, Verb};
 use super::shape::Described;
+use super::write_id::header_key;
 use super::{console, events, limits, query};
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
@@ -49,6 +50,8 @@ const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 pub(super) struct Call {
     pub(super) context: RequestContext,
     pub(super) body: Bytes,
+    /// The key in the header of a write.
+    pub(super) idempotency_key: Option<IdempotencyKey>,
     names: Vec<String>,
     query: Vec<(String, String)>,
 }
@@ -295,7 +298,11 @@ async fn call(
     // Health probes may add a parameter to bypass caches. Elsewhere an ignored parameter would look like an obeyed one.
     let is_probe = !route.path.starts_with("/v1/");
     let query = if is_probe { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
-    Ok(Call { context, body: body?, names, query })
+    let idempotency_key = match route.takes_idempotency_key() {
+        true => header_key(&parts.headers).map_err(|mistake| Reply::invalid(&mistake))?,
+        false => None,
+    };
+    Ok(Call { context, body: body?, idempotency_key, names, query })
 }
 
 /// The decoded path parameters.

@@ -9,7 +9,8 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELD
 use earmark_admission::{BackupName, ChangeCursor, EntryOrder, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, AccountName, Actor, AssetName, ClientId,
-    JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UsageSort, VaultName, parse_credit,
+    IdempotencyKey, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UsageSort, VaultName,
+    parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -202,6 +203,7 @@ names! {
     NAMESPACE: NamespaceName, "^[A-Za-z0-9._@+-]+$";
     VAULT: VaultName, "^[A-Za-z0-9._@+-]+$";
     CLIENT: ClientId, "^[A-Za-z0-9._@+-]+$";
+    IDEMPOTENCY_KEY: IdempotencyKey, "^[!-~]+$";
     ASSET: AssetName, "^[a-z0-9_]+$";
     KEY_NAME: KeyName, "^[A-Za-z0-9._@+-]+$";
     KEY_ID: KeyId, "^[a-z0-9]+$";

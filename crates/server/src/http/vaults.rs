@@ -11,6 +11,7 @@ use super::limits;
 use super::reply::Reply;
 use super::serve::{Call, off_runtime};
 use super::shape::{ACCOUNT, VAULT};
+use super::write_id::WriteIdWire;
 use crate::app::App;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
 
@@ -246,8 +247,8 @@ enum WhatWire<'a> {
         tx_id: String,
         log_index: u64,
         actor: &'a str,
-        client_id: &'a str,
-        sequence: u64,
+        #[serde(flatten)]
+        id: WriteIdWire<'a>,
         memos: &'a [String],
     },
     Hold(HoldWire<'a>),
@@ -311,12 +312,11 @@ impl<'a> EntryWire<'a> {
 impl<'a> WhatWire<'a> {
     fn of(what: &'a EntryKind) -> WhatWire<'a> {
         match what {
-            EntryKind::Transaction { client, receipt, memos } => WhatWire::Transaction {
+            EntryKind::Transaction { id, receipt, memos } => WhatWire::Transaction {
                 tx_id: receipt.tx_id.to_string(),
                 log_index: receipt.log_index,
                 actor: receipt.actor.as_str(),
-                client_id: client.as_str(),
-                sequence: receipt.sequence,
+                id: WriteIdWire::of(id),
                 memos,
             },
             EntryKind::Hold(hold) => WhatWire::Hold(HoldWire::of(hold)),

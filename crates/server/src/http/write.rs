@@ -16,26 +16,29 @@ use crate::app::App;
 use crate::execute;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    match call.parse::<WriteBody>() {
-        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor), None).await,
-        Err(reply) => {
-            execute::malformed_write(app);
-            reply
-        }
+    let request =
+        call.parse::<WriteBody>().and_then(|body| body.into_request(&call).map_err(|why| Reply::invalid(&why)));
+    match request {
+        Ok(request) => write(app, &call, request, None).await,
+        Err(reply) => malformed(app, reply),
     }
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    match call.parse::<WriteBatchBody>() {
-        Ok(body) => {
-            let parts = body.parts();
-            write(app, &call, body.into_request(&call.context.caller.actor), Some(&parts)).await
-        }
-        Err(reply) => {
-            execute::malformed_write(app);
-            reply
-        }
+    let body = match call.parse::<WriteBatchBody>() {
+        Ok(body) => body,
+        Err(reply) => return malformed(app, reply),
+    };
+    let parts = body.parts();
+    match body.into_request(&call) {
+        Ok(request) => write(app, &call, request, Some(&parts)).await,
+        Err(why) => malformed(app, Reply::invalid(&why)),
     }
+}
+
+fn malformed(app: &App, reply: Reply) -> Reply {
+    execute::malformed_write(app);
+    reply
 }
 
 pub(super) async fn client(app: &App, call: Call) -> Reply {
@@ -60,7 +63,7 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
 async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
     let caller = &call.context.caller;
     let is_theirs = caller.check_write_to(&request.namespace, request.vault.as_ref(), &request.operations);
-    let may_write = is_theirs.and_then(|()| caller.check_client(&request.client));
+    let may_write = is_theirs.and_then(|()| caller.check_write_id(&request.id));
     if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
         return Reply::rejected(&error);
     }
@@ -104,6 +107,9 @@ fn status(error: &WriteError) -> StatusCode {
         | WriteError::AlreadyCommitted { .. }
         | WriteError::SequenceReused { .. }
         | WriteError::TooManyClients
+        | WriteError::KeyCommitted
+        | WriteError::KeyReused
+        | WriteError::TooManyKeys
         | WriteError::QuotaExceeded { .. }
         | WriteError::ConditionFailed { .. }
         | WriteError::AccountClosed { .. }
@@ -125,7 +131,9 @@ struct Committed<'a> {
 #[derive(Serialize)]
 struct Success<'a> {
     tx_id: String,
-    sequence: u64,
+    /// None for a write with an idempotency key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<u64>,
     log_index: u64,
     committed_at_unix_ms: u64,
     actor: &'a str,

@@ -35,4 +35,5 @@ mod tls;
 mod top;
 mod usage;
 mod wide_keys;
+mod write_keys;
 mod writes;

@@ -72,8 +72,7 @@ fn entry(at: u64, place: ChangeCursor) -> ChangeEntry {
         what: ChangeKind::Transaction {
             tx_id: TxId(at.into()),
             log_index: at,
-            client: "billing".parse().unwrap(),
-            sequence: 1,
+            id: earmark_core::WriteId::Sequence { client: "billing".parse().unwrap(), sequence: 1 },
             operations: vec![],
             limits: vec![],
         },

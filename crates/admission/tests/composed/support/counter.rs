@@ -58,8 +58,7 @@ impl Pair {
         let request = WriteRequest {
             namespace: namespace(),
             vault: Some(VaultName::new(VaultName::MAIN).unwrap()),
-            client: ClientId::new("billing").unwrap(),
-            sequence: 1,
+            id: earmark_core::WriteId::Sequence { client: ClientId::new("billing").unwrap(), sequence: 1 },
             operations: vec![open, issue],
             actor: Actor::new("system:test").unwrap(),
         };

@@ -132,8 +132,7 @@ impl MirroredCredits {
             let request = WriteRequest {
                 namespace: namespace.clone(),
                 vault: None,
-                client: client.clone(),
-                sequence: last + 1,
+                id: earmark_core::WriteId::Sequence { client: client.clone(), sequence: last + 1 },
                 operations: vec![Operation::OpenVault { vault: vault.clone() }],
                 actor: Actor::new("system:mirror").unwrap(),
             };
@@ -209,14 +208,15 @@ impl Credits for MirroredCredits {
         Box::pin(async move {
             self.has_vault(&request.namespace, request.vault.as_ref().unwrap()).await;
             // The second Book has no keys, so the owners of client ids are kept here.
-            let stream = (request.vault.clone(), request.client.clone());
-            let current = self.owners.lock().unwrap().get(&stream).cloned();
-            let owner = match writer.claim(&request.client, current.as_ref()) {
-                Ok(owner) => owner,
+            let client = request.id.client().cloned();
+            let stream = client.clone().map(|client| (request.vault.clone(), client));
+            let current = stream.as_ref().and_then(|stream| self.owners.lock().unwrap().get(stream).cloned());
+            let owner = match client.map(|client| writer.claim(&client, current.as_ref())).transpose() {
+                Ok(owner) => stream.zip(owner.flatten()),
                 Err(error) => return Ok(WriteAnswer::Refused(error)),
             };
             let answer = self.credits.write(Writer::system(), request).await;
-            if let (Ok(WriteAnswer::Committed(_)), Some(owner)) = (&answer, owner) {
+            if let (Ok(WriteAnswer::Committed(_)), Some((stream, owner))) = (&answer, owner) {
                 self.owners.lock().unwrap().insert(stream, owner);
             }
             answer

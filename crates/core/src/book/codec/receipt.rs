@@ -7,7 +7,8 @@ use crate::wire::{Bytes, Put};
 
 pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     out.put_u128(receipt.tx_id.0);
-    out.put_u64(receipt.sequence);
+    // No sequence is 0.
+    out.put_u64(receipt.sequence.unwrap_or(0));
     out.put_u64(receipt.log_index);
     put_moment(out, receipt.committed_at);
     out.put_text(receipt.actor.as_str());
@@ -19,6 +20,7 @@ pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
 
 pub(crate) fn receipt(input: &mut Bytes<'_>) -> Result<Receipt, CodecError> {
     let (tx_id, sequence, log_index) = (TxId(input.u128()?), input.u64()?, input.u64()?);
+    let sequence = Some(sequence).filter(|sequence| *sequence != 0);
     let committed_at = moment(input)?;
     let actor = Actor::new(input.text()?)?;
     let count = input.u32()? as usize;

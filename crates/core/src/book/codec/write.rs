@@ -4,8 +4,8 @@ use super::{
     CodecError, definition, grant_terms, overdraft, put_definition, put_grant_terms, put_overdraft, put_revision,
     revision,
 };
-use crate::book::{NamespaceId, Operation, TxId, Write};
-use crate::id::{AccountName, Actor, AssetName, ClientId, LimitKey, VaultName};
+use crate::book::{NamespaceId, Operation, TxId, Write, WriteId};
+use crate::id::{AccountName, Actor, AssetName, ClientId, IdempotencyKey, LimitKey, VaultName};
 use crate::wire::{Bytes, Put};
 
 const PUT_LIMIT: u8 = 1;
@@ -26,8 +26,7 @@ pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
     if let Some(vault) = &write.vault {
         out.put_text(vault.as_str());
     }
-    out.put_text(write.client.as_str());
-    out.put_u64(write.sequence);
+    put_write_id(out, &write.id);
     out.put_u128(write.tx_id.0);
     out.put_u64(write.log_index);
     out.put_text(write.actor.as_str());
@@ -40,13 +39,33 @@ pub(super) fn write(input: &mut Bytes<'_>) -> Result<Write, CodecError> {
     Ok(Write {
         namespace,
         vault,
-        client: ClientId::new(input.text()?)?,
-        sequence: input.u64()?,
+        id: write_id(input)?,
         tx_id: TxId(input.u128()?),
         log_index: input.u64()?,
         actor: Actor::new(input.text()?)?,
         operations: operations(input)?,
     })
+}
+
+/// A client with its sequence, or no client and a key.
+fn put_write_id(out: &mut Vec<u8>, id: &WriteId) {
+    match id {
+        WriteId::Sequence { client, sequence } => {
+            out.put_text(client.as_str());
+            out.put_u64(*sequence);
+        }
+        WriteId::Key(key) => {
+            out.put_text("");
+            out.put_text(key.as_str());
+        }
+    }
+}
+
+fn write_id(input: &mut Bytes<'_>) -> Result<WriteId, CodecError> {
+    match input.text()? {
+        "" => Ok(WriteId::Key(IdempotencyKey::new(input.text()?)?)),
+        client => Ok(WriteId::Sequence { client: ClientId::new(client)?, sequence: input.u64()? }),
+    }
 }
 
 pub(crate) fn put_operations(out: &mut Vec<u8>, operations: &[Operation]) {

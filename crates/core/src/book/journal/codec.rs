@@ -10,9 +10,9 @@ use crate::book::codec::{
     CodecError, definition, grant_terms, moment, operations, put_definition, put_grant_terms, put_moment,
     put_operations, put_receipt, receipt, role, template, time,
 };
-use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId};
+use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId, WriteId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
+use crate::id::{Actor, ClientId, IdempotencyKey, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyNumber, Labels, MaySet};
 use crate::limits::{Definition, Template};
 use crate::quota::QuotaKind;
@@ -186,7 +186,11 @@ fn put_transaction(out: &mut Vec<u8>, transaction: &Transaction) {
     if let Some(vault) = transaction.vault {
         out.put_u32(vault.0);
     }
-    out.put_text(transaction.client.as_str());
+    // The receipt has the sequence of the client.
+    out.put_text(transaction.id.client().map_or("", ClientId::as_str));
+    if let Some(key) = transaction.id.key() {
+        out.put_text(key.as_str());
+    }
     put_receipt(out, &transaction.receipt);
     put_operations(out, &transaction.operations);
     out.put_len(transaction.replaced.len());
@@ -205,14 +209,20 @@ fn put_transaction(out: &mut Vec<u8>, transaction: &Transaction) {
 fn transaction(input: &mut Bytes<'_>) -> Result<Transaction> {
     let namespace = NamespaceId(input.u16()?);
     let vault = if input.bool()? { Some(VaultId(input.u32()?)) } else { None };
-    let client = ClientId::new(input.text()?)?;
+    let client = input.text()?;
+    let key = if client.is_empty() { Some(IdempotencyKey::new(input.text()?)?) } else { None };
     let receipt = Arc::new(receipt(input)?);
+    let id = match (key, receipt.sequence) {
+        (Some(key), None) => WriteId::Key(key),
+        (None, Some(sequence)) => WriteId::Sequence { client: ClientId::new(client)?, sequence },
+        (Some(_), Some(_)) | (None, None) => return Err(CodecError::Malformed("its identity is not one of two")),
+    };
     let operations = operations(input)?;
     if operations.len() > OPERATIONS_MAX {
         return Err(CodecError::Malformed("it has too many operations"));
     }
     let replaced = replaced(input, &operations)?;
-    Ok(Transaction { namespace, vault, client, receipt, operations, replaced, changes: changes(input)? })
+    Ok(Transaction { namespace, vault, id, receipt, operations, replaced, changes: changes(input)? })
 }
 
 fn replaced(input: &mut Bytes<'_>, operations: &[Operation]) -> Result<Vec<Replaced>> {

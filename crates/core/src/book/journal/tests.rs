@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::book::{LimitStatus, OperationResult, TxId};
 use crate::credits::Overdraft;
-use crate::id::{AccountName, AssetName, LimitKey, VaultName};
+use crate::id::{AccountName, AssetName, ClientId, IdempotencyKey, LimitKey, VaultName};
 use crate::limits::{CreditTerms, Definition, Kind, Overage};
 use crate::time::{Moment, UnixMs};
 
@@ -96,10 +96,10 @@ fn transaction() -> Transaction {
     Transaction {
         namespace: NamespaceId(1),
         vault: Some(VaultId(2)),
-        client: ClientId::new("billing").unwrap(),
+        id: WriteId::Sequence { client: ClientId::new("billing").unwrap(), sequence: 4 },
         receipt: Arc::new(Receipt {
             tx_id: TxId(3),
-            sequence: 4,
+            sequence: Some(4),
             log_index: 5,
             committed_at: moment(6),
             actor: Actor::new("user:7").unwrap(),
@@ -177,13 +177,17 @@ fn any_transaction() -> impl Strategy<Value = Transaction> {
         changes.sort_unstable();
         changes.dedup_by_key(|change| (change.0, change.1));
         let all = operations(asked.0, asked.1, &asked.2);
+        let id = match numbers.3 {
+            even if even.is_multiple_of(2) => WriteId::Key(IdempotencyKey::new("evt:1").unwrap()),
+            sequence => WriteId::Sequence { client: ClientId::new("client").unwrap(), sequence },
+        };
         Transaction {
             namespace: NamespaceId(numbers.0),
             vault: numbers.1.map(VaultId),
-            client: ClientId::new("client").unwrap(),
+            id: id.clone(),
             receipt: Arc::new(Receipt {
                 tx_id: TxId(numbers.5),
-                sequence: numbers.3,
+                sequence: id.sequence(),
                 log_index: numbers.4,
                 committed_at: moment(numbers.3),
                 actor: Actor::new("system:test").unwrap(),

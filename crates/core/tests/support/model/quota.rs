@@ -67,7 +67,8 @@ impl Model {
             }
             QuotaKind::Templates => self.templates.iter().filter(|one| one.namespace == namespace).count(),
             QuotaKind::PolicyBytes => self.policies(namespace).iter().map(|policy| policy.text.len()).sum(),
-            QuotaKind::Keys | QuotaKind::IdempotencyKeys => 0,
+            QuotaKind::IdempotencyKeys => self.idempotency_keys_of(namespace),
+            QuotaKind::Keys => 0,
         };
         count as u64
     }

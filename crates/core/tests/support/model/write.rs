@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, Moment, NamespaceId, OPERATIONS_MAX,
-    Operation, OperationResult, PutLimit, QuotaKind, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError,
-    WriteOutcome,
+    ClientId, DeleteLimit, InvalidOperation, InvalidWrite, KEY_RESULTS_MAX, KEY_RESULTS_MS, LimitOutcome, Moment,
+    NamespaceId, OPERATIONS_MAX, Operation, OperationResult, PutLimit, QuotaKind, RESULTS_MAX, RESULTS_MS, Receipt,
+    VaultId, Write, WriteError, WriteId, WriteOutcome,
 };
 
 use super::Model;
@@ -15,7 +15,7 @@ use super::Model;
 pub struct Committed {
     pub namespace: NamespaceId,
     pub vault: Option<VaultId>,
-    pub client: ClientId,
+    pub id: WriteId,
     pub operations: Vec<Operation>,
     pub receipt: Arc<Receipt>,
     /// Whether the client was retired since.
@@ -58,28 +58,18 @@ impl Model {
             Some(name) => Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound { operation: None })?),
             None => None,
         };
-        if self.is_retired(write, &write.client) {
-            return Err(WriteError::Invalid(InvalidWrite::ClientRetired { client: write.client.clone() }));
-        }
-        if write.sequence == 0 || write.sequence == u64::MAX {
-            return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
-        }
-        let last = self.last_committed(write.namespace, vault, &write.client);
-        if write.sequence > last + 1 {
-            return Err(WriteError::SequenceGap { last_committed_sequence: last });
-        }
-        if write.sequence <= last {
-            return self.written_before(write, vault, last);
-        }
-        let is_full = self.clients() + self.retired.len().div_ceil(16) >= self.config.clients_max as usize;
-        if last == 0 && (is_full || !self.has_room(write.namespace, QuotaKind::Clients)) {
-            return Err(WriteError::TooManyClients);
+        let before = match &write.id {
+            WriteId::Sequence { client, sequence } => self.judge_sequence(write, vault, client, *sequence)?,
+            WriteId::Key(_) => self.judge_key(write, vault)?,
+        };
+        if let Some(receipt) = before {
+            return Ok(WriteOutcome::Exists(receipt));
         }
         let gone = self.retiring(write, vault)?;
         let results = self.operate(write, vault)?;
         let receipt = Arc::new(Receipt {
             tx_id: write.tx_id,
-            sequence: write.sequence,
+            sequence: write.id.sequence(),
             log_index: write.log_index,
             committed_at: Moment { log: self.time(), wall: self.wall },
             actor: write.actor.clone(),
@@ -88,13 +78,15 @@ impl Model {
         self.committed.push(Committed {
             namespace: write.namespace,
             vault,
-            client: write.client.clone(),
+            id: write.id.clone(),
             operations: write.operations.clone(),
             receipt: Arc::clone(&receipt),
             is_retired: false,
         });
         for client in gone {
-            let mine = |c: &&mut Committed| c.namespace == write.namespace && c.vault == vault && c.client == client;
+            let mine = |c: &&mut Committed| {
+                c.namespace == write.namespace && c.vault == vault && c.id.client() == Some(&client)
+            };
             self.committed.iter_mut().filter(mine).for_each(|c| c.is_retired = true);
             self.retired.push((write.namespace, write.vault.clone(), client));
         }
@@ -102,9 +94,60 @@ impl Model {
     }
 
     pub fn last_committed(&self, namespace: NamespaceId, vault: Option<VaultId>, client: &ClientId) -> u64 {
-        let mine =
-            |c: &&Committed| !c.is_retired && c.namespace == namespace && c.vault == vault && c.client == *client;
-        self.committed.iter().filter(mine).map(|c| c.receipt.sequence).max().unwrap_or(0)
+        let mine = |c: &&Committed| {
+            !c.is_retired && c.namespace == namespace && c.vault == vault && c.id.client() == Some(client)
+        };
+        self.committed.iter().filter(mine).filter_map(|c| c.receipt.sequence).max().unwrap_or(0)
+    }
+
+    fn judge_sequence(
+        &self,
+        write: &Write,
+        vault: Option<VaultId>,
+        client: &ClientId,
+        sequence: u64,
+    ) -> Result<Option<Arc<Receipt>>, WriteError> {
+        if self.is_retired(write, client) {
+            return Err(WriteError::Invalid(InvalidWrite::ClientRetired { client: client.clone() }));
+        }
+        if sequence == 0 || sequence == u64::MAX {
+            return Err(WriteError::Invalid(InvalidWrite::Sequence { found: sequence }));
+        }
+        let last = self.last_committed(write.namespace, vault, client);
+        if sequence > last + 1 {
+            return Err(WriteError::SequenceGap { last_committed_sequence: last });
+        }
+        if sequence <= last {
+            return self.written_before(write, vault, (sequence, last)).map(Some);
+        }
+        let is_full = self.clients() + self.retired.len().div_ceil(16) >= self.config.clients_max as usize;
+        if last == 0 && (is_full || !self.has_room(write.namespace, QuotaKind::Clients)) {
+            return Err(WriteError::TooManyClients);
+        }
+        Ok(None)
+    }
+
+    fn judge_key(&self, write: &Write, vault: Option<VaultId>) -> Result<Option<Arc<Receipt>>, WriteError> {
+        let is_it = |c: &Committed| c.namespace == write.namespace && c.vault == vault && c.id == write.id;
+        let Some(place) = self.committed.iter().position(is_it) else {
+            let has_room = self.has_room(write.namespace, QuotaKind::IdempotencyKeys);
+            return if has_room { Ok(None) } else { Err(WriteError::TooManyKeys) };
+        };
+        let found = &self.committed[place];
+        let keyed = self.committed[place..].iter().filter(|c| c.id.key().is_some());
+        let weight: usize = keyed.map(|c| 1 + c.receipt.results.len()).sum();
+        let is_over = found.receipt.committed_at.log.plus_ms(KEY_RESULTS_MS) <= self.time();
+        if is_over || weight > KEY_RESULTS_MAX {
+            return Err(WriteError::KeyCommitted);
+        }
+        if found.operations != write.operations || found.receipt.actor != write.actor {
+            return Err(WriteError::KeyReused);
+        }
+        Ok(Some(Arc::clone(&found.receipt)))
+    }
+
+    pub fn idempotency_keys_of(&self, namespace: NamespaceId) -> usize {
+        self.committed.iter().filter(|c| c.namespace == namespace && c.id.key().is_some()).count()
     }
 
     fn is_retired(&self, write: &Write, client: &ClientId) -> bool {
@@ -123,7 +166,7 @@ impl Model {
         let mut gone: Vec<ClientId> = Vec::new();
         for (operation, each) in write.operations.iter().enumerate() {
             let Operation::RetireClient { client } = each else { continue };
-            if self.last_committed(write.namespace, vault, client) > 0 && *client != write.client {
+            if self.last_committed(write.namespace, vault, client) > 0 && Some(client) != write.id.client() {
                 if !gone.contains(client) {
                     gone.push(client.clone());
                 }
@@ -142,30 +185,30 @@ impl Model {
 
     pub fn clients_of(&self, namespace: NamespaceId) -> usize {
         let mine = self.committed.iter().filter(|c| c.namespace == namespace && !c.is_retired);
-        let mut all: Vec<_> = mine.map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
+        let mut all: Vec<_> = mine.filter_map(|c| Some((c.namespace, c.vault, c.id.client()?.as_str()))).collect();
         all.sort_unstable();
         all.dedup();
         all.len()
     }
 
-    fn written_before(&self, write: &Write, vault: Option<VaultId>, last: u64) -> Result<WriteOutcome, WriteError> {
-        let is_it = |c: &Committed| {
-            c.namespace == write.namespace
-                && c.vault == vault
-                && c.client == write.client
-                && c.receipt.sequence == write.sequence
-        };
+    fn written_before(
+        &self,
+        write: &Write,
+        vault: Option<VaultId>,
+        (sequence, last): (u64, u64),
+    ) -> Result<Arc<Receipt>, WriteError> {
+        let is_it = |c: &Committed| c.namespace == write.namespace && c.vault == vault && c.id == write.id;
         let place = self.committed.iter().rposition(is_it).unwrap();
         let found = &self.committed[place];
-        let is_recent = self.committed.len() - place <= RESULTS_MAX
-            && self.time() < found.receipt.committed_at.log.plus_ms(RESULTS_MS);
-        if write.sequence < last && !is_recent {
+        let later = self.committed[place..].iter().filter(|c| c.id.client().is_some()).count();
+        let is_recent = later <= RESULTS_MAX && self.time() < found.receipt.committed_at.log.plus_ms(RESULTS_MS);
+        if sequence < last && !is_recent {
             return Err(WriteError::AlreadyCommitted { last_committed_sequence: last });
         }
         if found.operations != write.operations {
             return Err(WriteError::SequenceReused { last_committed_sequence: last });
         }
-        Ok(WriteOutcome::Exists(Arc::clone(&found.receipt)))
+        Ok(Arc::clone(&found.receipt))
     }
 
     fn operate(&mut self, write: &Write, vault: Option<VaultId>) -> Result<Vec<OperationResult>, WriteError> {

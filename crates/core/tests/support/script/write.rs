@@ -1,8 +1,8 @@
 //! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, GrantTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX,
-    OnTimeout, Operation, Overdraft, TxId, UnixMs, VaultName, Write,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, GrantTerms, IdempotencyKey, MEMO_BYTES_MAX, NamespaceId,
+    OPERATIONS_MAX, OnTimeout, Operation, Overdraft, TxId, UnixMs, VaultName, Write, WriteId,
 };
 
 use super::profile::Amounts;
@@ -126,8 +126,7 @@ impl Script {
         let write = Write {
             namespace,
             vault: name.map(vault),
-            client,
-            sequence,
+            id: WriteId::Sequence { client, sequence },
             operations,
             tx_id: TxId(self.random.next().into()),
             log_index: self.random.next(),
@@ -173,13 +172,21 @@ impl Script {
         let client = self.random.pick(&["setup", "setup", "billing", "ops", "ops-2", "ops-3"]);
         let mut step = self.written(scope, client, operations);
         if let Step::Write(write) = &mut step {
-            let next = write.sequence;
-            write.sequence = match self.random.below(100) {
-                0..4 => next + self.random.between(1, 3),
-                4..7 => next.saturating_sub(self.random.between(1, 3)),
-                7 => self.random.pick(&[0, u64::MAX - 1, u64::MAX]),
-                _ => next,
-            };
+            if self.random.chance(20) {
+                write.id = WriteId::Key(IdempotencyKey::new(&format!("evt_{}", self.random.below(200))).unwrap());
+                // A repeat has the same key.
+                self.writes.pop();
+                self.writes.push(Write::clone(write));
+            }
+            if let WriteId::Sequence { sequence, .. } = &mut write.id {
+                let next = *sequence;
+                *sequence = match self.random.below(100) {
+                    0..4 => next + self.random.between(1, 3),
+                    4..7 => next.saturating_sub(self.random.between(1, 3)),
+                    7 => self.random.pick(&[0, u64::MAX - 1, u64::MAX]),
+                    _ => next,
+                };
+            }
         }
         step
     }
@@ -227,7 +234,10 @@ impl Script {
         write.tx_id = TxId(self.random.next().into());
         match self.random.below(100) {
             0..10 => drop(write.operations.pop()),
-            10..15 => write.client = ClientId::new("other").unwrap(),
+            10..15 => match &mut write.id {
+                WriteId::Sequence { client, .. } => *client = ClientId::new("other").unwrap(),
+                WriteId::Key(_) => write.actor = Actor::new("user:other").unwrap(),
+            },
             _ => {}
         }
         Step::Write(Box::new(write))

@@ -231,8 +231,7 @@ impl TestProcess {
         let request = WriteRequest {
             namespace: self.namespace.clone(),
             vault: Some(vault(VaultName::MAIN)),
-            client: ClientId::new(client).expect("a valid client"),
-            sequence,
+            id: earmark_core::WriteId::Sequence { client: ClientId::new(client).expect("a valid client"), sequence },
             operations,
             actor: Actor::new("system:test").expect("a valid actor"),
         };
@@ -270,8 +269,10 @@ impl TestProcess {
         let request = WriteRequest {
             namespace: self.namespace.clone(),
             vault: Some(vault(home)),
-            client: ClientId::new("billing").expect("a valid client"),
-            sequence: 1,
+            id: earmark_core::WriteId::Sequence {
+                client: ClientId::new("billing").expect("a valid client"),
+                sequence: 1,
+            },
             operations,
             actor: Actor::new("system:test").expect("a valid actor"),
         };

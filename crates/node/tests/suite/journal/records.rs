@@ -89,13 +89,14 @@ fn transaction(random: &mut StdRng) -> Transaction {
     let memo = "m".repeat(if random.gen_bool(0.1) { 256 } else { 3 });
     let issue = Operation::Issue { account, asset, amount: random.r#gen(), memo, terms: GrantTerms::PLAIN };
     let changes = (0..ACCOUNTS).filter(|_| random.gen_bool(0.3)).collect::<Vec<_>>();
+    let sequence = random.gen_range(1..u64::MAX);
     Transaction {
         namespace: NamespaceId::DEFAULT,
         vault: Some(VaultId::MAIN),
-        client: ClientId::new("billing").unwrap(),
+        id: earmark_core::WriteId::Sequence { client: ClientId::new("billing").unwrap(), sequence },
         receipt: Arc::new(Receipt {
             tx_id: TxId(random.r#gen()),
-            sequence: random.r#gen(),
+            sequence: Some(sequence),
             log_index: random.r#gen(),
             committed_at: UnixMs::new(random.r#gen()).into(),
             actor: Actor::new("user:1").unwrap(),

@@ -30,7 +30,7 @@ pub(in crate::http) const WRITE_ANSWERS: &[Documented] = &[
     answer(400, &["Problem", "WriteRefused"], "Malformed, or an operation of another scope."),
     answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little credit."),
     answer(404, WRITE_ANSWER, "`ACCOUNT_NOT_FOUND` or `VAULT_NOT_FOUND`."),
-    answer(409, WRITE_ANSWER, "A sequence, a condition or the state of an account prevents the write."),
+    answer(409, WRITE_ANSWER, "A sequence, a key, a condition or the state of an account prevents the write."),
     answer(
         503,
         &["WriteRefused", "Problem"],

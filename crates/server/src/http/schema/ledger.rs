@@ -4,7 +4,7 @@ use earmark_admission::PAGE_MAX;
 use earmark_core::{AccountStatus, OPERATIONS_MAX, SettleReason};
 use serde_json::{Value, json};
 
-use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
+use super::super::shape::{ACCOUNT, ASSET, CLIENT, IDEMPOTENCY_KEY, Name, Shape, VAULT};
 use super::{count, described, exactly, key};
 use crate::answer::WRITE_CODES;
 
@@ -53,13 +53,13 @@ fn success() -> Value {
     exactly(
         json!({
             "tx_id": tx_id(),
-            "sequence": count(),
+            "sequence": described(count(), "Absent for a write with an idempotency key."),
             "log_index": described(count(), "Its position in the order of committed writes."),
             "committed_at_unix_ms": count(),
             "actor": {"type": "string"},
             "results": {"type": "array", "maxItems": OPERATIONS_MAX, "items": results},
         }),
-        &[],
+        &["sequence"],
     )
 }
 
@@ -117,17 +117,17 @@ fn priority() -> Value {
 }
 
 fn an_entry() -> Value {
-    let transaction = entry(
-        "transaction",
-        json!({
-            "tx_id": tx_id(),
-            "log_index": count(),
-            "actor": {"type": "string"},
-            "client_id": name(&CLIENT),
-            "sequence": count(),
-            "memos": list(json!({"type": "string"})),
-        }),
-    );
+    let of_transaction = json!({
+        "tx_id": tx_id(),
+        "log_index": count(),
+        "actor": {"type": "string"},
+        "memos": list(json!({"type": "string"})),
+    });
+    let (mut transaction, mut keyed) = (of_transaction.clone(), of_transaction);
+    transaction["client_id"] = name(&CLIENT);
+    transaction["sequence"] = count();
+    keyed["idempotency_key"] = name(&IDEMPOTENCY_KEY);
+    let (transaction, keyed) = (entry("transaction", transaction), entry("transaction", keyed));
     let held = json!({
         "lease_id": Shape::Lease.schema(),
         "limit": key(),
@@ -148,6 +148,7 @@ fn an_entry() -> Value {
     json!({
         "oneOf": [
             transaction,
+            keyed,
             entry("hold", held.clone()),
             entry("settle", settled),
             entry("release", held),

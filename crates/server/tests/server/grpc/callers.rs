@@ -210,9 +210,9 @@ async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_calle
         ..calls::write(None, 1, vec![calls::open_vault("eu")])
     };
     let batch = |client: &str| {
-        let v1::WriteRequest { namespace, vault, client_id, sequence, operations } = write(client);
+        let v1::WriteRequest { namespace, vault, client_id, sequence, operations, .. } = write(client);
         let writes = vec![v1::WritePart { operations }];
-        v1::BatchWriteRequest { namespace, vault, client_id, sequence, writes }
+        v1::BatchWriteRequest { namespace, vault, client_id, sequence, writes, idempotency_key: None }
     };
     let state = |client: &str| v1::GetClientStateRequest { client_id: client.into(), ..Default::default() };
     let answers = [
@@ -260,6 +260,7 @@ fn writes(namespace: &str) -> (v1::WriteRequest, v1::BatchWriteRequest) {
         client_id: write.client_id.clone(),
         sequence: 1,
         writes: vec![v1::WritePart { operations: write.operations.clone() }],
+        idempotency_key: None,
     };
     (write, batch)
 }

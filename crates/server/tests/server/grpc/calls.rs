@@ -62,7 +62,7 @@ pub(crate) fn complete(lease: &str, amounts: &[(&str, u64)]) -> v1::CompleteRequ
 
 pub(crate) fn write(vault: Option<&str>, sequence: u64, operations: Vec<v1::Operation>) -> v1::WriteRequest {
     let (namespace, client_id) = ("default".into(), "billing".into());
-    v1::WriteRequest { namespace, vault: vault.map(Into::into), client_id, sequence, operations }
+    v1::WriteRequest { namespace, vault: vault.map(Into::into), client_id, sequence, operations, idempotency_key: None }
 }
 
 fn operation(operation: v1::operation::Operation) -> v1::Operation {

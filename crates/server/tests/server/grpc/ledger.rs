@@ -122,6 +122,7 @@ async fn a_batch_is_one_write() {
         client_id: "billing".into(),
         sequence,
         writes: parts.into_iter().map(|operations| v1::WritePart { operations }).collect(),
+        idempotency_key: None,
     };
     let good = batch(1, vec![vec![open("acme")], vec![issue("acme", "5")]]);
     let done = success(client.batch_write(good.clone()).await.unwrap().into_inner());
@@ -177,6 +178,7 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
         client_id: "billing".into(),
         sequence: 2,
         memos: vec!["rent".into()],
+        idempotency_key: None,
     };
     let entry = v1::Entry {
         number: 2,

@@ -43,6 +43,11 @@ fn requests(key: &str, lease: &str) -> Vec<(&'static str, &'static str, String, 
         ("client_id", "POST", body("/v1/write", write(&key[..50], None, json!({"open_vault": {"vault": "v"}})))),
         ("vault", "POST", body("/v1/write", write("c", Some(&key[..50]), issue("")))),
         (
+            "idempotency_key",
+            "POST",
+            body("/v1/write", json!({"namespace": "default", "idempotency_key": key, "operations": []})),
+        ),
+        (
             "operations[0].open_vault.vault",
             "POST",
             body("/v1/write", write("c", None, json!({"open_vault": {"vault": &key[..50]}}))),

@@ -535,7 +535,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5], "why there was no credit is unknown"),
         (&[4, 12], "what became of its complete is unknown"),
         (&[5, 4], "what became of its transaction is unknown"),
-        (&[5, 1, 15], "why its transaction was refused is unknown"),
+        (&[5, 1, 18], "why its transaction was refused is unknown"),
         (&[5, 1, 1, 7], "what is wrong with its transaction is unknown"),
         (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 16, 4], "its field of credit is unknown"),
         (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 17], "what is wrong with its operation is unknown"),

@@ -26,6 +26,9 @@ const ACCOUNT_FROZEN: u8 = 11;
 const CONFLICT: u8 = 12;
 const INSUFFICIENT_CREDIT: u8 = 13;
 const QUOTA_EXCEEDED: u8 = 14;
+const KEY_COMMITTED: u8 = 15;
+const KEY_REUSED: u8 = 16;
+const TOO_MANY_KEYS: u8 = 17;
 
 pub(super) fn put_write(out: &mut Vec<u8>, outcome: &WriteOutcome) {
     match outcome {
@@ -74,6 +77,9 @@ fn put_error(out: &mut Vec<u8>, error: &WriteError) {
             put_number(out, SEQUENCE_REUSED, *last_committed_sequence);
         }
         WriteError::TooManyClients => out.put_u8(TOO_MANY_CLIENTS),
+        WriteError::KeyCommitted => out.put_u8(KEY_COMMITTED),
+        WriteError::KeyReused => out.put_u8(KEY_REUSED),
+        WriteError::TooManyKeys => out.put_u8(TOO_MANY_KEYS),
         WriteError::QuotaExceeded { operation, kind } => {
             out.put_u8(QUOTA_EXCEEDED);
             out.put_u8(operation.is_some().into());
@@ -113,6 +119,9 @@ fn error(input: &mut Bytes<'_>) -> Result<WriteError> {
         ALREADY_COMMITTED => WriteError::AlreadyCommitted { last_committed_sequence: input.u64()? },
         SEQUENCE_REUSED => WriteError::SequenceReused { last_committed_sequence: input.u64()? },
         TOO_MANY_CLIENTS => WriteError::TooManyClients,
+        KEY_COMMITTED => WriteError::KeyCommitted,
+        KEY_REUSED => WriteError::KeyReused,
+        TOO_MANY_KEYS => WriteError::TooManyKeys,
         QUOTA_EXCEEDED => {
             let operation = if input.bool()? { Some(size(input)?) } else { None };
             WriteError::QuotaExceeded { operation, kind: quota::kind(input)? }

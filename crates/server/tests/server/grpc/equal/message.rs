@@ -160,8 +160,9 @@ pub(super) fn write(json: &Value) -> v1::WriteRequest {
     v1::WriteRequest {
         namespace: text(&json["namespace"]),
         vault: optional_text(&json["vault"]),
-        client_id: text(&json["client_id"]),
-        sequence: json["sequence"].as_u64().unwrap(),
+        client_id: optional_text(&json["client_id"]).unwrap_or_default(),
+        sequence: json["sequence"].as_u64().unwrap_or_default(),
+        idempotency_key: optional_text(&json["idempotency_key"]),
         operations: items(&json["operations"], operation),
     }
 }
@@ -170,8 +171,9 @@ pub(super) fn batch_write(json: &Value) -> v1::BatchWriteRequest {
     v1::BatchWriteRequest {
         namespace: text(&json["namespace"]),
         vault: optional_text(&json["vault"]),
-        client_id: text(&json["client_id"]),
-        sequence: json["sequence"].as_u64().unwrap(),
+        client_id: optional_text(&json["client_id"]).unwrap_or_default(),
+        sequence: json["sequence"].as_u64().unwrap_or_default(),
+        idempotency_key: optional_text(&json["idempotency_key"]),
         writes: items(&json["writes"], |part| v1::WritePart { operations: items(&part["operations"], operation) }),
     }
 }
@@ -286,10 +288,12 @@ pub(super) fn of_write(response: v1::WriteResponse) -> Value {
                 Kind::ClientId(entry) => json!({"client_id": entry}),
             };
             let results: Vec<Value> = it.results.into_iter().map(result).collect();
-            json!({"success": {
-                "tx_id": it.tx_id, "sequence": it.sequence, "log_index": it.log_index,
+            let mut json = json!({
+                "tx_id": it.tx_id, "log_index": it.log_index,
                 "committed_at_unix_ms": it.committed_at_unix_ms, "actor": it.actor, "results": results,
-            }})
+            });
+            unless(&mut json, "sequence", it.sequence, &0);
+            json!({"success": json})
         }
         v1::write_response::Result::Error(it) => {
             let mut json = json!({"code": it.code().as_str_name(), "message": it.message});
@@ -353,10 +357,16 @@ fn of_entry(entry: v1::Entry) -> Value {
     use v1::entry::Kind;
     let hold = |kind: &str, it: v1::HoldEntry| json!({"kind": kind, "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "actor": it.actor});
     let mut json = match entry.kind.unwrap() {
-        Kind::Transaction(it) => json!({
-            "kind": "transaction", "tx_id": it.tx_id, "log_index": it.log_index, "actor": it.actor,
-            "client_id": it.client_id, "sequence": it.sequence, "memos": it.memos,
-        }),
+        Kind::Transaction(it) => {
+            let mut json = json!({
+                "kind": "transaction", "tx_id": it.tx_id, "log_index": it.log_index, "actor": it.actor,
+                "memos": it.memos,
+            });
+            unless(&mut json, "client_id", it.client_id, &String::new());
+            unless(&mut json, "sequence", it.sequence, &0);
+            unless(&mut json, "idempotency_key", it.idempotency_key, &None);
+            json
+        }
         Kind::Hold(it) => hold("hold", it),
         Kind::Settle(it) => json!({
             "kind": "settle", "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "paid": it.paid,

@@ -21,7 +21,7 @@ pub(super) fn receipt(n: &mut Numbers, results: Vec<OperationResult>) -> Arc<Rec
     let actors = ["client:billing", "system:limits-file", "user:7"].map(|actor| Actor::new(actor).unwrap());
     Arc::new(Receipt {
         tx_id: TxId(u128::from(n.u64()) << 64 | u128::from(n.u64())),
-        sequence: n.u64(),
+        sequence: Some(n.u64()).filter(|sequence| *sequence != 0),
         log_index: n.u64(),
         committed_at: Moment { log: n.time(), wall: n.time() },
         actor: n.one_of(&actors),
@@ -32,7 +32,10 @@ pub(super) fn receipt(n: &mut Numbers, results: Vec<OperationResult>) -> Arc<Rec
 pub(super) fn writes(n: &mut Numbers) -> Vec<WriteOutcome> {
     every![n:
         WriteOutcome::Refused(_) => of_each(write_errors(n), WriteOutcome::Refused),
-        WriteOutcome::Exists(_) => [WriteOutcome::Exists(receipt(n, Vec::new()))],
+        WriteOutcome::Exists(_) => [
+            WriteOutcome::Exists(receipt(n, Vec::new())),
+            WriteOutcome::Exists(Arc::new(Receipt { sequence: None, ..Receipt::clone(&receipt(n, Vec::new())) })),
+        ],
         WriteOutcome::Committed(_) => of_each(results(n), |result| {
             WriteOutcome::Committed(receipt(n, vec![result; 2]))
         }),
@@ -50,6 +53,9 @@ fn write_errors(n: &mut Numbers) -> Vec<WriteError> {
         WriteError::AlreadyCommitted { .. } => [WriteError::AlreadyCommitted { last_committed_sequence: n.u64() }],
         WriteError::SequenceReused { .. } => [WriteError::SequenceReused { last_committed_sequence: n.u64() }],
         WriteError::TooManyClients => [WriteError::TooManyClients],
+        WriteError::KeyCommitted => [WriteError::KeyCommitted],
+        WriteError::KeyReused => [WriteError::KeyReused],
+        WriteError::TooManyKeys => [WriteError::TooManyKeys],
         WriteError::QuotaExceeded { .. } => [
             WriteError::QuotaExceeded { operation: None, kind: QuotaKind::JournalBytesPerDay },
             WriteError::QuotaExceeded { operation: Some(n.size()), kind: QuotaKind::Vaults },
