@@ -29,15 +29,19 @@ pub trait Cluster: Send + Sync + 'static {
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>>;
 
     /// Makes a backup of everything acknowledged so far, as one archive for the caller.
-    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>>;
+    fn archive(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>>;
+
+    /// Makes an audit export of everything acknowledged so far: the whole journal, the balances and a signature.
+    /// [`ClusterError::Refused`] if another system keeps the credit.
+    fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>>;
 }
 
-/// A backup as one archive, which is read in pieces. Dropping it frees the space that it takes on the node.
-pub trait BackupArchive: Send + Sync {
+/// A file for the caller, which is read in pieces. Dropping it frees what it takes on the node.
+pub trait FileStream: Send + Sync {
     /// The next bytes; `None` at the end. Blocks on the disk.
     ///
     /// # Errors
-    /// If a file of the backup cannot be read.
+    /// If a file of the node cannot be read.
     fn next(&mut self) -> std::io::Result<Option<Vec<u8>>>;
 }
 

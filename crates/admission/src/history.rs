@@ -12,7 +12,7 @@ use crate::callers::{ChangePage, ChangeQuery};
 use crate::credit_lists::{EntryCollector, EntryOrder, EntryQuery};
 use crate::writes::{Audit, EntryPage};
 pub use change_log::{ChangePager, summary};
-pub use sums::Sums;
+pub use sums::{AccountSum, Sums};
 pub use view::entry_view;
 
 /// Most journal records in memory. Beyond this the oldest are dropped.

@@ -60,7 +60,7 @@ pub use document::{LimitDocument, TemplateDocument};
 pub use expired::{EXPIRED_HOLDS, count_expired, count_expired_hold, register_expired, watch_expiry};
 pub use extend::{ExtendAnswer, ExtendRequest};
 pub use fullness::LimitFullness;
-pub use history::{ChangePager, Sums, entry_view, summary};
+pub use history::{AccountSum, ChangePager, Sums, entry_view, summary};
 pub use lease_view::LeaseView;
 pub use limits::*;
 pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};

@@ -158,13 +158,13 @@ fn refused(error: ArchiveError) -> Failure {
     Failure::Conflict(format!("the backup: {error}"))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     std::path::absolute(path)?.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 

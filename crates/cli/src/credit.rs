@@ -9,6 +9,7 @@ use crate::changes::{self, ChangesArgs};
 use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::proof::{self, ProofCommand};
 use crate::request;
 
 pub(crate) const BALANCE_HELP: &str = "\
@@ -36,7 +37,9 @@ Examples:
   earmark audit --changes
   earmark audit --changes --key openai:rpm --actor user:7
   earmark audit --changes --after 120-345.2 --json | jq '.entries[].actor'
-  earmark audit --vault main --json | jq .balanced";
+  earmark audit --vault main --json | jq .balanced
+  earmark audit export earmark.audit
+  earmark audit verify earmark.audit";
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
@@ -51,7 +54,10 @@ pub(crate) struct BalanceArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AuditArgs {
+    #[command(subcommand)]
+    proof: Option<ProofCommand>,
     /// Vault to check
     #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
     vault: VaultName,
@@ -61,7 +67,7 @@ pub(crate) struct AuditArgs {
     #[command(flatten)]
     log: ChangesArgs,
     #[command(flatten)]
-    pub(crate) client: ClientArgs,
+    client: ClientArgs,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -150,7 +156,16 @@ pub(crate) fn grants(args: &BalanceArgs) -> Result<Done, Failure> {
     Ok(Done::Ok)
 }
 
+impl AuditArgs {
+    pub(crate) fn is_json(&self) -> bool {
+        self.proof.as_ref().map_or(self.client.json, ProofCommand::is_json)
+    }
+}
+
 pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
+    if let Some(command) = &args.proof {
+        return proof::run(command);
+    }
     if args.changes {
         return changes::show(&args.client, &args.log);
     }

@@ -31,6 +31,7 @@ mod moment;
 mod output;
 mod policy;
 mod prices;
+mod proof;
 mod quantity;
 mod quota;
 mod recover;
@@ -165,7 +166,7 @@ enum Command {
     /// List the entries of an account: deposits, transfers, holds and settlements
     #[command(after_help = entries::HELP)]
     Entries(entries::EntriesArgs),
-    /// Check that the credit of a vault adds up, or list the change log
+    /// Check that the credit of a vault adds up, list the change log, or export and verify the journal
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
     /// Show, add and remove the nodes of a cluster, and write backups
@@ -264,7 +265,7 @@ impl Command {
             Command::Balance(args) | Command::Grants(args) => args.client.json,
             Command::Accounts(args) => args.client.json,
             Command::Entries(args) => args.client.json,
-            Command::Audit(args) => args.client.json,
+            Command::Audit(args) => args.is_json(),
             Command::Cluster(command) => command.client().json,
             Command::Quota(command) => command.client().json,
             Command::Explain(args) => args.client.json,
@@ -415,6 +416,7 @@ mod tests {
             "accounts --prefix team:",
             "entries --account a --since 1h",
             "audit",
+            "audit export a.audit",
             "cluster status",
             "cluster add --node-id 2 --address 127.0.0.1:7102",
             "cluster remove --node-id 2",

@@ -71,5 +71,7 @@ pub use limits::{
 pub use policies::{POLICY_BYTES_MAX, POLICY_REVISIONS_MAX, PolicyOutcome, PolicyRevision, PutPolicy};
 pub use quota::{JOURNAL_BYTES_PER_DAY, QUOTA_MAX, QuotaKind, QuotaUsage, QuotasOutcome, SetQuotas};
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
-pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};
+pub use snapshot::{
+    Encoded, Frozen, FrozenAccount, FrozenAsset, FrozenVault, Restore, SNAPSHOT_VERSION, SnapshotError,
+};
 pub use time::{Moment, UnixMs};

@@ -12,6 +12,7 @@ mod encode;
 mod extended;
 mod idempotency;
 mod keys;
+mod ledger;
 mod policies;
 mod quotas;
 mod records;
@@ -19,6 +20,7 @@ mod templates;
 
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};
+pub use ledger::{FrozenAccount, FrozenAsset, FrozenVault};
 
 /// The version of the format.
 pub const SNAPSHOT_VERSION: u32 = 1;

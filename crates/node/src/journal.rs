@@ -20,6 +20,7 @@ use metrics::Gauge;
 use tokio::runtime::Handle;
 
 pub use format::{ChainHead, JournalPosition};
+pub(crate) use format::{FRAMING as JOURNAL_FRAMING, split_record};
 pub use read::JournalStream;
 
 use crate::disk::Disk;

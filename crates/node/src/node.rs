@@ -2,6 +2,7 @@
 
 mod backup;
 mod cluster;
+mod export;
 mod join;
 
 pub(crate) use join::ask_to_join;

@@ -8,6 +8,17 @@ use earmark_core::{
 
 use crate::writes::Audit;
 
+/// The sums of an account in one asset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountSum {
+    /// The asset.
+    pub asset: AssetId,
+    /// The balance, held amounts included.
+    pub amount: i128,
+    /// The expired credit.
+    pub expired: i128,
+}
+
 /// Sums of journal records. Additions wrap, so that the order of records does not matter.
 #[derive(Clone, Default)]
 pub struct Sums {
@@ -78,6 +89,37 @@ impl Sums {
                 | Operation::Transfer { .. } => {}
             }
         }
+    }
+
+    /// Removes the sums of an account and returns them, ordered by asset.
+    pub fn take_account(&mut self, account: AccountId) -> Vec<AccountSum> {
+        let assets = (account, AssetId(0))..=(account, AssetId(u16::MAX));
+        let amounts = self.accounts.extract_if(assets.clone(), |_, _| true);
+        let mut found: BTreeMap<AssetId, AccountSum> =
+            amounts.map(|((_, asset), amount)| (asset, AccountSum { asset, amount, expired: 0 })).collect();
+        for ((_, asset), expired) in self.expired.extract_if(assets, |_, _| true) {
+            found.entry(asset).or_insert(AccountSum { asset, amount: 0, expired }).expired = expired;
+        }
+        found.into_values().collect()
+    }
+
+    /// Removes the issued and the retired amount of an asset and returns them.
+    pub fn take_totals(&mut self, vault: VaultId, asset: &AssetName) -> (i128, i128) {
+        self.totals.remove(&(vault, asset.clone())).unwrap_or_default()
+    }
+
+    /// The first account whose sums were not taken and are not zero.
+    #[must_use]
+    pub fn account_left(&self) -> Option<AccountId> {
+        let left = self.accounts.iter().chain(&self.expired).find(|(_, sum)| **sum != 0);
+        left.map(|((account, _), _)| *account)
+    }
+
+    /// The first asset whose totals were not taken and are not zero.
+    #[must_use]
+    pub fn asset_left(&self) -> Option<(VaultId, &AssetName)> {
+        let left = self.totals.iter().find(|(_, sums)| **sums != (0, 0));
+        left.map(|((vault, asset), _)| (*vault, asset))
     }
 
     /// Recounts a vault and compares it with these sums.

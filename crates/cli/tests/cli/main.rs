@@ -19,6 +19,7 @@ mod gateway;
 mod keys;
 mod names;
 mod policies;
+mod proof;
 mod readme;
 mod refusals;
 mod secrets;

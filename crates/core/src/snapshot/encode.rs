@@ -27,8 +27,8 @@ use crate::wire::Put;
 
 /// A Book at one moment. It shares tables with its Book and can be encoded on another thread meanwhile.
 pub struct Frozen {
-    state: State,
-    credits: credits::State,
+    pub(super) state: State,
+    pub(super) credits: credits::State,
     streams: Streams<Option<Arc<Receipt>>>,
     used_keys: UsedKeys,
     keys: Keys,

@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::entry::{CodecError, Input};
 use crate::fault::Fault;
+use crate::signing_key::unhex;
 use crate::storage::StoredFile;
 use crate::storage::frame::{Frame, FrameDefect, Framing, Seed, meta_number};
 use crate::storage::header::{FileKind, OVERHEAD_BYTES};
@@ -16,7 +17,7 @@ const KIND: FileKind = FileKind { magic: *b"EMjl", format: 1 };
 pub(super) const HEADER_BYTES: usize = OVERHEAD_BYTES + JournalPosition::BYTES;
 /// Metadata: record number and log index. A transaction with the most and largest operations is far below the maximum
 /// payload.
-pub(super) const FRAMING: Framing = Framing { meta_bytes: 8 + 8, payload_bytes_max: 4 * 1024 * 1024 };
+pub(crate) const FRAMING: Framing = Framing { meta_bytes: 8 + 8, payload_bytes_max: 4 * 1024 * 1024 };
 
 /// Head of the hash chain: the SHA-256 of the head before it and of the last record's bytes. Equal heads mean equal
 /// journals: a head that was noted earlier shows whether any record before it was changed since.
@@ -40,6 +41,14 @@ impl fmt::Display for ChainHead {
     }
 }
 
+impl std::str::FromStr for ChainHead {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ChainHead, String> {
+        unhex(text).map(ChainHead).ok_or_else(|| "a head is 64 hexadecimal digits".to_owned())
+    }
+}
+
 impl fmt::Debug for ChainHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -60,7 +69,7 @@ pub struct JournalPosition {
 impl JournalPosition {
     /// Position before the first record.
     pub const START: JournalPosition = JournalPosition { records: 0, bytes: 0, head: ChainHead([0; ChainHead::BYTES]) };
-    pub(super) const BYTES: usize = 8 + 8 + ChainHead::BYTES;
+    pub(crate) const BYTES: usize = 8 + 8 + ChainHead::BYTES;
 
     pub(crate) fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.records.to_le_bytes());
@@ -73,7 +82,7 @@ impl JournalPosition {
     }
 
     /// The position after one more record.
-    pub(super) fn after(self, raw: &[u8]) -> JournalPosition {
+    pub(crate) fn after(self, raw: &[u8]) -> JournalPosition {
         JournalPosition {
             records: self.records.saturating_add(1),
             bytes: self.bytes.saturating_add(raw.len() as u64),
@@ -105,6 +114,11 @@ pub(super) fn put_record(out: &mut Vec<u8>, number: u64, log_index: u64, record:
 
 pub(super) fn read_frame(bytes: &[u8]) -> Result<Frame<'_>, FrameDefect> {
     FRAMING.read(&Seed::default(), bytes)
+}
+
+/// The bytes of the first record in a chunk of a stream.
+pub(crate) fn split_record(chunk: &[u8]) -> Result<&[u8], FrameDefect> {
+    read_frame(chunk).map(|frame| frame.raw)
 }
 
 pub(super) fn numbers(frame: &Frame<'_>) -> (u64, u64) {

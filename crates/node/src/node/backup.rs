@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use earmark_admission::{BackupArchive, BackupMade, BackupName, ClusterError, create_private_dir, restrict};
+use earmark_admission::{BackupMade, BackupName, ClusterError, FileStream, create_private_dir, restrict};
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Node, NodeError};
@@ -79,7 +79,7 @@ impl Node {
     }
 
     /// Writes a backup into a folder of its own and packs it. The folder is removed with the archive.
-    pub(super) async fn archive_backup(&self) -> Result<Box<dyn BackupArchive>, ClusterError> {
+    pub(super) async fn archive_backup(&self) -> Result<Box<dyn FileStream>, ClusterError> {
         let unavailable = |error: &dyn std::fmt::Display| ClusterError::Unavailable(error.to_string());
         let Some(backups) = self.backups.clone() else {
             return Err(ClusterError::Refused("this node has no folder for backups".into()));
@@ -105,9 +105,9 @@ impl Node {
         Ok(Box::new(SentBackup { packer, _folder: folder }))
     }
 
-    fn backup_turn(&self) -> Result<OwnedMutexGuard<()>, ClusterError> {
+    pub(super) fn backup_turn(&self) -> Result<OwnedMutexGuard<()>, ClusterError> {
         let turn = Arc::clone(&self.backing_up).try_lock_owned();
-        turn.map_err(|_| ClusterError::Unavailable("this node is making another backup".into()))
+        turn.map_err(|_| ClusterError::Unavailable("this node is making another backup or export".into()))
     }
 }
 
@@ -117,7 +117,7 @@ struct SentBackup {
     _folder: SentFolder,
 }
 
-impl BackupArchive for SentBackup {
+impl FileStream for SentBackup {
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.packer.next()
     }

@@ -1,7 +1,7 @@
 //! Cluster administration: status, membership and backups.
 
 use earmark_admission::{
-    Answer, BackupArchive, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, InvitationId, InvitationInfo,
+    Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, FileStream, InvitationId, InvitationInfo,
     MemberStatus, NewInvitation, Token,
 };
 use earmark_core::{Actor, SecretHash};
@@ -70,8 +70,12 @@ impl Cluster for Node {
         Box::pin(self.back_up(name))
     }
 
-    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>> {
+    fn archive(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
         Box::pin(self.archive_backup())
+    }
+
+    fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
+        Box::pin(self.start_export())
     }
 }
 

@@ -4,6 +4,7 @@ mod backup;
 mod catch_up;
 mod damage;
 mod exactly_once;
+mod export;
 mod failures;
 mod hostile;
 mod joining;

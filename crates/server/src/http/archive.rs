@@ -1,11 +1,12 @@
-//! `GET /v1/admin/cluster/backup`: a backup as one archive, streamed to the caller.
+//! Files that are streamed to the caller while they are made: `GET /v1/admin/cluster/backup` and
+//! `GET /v1/admin/audit/export`.
 
 use std::io;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode};
-use earmark_admission::{BackupArchive, ClusterError};
+use earmark_admission::{ClusterError, FileStream};
 use earmark_core::Actor;
 use futures_util::stream;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -19,11 +20,12 @@ use crate::app::App;
 use crate::caller::Access;
 
 const TAR: HeaderValue = HeaderValue::from_static("application/x-tar");
-/// How long the response waits for the backup, so that a failure has a status and a message. A larger backup is awaited
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+/// How long the response waits for the file, so that a failure has a status and a message. A larger backup is awaited
 /// by the stream, which ends early on a failure.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub(super) const GET: Route = Route {
+pub(super) const BACKUP: Route = Route {
     operation: "download_backup",
     about: "Streams a backup of everything acknowledged so far, as a tar file whose last member SHA256SUMS has the \
             checksums of the others. `earmark restore` starts a new cluster from it.",
@@ -37,7 +39,21 @@ pub(super) const GET: Route = Route {
     ..get("/v1/admin/cluster/backup", Access::Operate, |app, call| Box::pin(archive(app, call)))
 };
 
-type Made = Result<Box<dyn BackupArchive>, ClusterError>;
+pub(super) const AUDIT: Route = Route {
+    operation: "export_audit",
+    about: "Streams the whole journal as a hash chain with the balances at its end, signed by this node. `earmark audit \
+            verify` checks it without a server.",
+    answers: &[
+        binary(200, "The export. Without its end it is incomplete.", "application/octet-stream"),
+        BAD_QUERY,
+        answer(404, PROBLEM, "This server runs in memory and keeps no journal."),
+        answer(409, PROBLEM, "`conflict`: the credit is kept in a database, not in the journal."),
+        MEMBERS_LATER,
+    ],
+    ..get("/v1/admin/audit/export", Access::Operate, |app, call| Box::pin(export(app, call)))
+};
+
+type Made = Result<Box<dyn FileStream>, ClusterError>;
 
 async fn archive(app: &App, call: Call) -> Reply {
     let cluster = match cluster(app) {
@@ -47,7 +63,22 @@ async fn archive(app: &App, call: Call) -> Reply {
     if let Err(reply) = permitted(app, &call, "send a backup").await {
         return reply;
     }
-    let mut making = earmark_admission::spawn(async move { cluster.archive().await });
+    let making = earmark_admission::spawn(async move { cluster.archive().await });
+    send(call, (TAR, "send a backup"), making).await
+}
+
+async fn export(app: &App, call: Call) -> Reply {
+    let Ok(cluster) = cluster(app) else {
+        return Reply::not_found("this server runs in memory and keeps no journal; start it with --data");
+    };
+    if let Err(reply) = permitted(app, &call, "export the journal").await {
+        return reply;
+    }
+    let making = earmark_admission::spawn(async move { cluster.export_audit().await });
+    send(call, (OCTETS, "export the journal"), making).await
+}
+
+async fn send(call: Call, (content_type, what): (HeaderValue, &'static str), mut making: JoinHandle<Made>) -> Reply {
     let sending = match timeout(GRACE, &mut making).await {
         Err(_) => Sending::Making(making),
         Ok(Ok(Ok(archive))) => Sending::Archive(archive),
@@ -55,12 +86,15 @@ async fn archive(app: &App, call: Call) -> Reply {
         Ok(Ok(Err(error))) => return unavailable(&format!("{error}; retry")),
         Ok(Err(error)) => return unavailable(&format!("{error}; retry")),
     };
-    Reply::archive(TAR, Archive { sending, id: call.context.id().to_owned(), actor: call.context.caller.actor.clone() })
+    let (id, actor) = (call.context.id().to_owned(), call.context.caller.actor.clone());
+    Reply::archive(content_type, Archive { sending, what, id, actor })
 }
 
-/// The body of a response with a backup.
+/// The body of a response with a file.
 pub(crate) struct Archive {
     sending: Sending,
+    /// The request, for the log.
+    what: &'static str,
     /// The id of the request.
     id: String,
     actor: Actor,
@@ -69,7 +103,7 @@ pub(crate) struct Archive {
 impl Archive {
     pub(super) fn into_body(self) -> Body {
         Body::from_stream(stream::unfold(Some(self), |archive| async move {
-            let Archive { sending, id, actor } = archive?;
+            let Archive { sending, what, id, actor } = archive?;
             let next = sending.next().await;
             let result = match &next {
                 Ok(Some(_)) => None,
@@ -77,10 +111,10 @@ impl Archive {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(result) = result {
-                tracing::info!(request_id = id, %actor, what = "send a backup", result, "cluster change ended");
+                tracing::info!(request_id = id, %actor, what, result, "cluster change ended");
             }
             match next {
-                Ok(Some((piece, sending))) => Some((Ok(piece), Some(Archive { sending, id, actor }))),
+                Ok(Some((piece, sending))) => Some((Ok(piece), Some(Archive { sending, what, id, actor }))),
                 Ok(None) => None,
                 Err(error) => Some((Err(error), None)),
             }
@@ -88,10 +122,10 @@ impl Archive {
     }
 }
 
-/// A backup on its way.
+/// A file on its way.
 enum Sending {
     Making(JoinHandle<Made>),
-    Archive(Box<dyn BackupArchive>),
+    Archive(Box<dyn FileStream>),
 }
 
 impl Sending {

@@ -124,7 +124,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 55] = [
+pub(crate) static ROUTES: [Route; 56] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -461,7 +461,8 @@ pub(crate) static ROUTES: [Route; 55] = [
         ],
         ..post("/v1/admin/cluster/backup", Access::Operate, |app, call| Box::pin(cluster::backup(app, call)))
     },
-    archive::GET,
+    archive::BACKUP,
+    archive::AUDIT,
     Route {
         body: Some(&KeyBody::SHAPE),
         operation: "create_key",

@@ -7,6 +7,7 @@ use crate::support::{Nodes, TestServer};
 
 const MEMBERS: &str = "/v1/admin/cluster/members";
 const BACKUP: &str = "/v1/admin/cluster/backup";
+const EXPORT: &str = "/v1/admin/audit/export";
 const SECOND: &str = r#"{"node_id":2,"address":"127.0.0.1:7102"}"#;
 
 #[tokio::test]
@@ -75,16 +76,25 @@ async fn a_backup_is_made_under_a_name_or_the_time_or_the_answer_says_why_not() 
 }
 
 #[tokio::test]
-async fn a_backup_is_streamed_or_the_answer_says_why_not() {
+async fn a_backup_and_an_export_are_streamed_or_the_answer_says_why_not() {
+    for (path, content_type) in [(BACKUP, "application/x-tar"), (EXPORT, "application/octet-stream")] {
+        is_streamed(path, content_type).await;
+    }
+    let server = TestServer::open().await;
+    let message = server.ask("GET", EXPORT, "").await.problem(404, "not_found");
+    assert_eq!(message, "this server runs in memory and keeps no journal; start it with --data");
+}
+
+async fn is_streamed(path: &str, content_type: &str) {
     let server = TestServer::with_nodes(Nodes(Ok(()))).await;
-    let answer = server.ask("GET", BACKUP, "").await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-tar")));
+    let answer = server.ask("GET", path, "").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some(content_type)));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(answer.text, "pieces, the end");
     let never = TestServer::with_nodes(Nodes(Err(ClusterError::Refused("no folder".into())))).await;
-    assert_eq!(never.ask("GET", BACKUP, "").await.problem(409, "conflict"), "no folder");
+    assert_eq!(never.ask("GET", path, "").await.problem(409, "conflict"), "no folder");
     let later = TestServer::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
-    assert_eq!(later.ask("GET", BACKUP, "").await.problem(503, "unavailable"), "no leader; retry");
+    assert_eq!(later.ask("GET", path, "").await.problem(503, "unavailable"), "no leader; retry");
 }
 
 #[tokio::test]

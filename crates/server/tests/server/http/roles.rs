@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 55] = [
+const MATRIX: [Row; 56] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -66,6 +66,7 @@ const MATRIX: [Row; 55] = [
     ("delete", "/v1/admin/cluster/invitations/{invitation_id}", OPERATE),
     ("post", "/v1/admin/cluster/backup", OPERATE),
     ("get", "/v1/admin/cluster/backup", OPERATE),
+    ("get", "/v1/admin/audit/export", OPERATE),
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),
     ("delete", "/v1/admin/keys/{key_id}", MANAGE),

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupArchive, BackupMade,
-    BackupName, ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest,
-    CreditReadError, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage,
+    ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, FileStream,
     InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook,
     MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError,
     ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer,
@@ -484,16 +484,20 @@ impl Cluster for Nodes {
         Box::pin(std::future::ready(self.0.clone().map(|()| made)))
     }
 
-    fn archive(&self) -> Answer<'_, Result<Box<dyn BackupArchive>, ClusterError>> {
+    fn archive(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
         let pieces = Pieces(vec![b"the end".to_vec(), b"pieces, ".to_vec()]);
-        Box::pin(std::future::ready(self.0.clone().map(|()| Box::new(pieces) as Box<dyn BackupArchive>)))
+        Box::pin(std::future::ready(self.0.clone().map(|()| Box::new(pieces) as Box<dyn FileStream>)))
+    }
+
+    fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
+        self.archive()
     }
 }
 
-/// The pieces of an archive, in reverse order.
+/// The pieces of a file, in reverse order.
 struct Pieces(Vec<Vec<u8>>);
 
-impl BackupArchive for Pieces {
+impl FileStream for Pieces {
     fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         Ok(self.0.pop())
     }
