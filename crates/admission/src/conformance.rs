@@ -206,6 +206,7 @@ macro_rules! conformance_of_credit {
             an_account_that_cannot_pay_is_told_apart,
             a_missing_account_is_named_before_a_full_limit,
             an_account_with_an_overdraft_holds_what_it_has_not,
+            a_cap_bounds_reserves_and_transfers_and_not_settlements,
             copies_of_a_reserve_at_once_hold_once,
             settling_pays_what_it_cost_and_returns_the_rest,
             what_the_owner_has_not_is_debt_or_paid_by_nobody,

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use earmark_core::credits::plan::{self, PlanError, SWEEP_MAX};
-use earmark_core::{AssetName, Overdraft};
+use earmark_core::{AssetName, EntryPurpose, Label, Overdraft};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::id::{PostingId, ReservationId};
 use crate::local_locks::{AccountSlots, TakenPostings};
 use crate::model::{AccountKey, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
 use crate::saga::{Engine, Proposal, TaskError};
-use crate::store::{PostingQuery, PostingSet};
+use crate::store::{Change, PostingQuery, PostingSet};
 
 /// Postings that a deposit is split into, so that as many calls can pay from the account at once.
 pub(crate) const SPLIT: usize = 16;
@@ -125,7 +125,7 @@ impl Engine {
         let mut permits = Vec::new();
         let question = |each: &BalanceChange| {
             let is_payer = each.change < 0;
-            let looks_far = is_again || each.overdraft == Overdraft::Allow;
+            let looks_far = is_again || each.overdraft != Overdraft::Deny;
             let permit = match is_payer || is_again {
                 true => None,
                 false => self.slot_table.of(&each.account).merge_permit(MERGE_EVERY),
@@ -172,7 +172,18 @@ impl Engine {
                     return self.classify_shortage(place, each, slots).await;
                 }
             };
-            let Chosen { inputs, output, pieces } = chosen;
+            let Chosen { mut inputs, output, pieces } = chosen;
+            let needs_mark = each.change < 0 && output < 0 && matches!(each.overdraft, Overdraft::Limit(_));
+            if needs_mark {
+                let Some(mark) = &posting_set.mark else {
+                    self.write(vec![Change::MarkOverdraft(Box::new(overdraft_mark(each)))]).await?;
+                    return Ok(SelectionOutcome::Wait(None));
+                };
+                if is_in_work(mark) {
+                    return Ok(SelectionOutcome::Wait(Some(slots)));
+                }
+                inputs.push(mark.clone());
+            }
             let consumed: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
             if !consumed.is_empty() {
                 match slots.take(consumed) {
@@ -190,6 +201,9 @@ impl Engine {
             }));
             let parts = split(output, pieces).map(|amount| ids.posting(owner, amount, None));
             selection.outputs.extend(parts);
+            if needs_mark {
+                selection.outputs.push(ids.posting(owner, 0, None));
+            }
         }
         Ok(SelectionOutcome::Postings(selection))
     }
@@ -205,7 +219,7 @@ impl Engine {
         let found = self.call(spendable).await?;
         // Pending postings are consumed or come back. Only a deposit can raise the balance above this.
         let most = [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
-        if each.overdraft == Overdraft::Deny && most.saturating_add(each.change) < 0 {
+        if most.saturating_add(each.change) < each.overdraft.floor() {
             return Ok(SelectionOutcome::Short(place));
         }
         if found.due > 0 {
@@ -214,6 +228,15 @@ impl Engine {
         }
         Ok(SelectionOutcome::Wait(Some(slots)))
     }
+}
+
+/// The first overdraft mark of an account and an asset. Its id depends on nothing else, so that there is only one.
+fn overdraft_mark(each: &BalanceChange) -> Posting {
+    let BalanceChange { account, asset, .. } = each;
+    let purpose = EntryPurpose::OverdraftMark(&account.account, asset);
+    let id = Label::Entry(&account.home.namespace, &account.home.vault, purpose).id();
+    let id = PostingId(id.to_u128());
+    Posting { id, account: account.clone(), asset: asset.clone(), amount: 0, hold: None }
 }
 
 /// Whether the postings read cover a change, if those of other calls are included. Only valid when all postings were
@@ -311,7 +334,12 @@ pub(crate) fn is_balanced(plan: &Plan) -> bool {
         let TotalsChange { asset, issued, retired } = totals;
         add(&asset.home, &asset.asset, retired.wrapping_sub(*issued));
     }
-    let has_zero = plan.outputs.iter().any(|posting| posting.amount == 0);
+    // A mark replaces the mark of the same account and asset.
+    let is_replaced = |mark: &Posting| {
+        let is_same = |input: &&Posting| (&input.account, &input.asset) == (&mark.account, &mark.asset);
+        plan.inputs.iter().filter(|input| input.amount == 0).any(|input| is_same(&input))
+    };
+    let has_zero = plan.outputs.iter().filter(|posting| posting.amount == 0).any(|posting| !is_replaced(posting));
     !has_zero && sums.values().all(|sum| *sum == 0)
 }
 

@@ -213,7 +213,6 @@ pub(crate) enum StatusDocument {
 pub(crate) enum OverdraftDocument {
     Deny,
     Allow,
-    #[serde(skip)]
     Limit(u64),
 }
 

@@ -132,7 +132,7 @@ pub struct Posting {
     /// Its asset.
     #[serde(with = "text")]
     pub asset: AssetName,
-    /// Its amount; never zero, negative if owed.
+    /// Its amount; negative if owed. Only an overdraft mark has 0.
     #[serde(with = "text")]
     pub amount: i128,
     /// The lease that holds it, if any.

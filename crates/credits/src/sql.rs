@@ -57,11 +57,12 @@ pub(crate) fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }
 
-pub(crate) const fn overdraft_word(overdraft: Overdraft) -> &'static str {
+/// An overdraft as a column value: a word, or the cap.
+pub(crate) fn overdraft_text(overdraft: Overdraft) -> String {
     match overdraft {
-        Overdraft::Deny => "deny",
-        // Transactions with a cap are refused before they are planned.
-        Overdraft::Allow | Overdraft::Limit(_) => "allow",
+        Overdraft::Deny => "deny".to_owned(),
+        Overdraft::Allow => "allow".to_owned(),
+        Overdraft::Limit(limit) => limit.to_string(),
     }
 }
 

@@ -95,6 +95,11 @@ pub enum Change {
     /// Removes the claims of this reservation id under the same condition, and deletes accounts that were being opened.
     /// Rows: the accounts unclaimed.
     Unclaim(ReservationId),
+    /// Inserts the overdraft mark of an account and an asset, unless they ever had one. Rows: 1 or 0.
+    ///
+    /// A mark is a posting of amount 0. A plan that takes a capped account below zero consumes it and creates the next,
+    /// so that two such plans cannot both commit from the same balance.
+    MarkOverdraft(Box<Posting>),
     /// Moves the ends of holds and records their usage, if every posting is active and has the extension that was read.
     /// Rows: the postings changed; all or 0.
     Renew(Vec<Renewal>),
@@ -135,7 +140,7 @@ impl Change {
             Change::Finalize(token, _) | Change::Create(token, _) => Some((token, Phase::Finalizing)),
             Change::Apply(token, _) | Change::Record(token, _) => Some((token, Phase::Finalizing)),
             Change::Begin(_) | Change::End(_) | Change::TakeOver { .. } | Change::OpenVault(_) => None,
-            Change::Release(_) | Change::Unclaim(_) | Change::Renew(_) => None,
+            Change::Release(_) | Change::Unclaim(_) | Change::Renew(_) | Change::MarkOverdraft(_) => None,
             Change::Heartbeat(..) | Change::Leave(_) => None,
         }
     }
@@ -296,12 +301,24 @@ pub struct Surveyed {
 pub struct PostingSet {
     /// All negative postings, pending ones included.
     pub owed: Vec<LivePosting>,
+    /// The overdraft mark, if the account ever needed one. It may be pending.
+    pub mark: Option<LivePosting>,
     /// The largest active positive postings, largest first.
     pub large: Vec<LivePosting>,
     /// The smallest active positive postings, smallest first. They may also be among the largest.
     pub small: Vec<LivePosting>,
     /// The number of active positive postings, up to the bound of the query.
     pub active: usize,
+}
+
+impl PostingSet {
+    /// Adds a posting that is not positive. The overdraft mark has the amount 0.
+    pub(crate) fn add_owed(&mut self, posting: LivePosting) {
+        match posting.amount {
+            0 => self.mark = Some(posting),
+            _ => self.owed.push(posting),
+        }
+    }
 }
 
 /// The issued and retired totals of an asset.

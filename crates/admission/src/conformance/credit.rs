@@ -1,7 +1,7 @@
 //! Credit holds: held together with the limits, settled at cost, released in time.
 
 use earmark_core::{
-    AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft, UsageSort,
+    AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft, UsageSort, WriteError,
 };
 
 use super::Harness;
@@ -192,6 +192,34 @@ pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl H
     assert_eq!(driver.sums().await, (-20, 30, 0));
     driver.settle(lease, Some(25)).await;
     assert_eq!(driver.sums().await, (-15, 0, 25));
+}
+
+/// A cap bounds reserves, transfers and retirements, also together, and not settlements.
+pub async fn a_cap_bounds_reserves_and_transfers_and_not_settlements(harness: &impl Harness) {
+    let driver = Driver(harness);
+    let capped = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Limit(100) };
+    driver.does(MAIN, vec![capped, open("other"), issue("acme", 20)]).await;
+    driver.has(Definition { overage: Overage::Deny, ..credit("usd", "main", "acme", 60) }).await;
+    driver.short(&[("usd", 121)]).await;
+    let too_much = [transfer("acme", "other", 121), retire("acme", 121)];
+    for operation in too_much {
+        let sequence = driver.last(MAIN).await + 1;
+        let refused = driver.refuse(MAIN, sequence, vec![operation]).await;
+        assert_eq!(refused, WriteError::InsufficientCredit { operation: 0 });
+    }
+    assert_eq!(driver.sums().await, (20, 0, 0), "a refusal changes nothing");
+    let lease = driver.admit(&[("usd", 90)]).await;
+    driver.short(&[("usd", 31)]).await;
+    driver.does(MAIN, vec![transfer("acme", "other", 20), retire("acme", 10)]).await;
+    assert_eq!(driver.sums().await, (-100, 90, 0));
+    driver.short(&[("usd", 1)]).await;
+    driver.settle(lease, Some(500)).await;
+    assert_eq!(driver.sums().await, (-510, 0, 500));
+    driver.does(MAIN, vec![issue("acme", 410)]).await;
+    driver.short(&[("usd", 1)]).await;
+    driver.does(MAIN, vec![issue("acme", 1)]).await;
+    driver.admit(&[("usd", 1)]).await;
+    assert_eq!(driver.sums().await, (-100, 1, 500));
 }
 
 /// Concurrent cache of a reserve hold once.

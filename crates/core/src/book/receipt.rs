@@ -220,13 +220,11 @@ pub enum CreditField {
     Expiry = 1,
     /// The priority of a grant.
     Priority = 2,
-    /// The cap on an overdraft.
-    OverdraftLimit = 3,
 }
 
 impl CreditField {
     /// All fields.
-    pub const ALL: [CreditField; 3] = [CreditField::Expiry, CreditField::Priority, CreditField::OverdraftLimit];
+    pub const ALL: [CreditField; 2] = [CreditField::Expiry, CreditField::Priority];
 
     /// The name in the API.
     #[must_use]
@@ -234,7 +232,6 @@ impl CreditField {
         match self {
             CreditField::Expiry => "expires_at_unix_ms",
             CreditField::Priority => "priority",
-            CreditField::OverdraftLimit => "overdraft.limit",
         }
     }
 }

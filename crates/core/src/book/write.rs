@@ -224,7 +224,6 @@ impl Operation {
         match self {
             Operation::Issue { terms, .. } if terms.expires_at().is_some() => Some(CreditField::Expiry),
             Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN => Some(CreditField::Priority),
-            Operation::OpenAccount { overdraft: Overdraft::Limit(_), .. } => Some(CreditField::OverdraftLimit),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::{ClientId, IdempotencyKey, LeaseId, LimitKey, NamespaceName, VaultName};
+use super::{AccountName, AssetName, ClientId, IdempotencyKey, LeaseId, LimitKey, NamespaceName, VaultName};
 
 /// An id that other systems store; never 0 and never `u128::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +119,8 @@ pub enum EntryPurpose<'a> {
     First(LeaseId, u32),
     /// A write with an idempotency key.
     Key(&'a IdempotencyKey),
+    /// The overdraft mark of an account and an asset.
+    OverdraftMark(&'a AccountName, &'a AssetName),
 }
 
 /// One attempt to hold more for an extension.
@@ -205,6 +207,7 @@ impl fmt::Display for EntryPurpose<'_> {
             EntryPurpose::Late(lease, key) => write!(f, "late:{lease}:{key}"),
             EntryPurpose::First(lease, returned) => write!(f, "first:{lease}:{returned}"),
             EntryPurpose::Key(key) => write!(f, "key:{key}"),
+            EntryPurpose::OverdraftMark(account, asset) => write!(f, "overdraft:{asset}:{account}"),
         }
     }
 }

@@ -13,14 +13,14 @@ create table accounts (
     vault text collate "C" not null,
     account text collate "C" not null,
     standing text collate "C" not null check (standing in ('open', 'frozen', 'closed')),
-    overdraft text collate "C" not null check (overdraft in ('deny', 'allow')),
+    overdraft text collate "C" not null check (overdraft in ('deny', 'allow') or overdraft ~ '^[0-9]{1,20}$'),
     claimed_by text collate "C",
     claim text collate "C" check (claim in ('opening', 'changing', 'closing')),
     primary key (namespace, vault, account),
     check ((claimed_by is null) = (claim is null))
 );
 comment on table accounts is 'Accounts. Their balances are in postings; the view balances adds them up.';
-comment on column accounts.overdraft is 'Whether the balance may go below zero.';
+comment on column accounts.overdraft is 'Whether the balance may go below zero, or how far below reserves, transfers and retirements may take it.';
 comment on column accounts.claimed_by is 'Reservation id of the saga that is changing the account.';
 comment on column accounts.claim is 'What that saga does. An account that is opening does not exist yet.';
 
@@ -53,7 +53,7 @@ create table postings (
     vault text collate "C" not null,
     account text collate "C" not null,
     asset text collate "C" not null,
-    amount numeric(39) not null check (amount <> 0),
+    amount numeric(39) not null,
     lease text collate "C",
     limit_key text collate "C",
     ends_at_ms bigint,
@@ -66,7 +66,7 @@ create table postings (
     check ((state = 'active') = (reservation_id is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 comment on table postings is 'Signed amounts of accounts. Only the state, and the end and usage of a hold change; no row is deleted.';
-comment on column postings.amount is 'Negative if owed.';
+comment on column postings.amount is 'Negative if owed. 0 marks the overdraft of a capped account: plans that take it below zero consume the mark.';
 comment on column postings.lease is 'The lease that holds it, if any.';
 comment on column postings.limit_key is 'The credit limit of the hold.';
 comment on column postings.ends_at_ms is 'When the hold times out. Extensions of the lease move it.';
@@ -79,7 +79,7 @@ comment on column postings.reservation_id is 'The saga attempt that reserved or 
 create index postings_free on postings (namespace, vault, account, asset, amount, id)
     where state = 'active' and lease is null;
 create index postings_owed on postings (namespace, vault, account, asset)
-    where state = 'pending' and lease is null and amount < 0;
+    where state = 'pending' and lease is null and amount <= 0;
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)
@@ -378,6 +378,10 @@ begin
                 where p.state = 'pending' and p.reservation_id = c->>'of';
                 get diagnostics n = row_count;
             end if;
+        when 'mark_overdraft' then
+            insert into postings (id, namespace, vault, account, asset, amount)
+            values (c->>'id', c->>'namespace', c->>'vault', c->>'account', c->>'asset', 0) on conflict (id) do nothing;
+            get diagnostics n = row_count;
         when 'renew' then
             -- A locked posting is about to be consumed.
             select count(*) into m from jsonb_array_elements(c->'holds') k

@@ -13,7 +13,7 @@ create table accounts (
     vault text not null,
     account text not null,
     standing text not null check (standing in ('open', 'frozen', 'closed')),
-    overdraft text not null check (overdraft in ('deny', 'allow')),
+    overdraft text not null check (overdraft in ('deny', 'allow') or overdraft glob '[0-9]*'),
     claimed_by text,
     claim text check (claim in ('opening', 'changing', 'closing')),
     primary key (namespace, vault, account),
@@ -47,7 +47,7 @@ create table postings (
     account text not null,
     asset text not null,
     amount text not null,
-    amount_order integer not null check (amount_order <> 0),
+    amount_order integer not null,
     lease text,
     limit_key text,
     ends_at_ms integer,
@@ -63,7 +63,7 @@ create table postings (
 create index postings_free on postings (namespace, vault, account, asset, amount_order)
     where state = 'active' and lease is null;
 create index postings_owed on postings (namespace, vault, account, asset)
-    where state = 'pending' and lease is null and amount_order < 0;
+    where state = 'pending' and lease is null and amount_order <= 0;
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)

@@ -52,7 +52,7 @@ fn an_amount_is_split_without_tiny_parts_and_without_a_rest() {
 fn a_payment_takes_one_posting_that_is_enough_and_sweeps_only_where_there_are_many() {
     let slots = SlotTable::default().of(&account());
     let large = live(&[90, 80, 70, 5]);
-    let posting_set = PostingSet { owed: vec![], small: live(&[1, 2, 3]), large, active: 4 };
+    let posting_set = PostingSet { small: live(&[1, 2, 3]), large, active: 4, ..PostingSet::default() };
     let few = choose(&change(-60, Overdraft::Deny), &posting_set, &slots, ReservationId(4)).unwrap();
     assert_eq!((inputs(&few), few.output), (vec![80], 20));
     let posting_set = PostingSet { active: SPLIT + 3, ..posting_set };
@@ -68,7 +68,8 @@ fn a_payment_takes_one_posting_that_is_enough_and_sweeps_only_where_there_are_ma
 fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
     let slots = SlotTable::default().of(&account());
     let postings = live(&[1, 500, 501, 502]);
-    let posting_set = PostingSet { owed: vec![], small: postings[..3].to_vec(), large: postings, active: SPLIT + 1 };
+    let small = postings[..3].to_vec();
+    let posting_set = PostingSet { small, large: postings, active: SPLIT + 1, ..PostingSet::default() };
     let pays = choose(&change(-60, Overdraft::Deny), &posting_set, &slots, ReservationId(3)).unwrap();
     assert_eq!(pays.inputs.len(), 2, "{:?}", inputs(&pays));
     assert!(inputs(&pays).contains(&1));
@@ -99,6 +100,16 @@ fn what_is_owed_is_always_taken_and_a_deposit_covers_it_first() {
     assert_eq!(short.err(), Some(PlanError::Insufficient { missing: 31 }));
     let deeper = choose(&change(-1, Overdraft::Allow), &posting_set, &slots, ReservationId(1)).unwrap();
     assert_eq!((inputs(&deeper), deeper.output), (vec![-30], -31));
+}
+
+#[test]
+fn a_cap_bounds_what_a_payment_leaves() {
+    let slots = SlotTable::default().of(&account());
+    let posting_set = PostingSet { owed: live(&[-30]), ..PostingSet::default() };
+    let deeper = choose(&change(-70, Overdraft::Limit(100)), &posting_set, &slots, ReservationId(1)).unwrap();
+    assert_eq!((inputs(&deeper), deeper.output), (vec![-30], -100));
+    let short = choose(&change(-71, Overdraft::Limit(100)), &posting_set, &slots, ReservationId(1));
+    assert_eq!(short.err(), Some(PlanError::Insufficient { missing: 1 }));
 }
 
 #[tokio::test]
@@ -155,5 +166,7 @@ fn a_plan_that_makes_money_from_nothing_is_found_out() {
     let retired = TotalsChange { asset, issued: 0, retired: 6 };
     let change = Plan { inputs: vec![ten], outputs: vec![four], totals: vec![retired], ..Plan::default() };
     assert!(is_balanced(&change));
-    assert!(!is_balanced(&Plan { outputs: vec![posting(0)], ..Plan::default() }), "a posting of nothing");
+    let mut nothing = || vec![posting(0)];
+    assert!(!is_balanced(&Plan { outputs: nothing(), ..Plan::default() }), "a posting of nothing");
+    assert!(is_balanced(&Plan { inputs: nothing(), outputs: nothing(), ..Plan::default() }), "a mark is replaced");
 }

@@ -41,14 +41,14 @@ pub async fn an_account_is_claimed_by_one_saga(store: &dyn Store) {
 pub async fn an_account_that_is_not_opened_after_all_was_never_there(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&[]).await;
-    let new = Claim { overdraft: Overdraft::Allow, ..opening("new") };
+    let new = Claim { overdraft: Overdraft::Limit(u64::MAX), ..opening("new") };
     let (first, _) = driver.prepare(plan(vec![new.clone()])).await;
     let claimed = driver.account("new").await.expect("an account that is being opened");
     assert_eq!(claimed.claim, Some((first.rid, ClaimKind::Opening)));
     assert_eq!(driver.abort(first).await, [1, 0, 1, 1]);
     assert_eq!(driver.account("new").await, None);
     driver.execute(plan(vec![new])).await;
-    assert_eq!(driver.account("new").await, Some(Account { overdraft: Overdraft::Allow, ..OPEN }));
+    assert_eq!(driver.account("new").await, Some(Account { overdraft: Overdraft::Limit(u64::MAX), ..OPEN }));
 }
 
 /// The account keeps its standing, even if it was about to close.

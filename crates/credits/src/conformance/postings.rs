@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::driver::{StoreDriver, again, record, taking, token};
+use super::driver::{StoreDriver, again, amounts, entry, posting, record, taking, token};
 use crate::model::{Plan, Posting};
 use crate::store::{Change, Store};
 
@@ -88,4 +88,26 @@ pub async fn reserved_rows_without_a_record_are_orphans(store: &dyn Store) {
     assert_eq!((store.orphans(9).await, driver.account("new").await), (Ok(vec![]), None));
     assert_eq!(driver.large("acme").await, [1]);
     driver.abort(other).await;
+}
+
+/// An overdraft mark is a posting of nothing that is not counted. It is inserted once, also after it was replaced.
+pub async fn an_overdraft_is_marked_once(store: &dyn Store) {
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let naming = token();
+    let (mark, next, debt) =
+        (posting(naming, 0, "acme", 0), posting(naming, 1, "acme", 0), posting(naming, 2, "acme", -5));
+    let insert = || Change::MarkOverdraft(Box::new(mark.clone()));
+    assert_eq!(driver.posting_set("acme").await.mark, None);
+    assert_eq!((driver.write_one(insert()).await, driver.write_one(insert()).await), (1, 0));
+    let found = async || driver.posting_set("acme").await.mark.map(|mark| mark.id);
+    assert_eq!(found().await, Some(mark.id));
+    let entries = vec![entry(vec![])];
+    driver
+        .execute(Plan { inputs: vec![mark.clone()], outputs: vec![next.clone(), debt], entries, ..Plan::default() })
+        .await;
+    assert_eq!(driver.write_one(insert()).await, 0);
+    assert_eq!(found().await, Some(next.id));
+    let posting_set = driver.posting_set("acme").await;
+    assert_eq!((amounts(&posting_set.owed), posting_set.active), (vec![-5], 0));
 }

@@ -73,6 +73,7 @@ macro_rules! saga_conformance {
             every_saga_stopped_at_every_call_is_finished_by_another_process;
             many_spend_from_few_accounts_and_nothing_is_lost,
             copies_of_one_entry_at_two_processes_are_one_entry,
+            two_processes_cannot_both_use_up_a_cap,
             streams_that_die_pay_what_they_used,
         );
     };

@@ -42,6 +42,7 @@ fn operations() -> Vec<Operation> {
     vec![
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
         Operation::OpenAccount { account: name("bob"), overdraft: Overdraft::Allow },
+        Operation::OpenAccount { account: name("carl"), overdraft: Overdraft::Limit(u64::MAX) },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },
@@ -100,7 +101,7 @@ pub(super) fn bodies() -> Vec<EntryBody> {
 
 /// A plan with every field set.
 pub(super) fn full_plan(token: SagaToken) -> Plan {
-    let overdrawn = Claim { overdraft: Overdraft::Allow, ..opening("new") };
+    let overdrawn = Claim { overdraft: Overdraft::Limit(u64::MAX), ..opening("new") };
     let freeze = moving("bob", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
     let close = moving("carl", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);
     let mut hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));

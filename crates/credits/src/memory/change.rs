@@ -28,12 +28,13 @@ impl Rows {
             Change::Reserve(token, plan) => self.reserve(token, plan),
             Change::Decide(token, plan) => usize::from(self.decide(token, plan)),
             Change::Finalize(token, plan) => self.finalize(token, plan),
-            Change::Create(_, plan) => self.create(plan),
+            Change::Create(_, plan) => self.create(&plan.outputs),
             Change::Apply(token, plan) => self.apply(token, plan),
             Change::Record(token, plan) => self.record_entries(token, plan),
             Change::Abort(token) => usize::from(self.advance(token, Phase::Reserving, Phase::Releasing)),
             Change::Release(rid) => self.release(*rid),
             Change::Unclaim(rid) => self.unclaim(*rid),
+            Change::MarkOverdraft(mark) => self.create(std::slice::from_ref(mark)),
             Change::Renew(renewals) => self.renew(renewals),
             Change::End(token) => usize::from(self.end(token)),
             Change::TakeOver { token, to, expired_since } => {
@@ -60,7 +61,7 @@ impl Rows {
         let is_decided = self.decide(token, plan);
         if is_decided {
             self.finalize(token, plan);
-            self.create(plan);
+            self.create(&plan.outputs);
             self.record_entries(token, plan);
         } else {
             self.advance(token, Phase::Reserving, Phase::Releasing);
@@ -202,9 +203,9 @@ impl Rows {
         is_free && stands
     }
 
-    fn create(&mut self, plan: &Plan) -> usize {
+    fn create(&mut self, outputs: &[Posting]) -> usize {
         let mut created = 0_usize;
-        for posting in &plan.outputs {
+        for posting in outputs {
             if !self.has_posting(posting.id) {
                 self.insert_posting(posting.clone());
                 created = created.saturating_add(1);

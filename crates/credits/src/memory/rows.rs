@@ -161,15 +161,17 @@ impl Rows {
             let PostingState::Pending(rid) = state else { return None };
             Some(LivePosting { id: *id, amount: posting.amount, reserved_by: Some(*rid) })
         });
-        let first_owned = (0, PostingId::default());
-        let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount < 0));
+        let first_owned = (1, PostingId::default());
+        let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount <= 0));
         let owned = || live.free.range(first_owned..);
-        PostingSet {
-            owed: owed.collect(),
+        let mut posting_set = PostingSet {
             large: owned().rev().take(query.largest).map(active).collect(),
             small: owned().take(query.smallest).map(active).collect(),
             active: owned().take(query.count_max).count(),
-        }
+            ..PostingSet::default()
+        };
+        owed.for_each(|posting| posting_set.add_owed(posting));
+        posting_set
     }
 
     pub(super) fn entries(&self, gate: GateId) -> Vec<StoredEntry> {

@@ -10,7 +10,7 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, overdraft_word, signed};
+use crate::sql::{claim_word, overdraft_text, signed};
 use crate::store::{Change, Renewal};
 
 const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
@@ -76,6 +76,11 @@ impl ChangeList {
             Change::Abort(token) => step("abort", token, []),
             Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
             Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
+            Change::MarkOverdraft(mark) => {
+                let [namespace, vault, account] = account(&mark.account);
+                json!({"do": "mark_overdraft", "id": mark.id.to_string(), "namespace": namespace, "vault": vault,
+                    "account": account, "asset": mark.asset.as_str()})
+            }
             Change::Renew(renewals) => {
                 self.is_durable = true;
                 json!({"do": "renew", "holds": renewals.iter().map(renewal).collect::<Vec<_>>()})
@@ -206,7 +211,7 @@ fn claims(plan: &Plan) -> Json {
     let claims = plan.claims.iter().map(|claim| {
         let [namespace, vault, account] = account(&claim.account);
         let (kind, from) = (claim_word(claim.kind), claim.from.name());
-        json!([namespace, vault, account, kind, from, overdraft_word(claim.overdraft)])
+        json!([namespace, vault, account, kind, from, overdraft_text(claim.overdraft)])
     });
     claims.collect()
 }

@@ -19,11 +19,11 @@ const POSTING_SETS: &str = "select p.part, q.place - 1, p.a, p.b, p.c, null
      cross join lateral (
          select 'owed' as part, o.id as a, o.amount::text as b, null as c from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount < 0 and o.state = 'active' and o.lease is null
+         and o.amount <= 0 and o.state = 'active' and o.lease is null
          union all
          select 'owed', o.id, o.amount::text, o.reservation_id from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount < 0 and o.state = 'pending' and o.lease is null
+         and o.amount <= 0 and o.state = 'pending' and o.lease is null
          union all
          (select 'large', o.id, o.amount::text, null from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset

@@ -160,7 +160,7 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
             match part {
                 "large" => posting_set.large.push(posting),
                 "small" => posting_set.small.push(posting),
-                _ => posting_set.owed.push(posting),
+                _ => posting_set.add_owed(posting),
             }
         }
     }
@@ -182,7 +182,7 @@ fn account(row: &impl Row) -> Result<Account, StoreError> {
     let overdraft = match row.text("b")?.as_str() {
         "deny" => Overdraft::Deny,
         "allow" => Overdraft::Allow,
-        other => return Err(corrupt("overdraft", other)),
+        limit => Overdraft::Limit(parse("overdraft", limit)?),
     };
     let claim = match (row.text_or_null("c")?, row.text_or_null("d")?.as_deref()) {
         (None, None) => None,

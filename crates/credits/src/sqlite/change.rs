@@ -13,7 +13,7 @@ use crate::document;
 use crate::id::ReservationId;
 use crate::model::{ClaimKind, Phase, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::{Value, values};
-use crate::sql::{claim_word, overdraft_word, signed};
+use crate::sql::{claim_word, overdraft_text, signed};
 use crate::store::{Change, Renewal, StoreError};
 
 /// Returns the index of a change and the number of rows that the statement before changed.
@@ -80,7 +80,8 @@ impl Script {
             Change::Reserve(token, plan) => self.reserve(place, token, plan),
             Change::Decide(token, plan) => self.decide(place, token, plan),
             Change::Finalize(token, plan) => self.finalize(place, token, plan),
-            Change::Create(_, plan) => self.create(place, plan),
+            Change::Create(_, plan) => self.create(place, &plan.outputs),
+            Change::MarkOverdraft(mark) => self.create(place, std::slice::from_ref(mark)),
             Change::Apply(token, plan) => self.apply(place, token, plan),
             Change::Record(..) => {}
             Change::Abort(token) => self.counted(
@@ -162,7 +163,7 @@ impl Script {
             let meant = plan.claims.iter().filter(|claim| (claim.kind == ClaimKind::Opening) == is_opened);
             let claims = meant.map(|claim| {
                 let (home, kind) = (&claim.account.home, claim_word(claim.kind));
-                let (from, overdraft) = (claim.from.name(), overdraft_word(claim.overdraft));
+                let (from, overdraft) = (claim.from.name(), overdraft_text(claim.overdraft));
                 let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
                 json!([namespace, vault, claim.account.account.as_str(), kind, from, overdraft])
             });
@@ -270,8 +271,8 @@ impl Script {
         );
     }
 
-    fn create(&mut self, place: usize, plan: &Plan) {
-        let outputs: Vec<Json> = plan.outputs.iter().map(created).collect();
+    fn create(&mut self, place: usize, outputs: &[Posting]) {
+        let outputs: Vec<Json> = outputs.iter().map(created).collect();
         self.counted(
             place,
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,

@@ -26,13 +26,13 @@ impl Script {
         };
         self.push(
             "select 'owed' as part, ? as place, id as a, amount as b, null as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order < 0
+             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
              and state = 'active' and lease is null",
             of(),
         );
         self.push(
             "select 'owed' as part, ? as place, id as a, amount as b, reservation_id as c from postings
-             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order < 0
+             where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
              and state = 'pending' and lease is null",
             of(),
         );

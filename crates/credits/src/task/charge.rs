@@ -120,7 +120,7 @@ impl Settling<'_> {
             let taken = match owner {
                 None => 0,
                 Some(owner) if owner.standing == AccountStatus::Closed => 0,
-                Some(owner) if part.terms.keeps_debt || owner.overdraft == Overdraft::Allow => missing,
+                Some(owner) if part.terms.keeps_debt || owner.overdraft.settles_below_zero() => missing,
                 Some(_) => has,
             };
             *balance = balance.saturating_sub(taken.into());
@@ -272,7 +272,7 @@ fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<BalanceChange> {
         let owner = sums.entry((&charge.owner, &charge.asset)).or_insert((0, Overdraft::Deny));
         owner.0 = owner.0.saturating_add(charge.returned());
         let may_owe = owners.get(place).copied().flatten().map(|owner| owner.overdraft);
-        if charge.debt > 0 || may_owe == Some(Overdraft::Allow) {
+        if charge.debt > 0 || may_owe.is_some_and(Overdraft::settles_below_zero) {
             owner.1 = Overdraft::Allow;
         }
         let payee = sums.entry((&charge.payee, &charge.asset)).or_insert((0, Overdraft::Deny));

@@ -216,6 +216,11 @@ fn every_label_of_an_entry_has_its_text_and_its_id_for_ever() {
             "entry:default:main:key:invoice-7".into(),
             0x51fb2242f08cd255c7b9769bb17716a9,
         ),
+        (
+            entry(EntryPurpose::OverdraftMark(&"acme".parse().unwrap(), &"usd".parse().unwrap())),
+            "entry:default:main:overdraft:usd:acme".into(),
+            0xcdb8e4416f68c1b502b4316dab284f5d,
+        ),
     ]);
 }
 

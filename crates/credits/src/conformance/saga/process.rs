@@ -65,6 +65,10 @@ pub(super) fn open_overdrawn(name: &str) -> Operation {
     Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow }
 }
 
+pub(super) fn open_capped(name: &str, limit: u64) -> Operation {
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Limit(limit) }
+}
+
 pub(super) fn freeze(name: &str) -> Operation {
     Operation::FreezeAccount { account: account(name) }
 }

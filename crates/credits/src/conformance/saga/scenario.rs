@@ -4,8 +4,8 @@ use earmark_admission::{BackendError, GrowAnswer, HoldAnswer, RenewAnswer, Settl
 use earmark_core::{LeaseId, LimitKey, OnTimeout, Overage, UnixMs, VaultName};
 
 use super::process::{
-    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, open, open_overdrawn,
-    renewal, retire, transfer, unfreeze, usage,
+    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, open, open_capped,
+    open_overdrawn, renewal, retire, transfer, unfreeze, usage,
 };
 use crate::model::{Account, AccountKey, LeaseKey, PostingHold};
 use crate::store::Survey;
@@ -22,6 +22,7 @@ pub(super) enum TaskKind {
     Retires,
     CoversADebt,
     SpendsAnOverdraft,
+    SpendsUpToACap,
     Freezes,
     Unfreezes,
     Closes,
@@ -52,13 +53,14 @@ pub(super) enum TaskKind {
     SettlesLateAfterUsage,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 34] = [
+pub(super) const TASK_KINDS: [TaskKind; 35] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
     TaskKind::Retires,
     TaskKind::CoversADebt,
     TaskKind::SpendsAnOverdraft,
+    TaskKind::SpendsUpToACap,
     TaskKind::Freezes,
     TaskKind::Unfreezes,
     TaskKind::Closes,
@@ -163,6 +165,7 @@ impl Scenario {
             | TaskKind::HoldsAndSettles
             | TaskKind::MarksAnUnknownLease => {}
             TaskKind::Unfreezes => drop(process.write_next(vec![freeze("acme")]).await),
+            TaskKind::SpendsUpToACap => drop(process.write_next(vec![open_capped("new", 200)]).await),
             TaskKind::CoversADebt => {
                 let lease = process.holds(&[hold_of("acme", 1_000)]).await;
                 process.settle(lease, &[("acme", 1_200)]).await;
@@ -229,6 +232,7 @@ impl Scenario {
             TaskKind::Retires => write(2, vec![retire("acme", 1_000)]).await,
             TaskKind::CoversADebt => write(2, vec![issue("acme", 500)]).await,
             TaskKind::SpendsAnOverdraft => write(2, vec![transfer("carl", "bob", 250)]).await,
+            TaskKind::SpendsUpToACap => write(3, vec![transfer("new", "bob", 200)]).await,
             TaskKind::Freezes => write(2, vec![freeze("acme"), issue("acme", 1)]).await,
             TaskKind::Unfreezes => write(3, vec![unfreeze("acme"), transfer("acme", "bob", 1)]).await,
             TaskKind::Closes => write(2, vec![transfer("acme", "bob", 1_000), close("acme"), open("new")]).await,

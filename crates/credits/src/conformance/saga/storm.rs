@@ -5,7 +5,9 @@ use std::sync::Arc;
 use earmark_admission::{HoldAnswer, WriteAnswer};
 use earmark_core::VaultName;
 
-use super::process::{Fixture, TestProcess, hold_of, issue, lease, open, open_overdrawn, options, transfer};
+use super::process::{
+    Fixture, TestProcess, hold_of, issue, lease, open, open_capped, open_overdrawn, options, transfer,
+};
 use crate::store::Store;
 
 const CALLERS: usize = 64;
@@ -138,6 +140,36 @@ pub async fn many_spend_from_few_accounts_and_nothing_is_lost(stores: [Arc<dyn S
     processes[1].assert_balanced("main").await;
     processes[0].maintain().await;
     assert_eq!(store.orphans(9).await, Ok(vec![]));
+}
+
+/// Two processes that both see room under a cap cannot use it up twice, and use all of it.
+pub async fn two_processes_cannot_both_use_up_a_cap(stores: [Arc<dyn Store>; 2]) {
+    let fixture = Fixture::new(&stores[0]);
+    let processes = two_processes(&fixture, stores).await;
+    processes[0].write_next(vec![open_capped("acme", 100), open("bob"), open_capped("carl", 100)]).await;
+    let caller = |number: usize| {
+        let process = Arc::clone(&processes[number % 2]);
+        tokio::spawn(async move {
+            let held = process.hold(lease(), &[hold_of("acme", 30)]).await == HoldAnswer::Held;
+            let operations = vec![transfer("carl", "bob", 30)];
+            let written = process.try_write_as(&format!("caller-{number}"), 1, operations).await;
+            let is_written = matches!(written.expect("a store that answers"), WriteAnswer::Committed(_));
+            (u64::from(held), u64::from(is_written))
+        })
+    };
+    let callers: Vec<_> = (0..16).map(caller).collect();
+    let (mut held, mut written) = (0, 0);
+    for caller in callers {
+        let (of_one, of_other) = caller.await.expect("a caller that is served");
+        (held, written) = (held + of_one, written + of_other);
+    }
+    assert_eq!((held, written), (3, 3));
+    assert_eq!((processes[0].balance("acme").await, processes[1].balance("carl").await), ((-90, 90), (-90, 0)));
+    // A deposit between two overdrafts must not hide one from the other.
+    processes[1].write_next(vec![issue("carl", 95), issue("acme", 95)]).await;
+    assert!(matches!(processes[0].hold(lease(), &[hold_of("carl", 106)]).await, HoldAnswer::Refused { .. }));
+    assert_eq!(processes[1].hold(lease(), &[hold_of("carl", 105)]).await, HoldAnswer::Held);
+    processes[0].assert_balanced("main").await;
 }
 
 /// Two processes commit the same entry: one effect, one receipt.
