@@ -124,6 +124,10 @@ fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
                 };
                 builder = builder.field_attribute(&path, with);
             }
+            if field.name() == "labels" {
+                let skip = "#[serde(default, skip_serializing_if = \"std::collections::HashMap::is_empty\")]";
+                builder = builder.field_attribute(&path, skip);
+            }
             if JSON_DEFAULTS.contains(&path.as_str()) {
                 builder = builder.field_attribute(&path, "#[serde(default)]");
             }

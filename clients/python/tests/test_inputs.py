@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from proxy import Proxy
 
-from earmark import AcquireTimeout, Client, Env, InputError, Limiter, Usage
+from earmark import AcquireTimeout, Client, Env, InputError, Job, Limiter, Usage
 from earmark.errors import CallerRefused, InvalidRequest, NotFound, Unauthorized, UnknownLimitKey
 from earmark.pytest_plugin import EarmarkServer
 
@@ -58,6 +58,21 @@ def test_attributes_are_checked_before_anything_is_sent(attributes: dict[str, An
         with pytest.raises(InputError, match=r"usage.input_tokens: found 1.5 \(float\)"):
             Usage(1.5, 0).json()  # type: ignore[arg-type]
     assert proxy.count == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"Model": "x"}, "labels: found the name 'Model', allowed are a-z, 0-9 and _"),
+        ({"m" * 65: "x"}, "labels: found the name"),
+        ({"model": "x" * 129}, "allowed are texts of 1 to 128 bytes"),
+        ({f"a{number}": "x" for number in range(9)}, "labels: found 9, allowed are at most 8"),
+    ],
+)
+def test_labels_are_checked_before_anything_is_sent(labels: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Job({"a": 1}).complete(Env().lease_id(), {}, labels)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 export { type Amount, type Amounts, InputError } from "./amount.js";
 export type { BackoffOptions } from "./backoff.js";
 export type { BatchOptions } from "./batcher.js";
-export type { CallDescription } from "./call.js";
+export type { CallDescription, Labels } from "./call.js";
 export { Client, type Scope, type UsageQuery } from "./client.js";
 export type { WaitOptions } from "./deadline.js";
 export {
@@ -12,7 +12,7 @@ export {
 } from "./error.js";
 export type { Extended } from "./extensions.js";
 export type { KeepAlive } from "./keep_alive.js";
-export { type AcquireOptions, type CallCompleted, CallLease, type Completed, type Extension, Lease } from "./lease.js";
+export { type AcquireOptions, type CallCompleted, CallLease, type Completed, type CompleteOptions, type Extension, Lease } from "./lease.js";
 export { Limiter, type LimiterOptions, type Tried } from "./limiter.js";
 export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";

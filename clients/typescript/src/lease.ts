@@ -1,4 +1,5 @@
 import { actuals, type Amount, type Amounts, checkAmount, requirements, TOKENS_MAX } from "./amount.js";
+import { checkLabels, type Labels } from "./call.js";
 import type { WaitOptions } from "./deadline.js";
 import { type Asked, type Extended, Extensions } from "./extensions.js";
 import { KeepAlive } from "./keep_alive.js";
@@ -131,6 +132,12 @@ export interface Extension {
   readonly renew?: boolean;
 }
 
+/** Options of a complete. */
+export interface CompleteOptions {
+  /** Labels of its settlements, which statements group by. */
+  readonly labels?: Labels;
+}
+
 /** The answer to a complete. */
 export type Completed = CompleteAnswer;
 
@@ -203,12 +210,13 @@ export class Lease extends Held {
    * Reports the actual usage. A limit that is missing counts as fully used, except that a concurrency slot is always freed;
    * an amount of 0 frees everything. It retries, and goes on when the caller stops waiting.
    */
-  async complete(used: Amounts = {}): Promise<Completed> {
+  async complete(used: Amounts = {}, options: CompleteOptions = {}): Promise<Completed> {
+    const labels = checkLabels(options.labels);
     const known = new Set(this.#keys());
     const ignored = Object.keys(used).filter((key) => !known.has(key));
     const kept = Object.fromEntries(Object.entries(used).filter(([key]) => known.has(key)));
     actuals("actuals", used);
-    const answer = await this.settle(() => ({ lease_id: this.id, job_id: this.#jobId, actuals: actuals("actuals", kept) }));
+    const answer = await this.settle(() => ({ lease_id: this.id, job_id: this.#jobId, actuals: actuals("actuals", kept), labels }));
     if (ignored.length === 0) return answer;
     const note = `not reserved, so ignored: ${ignored.join(", ")}`;
     return { ...answer, message: answer.message === undefined ? note : `${answer.message}; ${note}` };
@@ -273,8 +281,8 @@ export class CallLease extends Held {
   }
 
   /** Settles the call with its usage; without one, with the bound that was reserved. */
-  async complete(usage?: CallUsage): Promise<CallCompleted> {
-    return await this.#end("done", usage === undefined ? undefined : checkUsage(usage));
+  async complete(usage?: CallUsage, options: CompleteOptions = {}): Promise<CallCompleted> {
+    return await this.#end("done", usage === undefined ? undefined : checkUsage(usage), checkLabels(options.labels));
   }
 
   /** Frees everything but what {@link CallLease.used} reported, because the upstream refused the call or none was made. */
@@ -287,8 +295,8 @@ export class CallLease extends Held {
     return await this.#end("unknown");
   }
 
-  async #end(outcome: CallOutcome, usage?: CallUsage): Promise<CallCompleted> {
-    const body = { lease_id: this.id, attributes: this.#attributes, usage, outcome, policy_revision: this.policyRevision };
+  async #end(outcome: CallOutcome, usage?: CallUsage, labels?: Record<string, string>): Promise<CallCompleted> {
+    const body = { lease_id: this.id, attributes: this.#attributes, usage, outcome, policy_revision: this.policyRevision, labels };
     return (await this.settle(() => body)) as CallCompleted;
   }
 }

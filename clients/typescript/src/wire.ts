@@ -42,6 +42,7 @@ export interface CompleteRequest {
   lease_id: string;
   job_id?: string;
   actuals: Actual[];
+  labels?: Record<string, string>;
 }
 
 export interface CompleteAnswer {
@@ -116,6 +117,7 @@ export interface CallCompleteRequest {
   outcome: CallOutcome;
   policy_revision?: number;
   namespace?: string;
+  labels?: Record<string, string>;
 }
 
 export interface CallCompleteAnswer extends CompleteAnswer {

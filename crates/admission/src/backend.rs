@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earmark_core::{
     AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, GrantInfo, JobId,
     LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy,
-    QuotaKind, QuotaUsage, SetQuotas, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
+    QuotaKind, QuotaUsage, SetQuotas, SettleLabels, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
@@ -295,6 +295,8 @@ pub struct CompleteRequest {
     pub claim: LeaseClaim,
     /// Up to 32 amounts in any order; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
+    /// The labels of its settlements. Without credit they have no effect.
+    pub labels: SettleLabels,
 }
 
 /// Creates a limit or changes its definition.

@@ -91,6 +91,7 @@ impl<H: BookHost> BookCredits<H> {
                     job: None,
                     claim: earmark_core::LeaseClaim::default(),
                     actuals,
+                    labels: request.labels.clone(),
                 }),
                 Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
             }

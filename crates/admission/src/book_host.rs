@@ -394,6 +394,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
             parts: Some(inner.parts(&request.namespace, &request.actuals)),
             claim: request.claim,
             actuals: request.actuals,
+            labels: request.labels,
         };
         Box::pin(self.decide(by, requests, Direction::GivesBack, |request| &request.namespace, resolve))
     }

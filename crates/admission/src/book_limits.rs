@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    CreditShortage, ExtendStep, LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage,
+    CreditShortage, ExtendStep, LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal,
+    SettleLabels, Usage,
 };
 
 use crate::backend::{
@@ -89,7 +90,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
     fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
             let LimitsComplete { namespace, lease, claim, actuals } = request;
-            CompleteRequest { namespace, lease, job: None, claim, actuals }
+            CompleteRequest { namespace, lease, job: None, claim, actuals, labels: SettleLabels::NONE }
         });
         self.0.complete(Principal::System, requests.collect())
     }
@@ -167,7 +168,8 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Result<CompleteAnswer, BackendError> {
         self.0.find_namespaces([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
-        let release = BookComplete { namespace, lease, parts: None, claim: LeaseClaim::default(), actuals: Vec::new() };
+        let (claim, labels) = (LeaseClaim::default(), SettleLabels::NONE);
+        let release = BookComplete { namespace, lease, parts: None, claim, actuals: Vec::new(), labels };
         let answers = self.0.submit_resolved(Principal::System, vec![release], Direction::GivesBack).await;
         answers.into_iter().next().unwrap_or_else(|| Err(BackendError::Failed("the Book did not answer".into())))
     }

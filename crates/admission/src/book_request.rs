@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use earmark_core::{
     Book, CallMark, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup,
     JobId, KeyInfo, LeaseClaim, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
-    Part, Principal, PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, UnixMs, Write, WriteOutcome,
+    Part, Principal, PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, SettleLabels, UnixMs, Write, WriteOutcome,
 };
 use earmark_trace::{Span, TraceContext};
 use tokio::sync::oneshot;
@@ -240,6 +240,7 @@ pub(crate) struct BookComplete {
     pub(crate) parts: Option<Vec<Part>>,
     pub(crate) claim: LeaseClaim,
     pub(crate) actuals: Vec<Amount>,
+    pub(crate) labels: SettleLabels,
 }
 
 impl BookRequest for BookComplete {
@@ -250,7 +251,7 @@ impl BookRequest for BookComplete {
         let lease = self.lease;
         match (self.namespace, &self.parts) {
             (Some(namespace), Some(actuals)) => {
-                Command::Complete(Complete { namespace, lease, claim: self.claim, actuals })
+                Command::Complete(Complete { namespace, lease, claim: self.claim, actuals, labels: &self.labels })
             }
             (Some(namespace), None) => Command::Release(Release { namespace, lease }),
             (None, _) => Command::Tick,

@@ -219,6 +219,7 @@ macro_rules! conformance_of_credit {
             amounts_reach_the_bounds_of_128_bits,
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
+            the_labels_of_a_complete_are_on_its_settlements_and_stay,
             what_a_lease_holds_and_pays_names_who_had_it_done,
             credit_is_not_touched_for_a_claim_that_is_refused,
             an_extension_holds_credit_with_its_limits_or_not_at_all,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, GrantInfo, InvalidWrite,
-    LeaseId, LimitKey, NamespaceName, Principal, UnixMs, Usage, VaultName, WriteError,
+    LeaseId, LimitKey, NamespaceName, Principal, SettleLabels, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
@@ -319,6 +319,8 @@ pub struct SettleRequest {
     pub actuals: Vec<Amount>,
     /// Whether a missing key costs nothing instead, because the lease was denied or abandoned.
     pub is_release: bool,
+    /// The labels of its entries.
+    pub labels: SettleLabels,
 }
 
 /// The result of a settlement. A repeated settlement only says that the lease is known, so that payments are counted

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
-    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleReason, UnixMs, VaultName,
-    WriteError, WriteId,
+    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels, SettleReason, UnixMs,
+    VaultName, WriteError, WriteId,
 };
 
 use crate::backend::BackendError;
@@ -126,6 +126,8 @@ pub enum EntryKind {
         uncollected: u64,
         /// Why it was settled.
         reason: SettleReason,
+        /// The labels of the complete.
+        labels: SettleLabels,
     },
     /// The hold or its growth was released: by timeout, by a refused extension, or because the lease cost nothing.
     Release(HoldView),

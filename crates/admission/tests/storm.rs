@@ -103,6 +103,7 @@ impl Storm {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: self.parts(used),
+            labels: earmark_core::SettleLabels::NONE,
         };
         if random.below(10) == 0 {
             hang_up(self.book.complete(Principal::System, vec![request])).await;

@@ -1,11 +1,13 @@
 //! `earmark complete`: report the actual usage of a lease.
 
 use clap::Args;
-use earmark_core::{JobId, LeaseId};
+use earmark_core::{JobId, LeaseId, SettleLabels};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::amount::{self, KeyAmount};
 use crate::client::ClientArgs;
+use crate::explain;
 use crate::failure::{Done, Failure};
 use crate::output;
 use crate::request;
@@ -23,6 +25,7 @@ Exit codes:
 
 Examples:
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual gpt-4o:tpm=1234
+  earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual acme:usd=52 --label model=gpt-4o --label user=u1
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --json";
 
 #[derive(Args, Debug)]
@@ -33,6 +36,9 @@ pub(crate) struct CompleteArgs {
     /// A limit and the amount that the call used, which may be 0; may be repeated
     #[arg(long = "actual", value_name = "KEY=AMOUNT", value_parser = amount::actual)]
     actuals: Vec<KeyAmount>,
+    /// A label of the settlement, which statements group by; up to 8
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = explain::attribute)]
+    labels: Vec<(String, String)>,
     /// Your own id for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
@@ -53,9 +59,15 @@ struct Answer {
 
 pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
     amount::check_keys("--actual", args.actuals.iter().map(|actual| &actual.key))?;
-    let actuals = args.actuals.iter().map(|actual| actual.json("actual_amount")).collect();
+    let actuals: Value = args.actuals.iter().map(|actual| actual.json("actual_amount")).collect();
+    let mut body = json!({"actuals": actuals});
+    if !args.labels.is_empty() {
+        let labels = SettleLabels::new(args.labels.iter().map(|(name, value)| (name, value)));
+        let labels = labels.map_err(|error| Failure::Usage(format!("--label: {error}")))?;
+        body["labels"] = labels.iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+    }
     let lease = (args.lease, args.job.as_ref());
-    let answer: Answer = request::post_lease(&args.client, "/v1/complete", lease, ("actuals", actuals))?;
+    let answer: Answer = request::post_lease(&args.client, "/v1/complete", lease, body)?;
     if args.client.json {
         request::print_lease_json(args.lease, &answer)?;
     } else if answer.done() == Done::Ok {

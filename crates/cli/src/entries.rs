@@ -135,12 +135,17 @@ fn text(entries: &[Entry]) -> String {
     output::table(&rows)
 }
 
-/// The memos of a transaction, or the lease and the limit of a hold.
+/// The memos of a transaction, or the limit, the lease and the labels of a hold or settlement.
 fn about(entry: &Entry) -> String {
     let text = |name: &str| entry.rest.get(name).and_then(Value::as_str).unwrap_or_default();
     match entry.rest.get("memos").and_then(Value::as_array) {
         Some(memos) => memos.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "),
-        None => format!("{} {}", text("limit"), text("lease_id")).trim().to_owned(),
+        None => {
+            let labels = entry.rest.get("labels").and_then(Value::as_object).into_iter().flatten();
+            let labels = labels.map(|(name, value)| format!(" {name}={}", value.as_str().unwrap_or_default()));
+            let about = format!("{} {}{}", text("limit"), text("lease_id"), labels.collect::<String>());
+            about.trim().to_owned()
+        }
     }
 }
 
@@ -178,14 +183,19 @@ mod tests {
             "number": 7, "committed_at_unix_ms": 0, "kind": "hold", "changes": change, "limit": "acme:usd",
             "lease_id": "L", "hold": "1500", "actor": null,
         }));
+        let settle = entry(json!({
+            "number": 9, "committed_at_unix_ms": 0, "kind": "settle", "changes": change, "limit": "acme:usd",
+            "lease_id": "L", "labels": {"model": "gpt-4o", "user": "u1"},
+        }));
         let write = entry(json!({
             "number": 8, "committed_at_unix_ms": 0, "kind": "transaction", "changes": change, "memos": ["a", "b"],
         }));
         assert_eq!(
-            text(&[hold, write]),
+            text(&[hold, write, settle]),
             "NUMBER  TIME                  KIND         ASSET  AMOUNT  HELD   ABOUT\n\
              7       1970-01-01T00:00:00Z  hold         usd    -1,500  1,500  acme:usd L\n\
-             8       1970-01-01T00:00:00Z  transaction  usd    -1,500  1,500  a; b\n"
+             8       1970-01-01T00:00:00Z  transaction  usd    -1,500  1,500  a; b\n\
+             9       1970-01-01T00:00:00Z  settle       usd    -1,500  1,500  acme:usd L model=gpt-4o user=u1\n"
         );
         assert_eq!(text(&[]), "no entries\n");
     }

@@ -37,7 +37,8 @@ pub(crate) struct ExplainArgs {
     pub(crate) client: ClientArgs,
 }
 
-fn attribute(text: &str) -> Result<(String, String), String> {
+/// A clap value parser for a name and a value.
+pub(crate) fn attribute(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("allowed is NAME=VALUE, such as tenant=acme")?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -27,14 +27,14 @@ pub(crate) fn send<A: DeserializeOwned>(
     client::block_on(async { Client::new(&args.url())?.send(method, path, body).await })
 }
 
-/// Posts a request about a lease. `field` names the list of `amounts`.
+/// Posts a request about a lease. `body` has the other fields.
 pub(crate) fn post_lease<A: DeserializeOwned>(
     args: &ClientArgs,
     path: &str,
     (lease, job): (LeaseId, Option<&JobId>),
-    (field, amounts): (&str, Value),
+    mut body: Value,
 ) -> Result<A, Failure> {
-    let mut body = json!({"lease_id": lease.to_string(), field: amounts});
+    body["lease_id"] = lease.to_string().into();
     if let Some(job) = job {
         body["job_id"] = job.as_str().into();
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use earmark_core::{JobId, LeaseId};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::amount::{self, KeyAmount};
 use crate::client::ClientArgs;
@@ -61,9 +62,9 @@ struct Answer {
 pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
     amount::check_keys("--key", args.keys.iter().map(|requirement| &requirement.key))?;
     let lease = args.lease.unwrap_or_else(|| LeaseId::from_u128(ulid::Ulid::generate().0));
-    let keys = args.keys.iter().map(|requirement| requirement.json("amount")).collect();
-    let requirements = ("requirements", keys);
-    let answer: Answer = request::post_lease(&args.client, "/v1/reserve", (lease, args.job.as_ref()), requirements)?;
+    let keys: Value = args.keys.iter().map(|requirement| requirement.json("amount")).collect();
+    let body = json!({"requirements": keys});
+    let answer: Answer = request::post_lease(&args.client, "/v1/reserve", (lease, args.job.as_ref()), body)?;
     let done = answer.done();
     if args.client.json {
         request::print_lease_json(lease, &answer)?;

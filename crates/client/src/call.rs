@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, SettleLabels};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::ReserveAnswer;
@@ -106,6 +106,8 @@ pub struct CallOutcome {
     pub policy_revision: Option<u64>,
     /// The result.
     pub result: CallResult,
+    /// The labels of its settlements, which statements group by.
+    pub labels: SettleLabels,
 }
 
 /// The result of a call.

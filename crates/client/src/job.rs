@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{JobId, LimitKey, REQUIREMENTS_MAX};
+use earmark_core::{JobId, LimitKey, REQUIREMENTS_MAX, SettleLabels};
 
 /// The requirements of a call: an amount of each limit, reserved all or none.
 ///
@@ -100,34 +100,57 @@ impl Job {
 /// A limit that is missing here counts as fully used, except that a concurrency slot is always freed. An actual amount of
 /// 0 is different: it frees everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Actuals(Vec<(LimitKey, u64)>);
+pub struct Actuals {
+    amounts: Vec<(LimitKey, u64)>,
+    labels: SettleLabels,
+}
 
 impl Actuals {
     /// The usage of a call that reported none.
     #[must_use]
     pub const fn unknown() -> Actuals {
-        Actuals(Vec::new())
+        Actuals { amounts: Vec::new(), labels: SettleLabels::NONE }
     }
 
     /// The usage of a job whose call was never made: 0 for every limit.
     #[must_use]
     pub fn nothing_of(job: &Job) -> Actuals {
-        Actuals(job.requirements.iter().map(|(key, _)| (key.clone(), 0)).collect())
+        let amounts = job.requirements.iter().map(|(key, _)| (key.clone(), 0)).collect();
+        Actuals { amounts, labels: SettleLabels::NONE }
     }
 
     /// The same usage with this amount of this limit, which replaces an earlier one.
     #[must_use]
     pub fn used(mut self, key: LimitKey, amount: u64) -> Actuals {
-        match self.0.iter_mut().find(|(known, _)| *known == key) {
+        match self.amounts.iter_mut().find(|(known, _)| *known == key) {
             Some((_, known)) => *known = amount,
-            None => self.0.push((key, amount)),
+            None => self.amounts.push((key, amount)),
         }
         self
     }
 
+    /// The same usage with these labels, which statements group by. They replace earlier ones.
+    ///
+    /// ```
+    /// use earmark_client::Actuals;
+    /// use earmark_client::core::SettleLabels;
+    ///
+    /// let actuals = Actuals::unknown().labelled(SettleLabels::new([("model", "gpt-4o"), ("user", "u1")])?);
+    /// # Ok::<(), earmark_client::core::LabelError>(())
+    /// ```
+    #[must_use]
+    pub fn labelled(self, labels: SettleLabels) -> Actuals {
+        Actuals { labels, ..self }
+    }
+
     /// The amount of each limit.
     pub fn amounts(&self) -> &[(LimitKey, u64)] {
-        &self.0
+        &self.amounts
+    }
+
+    /// The labels of the settlements.
+    pub const fn labels(&self) -> &SettleLabels {
+        &self.labels
     }
 }
 

@@ -202,6 +202,7 @@ impl Local {
             job: item.job.id().cloned(),
             claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(item.actuals.amounts()),
+            labels: item.actuals.labels().clone(),
         }
     }
 

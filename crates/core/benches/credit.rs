@@ -227,6 +227,7 @@ impl CreditWorkload {
                 lease: *lease,
                 claim: earmark_core::LeaseClaim::default(),
                 actuals,
+                labels: &earmark_core::SettleLabels::NONE,
             })
         });
         self.apply_all(&completes.collect::<Vec<_>>());

@@ -178,6 +178,7 @@ impl Users {
             lease,
             claim: earmark_core::LeaseClaim::default(),
             actuals: &actuals,
+            labels: &earmark_core::SettleLabels::NONE,
         });
         longest.call(|| self.book.apply(self.now, complete));
     }

@@ -165,6 +165,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
                 lease,
                 claim: earmark_core::LeaseClaim::default(),
                 actuals: &[],
+                labels: &earmark_core::SettleLabels::NONE,
             };
             book.apply(now, Command::Complete(complete));
         }

@@ -14,6 +14,7 @@ pub mod plan;
 mod pot;
 mod prefetch;
 mod read;
+mod settle_labels;
 mod vault;
 mod wallet;
 
@@ -29,6 +30,7 @@ pub(crate) use hold::{Hold, second};
 pub(crate) use hold_parts::HoldPart;
 pub use plan::Overdraft;
 pub use read::{AccountInfo, AssetTotals, BalanceInfo, GrantInfo};
+pub use settle_labels::{SETTLE_LABEL_NAME_BYTES_MAX, SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels};
 pub use vault::{ASSETS_MAX, VAULTS_MAX};
 pub(crate) use vault::{Asset, Vault};
 

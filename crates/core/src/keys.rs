@@ -14,6 +14,7 @@ pub use labels::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, KEY_ATTRIBUTE, LabelError, Labels, MaySet,
     check_attribute_name, check_attribute_value, quoted,
 };
+pub(crate) use labels::{check_distinct, check_text};
 pub use secret::SecretHash;
 
 use crate::book::{KeyChange, KeyEntry, KeyOutcome};

@@ -141,6 +141,7 @@ impl Calls {
             lease,
             claim: earmark_core::LeaseClaim::default(),
             actuals: &actuals,
+            labels: &earmark_core::SettleLabels::NONE,
         });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));

@@ -194,6 +194,7 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
                 lease: lease_of(number, now),
                 claim: earmark_core::LeaseClaim::default(),
                 actuals,
+                labels: earmark_core::SettleLabels::NONE,
             },
         };
         steps.push(Timed { now, wall: now, step });

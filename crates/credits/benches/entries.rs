@@ -205,7 +205,13 @@ impl Bench {
 
 async fn settle(credits: &SagaCredits, limit: &Definition, lease: LeaseId) {
     let actuals = vec![Amount { key: limit.key.clone(), amount: 70 }];
-    let settle = SettleRequest { namespace: namespace(), lease, actuals, is_release: false };
+    let settle = SettleRequest {
+        namespace: namespace(),
+        lease,
+        actuals,
+        is_release: false,
+        labels: earmark_core::SettleLabels::NONE,
+    };
     let settled = credits.settle(None, vec![settle]).await.remove(0).expect("a store that answers");
     assert_eq!(settled.paid, 70);
 }

@@ -152,6 +152,23 @@ pub(crate) mod optional_text {
     }
 }
 
+/// The labels of a settlement: texts by name.
+pub(crate) mod settle_labels {
+    use std::collections::BTreeMap;
+
+    use earmark_core::SettleLabels;
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(labels: &SettleLabels, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(labels.iter())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SettleLabels, D::Error> {
+        SettleLabels::new(BTreeMap::<String, String>::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
 /// A time in milliseconds.
 pub(crate) mod unix_ms {
     use super::*;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetName, ClientId, ClientOwner, CreditShortage, LeaseId, LimitKey, Moment,
-    NamespaceName, Operation, Overdraft, TxId, UnixMs, VaultName, WriteId,
+    NamespaceName, Operation, Overdraft, SettleLabels, TxId, UnixMs, VaultName, WriteId,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
-    OverdraftDocument, ShortageDocument, StatusDocument, moment, operations, optional_text, text, tx_id, unix_ms,
-    write_id,
+    OverdraftDocument, ShortageDocument, StatusDocument, moment, operations, optional_text, settle_labels, text, tx_id,
+    unix_ms, write_id,
 };
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
@@ -396,6 +396,9 @@ pub struct Settlement {
     /// The caller.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
     pub actor: Option<Actor>,
+    /// The labels of the complete.
+    #[serde(default, skip_serializing_if = "SettleLabels::is_empty", with = "settle_labels")]
+    pub labels: SettleLabels,
 }
 
 /// An entry with its number.

@@ -1,11 +1,12 @@
 //! Settlement: in tasks of their own that outlive the client's connection, retried with the same lease until Earmark has
 //! answered.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use earmark_client::core::LeaseId;
+use earmark_client::core::{LeaseId, SETTLE_LABEL_VALUE_BYTES_MAX, SettleLabels};
 use earmark_client::{CallCompleted, CallOutcome, CallResult, Failure};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinHandle;
@@ -100,6 +101,7 @@ impl Settler {
             namespace: call.namespace.as_deref().and_then(|name| name.parse().ok()),
             policy_revision: call.policy_revision,
             result: CallResult::from(end),
+            labels: labels(&call.attributes),
         };
         let (mut wait, mut releases) = (FIRST_WAIT, 0);
         loop {
@@ -127,11 +129,38 @@ impl Settler {
     }
 }
 
+/// The attributes that become labels of settlements, so that statements group by them.
+const LABELLED: [&str; 4] = ["model", "provider", "key", "user"];
+
+/// The labels of a call. An attribute that is too long for a label is left out.
+fn labels(attributes: &BTreeMap<String, String>) -> SettleLabels {
+    let known = LABELLED.into_iter().filter_map(|name| Some((name, attributes.get(name)?)));
+    let fitting = known.filter(|(_, value)| value.len() <= SETTLE_LABEL_VALUE_BYTES_MAX);
+    SettleLabels::new(fitting).unwrap_or_default()
+}
+
 /// Whether another try cannot help. A key that is refused may be replaced.
 fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Invalid { .. } | Failure::NotFound { .. } => true,
         Failure::UnknownThenRefused { refusal } => is_final(refusal),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_settlement_is_labelled_with_what_is_known_of_model_provider_key_and_user() {
+        let long = "x".repeat(SETTLE_LABEL_VALUE_BYTES_MAX + 1);
+        let of = |pairs: &[(&str, &str)]| {
+            labels(&pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()).to_string()
+        };
+        let all = [("model", "m"), ("alias", "a"), ("provider", "p"), ("key", "k"), ("user", "u"), ("tenant", "t")];
+        assert_eq!(of(&all), "key=k model=m provider=p user=u");
+        assert_eq!(of(&[("model", "m"), ("user", &long)]), "model=m");
+        assert_eq!(of(&[]), "");
     }
 }

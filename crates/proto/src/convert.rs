@@ -11,7 +11,7 @@ mod receipt;
 mod reply;
 
 pub use invalid::{Invalid, each};
-pub use lease::{ExtendParts, Parts, complete_parts, extend_parts, lease_id, reserve_parts, state};
+pub use lease::{ExtendParts, Parts, complete_parts, extend_parts, lease_id, reserve_parts, settle_labels, state};
 pub use limit::{definition, definition_of, info, limit_usage, sort, sort_of, status, template, usage};
 pub use operation::{NOT_WITH_KEY, WriteParts, batch_parts, write_parts};
 pub use receipt::{balance, grant, success, totals, write_error};

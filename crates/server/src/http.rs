@@ -12,6 +12,7 @@ mod events;
 mod extend;
 mod health;
 mod keys;
+mod labels;
 mod leases;
 mod limits;
 mod openapi;

@@ -73,7 +73,9 @@ class LeaseBase:
         self._admission.unsettled.put(self.lease_id, request)
         return request
 
-    def _with_actuals(self, actuals: Mapping[str, int] | None) -> Request[Completed]:
+    def _with_actuals(
+        self, actuals: Mapping[str, int] | None, labels: Mapping[str, str] | None
+    ) -> Request[Completed]:
         work = self.work
         if not isinstance(work, Job):
             raise InputError("actuals: the lease of a call is completed with a usage")
@@ -81,13 +83,15 @@ class LeaseBase:
         for key in actuals or ():
             if key not in reserved:
                 raise InputError(f"actuals: found {key}, allowed are the limits of the lease: {', '.join(reserved)}")
-        return work.complete(self.lease_id, actuals or {})
+        return work.complete(self.lease_id, actuals or {}, labels)
 
-    def _with_usage(self, usage: Usage | None, outcome: str) -> Request[Completed]:
+    def _with_usage(
+        self, usage: Usage | None, outcome: str, labels: Mapping[str, str] | None
+    ) -> Request[Completed]:
         work = self.work
         if not isinstance(work, Call):
             raise InputError("usage: only the lease of a call is completed with a usage")
-        return work.settle(self.lease_id, outcome, usage, self.policy_revision)
+        return work.settle(self.lease_id, outcome, usage, self.policy_revision, labels)
 
     def _unused(self) -> Request[Completed]:
         work = self.work

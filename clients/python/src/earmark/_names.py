@@ -11,6 +11,7 @@ from .errors import InputError
 REQUIREMENTS_MAX = 32
 #: The most attributes of one call.
 ATTRIBUTES_MAX = 32
+LABELS_MAX = 8
 #: The largest amount: that of an unsigned integer of 64 bits.
 AMOUNT_MAX = 2**64 - 1
 #: The largest bound of tokens.
@@ -77,16 +78,25 @@ def job_id(value: object) -> str | None:
 
 def attributes(values: Mapping[str, str]) -> dict[str, str]:
     """The attributes of a call."""
-    if len(values) > ATTRIBUTES_MAX:
-        raise InputError(f"attributes: found {len(values)}, allowed are at most {ATTRIBUTES_MAX}")
+    return _texts("attributes", values, ATTRIBUTES_MAX, 256)
+
+
+def labels(values: Mapping[str, str]) -> dict[str, str]:
+    """The labels of a complete."""
+    return _texts("labels", values, LABELS_MAX, 128)
+
+
+def _texts(field: str, values: Mapping[str, str], most: int, bytes_max: int) -> dict[str, str]:
+    if len(values) > most:
+        raise InputError(f"{field}: found {len(values)}, allowed are at most {most}")
     for key, value in values.items():
-        if not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"attributes: found the name {key!r}, allowed are a-z, 0-9 and _, beginning with a letter")
+        is_name = isinstance(key, str) and _ATTRIBUTE.fullmatch(key)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_name or len(key) > 64:
+            raise InputError(f"{field}: found the name {key!r}, allowed are a-z, 0-9 and _, beginning with a letter")
         is_text = isinstance(value, str) and not _CONTROL.search(value)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_text or not 1 <= len(value.encode()) <= 256:
-            raise InputError(
-                f"attributes.{key}: found {value!r}, allowed are texts of 1 to 256 bytes without control characters"
-            )
+        if not is_text or not 1 <= len(value.encode()) <= bytes_max:
+            allowed = f"texts of 1 to {bytes_max} bytes without control characters"
+            raise InputError(f"{field}.{key}: found {value!r}, allowed are {allowed}")
     return dict(values)
 
 

@@ -212,15 +212,19 @@ class AsyncLease(LeaseBase):
         #: Keeps its task from the garbage collector.
         self._keep_alive: AsyncKeepAlive | None = None
 
-    async def complete(self, actuals: Mapping[str, int] | None = None) -> Completed:
-        """Reports the actual amounts. A limit without one counts as fully used. It continues in the background when the
-        task is cancelled."""
-        return await asyncio.shield(self._settle(self._with_actuals(actuals)))
+    async def complete(
+        self, actuals: Mapping[str, int] | None = None, *, labels: Mapping[str, str] | None = None
+    ) -> Completed:
+        """Reports the actual amounts. A limit without one counts as fully used. Statements group costs by `labels`: up to
+        8 texts by name. It continues in the background when the task is cancelled."""
+        return await asyncio.shield(self._settle(self._with_actuals(actuals, labels)))
 
-    async def complete_call(self, usage: Usage | None = None, outcome: str = "done") -> Completed:
+    async def complete_call(
+        self, usage: Usage | None = None, outcome: str = "done", *, labels: Mapping[str, str] | None = None
+    ) -> Completed:
         """Reports the usage of a call. `done` without a usage, and `unknown`, settle its bound; `refused` releases
         everything."""
-        return await asyncio.shield(self._settle(self._with_usage(usage, outcome)))
+        return await asyncio.shield(self._settle(self._with_usage(usage, outcome, labels)))
 
     async def release(self) -> Completed:
         """Frees everything, because no call was made."""

@@ -155,14 +155,19 @@ class Lease(LeaseBase):
         self._numbers = threading.Lock()
         self._is_over = threading.Event()
 
-    def complete(self, actuals: Mapping[str, int] | None = None) -> Completed:
-        """Reports the actual amounts. A limit without one counts as fully used."""
-        return self._settle(self._with_actuals(actuals))
+    def complete(
+        self, actuals: Mapping[str, int] | None = None, *, labels: Mapping[str, str] | None = None
+    ) -> Completed:
+        """Reports the actual amounts. A limit without one counts as fully used. Statements group costs by `labels`: up to
+        8 texts by name."""
+        return self._settle(self._with_actuals(actuals, labels))
 
-    def complete_call(self, usage: Usage | None = None, outcome: str = "done") -> Completed:
+    def complete_call(
+        self, usage: Usage | None = None, outcome: str = "done", *, labels: Mapping[str, str] | None = None
+    ) -> Completed:
         """Reports the usage of a call. `done` without a usage, and `unknown`, settle its bound; `refused` releases
         everything."""
-        return self._settle(self._with_usage(usage, outcome))
+        return self._settle(self._with_usage(usage, outcome, labels))
 
     def release(self) -> Completed:
         """Frees everything, because no call was made."""

@@ -50,12 +50,16 @@ class Job:
             requirements[key] = requirements.get(key, 0) + value
         return Job(requirements, self.job_id)
 
-    def complete(self, lease_id: str, actuals: Mapping[str, int]) -> Request[Completed]:
+    def complete(
+        self, lease_id: str, actuals: Mapping[str, int], labels: Mapping[str, str] | None = None
+    ) -> Request[Completed]:
         """The request that settles the lease. A limit without an actual amount counts as fully used, except that a
         concurrency slot is always freed."""
         body: Json = {"lease_id": lease_id, "actuals": _amounts("actuals", actuals, "actual_amount", 0)}
         if self.job_id is not None:
             body["job_id"] = self.job_id
+        if labels:
+            body["labels"] = _names.labels(labels)
         return Request("POST", "/v1/complete", _wire.encode(body), Completed.read, batch_path="/v1/complete/batch")
 
     def as_unknown(self, lease_id: str) -> Request[Completed]:
@@ -125,7 +129,12 @@ class Call:
         return body if self.job_id is None else {**body, "job_id": self.job_id}
 
     def settle(
-        self, lease_id: str, outcome: str, usage: Usage | None = None, policy_revision: int | None = None
+        self,
+        lease_id: str,
+        outcome: str,
+        usage: Usage | None = None,
+        policy_revision: int | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Request[Completed]:
         """The request that settles the lease."""
         if outcome not in ("done", "refused", "unknown"):
@@ -137,6 +146,8 @@ class Call:
             body["usage"] = usage.json()
         if policy_revision is not None:
             body["policy_revision"] = policy_revision
+        if labels:
+            body["labels"] = _names.labels(labels)
         return Request("POST", "/v1/calls/complete", _wire.encode(body), Completed.read)
 
     def as_unknown(self, lease_id: str) -> Request[Completed]:

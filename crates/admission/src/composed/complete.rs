@@ -90,6 +90,7 @@ impl<H: BookHost> Parts<H> {
             lease: request.lease,
             actuals: others.cloned().collect(),
             is_release: false,
+            labels: request.labels.clone(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Actor, CreditShortage, LimitKey, NamespaceName};
+use earmark_core::{Actor, CreditShortage, LimitKey, NamespaceName, SettleLabels};
 
 use super::{Parts, all};
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
@@ -260,7 +260,8 @@ impl<H: BookHost> Parts<H> {
 
     async fn fence(&self, actor: Option<Actor>, request: &ReserveRequest) -> Result<(), BackendError> {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
-        let release = SettleRequest { namespace, lease, actuals: Vec::new(), is_release: true };
+        let release =
+            SettleRequest { namespace, lease, actuals: Vec::new(), is_release: true, labels: SettleLabels::NONE };
         let released = self.credits.settle(actor, vec![release]).await;
         released.into_iter().try_for_each(|answer| answer.map(drop))
     }

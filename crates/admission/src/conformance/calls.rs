@@ -29,7 +29,8 @@ impl<H: Harness> Driver<'_, H> {
 
     pub(super) async fn complete_as(&self, lease: LeaseId, claim: LeaseClaim, parts: Parts<'_>) -> CompleteAnswer {
         let (namespace, actuals) = (namespace(), amounts(parts));
-        let request = CompleteRequest { namespace, lease, job: None, claim, actuals };
+        let request =
+            CompleteRequest { namespace, lease, job: None, claim, actuals, labels: earmark_core::SettleLabels::NONE };
         let answers = self.0.backend().complete(Principal::System, vec![request]).await;
         answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
     }

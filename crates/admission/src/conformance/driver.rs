@@ -105,12 +105,22 @@ impl<H: Harness> Driver<'_, H> {
     }
 
     pub(super) async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
+        self.complete_labelled(lease, parts, &[]).await
+    }
+
+    pub(super) async fn complete_labelled(
+        &self,
+        lease: LeaseId,
+        parts: &[(&str, u64)],
+        labels: &[(&str, &str)],
+    ) -> CompleteAnswer {
         let request = CompleteRequest {
             namespace: namespace(),
             lease,
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(parts),
+            labels: earmark_core::SettleLabels::new(labels.iter().copied()).expect("valid labels"),
         };
         let answers = self.0.backend().complete(Principal::System, vec![request]).await;
         answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")

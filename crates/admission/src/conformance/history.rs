@@ -77,6 +77,7 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals,
+            labels: earmark_core::SettleLabels::NONE,
         };
         let paid = backend.complete(by, vec![request]).await;
         assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
@@ -174,4 +175,34 @@ pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Ha
     assert_eq!((revenue[0].changes[0].amount, revenue[0].changes[0].held), (25, 0));
     let audit = harness.backend().audit(namespace(), vault(VaultName::MAIN)).await;
     assert!(audit.expect("a vault that exists").balanced);
+}
+
+/// The labels of the settlements of an account, `-` for none, each with its reason.
+async fn labels_of(harness: &impl Harness, name: &str) -> Vec<(String, &'static str)> {
+    let told = |entry: EntryView| match entry.what {
+        EntryKind::Settle { labels, reason, .. } => Some((labels.to_string(), reason.name())),
+        _ => None,
+    };
+    entries(harness, name).await.into_iter().filter_map(told).collect()
+}
+
+/// Each settlement of a lease has the labels of its complete, and keeps them.
+pub async fn the_labels_of_a_complete_are_on_its_settlements_and_stay(harness: &impl Harness) {
+    let driver = Driver(harness);
+    driver.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
+    for name in ["usd", "fee"] {
+        driver.try_put(credit(name, VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
+    }
+    let both = driver.admit(&[("usd", 20), ("fee", 2)]).await;
+    driver.complete_labelled(both, &[("usd", 5)], &[("user", "u 1"), ("model", "gpt-4o")]).await;
+    driver.complete_labelled(both, &[("usd", 5)], &[("model", "other")]).await;
+    let plain = driver.admit(&[("usd", 20)]).await;
+    driver.complete(plain, &[]).await;
+    let late = driver.admit(&[("usd", 20)]).await;
+    harness.advance_ms(3_000).await;
+    driver.complete_labelled(late, &[], &[("model", "late")]).await;
+    let labelled = ("model=gpt-4o user=u 1".to_owned(), "complete");
+    let expected = [labelled.clone(), labelled, (String::new(), "complete"), ("model=late".to_owned(), "late")];
+    assert_eq!(labels_of(harness, "acme").await, expected);
+    assert_eq!(labels_of(harness, AccountName::REVENUE).await, expected);
 }

@@ -103,6 +103,7 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
         job: None,
         claim: earmark_core::LeaseClaim::default(),
         actuals,
+        labels: earmark_core::SettleLabels::NONE,
     };
     assert_eq!(backend.complete(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
     let token = Token::random().expect("random bits");

@@ -46,8 +46,15 @@ pub async fn a_shared_limit_is_reserved_from_other_namespaces(harness: &impl Har
         assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(unknown)));
     }
     let actuals = vec![Amount { key: foreign("gpt:slots"), amount: 1 }];
-    let request =
-        CompleteRequest { namespace: team(), lease, job: None, claim: earmark_core::LeaseClaim::default(), actuals };
+    let claim = earmark_core::LeaseClaim::default();
+    let request = CompleteRequest {
+        namespace: team(),
+        lease,
+        job: None,
+        claim,
+        actuals,
+        labels: earmark_core::SettleLabels::NONE,
+    };
     let answers = harness.backend().complete(Principal::System, vec![request]).await;
     assert!(
         answers.into_iter().all(|answer| answer.is_ok_and(|answer| answer.reconciled && answer.ignored.is_empty()))

@@ -102,6 +102,7 @@ impl Shop {
             lease,
             claim: earmark_core::LeaseClaim::default(),
             actuals: &actuals,
+            labels: &earmark_core::SettleLabels::NONE,
         };
         self.book.apply(NOW, Command::Complete(complete));
         self.history.extend(self.book.drain_journal());

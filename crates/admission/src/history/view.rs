@@ -67,7 +67,7 @@ fn settle(
     entry: &SettleEntry,
     account: AccountId,
 ) -> Option<(earmark_core::UnixMs, EntryKind, Vec<EntryChange>)> {
-    let SettleEntry { hold: ref held_for, held, revenue, paid, debt, uncollected, reason } = *entry;
+    let SettleEntry { hold: ref held_for, held, revenue, paid, debt, uncollected, reason, ref labels } = *entry;
     // The payer may be the revenue account.
     let mut amount = 0_i128;
     let mut change_held = 0_i128;
@@ -79,7 +79,7 @@ fn settle(
         amount = amount.wrapping_add(paid.into());
     }
     let change = change(book, (account, held_for.asset), amount, change_held)?;
-    let what = EntryKind::Settle { hold: hold(held_for), paid, debt, uncollected, reason };
+    let what = EntryKind::Settle { hold: hold(held_for), paid, debt, uncollected, reason, labels: labels.clone() };
     Some((held_for.at.wall, what, vec![change]))
 }
 

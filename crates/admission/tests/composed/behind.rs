@@ -121,6 +121,7 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
         job: None,
         claim: earmark_core::LeaseClaim::default(),
         actuals: used(15),
+        labels: earmark_core::SettleLabels::NONE,
     };
     let answer = backend.complete(Principal::System, vec![complete]).await.remove(0).unwrap();
     assert_eq!((answer.reconciled, answer.overage_debt, answer.ignored), (true, 11, Vec::new()));

@@ -33,6 +33,7 @@ async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
         job: None,
         claim: earmark_core::LeaseClaim::default(),
         actuals: Vec::new(),
+        labels: earmark_core::SettleLabels::NONE,
     };
     vec![
         format!("{:?}", backend.reserve(Principal::System, vec![request]).await.remove(0)),

@@ -50,6 +50,7 @@ async fn a_batch_stays_a_batch_for_each_part() {
                 job: None,
                 claim: earmark_core::LeaseClaim::default(),
                 actuals: Vec::new(),
+                labels: earmark_core::SettleLabels::NONE,
             }
         });
         let answers = pair.backend.complete(Principal::System, completes.collect()).await;

@@ -124,6 +124,7 @@ impl Names {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: self.keys.iter().filter_map(actual).collect(),
+            labels: earmark_core::SettleLabels::NONE,
         }
     }
 }

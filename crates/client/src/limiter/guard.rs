@@ -180,7 +180,8 @@ fn of_job(job: &Job, maybe: &[LimitKey], actuals: Actuals) -> (Actuals, Option<S
     }
     let (known, others): (Vec<_>, Vec<_>) = actuals.amounts().iter().cloned().partition(|(key, _)| is_reserved(key));
     let others: Vec<&str> = others.iter().map(|(key, _)| key.as_str()).collect();
-    let known = known.into_iter().fold(Actuals::unknown(), |all, (key, amount)| all.used(key, amount));
+    let labelled = Actuals::unknown().labelled(actuals.labels().clone());
+    let known = known.into_iter().fold(labelled, |all, (key, amount)| all.used(key, amount));
     (known, Some(format!("not reserved, so ignored: {}", others.join(", "))))
 }
 

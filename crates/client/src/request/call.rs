@@ -75,6 +75,8 @@ struct CompleteBody<'a> {
     policy_revision: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<&'a str, &'a str>,
 }
 
 #[derive(Deserialize)]
@@ -220,6 +222,7 @@ impl Request for CompleteCall<'_> {
             outcome: name,
             policy_revision: outcome.policy_revision,
             namespace: outcome.namespace.as_ref().map(NamespaceName::as_str),
+            labels: outcome.labels.iter().collect(),
         };
         post("/v1/calls/complete", &body, None)
     }

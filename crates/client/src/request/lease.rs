@@ -21,6 +21,8 @@ use crate::wire::{Grpc, Reader};
 /// Upper bounds in bytes: an item without its amounts, and an amount without its key.
 const ITEM_BYTES: usize = 256;
 const AMOUNT_BYTES: usize = 64;
+/// An upper bound for the quotes and commas of a label, whose value may have escapes.
+const LABEL_BYTES: usize = 8;
 
 /// Reads one lease.
 pub(crate) struct GetLease(pub(crate) LeaseId);
@@ -221,7 +223,8 @@ impl Item for CompleteItem {
     const PATH: &'static str = "/v1/complete";
 
     fn bytes(&self) -> usize {
-        bytes(self.actuals.amounts())
+        let labels = self.actuals.labels().iter().map(|(name, value)| name.len() + 2 * value.len() + LABEL_BYTES);
+        bytes(self.actuals.amounts()) + labels.sum::<usize>()
     }
 
     fn message(&self, namespace: Option<&str>) -> v1::CompleteRequest {
@@ -230,6 +233,7 @@ impl Item for CompleteItem {
             job_id: self.job.id().map(ToString::to_string),
             actuals: self.actuals.amounts().iter().map(actual).collect(),
             namespace: namespace.map(str::to_owned),
+            labels: self.actuals.labels().iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         }
     }
 

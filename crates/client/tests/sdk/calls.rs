@@ -113,7 +113,13 @@ async fn an_outcome_names_usage_namespace_and_policy() {
         (CallResult::Refused, "refused"),
         (CallResult::Unknown, "unknown"),
     ] {
-        let end = CallOutcome { attributes: attributes(), namespace: namespace.clone(), policy_revision, result };
+        let end = CallOutcome {
+            attributes: attributes(),
+            namespace: namespace.clone(),
+            policy_revision,
+            result,
+            labels: earmark_client::core::SettleLabels::NONE,
+        };
         let completed = client.complete_call(call().lease, &end, soon()).await.unwrap();
         assert!(completed.reconciled);
         assert_eq!((completed.actuals, completed.cost), (vec![(key("tpm"), 12)], Some(34)));

@@ -123,6 +123,7 @@ impl Workload {
                 lease: call.lease,
                 claim: earmark_core::LeaseClaim::default(),
                 actuals: &actuals,
+                labels: &earmark_core::SettleLabels::NONE,
             }),
         )
     }

@@ -28,6 +28,7 @@ use super::command::{
     NamespaceId, Part, PauseLimit, PutLimit, Release, Reserve,
 };
 use super::write::Write;
+use crate::credits::SettleLabels;
 use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, OnTimeout, Overage, Period, Setting, SettingChange, Template};
@@ -58,6 +59,8 @@ const EXTEND: u8 = 17;
 const RESERVE_MARKED: u8 = 18;
 /// A complete with a claim, which follows the lease.
 const COMPLETE_CLAIMED: u8 = 19;
+/// A complete with a claim, which may claim nothing, and labels, which follow the lease.
+const COMPLETE_LABELLED: u8 = 20;
 const CREATE_KEY: u8 = 32;
 const REVOKE_KEY: u8 = 33;
 const SET_QUOTAS: u8 = 34;
@@ -177,10 +180,15 @@ fn put_reserve(out: &mut Vec<u8>, command: &Reserve<'_>) {
 
 fn put_complete(out: &mut Vec<u8>, command: &Complete<'_>) {
     let is_claimed = command.claim != LeaseClaim::default();
-    out.put_u8(if is_claimed { COMPLETE_CLAIMED } else { COMPLETE });
+    let is_labelled = !command.labels.is_empty();
+    let plain = if is_claimed { COMPLETE_CLAIMED } else { COMPLETE };
+    out.put_u8(if is_labelled { COMPLETE_LABELLED } else { plain });
     put_lease(out, command.namespace, command.lease);
-    if is_claimed {
+    if is_claimed || is_labelled {
         call::put_claim(out, command.claim);
+    }
+    if is_labelled {
+        command.labels.put(out);
     }
     put_parts(out, command.actuals);
 }
@@ -207,6 +215,7 @@ pub struct CommandBuffer {
     parts: Vec<Part>,
     used: Vec<Part>,
     job: Option<JobId>,
+    labels: SettleLabels,
     definition: Option<Definition>,
     template: Option<Template>,
     settings: Vec<SettingChange>,
@@ -273,14 +282,16 @@ impl CommandBuffer {
                 Command::Reserve(Reserve { namespace, lease, job, call, by_gateway, requirements })
             }
             EXTEND => Command::Extend(extend::extend(&mut input, &mut self.parts, &mut self.used)?),
-            tag @ (COMPLETE | COMPLETE_CLAIMED) => {
+            tag @ (COMPLETE | COMPLETE_CLAIMED | COMPLETE_LABELLED) => {
                 let (namespace, lease) = lease(&mut input)?;
                 let claim = if tag == COMPLETE { LeaseClaim::default() } else { call::claim(&mut input)? };
                 if tag == COMPLETE_CLAIMED && claim == LeaseClaim::default() {
                     return Err(CodecError::Malformed("it has a claim that claims nothing"));
                 }
+                self.labels =
+                    if tag == COMPLETE_LABELLED { SettleLabels::read(&mut input)? } else { SettleLabels::NONE };
                 let actuals = parts(&mut input, &mut self.parts)?;
-                Command::Complete(Complete { namespace, lease, claim, actuals })
+                Command::Complete(Complete { namespace, lease, claim, actuals, labels: &self.labels })
             }
             RELEASE => {
                 let (namespace, lease) = lease(&mut input)?;

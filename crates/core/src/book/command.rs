@@ -3,6 +3,7 @@
 use super::call::{CallMark, LeaseClaim};
 use super::extend::Extend;
 use super::write::Write;
+use crate::credits::SettleLabels;
 use crate::id::{JobId, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{Definition, SettingChange, Template};
@@ -249,6 +250,8 @@ pub struct Complete<'a> {
     pub claim: LeaseClaim,
     /// Up to [`REQUIREMENTS_MAX`] amounts, no limit twice.
     pub actuals: &'a [Part],
+    /// The labels of its settlements. Without credit they have no effect.
+    pub labels: &'a SettleLabels,
 }
 
 /// Returns everything a lease reserved and ends it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::command::{NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::{Operation, WriteId};
-use crate::credits::{AccountId, AssetId, GrantTerms};
+use crate::credits::{AccountId, AssetId, GrantTerms, SettleLabels};
 use crate::id::{Actor, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Labels, MaySet, Role};
 use crate::limits::Definition;
@@ -249,6 +249,8 @@ pub struct SettleEntry {
     pub uncollected: u64,
     /// Why it was settled.
     pub reason: SettleReason,
+    /// The labels of the complete; none for a timeout.
+    pub labels: SettleLabels,
 }
 
 /// Credit that expired.

@@ -10,7 +10,7 @@
 //! A hold takes from grants in spending order and gives back to them; `hold_parts` records which.
 
 use super::account::{AccountId, AccountStatus, AssetId};
-use super::{Credits, Owner, State};
+use super::{Credits, Owner, SettleLabels, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry, SettleReason};
 use crate::id::{AccountName, Actor, LeaseId};
 use crate::limits::buckets::Bucket;
@@ -255,7 +255,7 @@ impl Credits {
         let mut charge = Charge { limit, cost: hold.timeout_cost(), paid: 0, debt: 0, uncollected: 0 };
         charge.paid = self.pay_from_hold(hold, hold.due());
         self.charge_owner(now, hold, &mut charge);
-        self.pay(now, limits, (hold, hold.amount, SettleReason::Timeout), &mut charge);
+        self.pay(now, limits, (hold, hold.amount, SettleReason::Timeout, &SettleLabels::NONE), &mut charge);
         charge.paid
     }
 
@@ -420,11 +420,11 @@ impl Credits {
 
     /// Charges the cost of a lease, by limit; without an actual the whole hold. First every hold pays what it can and
     /// returns the rest, then the owners pay what is missing. A hold that ran out was settled then: only what exceeds
-    /// that payment is charged.
+    /// that payment is charged. The entries get the labels, except those of timeouts.
     pub(crate) fn settle(
         &mut self,
         now: UnixMs,
-        first: u32,
+        (first, labels): (u32, &SettleLabels),
         limits: &limits::State,
         actual: impl Fn(LimitSlot) -> Option<u64>,
     ) -> Vec<Charge> {
@@ -443,7 +443,7 @@ impl Credits {
             let is_live = hold.ends_at > now;
             let (held, reason) = if is_live { (hold.amount, SettleReason::Complete) } else { (0, SettleReason::Late) };
             self.charge_owner(now, &hold, charge);
-            self.pay(now, limits, (&hold, held, reason), charge);
+            self.pay(now, limits, (&hold, held, reason, labels), charge);
             self.remove(slot);
             self.apply_due(now, hold.owner());
             slot = hold.sibling;
@@ -503,7 +503,7 @@ impl Credits {
         &mut self,
         now: UnixMs,
         limits: &limits::State,
-        (hold, held, reason): (&Hold, u64, SettleReason),
+        (hold, held, reason, labels): (&Hold, u64, SettleReason, &SettleLabels),
         charge: &mut Charge,
     ) {
         let revenue = self.payee(hold);
@@ -529,6 +529,7 @@ impl Credits {
                 debt: charge.debt,
                 uncollected: charge.uncollected,
                 reason,
+                labels: labels.clone(),
             }));
         }
     }

@@ -20,6 +20,12 @@ pub const KEY_ATTRIBUTE: &str = "key";
 #[error("{0}")]
 pub struct LabelError(String);
 
+impl LabelError {
+    pub(crate) fn new(message: String) -> LabelError {
+        LabelError(message)
+    }
+}
+
 /// The labels of a key: attributes of each of its calls. Sorted by name, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Arc<[(Box<str>, Box<str>)]>);
@@ -162,11 +168,16 @@ pub fn check_attribute_name(name: &str) -> Result<(), String> {
 /// # Errors
 /// The value is not allowed. The text says what is.
 pub fn check_attribute_value(value: &str) -> Result<(), String> {
+    check_text(value, ATTRIBUTE_VALUE_BYTES_MAX)
+}
+
+/// Checks the value of an attribute or of a settlement's label, of at most `bytes_max` bytes.
+pub(crate) fn check_text(value: &str, bytes_max: usize) -> Result<(), String> {
     if contains_api_key(value) {
         return Err(LOOKS_LIKE_API_KEY.to_owned());
     }
-    if value.is_empty() || value.len() > ATTRIBUTE_VALUE_BYTES_MAX {
-        return Err(format!("found {} bytes, allowed are 1 to {ATTRIBUTE_VALUE_BYTES_MAX}", value.len()));
+    if value.is_empty() || value.len() > bytes_max {
+        return Err(format!("found {} bytes, allowed are 1 to {bytes_max}", value.len()));
     }
     match value.chars().find(|character| character.is_control()) {
         Some(character) => Err(format!("found the control character {character:?}, allowed is UTF-8 without any")),
@@ -201,7 +212,7 @@ fn check_count(count: usize) -> Result<(), String> {
 }
 
 /// Refuses a name that is there twice, in sorted names.
-fn check_distinct<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), LabelError> {
+pub(crate) fn check_distinct<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Result<(), LabelError> {
     let twice = names.clone().zip(names.skip(1)).find(|(first, second)| first == second);
     match twice {
         Some((name, _)) => Err(LabelError(format!("found {name} twice, allowed is each name once"))),

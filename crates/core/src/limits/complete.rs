@@ -10,7 +10,7 @@ use super::{
 use crate::book::{
     CallMark, Complete, CompleteOutcome, LeaseClaim, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
 };
-use crate::credits::Credits;
+use crate::credits::{Credits, SettleLabels};
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
 use crate::time::{Moment, UnixMs};
@@ -30,7 +30,7 @@ impl Limits {
             Err(RefusedParts::Stale { part }) => CompleteOutcome::StaleLimit { actual: part },
             Ok(()) => {
                 let lease = (command.namespace, command.lease);
-                self.end_lease(at, lease, Some((&resolved, command.claim)), credits)
+                self.end_lease(at, lease, Some((&resolved, command)), credits)
             }
         };
         self.resolved = resolved;
@@ -64,25 +64,26 @@ impl Limits {
         })
     }
 
-    /// Ends a lease with its actuals and the claim of their sender. `None` releases it: nothing was used.
+    /// Ends a lease with its actuals, and the command with their claim and labels. `None` releases it: nothing was used.
     fn end_lease(
         &mut self,
         at: Moment,
         (namespace, lease): (NamespaceId, LeaseId),
-        actuals: Option<(&[ResolvedPart], LeaseClaim)>,
+        actuals: Option<(&[ResolvedPart], &Complete<'_>)>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
         let now = at.log;
         let found = self.find(self.index.hash(namespace, lease), namespace, lease);
-        if let (Some((_, found)), Some((_, claim))) = (&found, actuals)
-            && let Err(refused) = self.check_claim((namespace, lease), found, claim)
+        if let (Some((_, found)), Some((_, command))) = (&found, actuals)
+            && let Err(refused) = self.check_claim((namespace, lease), found, command.claim)
         {
             return refused;
         }
+        let labels = actuals.map_or(&SettleLabels::NONE, |(_, command)| command.labels);
         let actuals = actuals.map(|(actuals, _)| actuals);
         match found {
             Some((position, Found::Record(slot))) => {
-                let settlement = self.end_record(now, slot, actuals, credits);
+                let settlement = self.end_record(now, slot, (actuals, labels), credits);
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
                 let Ended { settlement, fingerprint, reserved_at, flags } = settlement;
                 let call = self.mark_of(namespace, lease, flags).call;
@@ -127,7 +128,13 @@ struct Ended {
 
 impl Limits {
     /// Settles a lease record and removes it.
-    fn end_record(&mut self, now: UnixMs, slot: u32, actuals: Option<&[ResolvedPart]>, credits: &mut Credits) -> Ended {
+    fn end_record(
+        &mut self,
+        now: UnixMs,
+        slot: u32,
+        (actuals, labels): (Option<&[ResolvedPart]>, &SettleLabels),
+        credits: &mut Credits,
+    ) -> Ended {
         let record = *self.state.leases.get(slot);
         let Lease { reserved_at, holds, flags, .. } = record;
         let mut parts = std::mem::take(&mut self.parts);
@@ -146,7 +153,7 @@ impl Limits {
         settlement.is_extended = original.is_some();
         if holds != NONE {
             let actual = |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
-            settlement.charges = credits.settle(now, holds, &self.state, actual);
+            settlement.charges = credits.settle(now, (holds, labels), &self.state, actual);
         }
         self.state.leases.remove(slot, Life::of(reserved_at, &parts, &more));
         let fingerprint = self.unlink_parts(now, &parts);

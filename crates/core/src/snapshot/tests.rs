@@ -36,7 +36,8 @@ fn small_book() -> Book {
     }
     let lease = LeaseId::from_parts(now, 1);
     let actuals = &[Part { limit: LimitRef::Id(LimitId::default()), amount: 20 }];
-    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals }));
+    let (claim, labels) = (LeaseClaim::default(), &crate::SettleLabels::NONE);
+    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, claim, actuals, labels }));
     book
 }
 

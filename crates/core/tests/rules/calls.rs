@@ -2,7 +2,7 @@
 
 use earmark_core::{
     CallMark, CompleteOutcome, ExtendOutcome, ExtendStep, LeaseClaim, LeaseId, LimitRef, Outcome, Part, RequirementSet,
-    ReserveOutcome,
+    ReserveOutcome, SettleLabels,
 };
 
 use crate::support::snapshot::{restored, snapshot};
@@ -43,7 +43,7 @@ fn reserve(
 
 fn complete(test: &mut TestBook, lease: LeaseId, claim: LeaseClaim, amount: u64) -> CompleteOutcome {
     let (namespace, actuals) = (test.namespace, vec![part("tpm", amount)]);
-    match test.apply(&Step::Complete { namespace, lease, claim, actuals }) {
+    match test.apply(&Step::Complete { namespace, lease, claim, actuals, labels: SettleLabels::NONE }) {
         Outcome::Complete(outcome) => outcome,
         other => panic!("{other:?}"),
     }

@@ -398,7 +398,8 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
         bank.test.book.apply_as(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];
-    let complete = Complete { namespace, lease: paid, claim: earmark_core::LeaseClaim::default(), actuals };
+    let (claim, labels) = (earmark_core::LeaseClaim::default(), &earmark_core::SettleLabels::NONE);
+    let complete = Complete { namespace, lease: paid, claim, actuals, labels };
     bank.test.book.apply_as(bank.test.now(), &caller, Command::Complete(complete));
     // A command of another caller triggers the expiry, but the actor is the system.
     bank.test.advance(62_000);

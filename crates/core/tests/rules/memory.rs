@@ -226,8 +226,8 @@ fn one_clock_that_is_a_year_ahead_does_not_fill_the_memory_of_all() {
     let namespace = test.namespace;
     for number in 0..5 {
         let lease = LeaseId::from_parts(a_year, number);
-        let command =
-            Command::Complete(Complete { namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals: &[] });
+        let (claim, labels) = (earmark_core::LeaseClaim::default(), &earmark_core::SettleLabels::NONE);
+        let command = Command::Complete(Complete { namespace, lease, claim, actuals: &[], labels });
         let outcome = test.book.apply(Moment { log: START, wall: a_year }, command);
         assert_eq!(outcome, Outcome::Complete(CompleteOutcome::Marked));
     }

@@ -83,6 +83,7 @@ fn leases_of_one_namespace_leave_room_for_the_others() {
         lease: unknown,
         claim: earmark_core::LeaseClaim::default(),
         actuals: Vec::new(),
+        labels: earmark_core::SettleLabels::NONE,
     };
     assert_eq!(test.apply(&complete), Outcome::Complete(CompleteOutcome::LeasesQuotaExceeded));
     // Other namespaces go on, and so does a complete of a known lease.

@@ -65,7 +65,8 @@ impl DenseScript {
         let lease = self.open.swap_remove(self.random.index(self.open.len()));
         let amount = self.random.below(5);
         let actuals = vec![by_id(id(0), amount), by_id(id(2), 1)];
-        Step::Complete { namespace: NamespaceId::DEFAULT, lease, claim: earmark_core::LeaseClaim::default(), actuals }
+        let (claim, labels) = (earmark_core::LeaseClaim::default(), earmark_core::SettleLabels::NONE);
+        Step::Complete { namespace: NamespaceId::DEFAULT, lease, claim, actuals, labels }
     }
 
     fn pass_time(&mut self) {

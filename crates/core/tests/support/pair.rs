@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use earmark_core::{
     AccountId, AssetId, Book, Command, CompleteOutcome, Config, Definition, JournalRecord, LeaseId, LimitId, LimitKey,
-    LimitStatus, Moment, NamespaceId, Operation, Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
+    LimitStatus, Moment, NamespaceId, Operation, Outcome, SettleLabels, SettleReason, TIME_MAX, UnixMs, VaultId,
+    WriteOutcome,
 };
 
 use super::journal::Journal;
@@ -55,6 +56,11 @@ impl Pair {
             self.leases.push(lease);
         }
         self.compare_journal(Moment { log: began, wall: timed.wall }, &of_book)?;
+        let labels = if let Command::Complete(command) = command { command.labels } else { &SettleLabels::NONE };
+        for settled in &self.journal.settled {
+            let is_timeout = settled.reason == SettleReason::Timeout;
+            same("labels of a settlement", &settled.labels, if is_timeout { &SettleLabels::NONE } else { labels })?;
+        }
         if matches!(of_book, Outcome::Write(WriteOutcome::Committed(_))) {
             same("replaced", &self.journal.replaced, &before)?;
         }

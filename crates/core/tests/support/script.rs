@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use earmark_core::{
     Book, Config, Definition, ExternalParts, ExternalSetup, JobId, Kind, LeaseId, LeaseState, LimitId, LimitKey,
     LimitOutcome, NamespaceId, NamespaceName, Outcome, Overage, Part, Period, PutPolicy, QUOTA_MAX, QuotaKind,
-    SetQuotas, Setting, SettingChange, UTC_OFFSET_MINUTES, UnixMs, Write,
+    SetQuotas, Setting, SettingChange, SettleLabels, UTC_OFFSET_MINUTES, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -401,7 +401,13 @@ impl Script {
             Used { namespace, lease, requirements }
         });
         let actuals = self.actuals(namespace, requirements);
-        Step::Complete { namespace, lease, claim: self.claim(lease), actuals }
+        Step::Complete { namespace, lease, claim: self.claim(lease), actuals, labels: self.labels() }
+    }
+
+    fn labels(&mut self) -> SettleLabels {
+        let count = if self.random.chance(60) { 0 } else { self.random.index(5) };
+        let pairs = (0..count).map(|place| (["model", "user", "key", "tier"][place], self.random.below(3).to_string()));
+        SettleLabels::new(pairs.collect::<Vec<_>>()).unwrap()
     }
 
     fn put(&mut self) -> Step {

@@ -3,7 +3,8 @@
 use earmark_core::{
     CallMark, Command, Complete, Definition, DeleteLimit, DeleteTemplate, DropLimit, Extend, ExtendStep, ExternalSetup,
     JobId, LeaseClaim, LeaseId, LimitId, LimitKey, LimitRef, Moment, NamespaceId, NamespaceName, Part, PauseLimit,
-    PutLimit, PutPolicy, PutTemplate, Release, Reserve, SetQuotas, SettingChange, Template, UnixMs, Write,
+    PutLimit, PutPolicy, PutTemplate, Release, Reserve, SetQuotas, SettingChange, SettleLabels, Template, UnixMs,
+    Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -50,6 +51,7 @@ pub enum Step {
         lease: LeaseId,
         claim: LeaseClaim,
         actuals: Vec<Part>,
+        labels: SettleLabels,
     },
     Extend {
         namespace: NamespaceId,
@@ -101,8 +103,8 @@ impl Step {
             Step::Reserve { namespace, lease, ref job, call, by_gateway, ref requirements } => {
                 Command::Reserve(Reserve { namespace, lease, job: job.as_ref(), call, by_gateway, requirements })
             }
-            Step::Complete { namespace, lease, claim, ref actuals } => {
-                Command::Complete(Complete { namespace, lease, claim, actuals })
+            Step::Complete { namespace, lease, claim, ref actuals, ref labels } => {
+                Command::Complete(Complete { namespace, lease, claim, actuals, labels })
             }
             Step::Extend { namespace, lease, number, ref add, ref used, renew, step, claim } => {
                 Command::Extend(Extend { namespace, lease, number, add, used, renew, step, claim })

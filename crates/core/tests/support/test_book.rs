@@ -224,8 +224,17 @@ impl TestBook {
     }
 
     pub fn complete_parts(&mut self, lease: LeaseId, actuals: Vec<Part>) -> CompleteOutcome {
-        let step =
-            Step::Complete { namespace: self.namespace, lease, claim: earmark_core::LeaseClaim::default(), actuals };
+        self.complete_labelled(lease, actuals, earmark_core::SettleLabels::NONE)
+    }
+
+    pub fn complete_labelled(
+        &mut self,
+        lease: LeaseId,
+        actuals: Vec<Part>,
+        labels: earmark_core::SettleLabels,
+    ) -> CompleteOutcome {
+        let claim = earmark_core::LeaseClaim::default();
+        let step = Step::Complete { namespace: self.namespace, lease, claim, actuals, labels };
         match self.apply(&step) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a complete: {other:?}"),

@@ -1,7 +1,8 @@
 //! Sample rows with every field set.
 
 use earmark_core::{
-    AccountName, AccountStatus, Actor, ClientId, CreditShortage, GrantTerms, LeaseId, Operation, Overdraft, TxId,
+    AccountName, AccountStatus, Actor, ClientId, CreditShortage, GrantTerms, LeaseId, Operation, Overdraft,
+    SettleLabels, TxId,
 };
 
 use super::driver::{
@@ -69,6 +70,10 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         debt,
         uncollected: 5,
         actor: (debt > 0).then(|| actor("client:gateway")),
+        labels: match debt {
+            0 => SettleLabels::new([("model", "gpt \u{1f600}"), ("user", "u1")]).expect("valid labels"),
+            _ => SettleLabels::NONE,
+        },
     };
     let release = |reason, actor| EntryBody::Release { terms: terms(lease().lease), reason, actor };
     let mut bodies = vec![

@@ -277,6 +277,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             debt: settlement.debt,
             uncollected: settlement.uncollected,
             reason: settle_reason(settlement.reason),
+            labels: settlement.labels.clone(),
         },
         EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,

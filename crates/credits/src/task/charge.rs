@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{AccountName, AccountStatus, Actor, AssetName, Overdraft};
+use earmark_core::{AccountName, AccountStatus, Actor, AssetName, Overdraft, SettleLabels};
 
 use super::hold::need;
 use super::{AccountView, Part, account_view, or_itself};
@@ -24,6 +24,8 @@ pub(super) struct Settling<'a> {
     /// The caller; `None` for Earmark itself.
     pub(super) actor: Option<&'a Actor>,
     pub(super) is_timeout: bool,
+    /// The labels of the entries; none for a timeout.
+    pub(super) labels: &'a SettleLabels,
 }
 
 /// The cost of one hold and who pays it.
@@ -219,6 +221,7 @@ impl Settling<'_> {
                     debt: charge.debt,
                     uncollected: charge.uncollected,
                     actor,
+                    labels: self.labels.clone(),
                 })
             };
             Entry { home: part.home.clone(), at, body, changes: changes(charge) }

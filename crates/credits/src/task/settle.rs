@@ -1,7 +1,7 @@
 //! Settles a lease: its holds pay the cost, and the rest is returned.
 
 use earmark_admission::{Amount, SettleAnswer, SettleRequest};
-use earmark_core::{Actor, EntryPurpose, LimitKey, VaultName};
+use earmark_core::{Actor, EntryPurpose, LimitKey, SettleLabels, VaultName};
 
 use super::charge::Settling;
 use super::{LeaseStatus, Part, entry_gate, first_gate, lease_gate, lease_key, or_itself, settle_gate};
@@ -15,6 +15,7 @@ pub(crate) struct SettleTask {
     actuals: Vec<Amount>,
     is_release: bool,
     actor: Option<Actor>,
+    labels: SettleLabels,
 }
 
 impl SettleTask {
@@ -24,6 +25,7 @@ impl SettleTask {
             actuals: request.actuals.clone(),
             is_release: request.is_release,
             actor: or_itself(actor),
+            labels: request.labels.clone(),
         }
     }
 
@@ -64,6 +66,7 @@ impl SettleTask {
             gate: settle_gate(first),
             actor: self.actor.as_ref(),
             is_timeout: false,
+            labels: &self.labels,
         };
         settling.propose(engine, attempt, is_fresh).await
     }

@@ -71,6 +71,7 @@ impl Task for TimeoutTask {
             gate: self.gate,
             actor: None,
             is_timeout: true,
+            labels: &earmark_core::SettleLabels::NONE,
         };
         // The commit detects whatever changed since the hold was listed.
         settling.propose(engine, attempt, attempt == 1).await

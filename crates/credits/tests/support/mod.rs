@@ -60,7 +60,13 @@ pub(crate) fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
 
 pub(crate) fn settle(lease: LeaseId) -> SettleRequest {
     let actuals = vec![Amount { key: LimitKey::new("usd").expect("a valid key"), amount: 7 }];
-    SettleRequest { namespace: namespace(), lease, actuals, is_release: false }
+    SettleRequest {
+        namespace: namespace(),
+        lease,
+        actuals,
+        is_release: false,
+        labels: earmark_core::SettleLabels::NONE,
+    }
 }
 
 /// Opens accounts with a deposit each.

@@ -135,6 +135,7 @@ impl Caller {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(parts),
+            labels: earmark_core::SettleLabels::NONE,
         };
         let answer = self
             .ask(node, async move |backend| backend.complete(Principal::System, vec![request]).await.remove(0))

@@ -150,6 +150,7 @@ impl Caller {
                 job: None,
                 claim: earmark_core::LeaseClaim::default(),
                 actuals: amounts(parts),
+                labels: earmark_core::SettleLabels::NONE,
             };
             let complete =
                 async move |node: Arc<NodeBackend>| node.complete(Principal::System, vec![request]).await.remove(0);

@@ -137,6 +137,7 @@ impl TestClient {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(parts),
+            labels: earmark_core::SettleLabels::NONE,
         };
         self.0.complete(Principal::System, vec![request]).await.pop().unwrap().unwrap()
     }

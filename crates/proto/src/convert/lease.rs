@@ -1,6 +1,10 @@
 //! Requests of reserve, extend and complete.
 
-use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+use std::collections::HashMap;
+
+use earmark_core::{
+    EXTENSIONS_MAX, JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX, SettleLabels,
+};
 
 use super::invalid::{Invalid, each};
 use super::{name, namespace, optional_name};
@@ -37,14 +41,23 @@ pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
 ///
 /// # Errors
 /// When a field is invalid.
-pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
+pub fn complete_parts(request: v1::CompleteRequest) -> Result<(Parts, SettleLabels), Invalid> {
     let own = namespace(request.namespace.as_deref())?;
-    Ok(Parts {
+    let parts = Parts {
         lease: lease_id(&request.lease_id)?,
         job: optional_name("job_id", request.job_id.as_deref())?,
         amounts: actuals(&own, "actuals", request.actuals)?,
         namespace: own,
-    })
+    };
+    Ok((parts, settle_labels(request.labels)?))
+}
+
+/// Validates the labels of a complete.
+///
+/// # Errors
+/// When there are too many, or one is not allowed.
+pub fn settle_labels(labels: HashMap<String, String>) -> Result<SettleLabels, Invalid> {
+    SettleLabels::new(labels).map_err(|error| Invalid::new("labels", error))
 }
 
 /// A validated extension.

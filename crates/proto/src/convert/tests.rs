@@ -57,9 +57,9 @@ fn a_reserve_is_checked_field_by_field() {
 #[test]
 fn a_complete_may_name_nothing_and_use_nothing() {
     let complete = |actuals| v1::CompleteRequest { lease_id: lease(), actuals, ..Default::default() };
-    assert!(complete_parts(complete(vec![])).unwrap().amounts.is_empty());
+    assert!(complete_parts(complete(vec![])).unwrap().0.amounts.is_empty());
     let unused = v1::Actual { key: "a".into(), actual_amount: 0, namespace: None };
-    assert_eq!(complete_parts(complete(vec![unused.clone()])).unwrap().amounts[0].1, 0);
+    assert_eq!(complete_parts(complete(vec![unused.clone()])).unwrap().0.amounts[0].1, 0);
     let twice = complete_parts(complete(vec![unused.clone(), unused])).unwrap_err().to_string();
     assert!(twice.starts_with("actuals[1].key: found \"a\" as in item 0"), "{twice}");
 }

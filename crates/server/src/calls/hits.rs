@@ -98,7 +98,8 @@ async fn complete(
     (asked, actuals): (&Asked, Vec<Amount>),
 ) -> Result<CompleteAnswer, BackendError> {
     let claim = LeaseClaim { attributes: Some(asked.hashes().0), by_gateway: context.caller.by_gateway };
-    let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, claim, actuals };
+    let labels = earmark_core::SettleLabels::NONE;
+    let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, claim, actuals, labels };
     let answer = execute::complete_calls(app, context, vec![complete], Some(asked.attributes())).await.pop();
     answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))
 }

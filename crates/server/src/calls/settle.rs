@@ -3,7 +3,9 @@
 use earmark_admission::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, ExtendAnswer, ExtendRequest, describe_raised,
 };
-use earmark_core::{LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
+use earmark_core::{
+    LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, NamespaceName, REQUIREMENTS_MAX, SettleLabels, contains_api_key,
+};
 use earmark_policy::{Attributes, Usage};
 
 use super::{Compiled, amounts_of, lease, policy_of};
@@ -69,6 +71,7 @@ pub(crate) struct CompleteCall {
     pub(crate) usage: Option<Usage>,
     pub(crate) outcome: CallOutcome,
     pub(crate) policy_revision: Option<u64>,
+    pub(crate) labels: SettleLabels,
 }
 
 impl CompleteCall {
@@ -139,6 +142,7 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
         job: None,
         claim: claim(context, &request.attributes),
         actuals: actuals.clone(),
+        labels: request.labels.clone(),
     };
     let answer = execute::complete_calls(app, context, vec![complete], Some(&request.attributes)).await.pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));

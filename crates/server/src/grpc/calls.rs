@@ -160,7 +160,10 @@ fn complete_request(context: &RequestContext, request: v1::CompleteCallRequest) 
         v1::CallOutcome::Unknown => CallOutcome::Unknown,
         v1::CallOutcome::Unspecified => return Err(Status::invalid_argument("outcome is required")),
     };
-    let v1::CompleteCallRequest { lease_id, attributes, usage: used, policy_revision, namespace: named, .. } = request;
+    let v1::CompleteCallRequest {
+        lease_id, attributes, usage: used, policy_revision, namespace: named, labels, ..
+    } = request;
+    let labels = convert::settle_labels(labels).map_err(|error| invalid(&error))?;
     let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
     let used = used.map(|used| usage("usage", used)).transpose()?;
     if CompleteCall::is_contradictory(used.as_ref(), outcome) {
@@ -168,7 +171,7 @@ fn complete_request(context: &RequestContext, request: v1::CompleteCallRequest) 
     }
     let namespace = namespace(&context.caller, named.as_deref())?;
     let attributes = attributes_of(&context.caller, attributes)?;
-    Ok(CompleteCall { namespace, lease, attributes, usage: used, outcome, policy_revision })
+    Ok(CompleteCall { namespace, lease, attributes, usage: used, outcome, policy_revision, labels })
 }
 
 fn usage(field: &str, usage: v1::CallUsage) -> Result<Usage, Status> {

@@ -246,7 +246,7 @@ fn entry(entry: &EntryView) -> v1::Entry {
             idempotency_key: id.key().map(ToString::to_string),
         }),
         EntryKind::Hold(view) => Kind::Hold(hold(view)),
-        EntryKind::Settle { hold, paid, debt, uncollected, reason } => Kind::Settle(v1::SettleEntry {
+        EntryKind::Settle { hold, paid, debt, uncollected, reason, labels } => Kind::Settle(v1::SettleEntry {
             lease_id: hold.lease.to_string(),
             limit: hold.limit.to_string(),
             hold: hold.amount.to_string(),
@@ -255,6 +255,7 @@ fn entry(entry: &EntryView) -> v1::Entry {
             uncollected: uncollected.to_string(),
             actor: hold.actor.as_ref().map(ToString::to_string),
             reason: reason.name().to_owned(),
+            labels: labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         }),
         EntryKind::Release(view) => Kind::Release(hold(view)),
         EntryKind::Expire(terms) => Kind::Expire(v1::ExpireEntry {

@@ -417,8 +417,9 @@ pub(super) fn complete_request(
     mut request: v1::CompleteRequest,
 ) -> Result<CompleteRequest, Invalid> {
     request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
-    let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
-    Ok(CompleteRequest { namespace, lease, job, claim: earmark_core::LeaseClaim::default(), actuals: amounts(parts) })
+    let (Parts { namespace, lease, job, amounts: parts }, labels) = convert::complete_parts(request)?;
+    let claim = earmark_core::LeaseClaim::default();
+    Ok(CompleteRequest { namespace, lease, job, claim, actuals: amounts(parts), labels })
 }
 
 /// The answer to a single reserve. A failure fails the call.

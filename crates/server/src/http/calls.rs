@@ -11,12 +11,13 @@ use earmark_policy::{Attributes, Usage};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
+use super::labels::LabelList;
 use super::limits;
 use super::parse::{Count, ExtensionNumber, Object, ShortText, Text};
 use super::reply::Reply;
 use super::schema::{self, described, exactly};
 use super::serve::Call;
-use super::shape::{Described, Shape, body};
+use super::shape::{self, Described, Shape, body};
 use crate::answer::{Code, ExtendWire};
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
@@ -88,6 +89,8 @@ body! {
         policy_revision: Option<Count<1>>,
         /// The namespace of the lease; by default the caller's. A gateway of `default` may name any.
         namespace: Option<Text<NamespaceName>>,
+        /// Labels of its settlements, for statements. Without credit they have no effect.
+        labels: Option<LabelList>,
     }
 }
 
@@ -157,7 +160,7 @@ impl<'de> Deserialize<'de> for Ended {
 pub(super) struct AttributeList(pub(super) Vec<(String, String)>);
 
 impl Described for AttributeList {
-    const SHAPE: Shape = Shape::Attributes;
+    const SHAPE: Shape = shape::ATTRIBUTES;
 }
 
 impl<'de> Deserialize<'de> for AttributeList {
@@ -300,6 +303,7 @@ fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall,
         usage,
         outcome: body.outcome.0,
         policy_revision: body.policy_revision.map(|revision| revision.0),
+        labels: LabelList::check(body.labels).map_err(|mistake| Reply::invalid(&mistake))?,
     })
 }
 

@@ -18,7 +18,7 @@ use super::parse::Text;
 use super::reply::{CONFLICT, NOT_FOUND, Reply};
 use super::schema::exactly;
 use super::serve::{Call, off_runtime};
-use super::shape::{Described, KEY_ID, Shape, body};
+use super::shape::{self, Described, KEY_ID, Shape, body};
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST};
 use crate::app::App;
 use crate::execute;
@@ -219,7 +219,7 @@ pub(super) fn labels(labels: &Labels) -> BTreeMap<&str, &str> {
 }
 
 pub(super) fn labels_schema() -> Value {
-    let mut schema = Shape::Attributes.schema();
+    let mut schema = shape::ATTRIBUTES.schema();
     schema["description"] = json!("Attributes of each of its calls.");
     schema
 }

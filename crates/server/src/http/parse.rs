@@ -12,6 +12,7 @@ use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LimitKey, NamespaceName, REQU
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
+use super::labels::LabelList;
 use super::shape::{Described, Field, Shape, body};
 
 /// Initial capacity for amounts; most reserves have no more.
@@ -52,12 +53,14 @@ body! {
         /// Actual usage. No key twice. A rolling limit that is not named stays as reserved; of a credit limit the whole
         /// hold is charged.
         actuals: Parts<Actual, 0>,
+        /// Labels of its settlements, for statements. Without credit they have no effect.
+        labels: Option<LabelList>,
     }
 }
 
 impl CompleteBody {
     /// # Errors
-    /// The mistake, if a limit is named twice.
+    /// The mistake, if a limit is named twice or a label is not allowed.
     pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<CompleteRequest, String> {
         Ok(CompleteRequest {
             namespace: namespace.clone(),
@@ -65,6 +68,7 @@ impl CompleteBody {
             job: self.job_id.map(|job| job.0),
             claim: earmark_core::LeaseClaim::default(),
             actuals: seen_from(namespace, self.actuals.amounts, "actuals")?,
+            labels: LabelList::check(self.labels)?,
         })
     }
 }

@@ -122,8 +122,8 @@ pub(super) enum Shape {
     Credit { max: u128 },
     /// A position in the change log.
     LogPosition,
-    /// Texts by name: the attributes of a call.
-    Attributes,
+    /// Texts by name, of at most this many bytes: the attributes of a call, or the labels of a settlement.
+    Texts { count_max: usize, value_bytes_max: usize },
 }
 
 /// A field of an object.
@@ -210,7 +210,11 @@ names! {
     ACTOR: Actor, "^(user|client|system):[A-Za-z0-9:._@+-]+$";
 }
 
-/// The name of an attribute.
+/// The attributes of a call, or the labels of a key.
+pub(super) const ATTRIBUTES: Shape =
+    Shape::Texts { count_max: ATTRIBUTES_MAX, value_bytes_max: ATTRIBUTE_VALUE_BYTES_MAX };
+
+/// The name of an attribute or of a settlement's label.
 const ATTRIBUTE_PATTERN: &str = "^[a-z][a-z0-9_]*$";
 
 /// A positive amount of credit, without leading zeros.
@@ -262,11 +266,11 @@ impl Shape {
             }
             Shape::Limit => schema::definition(),
             Shape::Template => schema::with_placeholders(schema::definition()),
-            Shape::Attributes => json!({
+            Shape::Texts { count_max, value_bytes_max } => json!({
                 "type": "object",
-                "maxProperties": ATTRIBUTES_MAX,
+                "maxProperties": count_max,
                 "propertyNames": {"pattern": ATTRIBUTE_PATTERN, "maxLength": ATTRIBUTE_NAME_BYTES_MAX},
-                "additionalProperties": {"type": "string", "minLength": 1, "maxLength": ATTRIBUTE_VALUE_BYTES_MAX},
+                "additionalProperties": {"type": "string", "minLength": 1, "maxLength": value_bytes_max},
             }),
             Shape::LogPosition => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
             Shape::Credit { .. } => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),

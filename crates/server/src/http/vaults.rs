@@ -1,5 +1,7 @@
 //! `/v1/vaults`: lists of vaults and accounts, balances, grants, entries and audits.
 
+use std::collections::BTreeMap;
+
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, AccountView, Audit, CreditReadError, EntryChange, EntryKind, EntryOrder,
     EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX, VaultPage, VaultQuery,
@@ -259,6 +261,7 @@ enum WhatWire<'a> {
         debt: String,
         uncollected: String,
         reason: &'static str,
+        labels: BTreeMap<&'a str, &'a str>,
     },
     Release(HoldWire<'a>),
     Expire(TermsWire),
@@ -320,12 +323,13 @@ impl<'a> WhatWire<'a> {
                 memos,
             },
             EntryKind::Hold(hold) => WhatWire::Hold(HoldWire::of(hold)),
-            EntryKind::Settle { hold, paid, debt, uncollected, reason } => WhatWire::Settle {
+            EntryKind::Settle { hold, paid, debt, uncollected, reason, labels } => WhatWire::Settle {
                 hold: HoldWire::of(hold),
                 paid: paid.to_string(),
                 debt: debt.to_string(),
                 uncollected: uncollected.to_string(),
                 reason: reason.name(),
+                labels: labels.iter().collect(),
             },
             EntryKind::Release(hold) => WhatWire::Release(HoldWire::of(hold)),
             EntryKind::Expire(terms) => WhatWire::Expire((*terms).into()),

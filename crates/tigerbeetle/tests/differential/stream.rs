@@ -493,6 +493,7 @@ impl Stream {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals,
+            labels: earmark_core::SettleLabels::NONE,
         };
         let book = self.book.complete(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
         let request =

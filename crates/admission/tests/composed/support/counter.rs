@@ -147,6 +147,7 @@ impl Pair {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals: amounts(parts),
+            labels: earmark_core::SettleLabels::NONE,
         };
         let answer = tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())

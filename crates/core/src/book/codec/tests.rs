@@ -17,6 +17,7 @@ fn the_bytes_of_a_command_never_change() {
     let foreign = [Part { limit: LimitRef::Foreign(Box::new(shared)), amount: 9 }];
     let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
+    let labels = &SettleLabels::NONE;
     let reserve = Reserve { namespace, lease, job: None, call: None, by_gateway: false, requirements: &[] };
     for (command, hex) in [
         (Command::OpenNamespace(&name), "01040000007465616d".to_owned()),
@@ -33,11 +34,17 @@ fn the_bytes_of_a_command_never_change() {
             format!("0d{lease_bytes}{}", "010000006a010000000106000000030000000700000000000000"),
         ),
         (
-            Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &parts[..1] }),
+            Command::Complete(Complete {
+                namespace,
+                lease,
+                claim: LeaseClaim::default(),
+                actuals: &parts[..1],
+                labels,
+            }),
             format!("05{lease_bytes}{}", "010000000106000000030000000700000000000000"),
         ),
         (
-            Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &foreign }),
+            Command::Complete(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &foreign, labels }),
             format!("05{lease_bytes}{}", "0100000003040000007465616d0300000072706d0900000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
@@ -69,6 +76,7 @@ fn the_bytes_of_marked_commands_never_change() {
     let namespace = NamespaceId(0x0102);
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let job = JobId::new("j").unwrap();
+    let labels = SettleLabels::new([("b", "2"), ("a", "1")]).unwrap();
     let parts = [Part { limit: LimitRef::Id(LimitId { slot: 6, generation: 3 }), amount: 7 }];
     let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
@@ -92,8 +100,19 @@ fn the_bytes_of_marked_commands_never_change() {
                 lease,
                 claim: LeaseClaim { attributes: Some(5), by_gateway: true },
                 actuals: &[],
+                labels: &SettleLabels::NONE,
             }),
             format!("13{lease_bytes}030500000000000000"),
+        ),
+        (
+            Command::Complete(Complete {
+                namespace,
+                lease,
+                claim: LeaseClaim::default(),
+                actuals: &[],
+                labels: &labels,
+            }),
+            format!("14{lease_bytes}000201000000610100000031010000006201000000{}", "3200000000"),
         ),
     ] {
         let mut bytes = Vec::new();

@@ -11,7 +11,7 @@ use crate::book::codec::{
     put_operations, put_receipt, receipt, role, template, time,
 };
 use crate::book::{NamespaceId, OPERATIONS_MAX, Operation, VaultId, WriteId};
-use crate::credits::{AccountId, AssetId};
+use crate::credits::{AccountId, AssetId, SettleLabels};
 use crate::id::{Actor, ClientId, IdempotencyKey, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyNumber, Labels, MaySet};
 use crate::limits::{Definition, Template};
@@ -34,6 +34,8 @@ const TEMPLATE: u8 = 8;
 const PAUSE: u8 = 9;
 const POLICY: u8 = 10;
 const EXPIRE: u8 = 11;
+/// A settlement with labels, which follow it.
+const SETTLE_LABELLED: u8 = 14;
 
 const LIMIT_CREATED: u8 = 1;
 const LIMIT_REDEFINED: u8 = 2;
@@ -53,14 +55,8 @@ impl JournalRecord {
                 put_hold(out, hold);
             }
             JournalRecord::Settle(settle) => {
-                out.put_u8(SETTLE);
-                put_hold(out, &settle.hold);
-                out.put_u64(settle.held);
-                out.put_u32(settle.revenue.0);
-                out.put_u64(settle.paid);
-                out.put_u64(settle.debt);
-                out.put_u64(settle.uncollected);
-                out.put_u8(settle.reason as u8);
+                out.put_u8(if settle.labels.is_empty() { SETTLE } else { SETTLE_LABELLED });
+                put_settle(out, settle);
             }
             JournalRecord::Release(hold) => {
                 out.put_u8(RELEASE);
@@ -109,15 +105,11 @@ impl JournalRecord {
         let record = match input.u8()? {
             TRANSACTION => JournalRecord::Transaction(transaction(&mut input)?),
             HOLD => JournalRecord::Hold(hold(&mut input)?),
-            SETTLE => JournalRecord::Settle(SettleEntry {
-                hold: hold(&mut input)?,
-                held: input.u64()?,
-                revenue: AccountId(input.u32()?),
-                paid: input.u64()?,
-                debt: input.u64()?,
-                uncollected: input.u64()?,
-                reason: reason(&mut input)?,
-            }),
+            SETTLE => JournalRecord::Settle(settle(&mut input)?),
+            SETTLE_LABELLED => {
+                let entry = settle(&mut input)?;
+                JournalRecord::Settle(SettleEntry { labels: SettleLabels::read(&mut input)?, ..entry })
+            }
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             EXPIRE => JournalRecord::Expire(expire(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
@@ -285,6 +277,33 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         amount: input.u64()?,
         extension: input.u32()?,
         actor: if input.bool()? { Some(Actor::new(input.text()?)?) } else { None },
+    })
+}
+
+fn put_settle(out: &mut Vec<u8>, settle: &SettleEntry) {
+    put_hold(out, &settle.hold);
+    out.put_u64(settle.held);
+    out.put_u32(settle.revenue.0);
+    out.put_u64(settle.paid);
+    out.put_u64(settle.debt);
+    out.put_u64(settle.uncollected);
+    out.put_u8(settle.reason as u8);
+    if !settle.labels.is_empty() {
+        settle.labels.put(out);
+    }
+}
+
+/// A settlement up to its labels.
+fn settle(input: &mut Bytes<'_>) -> Result<SettleEntry> {
+    Ok(SettleEntry {
+        hold: hold(input)?,
+        held: input.u64()?,
+        revenue: AccountId(input.u32()?),
+        paid: input.u64()?,
+        debt: input.u64()?,
+        uncollected: input.u64()?,
+        reason: reason(input)?,
+        labels: SettleLabels::NONE,
     })
 }
 

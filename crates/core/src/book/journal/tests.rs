@@ -139,6 +139,7 @@ fn settle() -> SettleEntry {
         debt: 11,
         uncollected: 12,
         reason: SettleReason::Timeout,
+        labels: SettleLabels::NONE,
     }
 }
 
@@ -237,7 +238,9 @@ fn any_limit() -> impl Strategy<Value = LimitEntry> {
 }
 
 fn any_record() -> impl Strategy<Value = JournalRecord> {
-    let settle = (any_hold(), any::<(u64, u32, u64, u64, u64, u8)>()).prop_map(|(hold, rest)| SettleEntry {
+    let labels = proptest::collection::btree_map("[a-z][a-z_]{0,5}", "[a-z é]{1,9}", 0..4);
+    let numbers = any::<(u64, u32, u64, u64, u64, u8)>();
+    let settle = (any_hold(), numbers, labels).prop_map(|(hold, rest, labels)| SettleEntry {
         hold,
         held: rest.0,
         revenue: AccountId(rest.1),
@@ -245,6 +248,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         debt: rest.3,
         uncollected: rest.4,
         reason: SettleReason::ALL[usize::from(rest.5) % 3],
+        labels: SettleLabels::new(labels).unwrap(),
     });
     prop_oneof![
         any_transaction().prop_map(JournalRecord::Transaction),
@@ -317,6 +321,10 @@ fn the_bytes_of_a_record_never_change() {
     assert_eq!(hex(&bytes(&JournalRecord::Release(by.clone()))), format!("0104{by_bytes}"));
     let settled = SettleEntry { hold: by, ..settle() };
     assert_eq!(hex(&bytes(&JournalRecord::Settle(settled))), format!("0103{by_bytes}{settle_bytes}"));
+    let labels = SettleLabels::new([("model", "m")]).unwrap();
+    let labelled = SettleEntry { labels, ..settle() };
+    let label_bytes = "01050000006d6f64656c010000006d";
+    assert_eq!(hex(&bytes(&JournalRecord::Settle(labelled))), format!("010e{hold_bytes}00{settle_bytes}{label_bytes}"));
     let transaction = bytes(&JournalRecord::Transaction(transaction()));
     assert_eq!(hex(&transaction), include_str!("golden.hex").split_whitespace().collect::<String>());
     let key = KeyEntry {

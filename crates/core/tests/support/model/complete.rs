@@ -94,7 +94,8 @@ impl Model {
         };
         let nothing = |(key, _): &(LimitKey, u64)| Part { limit: LimitRef::from(key.clone()), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
-        let outcome = self.end(Complete { namespace, lease, claim: LeaseClaim::default(), actuals: &actuals }, true);
+        let (claim, labels) = (LeaseClaim::default(), &earmark_core::SettleLabels::NONE);
+        let outcome = self.end(Complete { namespace, lease, claim, actuals: &actuals, labels }, true);
         if matches!(outcome, CompleteOutcome::Completed(_)) {
             let place = self.remembered(namespace, lease).unwrap();
             self.leases[place].fate = Fate::Released { requirements: first, resolved_at: self.time() };

@@ -353,7 +353,8 @@ impl TestProcess {
     ) -> Result<SettleAnswer, BackendError> {
         let amount = |(name, amount): &(&str, u64)| Amount { key: limit(name), amount: *amount };
         let actuals = actuals.iter().map(amount).collect();
-        let request = SettleRequest { namespace: self.namespace.clone(), lease, actuals, is_release };
+        let labels = earmark_core::SettleLabels::NONE;
+        let request = SettleRequest { namespace: self.namespace.clone(), lease, actuals, is_release, labels };
         self.credits.settle(None, vec![request]).await.remove(0)
     }
 

@@ -142,6 +142,7 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
             job: None,
             claim: earmark_core::LeaseClaim::default(),
             actuals,
+            labels: earmark_core::SettleLabels::NONE,
         }]
     };
     for round in 0..4 {

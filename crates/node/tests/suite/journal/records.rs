@@ -17,6 +17,7 @@ pub fn record(random: &mut StdRng) -> JournalRecord {
         0 => JournalRecord::Transaction(transaction(random)),
         1 => JournalRecord::Release(hold(random)),
         2 => JournalRecord::Settle(SettleEntry {
+            labels: earmark_core::SettleLabels::NONE,
             hold: hold(random),
             held: random.r#gen(),
             revenue: AccountId(random.gen_range(0..ACCOUNTS)),

@@ -27,7 +27,7 @@ impl CompleteBody {
     /// Reads a complete in its usual form.
     pub(in super::super) fn scan(body: &[u8]) -> Option<CompleteBody> {
         let Lease { lease, job, amounts } = lease(body, Form::Complete)?;
-        Some(CompleteBody { lease_id: Text(lease), job_id: job, actuals: parts(amounts)? })
+        Some(CompleteBody { lease_id: Text(lease), job_id: job, actuals: parts(amounts)?, labels: None })
     }
 }
 

@@ -4,6 +4,7 @@ use earmark_admission::PAGE_MAX;
 use earmark_core::{AccountStatus, OPERATIONS_MAX, SettleReason};
 use serde_json::{Value, json};
 
+use super::super::labels::LabelList;
 use super::super::shape::{ACCOUNT, ASSET, CLIENT, IDEMPOTENCY_KEY, Name, Shape, VAULT};
 use super::{count, described, exactly, key};
 use crate::answer::WRITE_CODES;
@@ -145,6 +146,7 @@ fn an_entry() -> Value {
         "enum": SettleReason::ALL.map(SettleReason::name),
         "description": "`complete`; `timeout` if the hold ran out; `late` for a complete after that.",
     });
+    settled["labels"] = described(LabelList::SHAPE.schema(), "The labels of the complete; empty without any.");
     json!({
         "oneOf": [
             transaction,

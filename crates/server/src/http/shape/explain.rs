@@ -67,7 +67,7 @@ impl Shape {
             Shape::Limit => object(path, raw, DEFINITION_FIELDS).or_else(|| limit(path, raw)),
             Shape::Template => object(path, raw, TEMPLATE_FIELDS).or_else(|| limit(path, raw)),
             Shape::OneOf(fields) => one_of(path, raw, fields),
-            Shape::Attributes => attributes(path, raw),
+            Shape::Texts { .. } => texts(path, raw),
             Shape::LogPosition => {
                 let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));
                 text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
@@ -177,8 +177,8 @@ fn limit(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
     Some(format!("{inside} is required for a {name} limit"))
 }
 
-/// Checks that attributes are texts by name. The caller's rights check the names and the values.
-fn attributes(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
+/// Checks that attributes or labels are texts by name. The request checks the names and the values.
+fn texts(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
     let Ok(Members(members)) = serde_json::from_str::<Members<'_>>(raw.get()) else {
         return Some(format!("{path}: found {}, allowed is an object of texts", Shortened(raw.get())));
     };

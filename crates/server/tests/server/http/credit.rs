@@ -344,3 +344,40 @@ async fn wrong_grants_and_caps_are_explained_by_field() {
         assert!(text.contains(message), "{field} {value}: {text}");
     }
 }
+
+#[tokio::test]
+async fn labels_of_a_complete_are_in_the_entries_and_wrong_ones_are_refused_by_field() {
+    let server = server(100).await;
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", 40)]).await;
+    let complete = |labels: Value| json!({"lease_id": lease, "actuals": [{"key": "acme:usd", "actual_amount": 5}], "labels": labels});
+    let nine: serde_json::Map<_, _> = (0..9).map(|number| (format!("n{number}"), json!("x"))).collect();
+    for (labels, message) in [
+        (json!(nine), "labels: found more than 8, allowed are 8"),
+        (json!({"n".repeat(65): "x"}), "labels: found the name"),
+        (json!({"Model": "x"}), "labels: found the name \"Model\""),
+        (json!({"model": "x".repeat(129)}), "labels: model: found 129 bytes, allowed are 1 to 128"),
+        (json!({"model": ""}), "labels: model: found 0 bytes"),
+        (json!({"model": 5}), "labels.model: found 5, allowed is a text"),
+        (json!(["model"]), "labels: found [\"model\"], allowed is an object of texts"),
+    ] {
+        let alone = server.ask("POST", "/v1/complete", &complete(labels.clone()).to_string()).await;
+        let found = alone.problem(400, "invalid_request");
+        assert!(found.starts_with(message), "{labels}: {found}");
+        let batch = json!({"requests": [complete(labels)]}).to_string();
+        let found = server.ask("POST", "/v1/complete/batch", &batch).await.problem(400, "invalid_request");
+        assert!(found.starts_with(&format!("requests[0].{message}")), "{found}");
+    }
+    let labels = json!({"model": "gpt-4o", "user": "Zoë \"z\""});
+    assert_eq!(server.ok("POST", "/v1/complete", &complete(labels.clone())).await["reconciled"], true);
+    assert_eq!(server.ok("POST", "/v1/complete", &complete(json!({"model": "other"}))).await["reconciled"], true);
+    let free = server.lease();
+    server.put_rolling("rpm", 5, 60).await;
+    server.reserve(&free, &[("rpm", 1)]).await;
+    let without_credit = json!({"lease_id": free, "actuals": [], "labels": labels});
+    assert_eq!(server.ok("POST", "/v1/complete", &without_credit).await["reconciled"], true);
+    let page = server.ok("GET", "/v1/vaults/main/accounts/acme/entries", &Value::Null).await;
+    let settled: Vec<&Value> = page["entries"].as_array().unwrap().iter().filter(|it| it["kind"] == "settle").collect();
+    assert_eq!(settled.len(), 1);
+    assert_eq!(settled[0]["labels"], labels);
+}

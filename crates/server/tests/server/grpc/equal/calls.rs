@@ -83,6 +83,7 @@ pub(super) async fn over_grpc(ask: &Ask, server: &TestServer) -> Result<Value, t
                 outcome: v1::CallOutcome::from_str_name(&outcome).unwrap().into(),
                 policy_revision: body["policy_revision"].as_u64(),
                 namespace: text(&body["namespace"]),
+                labels: super::message::labels(body),
             };
             let answer = client.complete_call(request).await?.into_inner();
             let mut json = of_complete(answer.complete.unwrap());

@@ -102,6 +102,12 @@ fn malformed() -> Vec<Ask> {
 fn life(lease: &[String]) -> Vec<Ask> {
     let take = |place: usize, amounts: &[(&str, u64)]| reserve(&lease[place], amounts);
     let pay = |place: usize, amounts: &[(&str, u64)]| complete(&lease[place], amounts);
+    let labelled = |place: usize, amounts: &[(&str, u64)], labels: Value| {
+        let mut json = pay(place, amounts);
+        json["labels"] = labels;
+        json
+    };
+    let nine: serde_json::Map<_, _> = (0..9).map(|number| (format!("n{number}"), json!("x"))).collect();
     vec![
         Ask::Get("usd"),
         Ask::List,
@@ -121,7 +127,10 @@ fn life(lease: &[String]) -> Vec<Ask> {
         Ask::ReserveBatch(vec![take(7, &[("usd", 20)]), take(8, &[("strict", 41)]), take(9, &[("strict", 40)])]),
         Ask::Lease(lease[0].clone()),
         Ask::Lease(lease[1].clone()),
-        Ask::Complete(pay(0, &[("usd", 25), ("rpm", 1)])),
+        Ask::Complete(labelled(0, &[("usd", 25)], json!(nine))),
+        Ask::Complete(labelled(0, &[("usd", 25)], json!({"Model": "m"}))),
+        Ask::Complete(labelled(0, &[("usd", 25)], json!({"model": "x".repeat(129)}))),
+        Ask::Complete(labelled(0, &[("usd", 25), ("rpm", 1)], json!({"model": "m", "user": "é"}))),
         Ask::Complete(pay(0, &[("usd", 25), ("rpm", 1)])),
         Ask::CompleteBatch(vec![pay(9, &[("strict", 90)]), pay(8, &[("strict", 1)])]),
         Ask::Wait(60_000),

@@ -57,7 +57,12 @@ pub(super) fn complete(json: &Value) -> v1::CompleteRequest {
         job_id: optional_text(&json["job_id"]),
         actuals: items(&json["actuals"], actual),
         namespace: None,
+        labels: labels(json),
     }
+}
+
+pub(super) fn labels(json: &Value) -> std::collections::HashMap<String, String> {
+    json["labels"].as_object().into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
 pub(super) fn definition(json: &Value) -> v1::LimitDefinition {
@@ -371,6 +376,7 @@ fn of_entry(entry: v1::Entry) -> Value {
         Kind::Settle(it) => json!({
             "kind": "settle", "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "paid": it.paid,
             "debt": it.debt, "uncollected": it.uncollected, "reason": it.reason, "actor": it.actor,
+            "labels": it.labels,
         }),
         Kind::Release(it) => hold("release", it),
         Kind::Expire(it) => {
