@@ -19,6 +19,7 @@ mod pauses;
 mod periods;
 mod reserve;
 mod shared;
+mod statement;
 mod templates;
 mod write;
 mod write_keys;
@@ -36,6 +37,7 @@ pub use pauses::*;
 pub use periods::*;
 pub use reserve::*;
 pub use shared::*;
+pub use statement::*;
 pub use templates::*;
 pub use write::*;
 pub use write_keys::*;
@@ -220,6 +222,8 @@ macro_rules! conformance_of_credit {
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
             the_labels_of_a_complete_are_on_its_settlements_and_stay,
+            a_statement_adds_up_and_groups_spending_by_label,
+            a_statement_is_what_a_reader_sums_up_from_all_entries,
             what_a_lease_holds_and_pays_names_who_had_it_done,
             credit_is_not_touched_for_a_claim_that_is_refused,
             an_extension_holds_credit_with_its_limits_or_not_at_all,

@@ -201,7 +201,7 @@ impl EntryCollector {
     /// The page. `has_more` says whether entries follow the last examined one.
     #[must_use]
     pub fn finish(self, has_more: bool) -> EntryPage {
-        EntryPage { entries: self.entries, next: has_more.then_some(self.query.after) }
+        EntryPage { entries: self.entries, next: has_more.then_some(self.query.after), dropped: 0 }
     }
 }
 
@@ -243,6 +243,6 @@ mod tests {
         }
         assert_eq!(number, ENTRIES_EXAMINED_MAX as u64);
         assert_eq!(page.next_chunk(), None);
-        assert_eq!(page.finish(true), EntryPage { entries: Vec::new(), next: Some(number) });
+        assert_eq!(page.finish(true), EntryPage { next: Some(number), ..EntryPage::default() });
     }
 }

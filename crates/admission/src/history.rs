@@ -119,7 +119,10 @@ impl History {
 
     /// A page of an account's entries.
     pub(crate) fn entries(&self, book: &Book, account: (AccountId, &AccountName), query: EntryQuery) -> EntryPage {
-        let Some(numbers) = self.of_account.get(&account.0) else { return EntryPage::default() };
+        let dropped = self.dropped;
+        let Some(numbers) = self.of_account.get(&account.0) else {
+            return EntryPage { dropped, ..EntryPage::default() };
+        };
         let (order, after) = (query.order, query.after);
         let mut page = EntryCollector::new(query);
         let mut take = |number: &u64| {
@@ -137,7 +140,7 @@ impl History {
                 numbers.range(..end).rev().all(&mut take)
             }
         };
-        page.finish(!is_read)
+        EntryPage { dropped, ..page.finish(!is_read) }
     }
 
     /// A page of the change log.

@@ -37,6 +37,7 @@ mod quotas;
 mod record_store;
 mod registry;
 mod settings;
+mod statement;
 mod submitter;
 mod templates;
 mod usage;
@@ -75,6 +76,7 @@ pub use record_store::{
 };
 pub use registry::PlacementError;
 pub use settings::SettingEdit;
+pub use statement::*;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};
 pub use templates::{DeleteTemplateRequest, PutTemplateRequest};
 pub use usage::{UsageError, UsagePage, UsageQuery};

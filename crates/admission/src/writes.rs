@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
+    AccountName, Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
     MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels, SettleReason, UnixMs,
     VaultName, WriteError, WriteId,
 };
@@ -65,6 +65,8 @@ pub struct EntryPage {
     pub entries: Vec<EntryView>,
     /// The `after` of the next page; `None` on the last page. A page with a filter may be short, or empty, before the last.
     pub next: Option<u64>,
+    /// The number of oldest records, of all accounts, that the history no longer has.
+    pub dropped: u64,
 }
 
 /// A journal entry from the point of view of one account.
@@ -98,6 +100,49 @@ pub struct EntryChange {
     pub amount: i128,
     /// Change of the held amount.
     pub held: i128,
+    /// The operations of a transaction behind it; none for other entries.
+    pub flows: Flows,
+}
+
+/// The amounts that the operations of one transaction moved to or from one asset of an account. Their sum is the change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    /// Issued to the account.
+    pub issued: u128,
+    /// Retired from the account.
+    pub retired: u128,
+    /// Transferred from other accounts.
+    pub transferred_in: u128,
+    /// Transferred to other accounts.
+    pub transferred_out: u128,
+}
+
+impl Flows {
+    /// The flows of these operations.
+    #[must_use]
+    pub fn of(operations: &[Operation], account: &AccountName, asset: &AssetName) -> Flows {
+        let mut flows = Flows::default();
+        for operation in operations {
+            match operation {
+                Operation::Issue { account: to, asset: of, amount, .. } if to == account && of == asset => {
+                    flows.issued = flows.issued.saturating_add(*amount);
+                }
+                Operation::Retire { account: from, asset: of, amount, .. } if from == account && of == asset => {
+                    flows.retired = flows.retired.saturating_add(*amount);
+                }
+                Operation::Transfer { from, to, asset: of, amount, .. } if of == asset => {
+                    if from == account {
+                        flows.transferred_out = flows.transferred_out.saturating_add(*amount);
+                    }
+                    if to == account {
+                        flows.transferred_in = flows.transferred_in.saturating_add(*amount);
+                    }
+                }
+                _ => {}
+            }
+        }
+        flows
+    }
 }
 
 /// The event behind an entry.

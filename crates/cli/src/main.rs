@@ -38,6 +38,7 @@ mod recover;
 mod request;
 mod reserve;
 mod serve;
+mod statement;
 mod templates;
 mod text_file;
 mod top;
@@ -166,6 +167,9 @@ enum Command {
     /// List the entries of an account: deposits, transfers, holds and settlements
     #[command(after_help = entries::HELP)]
     Entries(entries::EntriesArgs),
+    /// Sum the entries of an account in a period, and its spending by a label
+    #[command(after_help = statement::HELP)]
+    Statement(statement::StatementArgs),
     /// Check that the credit of a vault adds up, list the change log, or export and verify the journal
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
@@ -229,6 +233,7 @@ impl Command {
             Command::Grants(args) => credit::grants(args),
             Command::Accounts(args) => accounts::run(args),
             Command::Entries(args) => entries::run(args),
+            Command::Statement(args) => statement::run(args),
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
             Command::Quota(command) => quota::run(command),
@@ -265,6 +270,7 @@ impl Command {
             Command::Balance(args) | Command::Grants(args) => args.client.json,
             Command::Accounts(args) => args.client.json,
             Command::Entries(args) => args.client.json,
+            Command::Statement(args) => args.client.json,
             Command::Audit(args) => args.is_json(),
             Command::Cluster(command) => command.client().json,
             Command::Quota(command) => command.client().json,

@@ -2,15 +2,22 @@
 //!
 //! `cargo bench -p earmark-node --bench node` prints a table. With a number, `-- 10000000`, it creates that many live
 //! leases and measures a snapshot and a restart with them; `-- derived 9999000` creates that many derived limits instead,
-//! which takes about 2 GiB of memory. The data folder is a temporary folder; `TMPDIR` chooses another disk.
+//! which takes about 2 GiB of memory; `-- statement 1000000` writes that many entries of one account and reads its
+//! statement. The data folder is a temporary folder; `TMPDIR` chooses another disk.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that fails says where")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, PutTemplateRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Principal, REQUIREMENTS_MAX, Template, UnixMs};
+use earmark_admission::{
+    AccountPath, Amount, Backend, Cluster, CompleteRequest, PutLimitRequest, PutTemplateRequest, ReserveAnswer,
+    ReserveRequest, StatementQuery, WriteAnswer, WriteRequest, statement,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, Operation, Overdraft, Principal, REQUIREMENTS_MAX, SettleLabels, Template, UnixMs, VaultName,
+};
 use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
 const SECONDS: u64 = 5;
@@ -116,6 +123,93 @@ async fn derive_limits(backend: &NodeBackend, limits: u64) {
     }
 }
 
+/// The resident memory of this process in KiB.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Holds and settles credit until an account has this many entries. Every settlement has two labels.
+async fn write_entries(backend: &NodeBackend, account: &AccountPath, entries: u64) {
+    let asset = AssetName::new("usd").unwrap();
+    let (vault, name) = (account.vault.clone(), account.account.clone());
+    let issue = Operation::Issue {
+        account: name.clone(),
+        asset: asset.clone(),
+        amount: 1 << 60,
+        memo: String::new(),
+        terms: GrantTerms::PLAIN,
+    };
+    let open = Operation::OpenAccount { account: name.clone(), overdraft: Overdraft::Deny };
+    let write = WriteRequest {
+        namespace: namespace(),
+        vault: Some(vault.clone()),
+        client: ClientId::new("bench").unwrap(),
+        sequence: 1,
+        operations: vec![open, issue],
+        actor: Actor::new("system:bench").unwrap(),
+    };
+    assert!(matches!(backend.write(Principal::System, write).await.unwrap(), WriteAnswer::Committed(_)));
+    let revenue = AccountName::new(AccountName::REVENUE).unwrap();
+    let on_timeout = earmark_core::OnTimeout::default();
+    let terms = CreditTerms { timeout_seconds: 600, vault, account: name, asset, revenue, on_timeout };
+    let definition = Definition::new(key(0), Kind::Credit(terms), 0);
+    let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+    backend.put_limit(Principal::System, put).await.unwrap();
+    for batch in 0..(entries / 2).div_ceil(1_024) {
+        let now = UnixMs::new(wall_ms());
+        let leases: Vec<LeaseId> =
+            (0..1_024).map(|place| LeaseId::from_parts(now, u128::from(batch) << 16 | place)).collect();
+        let requirements = || vec![Amount { key: key(0), amount: 9 }];
+        let hold = |lease: &LeaseId| ReserveRequest {
+            namespace: namespace(),
+            lease: *lease,
+            job: None,
+            call: None,
+            by_gateway: false,
+            requirements: requirements(),
+        };
+        backend.reserve(Principal::System, leases.iter().map(hold).collect()).await;
+        let settle = |(place, lease): (usize, &LeaseId)| CompleteRequest {
+            namespace: namespace(),
+            lease: *lease,
+            job: None,
+            claim: earmark_core::LeaseClaim::default(),
+            actuals: vec![Amount { key: key(0), amount: 7 }],
+            labels: SettleLabels::new([("model", format!("model-{}", place % 20)), ("user", format!("u{place}"))])
+                .unwrap(),
+        };
+        let paid = backend.complete(Principal::System, leases.iter().enumerate().map(settle).collect()).await;
+        assert!(paid.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.reconciled)));
+    }
+}
+
+/// The statement of an account with many entries: entries per second, and memory.
+async fn run_statement(entries: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let node = open(&folder.path().join("data")).await;
+    let backend = node.backend();
+    let name = |text: &str| AccountName::new(text).unwrap();
+    let vault = VaultName::new(VaultName::MAIN).unwrap();
+    let account = AccountPath { namespace: namespace(), vault, account: name("acme") };
+    write_entries(&backend, &account, entries).await;
+    for group_by in [None, Some("model".to_owned()), Some("user".to_owned())] {
+        let (before, started) = (resident_kib(), Instant::now());
+        let query = StatementQuery { group_by: group_by.clone(), ..StatementQuery::default() };
+        let found = statement(&*backend, account.clone(), query).await.unwrap();
+        let seconds = started.elapsed().as_secs_f64();
+        let groups = found.assets[0].groups.len();
+        assert_eq!(found.assets[0].moved.settlements * 7, found.assets[0].moved.spent.try_into().unwrap());
+        println!(
+            "statement by {group_by:?}: {:.0} entries/s, {groups} groups, {} KiB more memory",
+            2.0 * found.assets[0].moved.settlements as f64 / seconds,
+            resident_kib().saturating_sub(before),
+        );
+    }
+    node.shut_down().await;
+}
+
 /// Many live leases or derived limits: how long a snapshot delays callers, and how long a restart takes.
 async fn run_big(count: u64, is_derived: bool) {
     let folder = tempfile::tempdir().unwrap();
@@ -202,7 +296,11 @@ async fn run(batch: usize, callers: u128) {
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let is_derived = std::env::args().any(|argument| argument == "derived");
+    let is_statement = std::env::args().any(|argument| argument == "statement");
     if let Some(count) = std::env::args().find_map(|argument| argument.parse().ok()) {
+        if is_statement {
+            return runtime.block_on(run_statement(count));
+        }
         return runtime.block_on(run_big(count, is_derived));
     }
     runtime.block_on(async {

@@ -28,6 +28,7 @@ mod route;
 mod schema;
 mod serve;
 mod shape;
+mod statement;
 mod templates;
 mod top;
 mod usage;

@@ -6,7 +6,7 @@ use earmark_core::{
     AccountId, AccountName, Actor, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry, Transaction,
 };
 
-use crate::writes::{EntryChange, EntryKind, EntryView, HoldView};
+use crate::writes::{EntryChange, EntryKind, EntryView, Flows, HoldView};
 
 /// A journal record from the point of view of an account.
 #[must_use]
@@ -21,6 +21,7 @@ pub fn entry_view(
             let mut changes: Vec<EntryChange> = (record.changes.iter())
                 .filter(|change| change.account == account)
                 .filter_map(|found| change(book, (account, found.asset), found.amount, 0))
+                .map(|change| EntryChange { flows: Flows::of(&record.operations, name, &change.asset), ..change })
                 .collect();
             changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
             (record.receipt.committed_at.wall, transaction(record, name), changes)
@@ -54,7 +55,8 @@ pub fn entry_view(
 
 fn change(book: &Book, (account, asset): (AccountId, AssetId), amount: i128, held: i128) -> Option<EntryChange> {
     let (vault, _) = book.account_name(account)?;
-    Some(EntryChange { asset: book.asset_name(vault, asset)?.clone(), amount, held })
+    let asset = book.asset_name(vault, asset)?.clone();
+    Some(EntryChange { asset, amount, held, flows: Flows::default() })
 }
 
 fn hold(entry: &HoldEntry) -> HoldView {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, AccountView, Audit, BackendError, CreditReadError, EntryChange,
-    EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX,
+    EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
 };
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo, GrantTerms,
@@ -282,9 +282,18 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
         EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
+    let operations = match &entry.body {
+        EntryBody::Transaction(transaction) => transaction.operations.as_slice(),
+        _ => &[],
+    };
     let of_account = entry.changes.iter().filter(|change| change.account == *account);
     let mut changes: Vec<EntryChange> = of_account
-        .map(|change| EntryChange { asset: change.asset.clone(), amount: change.amount, held: change.held })
+        .map(|change| EntryChange {
+            asset: change.asset.clone(),
+            amount: change.amount,
+            held: change.held,
+            flows: Flows::of(operations, account, &change.asset),
+        })
         .collect();
     changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
     Some(EntryView { number: stored.number, at: entry.at.wall, what, changes })

@@ -24,16 +24,48 @@ const CHANGE_SEGMENTS_MAX: usize = 256;
 /// Approximate chunk size of a stream, in bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
+/// Bytes between two records of an account that are read with them: a larger read costs less than a second one.
+const GAP_BYTES: u32 = 4 * 1024;
+/// Bytes of an account's records that are read at once.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
 /// A segment to read; its file is opened on demand.
 #[derive(Debug)]
 struct SegmentBytes {
     start: u64,
     file: Option<StoredFile>,
+    /// Bytes that were read ahead, and their offset.
+    window: (u64, Bytes),
 }
 
 impl SegmentBytes {
     const fn new(start: u64) -> SegmentBytes {
-        SegmentBytes { start, file: None }
+        SegmentBytes { start, file: None, window: (0, Bytes::new()) }
+    }
+
+    /// Reads the first of these locations, and those that follow it closely. The offsets ascend.
+    fn read_ahead(&mut self, shared: &Shared, locations: &[RecordLocation]) -> Result<(), Fault> {
+        let Some(first) = locations.first().map(|location| location.offset) else { return Ok(()) };
+        if self.ahead(first.into()).is_some() {
+            return Ok(());
+        }
+        let pairs = locations.iter().zip(locations.iter().skip(1));
+        let close = pairs.take_while(|(one, next)| {
+            next.offset.saturating_sub(one.offset) <= GAP_BYTES && next.offset.saturating_sub(first) <= WINDOW_BYTES
+        });
+        let last = close.last().map_or(first, |(_, next)| next.offset);
+        if last > first {
+            let most = (last - first) as usize + RECORD_READ_BYTES;
+            self.window = (first.into(), self.read(shared, first.into(), most)?);
+        }
+        Ok(())
+    }
+
+    /// The bytes at an offset that were read ahead, if a whole record is among them.
+    fn ahead(&self, offset: u64) -> Option<Bytes> {
+        let skip = usize::try_from(offset.checked_sub(self.window.0)?).ok()?;
+        let bytes = (skip < self.window.1.len()).then(|| self.window.1.slice(skip..))?;
+        format::read_frame(&bytes).is_ok().then_some(bytes)
     }
 
     /// Reads up to `most` bytes at an offset; none after the end.
@@ -71,13 +103,9 @@ impl SegmentBytes {
     fn record(&mut self, shared: &Shared, number: u64, location: RecordLocation) -> Result<JournalEntry, Fault> {
         let (start, offset) = (self.start, u64::from(location.offset));
         let damaged = |what: String| shared.damaged(&segment_path(start), offset, what);
-        let mut most = RECORD_READ_BYTES;
-        let bytes = loop {
-            let bytes = self.read(shared, offset, most)?;
-            match format::read_frame(&bytes) {
-                Err(FrameDefect::Truncated { needed }) if needed > most => most = needed,
-                _ => break bytes,
-            }
+        let bytes = match self.ahead(offset) {
+            Some(bytes) => bytes,
+            None => self.frame_bytes(shared, offset)?,
         };
         let frame = format::read_frame(&bytes).map_err(|defect| damaged(defect.to_string()))?;
         let (found, log_index) = format::numbers(&frame);
@@ -87,6 +115,18 @@ impl SegmentBytes {
         let record =
             JournalRecord::decode(frame.payload).map_err(|error| damaged(format!("record {number}: {error}")))?;
         Ok(JournalEntry { number, log_index, record })
+    }
+
+    /// Bytes that begin with the frame at an offset, unless it is damaged.
+    fn frame_bytes(&mut self, shared: &Shared, offset: u64) -> Result<Bytes, Fault> {
+        let mut most = RECORD_READ_BYTES;
+        loop {
+            let bytes = self.read(shared, offset, most)?;
+            match format::read_frame(&bytes) {
+                Err(FrameDefect::Truncated { needed }) if needed > most => most = needed,
+                _ => return Ok(bytes),
+            }
+        }
     }
 
     /// A record that the index lists for an account.
@@ -125,7 +165,7 @@ impl Journal {
                 break;
             };
             let mut bytes = SegmentBytes::new(start);
-            for location in locations {
+            for (place, location) in locations.iter().copied().enumerate() {
                 let number = start + u64::from(location.relative);
                 if number > end {
                     return Ok((found, false));
@@ -133,6 +173,7 @@ impl Journal {
                 if found.len() == limit {
                     return Ok((found, true));
                 }
+                bytes.read_ahead(shared, &locations[place..])?;
                 found.push(bytes.record_of(shared, account, number, location)?);
             }
         }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, AccountQuery, AccountView, BackendError, EntryChange, EntryKind, EntryOrder, EntryQuery, EntryView,
-    HoldView, PAGE_MAX, VaultQuery, WriteAnswer, WriteRequest,
+    AccountPath, AccountQuery, AccountView, AssetStatement, BackendError, EntryChange, EntryKind, EntryOrder,
+    EntryQuery, EntryView, HoldView, PAGE_MAX, StatementGroup, StatementQuery, VaultQuery, WriteAnswer, WriteRequest,
 };
-use earmark_core::{AccountStatus, UnixMs};
+use earmark_core::{AccountStatus, UnixMs, redact_api_keys};
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::limits::{namespace_of, namespace_of_limits};
-use super::status::{failed, invalid, of_ledger, rejected};
+use super::status::{failed, invalid, of_ledger, of_statement, rejected};
 use crate::app::App;
 use crate::caller::AuthError;
 use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext};
@@ -148,6 +148,22 @@ impl LedgerService for Ledger {
         Ok(Response::new(v1::ListEntriesResponse { entries, next: page.next }))
     }
 
+    async fn get_statement(
+        &self,
+        request: Request<v1::GetStatementRequest>,
+    ) -> Result<Response<v1::GetStatementResponse>, Status> {
+        let context = context(&request)?;
+        let v1::GetStatementRequest { namespace, vault, account, since, until, group_by } = request.into_inner();
+        let account = path(&context, namespace.as_deref(), &vault, &account)?;
+        let (since, until) = (since.map(UnixMs::new), until.map(UnixMs::new));
+        let query = StatementQuery { since, until, group_by };
+        query.check().map_err(|wrong| Status::invalid_argument(redact_api_keys(&wrong)))?;
+        let _permit = context.admit_audit(&self.0).await.map_err(rejected)?;
+        let read = earmark_admission::statement(&*self.0.backend, account, query);
+        let statement = execute::read(&self.0, &context, read).await.map_err(|error| of_statement(&error))?;
+        Ok(Response::new(v1::GetStatementResponse { assets: statement.assets.into_iter().map(asset).collect() }))
+    }
+
     async fn audit_vault(
         &self,
         request: Request<v1::AuditVaultRequest>,
@@ -228,12 +244,44 @@ fn account(view: &AccountView) -> v1::Account {
     }
 }
 
+fn asset(asset: AssetStatement) -> v1::AssetStatement {
+    let AssetStatement { asset, opening, moved, closing, groups } = asset;
+    let group = |StatementGroup { value, spent, settlements }| v1::StatementGroup {
+        value,
+        spent: spent.to_string(),
+        settlements,
+    };
+    v1::AssetStatement {
+        asset: asset.to_string(),
+        opening: opening.to_string(),
+        issued: moved.issued.to_string(),
+        received: moved.received.to_string(),
+        transferred_in: moved.transferred_in.to_string(),
+        spent: moved.spent.to_string(),
+        transferred_out: moved.transferred_out.to_string(),
+        expired: moved.expired.to_string(),
+        retired: moved.retired.to_string(),
+        closing: closing.to_string(),
+        settlements: moved.settlements,
+        groups: groups.into_iter().map(group).collect(),
+    }
+}
+
+/// An amount that is left out if it is 0.
+fn unless_zero(amount: u128) -> Option<String> {
+    (amount != 0).then(|| amount.to_string())
+}
+
 fn entry(entry: &EntryView) -> v1::Entry {
     use v1::entry::Kind;
     let change = |change: &EntryChange| v1::Change {
         asset: change.asset.to_string(),
         amount: change.amount.to_string(),
         held: change.held.to_string(),
+        issued: unless_zero(change.flows.issued),
+        retired: unless_zero(change.flows.retired),
+        transferred_in: unless_zero(change.flows.transferred_in),
+        transferred_out: unless_zero(change.flows.transferred_out),
     };
     let kind = match &entry.what {
         EntryKind::Transaction { id, receipt, memos } => Kind::Transaction(v1::TransactionEntry {

@@ -122,6 +122,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + OTHERS] = [
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListVaults"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListAccounts"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),
+    batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetStatement"),
     batch(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/CreateInvitation"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/ListInvitations"),

@@ -1,6 +1,6 @@
 //! Errors as gRPC statuses.
 
-use earmark_admission::{BackendError, CreditReadError, LimitError, UsageError};
+use earmark_admission::{BackendError, CreditReadError, LimitError, StatementError, UsageError};
 use earmark_core::redact_api_keys;
 use earmark_proto::convert::Invalid;
 use tonic::Status;
@@ -66,6 +66,15 @@ pub(super) fn of_ledger(error: &CreditReadError) -> Status {
     match error {
         CreditReadError::Backend(error) => failed(error),
         other => Status::not_found(other.to_string()),
+    }
+}
+
+/// A refused or failed statement.
+pub(super) fn of_statement(error: &StatementError) -> Status {
+    match error {
+        StatementError::Credit(error) => of_ledger(error),
+        StatementError::HistoryDropped { .. } => Status::failed_precondition(error.to_string()),
+        other => Status::invalid_argument(redact_api_keys(&other.to_string())),
     }
 }
 

@@ -22,7 +22,7 @@ use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
     archive, audit, charts, cluster, complete, decisions, events, extend, health, keys, leases, limits, policies,
-    quotas, reserve, templates, top, usage, vaults, whoami, write,
+    quotas, reserve, statement, templates, top, usage, vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -124,7 +124,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 56] = [
+pub(crate) static ROUTES: [Route; 57] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -373,6 +373,7 @@ pub(crate) static ROUTES: [Route; 56] = [
             Box::pin(vaults::entries(app, call))
         })
     },
+    statement::GET,
     Route {
         queue_cost: QueueCost::PerItem,
         operation: "audit_vault",

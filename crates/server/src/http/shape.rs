@@ -453,6 +453,30 @@ pub(super) const ENTRIES_QUERY: &[Field] = &[
     ),
 ];
 
+/// The name of a label.
+static LABEL_NAME: Name = Name {
+    // The statement checks it: its alphabet is not that of other names.
+    check: |_| Ok(()),
+    bytes_max: ATTRIBUTE_NAME_BYTES_MAX,
+    pattern: ATTRIBUTE_PATTERN,
+};
+
+/// The query of an account's statement.
+pub(super) const STATEMENT_QUERY: &[Field] = &[
+    parameter(
+        "since",
+        Count::<0>::SHAPE,
+        "Start of the period, in milliseconds of Unix time; by default the first entry.",
+    ),
+    parameter(
+        "until",
+        Count::<0>::SHAPE,
+        "End of the period, which does not belong to it; by default after the last entry.",
+    ),
+    parameter("group_by", Shape::Name(&LABEL_NAME), "A label, such as `model`: spending is also given by its value."),
+    parameter("format", Shape::Choice(&["json", "csv"]), "`json`, the default, or `csv`."),
+];
+
 /// The query of the change log.
 pub(super) const CHANGES_QUERY: &[Field] = &[
     parameter("key", Shape::Name(&CHANGED_KEY), "Only changes of the limit or template with exactly this key."),

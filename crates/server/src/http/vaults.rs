@@ -118,7 +118,7 @@ fn vault(call: &Call) -> Result<VaultName, Reply> {
     VaultName::new(name).map_err(|_| Reply::invalid(&VAULT.explain(&"vault", name).unwrap_or_default()))
 }
 
-fn path(call: &Call) -> Result<AccountPath, Reply> {
+pub(super) fn path(call: &Call) -> Result<AccountPath, Reply> {
     let (vault, name) = (vault(call)?, call.nth_name(1));
     let wrong = |_| Reply::invalid(&ACCOUNT.explain(&"account", name).unwrap_or_default());
     let account = AccountName::new(name).map_err(wrong)?;
@@ -294,14 +294,27 @@ struct ChangeWire<'a> {
     asset: &'a str,
     amount: String,
     held: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issued: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retired: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transferred_in: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transferred_out: Option<String>,
 }
 
 impl<'a> EntryWire<'a> {
     fn of(entry: &'a EntryView) -> EntryWire<'a> {
+        let unless_zero = |amount: u128| (amount != 0).then(|| amount.to_string());
         let change = |change: &'a EntryChange| ChangeWire {
             asset: change.asset.as_str(),
             amount: change.amount.to_string(),
             held: change.held.to_string(),
+            issued: unless_zero(change.flows.issued),
+            retired: unless_zero(change.flows.retired),
+            transferred_in: unless_zero(change.flows.transferred_in),
+            transferred_out: unless_zero(change.flows.transferred_out),
         };
         EntryWire {
             number: entry.number,

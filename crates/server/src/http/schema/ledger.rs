@@ -1,6 +1,6 @@
 //! The JSON schemas of responses about writes and credit.
 
-use earmark_admission::PAGE_MAX;
+use earmark_admission::{PAGE_MAX, STATEMENT_GROUPS_MAX};
 use earmark_core::{AccountStatus, OPERATIONS_MAX, SettleReason};
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::super::shape::{ACCOUNT, ASSET, CLIENT, IDEMPOTENCY_KEY, Name, Shape, 
 use super::{count, described, exactly, key};
 use crate::answer::WRITE_CODES;
 
-pub(super) fn schemas() -> [(&'static str, Value); 9] {
+pub(super) fn schemas() -> [(&'static str, Value); 10] {
     [
         ("WriteCommitted", exactly(json!({"success": success()}), &[])),
         ("WriteRefused", exactly(json!({"error": refusal()}), &[])),
@@ -20,6 +20,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 9] {
         ("Accounts", page("accounts", account(), name(&ACCOUNT))),
         ("Entries", page("entries", an_entry(), count())),
         ("Audit", audit()),
+        ("Statement", statement()),
     ]
 }
 
@@ -174,14 +175,56 @@ fn entry(kind: &str, mut properties: Value) -> Value {
             "asset": name(&ASSET),
             "amount": described(signed(), "Change of the available amount."),
             "held": described(signed(), "Change of the held amount."),
+            "issued": described(signed(), "Amount that a transaction issued to the account; absent if none."),
+            "retired": described(signed(), "Amount that it retired from the account."),
+            "transferred_in": described(signed(), "Amount that it transferred to the account."),
+            "transferred_out": described(signed(), "Amount that it transferred from the account."),
         }),
-        &[],
+        &["issued", "retired", "transferred_in", "transferred_out"],
     );
     properties["kind"] = json!({"const": kind});
     properties["number"] = described(count(), "Its position in the journal.");
     properties["committed_at_unix_ms"] = count();
     properties["changes"] = list(change);
     exactly(properties, &[])
+}
+
+fn statement() -> Value {
+    let value =
+        json!({"type": ["string", "null"], "description": "The value; null for settlements without the label."});
+    let group = exactly(json!({"value": value, "spent": signed(), "settlements": count()}), &[]);
+    let groups = json!({"type": "array", "maxItems": STATEMENT_GROUPS_MAX, "items": group});
+    let asset = exactly(
+        json!({
+            "asset": name(&ASSET),
+            "opening": described(signed(), "Balance at the start, held credit included."),
+            "issued": signed(),
+            "received": described(signed(), "Credit from settlements that paid this account."),
+            "transferred_in": signed(),
+            "spent": described(signed(), "Credit that settlements took."),
+            "transferred_out": signed(),
+            "expired": signed(),
+            "retired": signed(),
+            "closing": described(
+                signed(),
+                "opening + issued + received + transferred_in - spent - transferred_out - expired - retired.",
+            ),
+            "settlements": described(count(), "Number of settlements that took credit."),
+            "groups": described(groups, "Spending by value of the label; absent without `group_by`."),
+        }),
+        &["groups"],
+    );
+    let time = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
+    exactly(
+        json!({
+            "account": name(&ACCOUNT),
+            "since": time("Start of the period; null without one."),
+            "until": time("End of the period, which does not belong to it; null without one."),
+            "group_by": {"type": ["string", "null"]},
+            "assets": list(asset),
+        }),
+        &[],
+    )
 }
 
 fn audit() -> Value {

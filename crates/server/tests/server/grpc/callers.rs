@@ -77,6 +77,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LedgerService/ListVaults", READ),
     ("/earmark.v1.LedgerService/ListAccounts", READ),
     ("/earmark.v1.LedgerService/ListEntries", READ),
+    ("/earmark.v1.LedgerService/GetStatement", READ),
     ("/earmark.v1.LedgerService/AuditVault", READ),
     ("/earmark.v1.ClusterService/CreateInvitation", OPERATE),
     ("/earmark.v1.ClusterService/ListInvitations", OPERATE),
@@ -273,7 +274,7 @@ macro_rules! asked {
 }
 
 /// Calls the methods about calls and about credit for a namespace.
-async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 12] {
+async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 13] {
     let named = || Some(namespace.to_owned());
     let (vault, account) = ("main".to_owned(), "acme".to_owned());
     let (write, batch) = writes(namespace);
@@ -283,6 +284,8 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
     let balances = v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
     let accounts = v1::ListAccountsRequest { namespace: named(), vault: vault.clone(), ..Default::default() };
     let grants = v1::GetGrantsRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
+    let (at, of) = (vault.clone(), account.clone());
+    let statement = v1::GetStatementRequest { namespace: named(), vault: at, account: of, ..Default::default() };
     let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
     [
         asked!(
@@ -312,6 +315,7 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
         asked!(key, ledger.list_vaults(v1::ListVaultsRequest { namespace: named(), ..Default::default() })),
         asked!(key, ledger.list_accounts(accounts)),
         asked!(key, ledger.list_entries(entries)),
+        asked!(key, ledger.get_statement(statement)),
         asked!(key, ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
     ]
 }
@@ -381,7 +385,7 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
     let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
-    let methods: [&str; 36] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 37] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     let others = calls_and_ledger(keyed, key, namespace).await;
     methods.into_iter().zip(answers.into_iter().chain(others)).collect()
 }

@@ -167,9 +167,16 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
         page_size,
         ..Default::default()
     };
-    let change = |amount: &str| v1::Change { asset: "usd".into(), amount: amount.into(), held: "0".into() };
+    let change = |amount: &str| v1::Change {
+        asset: "usd".into(),
+        amount: amount.into(),
+        held: "0".into(),
+        ..Default::default()
+    };
+    let issued = v1::Change { issued: Some("10".into()), ..change("10") };
+    let sent = v1::Change { transferred_out: Some("4".into()), ..change("-4") };
     let page = client.list_entries(list(None, Some(1))).await.unwrap().into_inner();
-    assert_eq!(page.entries[0].changes, [change("10")]);
+    assert_eq!(page.entries[0].changes, [issued]);
     let rest = client.list_entries(list(page.next, None)).await.unwrap().into_inner();
     let transaction = v1::TransactionEntry {
         tx_id: second.tx_id,
@@ -183,7 +190,7 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     let entry = v1::Entry {
         number: 2,
         committed_at_unix_ms: START_MS,
-        changes: vec![change("-4")],
+        changes: vec![sent],
         kind: Some(v1::entry::Kind::Transaction(transaction)),
     };
     assert_eq!((rest.entries, rest.next), (vec![entry], None));

@@ -381,3 +381,54 @@ async fn labels_of_a_complete_are_in_the_entries_and_wrong_ones_are_refused_by_f
     assert_eq!(settled.len(), 1);
     assert_eq!(settled[0]["labels"], labels);
 }
+
+/// Settles a lease that costs `cost`.
+async fn spend(server: &TestServer, cost: u64, labels: Value) {
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", cost)]).await;
+    let body = json!({"lease_id": lease, "actuals": [], "labels": labels});
+    assert_eq!(server.ok("POST", "/v1/complete", &body).await["reconciled"], true);
+}
+
+#[tokio::test]
+async fn a_statement_is_read_as_json_and_as_csv() {
+    let server = server(100).await;
+    spend(&server, 7, json!({"model": "gpt-4o"})).await;
+    server.clock.advance_ms(1_000);
+    spend(&server, 5, json!({"model": "a, \"b\""})).await;
+    spend(&server, 3, json!({})).await;
+    let statement = "/v1/vaults/main/accounts/acme/statement";
+    let since = START_MS + 1_000;
+    let path = format!("{statement}?since={since}&group_by=model");
+    let group = |value: Value, spent: &str| json!({"value": value, "spent": spent, "settlements": 1});
+    let asset = json!({
+        "asset": "usd", "opening": "93", "issued": "0", "received": "0", "transferred_in": "0", "spent": "8",
+        "transferred_out": "0", "expired": "0", "retired": "0", "closing": "85", "settlements": 2,
+        "groups": [group(Value::Null, "3"), group(json!("a, \"b\""), "5")],
+    });
+    let expected = json!({"account": "acme", "since": since, "until": null, "group_by": "model", "assets": [asset]});
+    assert_eq!(server.ok("GET", &path, &Value::Null).await, expected);
+    assert_eq!(server.ok("GET", &format!("{path}&format=json"), &Value::Null).await, expected);
+    let csv = server.ask("GET", &format!("{path}&format=csv"), "").await;
+    assert_eq!((csv.status, csv.header("content-type")), (200, Some("text/csv; charset=utf-8")));
+    assert_eq!(
+        csv.text,
+        "asset,group_by,value,opening,issued,received,transferred_in,spent,transferred_out,expired,retired,closing,\
+         settlements\r\n\
+         usd,,,93,0,0,0,8,0,0,0,85,2\r\n\
+         usd,model,,,,,,3,,,,,1\r\n\
+         usd,model,\"a, \"\"b\"\"\",,,,,5,,,,,1\r\n"
+    );
+    for (query, message) in [
+        ("since=6&until=5", "since: found 6, which is after until, 5"),
+        ("group_by=Model", "group_by: found the name \"Model\""),
+        ("group_by=", "group_by: found the name \"\""),
+        ("format=xml", "format: found \"xml\", allowed are json, csv"),
+        ("since=yesterday", "since: found \"yesterday\""),
+        ("page_size=5", "query: found \"page_size\""),
+    ] {
+        let found = server.ask("GET", &format!("{statement}?{query}"), "").await.problem(400, "invalid_request");
+        assert!(found.starts_with(message), "{query}: {found}");
+    }
+    server.ask("GET", "/v1/vaults/main/accounts/nobody/statement", "").await.problem(404, "not_found");
+}

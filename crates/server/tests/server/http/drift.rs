@@ -84,6 +84,7 @@ const VAULTS: &str = "/v1/vaults";
 const ACCOUNTS: &str = "/v1/vaults/{vault}/accounts";
 const GRANTS: &str = "/v1/vaults/{vault}/accounts/{account}/grants";
 const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
+const STATEMENT: &str = "/v1/vaults/{vault}/accounts/{account}/statement";
 const AUDIT: &str = "/v1/vaults/{vault}/audit";
 const CLUSTER: &str = "/v1/admin/cluster";
 const MEMBERS: &str = "/v1/admin/cluster/members";
@@ -288,10 +289,13 @@ async fn credit(drift: &mut Drift, server: &TestServer) {
         (VAULTS, ""),
         (ACCOUNTS, "main"),
         (ENTRIES, "acme"),
+        (STATEMENT, "acme"),
         (AUDIT, "main"),
     ] {
         drift.ask(server, "GET", path, name, &Value::Null).await;
     }
+    let grouped = server.ask("GET", "/v1/vaults/main/accounts/acme/statement?group_by=model&since=0", "").await;
+    drift.check("GET", STATEMENT, &grouped);
 }
 
 async fn calls(drift: &mut Drift) {
@@ -384,6 +388,7 @@ async fn bad(drift: &mut Drift, server: &TestServer) {
         ("GET", ACCOUNTS, "%20", "gone"),
         ("GET", GRANTS, "%20", "gone"),
         ("GET", ENTRIES, "%20", "gone"),
+        ("GET", STATEMENT, "%20", "gone"),
         ("GET", AUDIT, "%20", "gone"),
         ("GET", QUOTAS, "%20", "gone"),
     ] {
@@ -462,6 +467,7 @@ async fn failing(drift: &mut Drift) {
             ("GET", ACCOUNTS, "main"),
             ("GET", GRANTS, "a"),
             ("GET", ENTRIES, "a"),
+            ("GET", STATEMENT, "a"),
             ("GET", AUDIT, "main"),
             ("GET", KEYS, ""),
             ("DELETE", KEY, "k"),

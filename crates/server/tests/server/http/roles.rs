@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 56] = [
+const MATRIX: [Row; 57] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
@@ -57,6 +57,7 @@ const MATRIX: [Row; 56] = [
     ("get", "/v1/vaults", READ),
     ("get", "/v1/vaults/{vault}/accounts", READ),
     ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/statement", READ),
     ("get", "/v1/vaults/{vault}/audit", READ),
     ("get", "/v1/admin/cluster", OPERATE),
     ("post", "/v1/admin/cluster/members", OPERATE),

@@ -6,7 +6,8 @@ use tonic::Response;
 
 use super::message::{
     batch_write, complete, definition, extend, of_accounts, of_audit, of_balances, of_complete, of_entries, of_extend,
-    of_grants, of_info, of_lease, of_reserve, of_status, of_usage, of_usage_list, of_write, reserve, write,
+    of_grants, of_info, of_lease, of_reserve, of_statement, of_status, of_usage, of_usage_list, of_write, reserve,
+    write,
 };
 use super::{Said, by_grpc, by_http, without_ids};
 use crate::grpc::calls;
@@ -49,6 +50,8 @@ pub(super) enum Ask {
     Entries(&'static str, Option<u64>, Option<u32>),
     /// Account, since, until, and whether the newest is first.
     EntriesOf(&'static str, Option<u64>, Option<u64>, bool),
+    /// Account, since, until, label.
+    Statement(&'static str, Option<u64>, Option<u64>, Option<&'static str>),
     Audit(&'static str),
     /// Advances the clock by milliseconds.
     Wait(u64),
@@ -117,6 +120,10 @@ impl Ask {
                 let query = [("since", said(since)), ("until", said(until)), ("order", order)];
                 get(with_query(&format!("/v1/vaults/main/accounts/{account}/entries"), &query))
             }
+            Ask::Statement(account, since, until, group_by) => {
+                let query = [("since", said(since)), ("until", said(until)), ("group_by", said(group_by))];
+                get(with_query(&format!("/v1/vaults/main/accounts/{account}/statement"), &query))
+            }
             Ask::Audit(vault) => get(format!("/v1/vaults/{vault}/audit")),
         };
         by_http(&server.ask(method, &path, &body).await).map(without_ids)
@@ -134,6 +141,7 @@ impl Ask {
             | Ask::Accounts(..)
             | Ask::Entries(..)
             | Ask::EntriesOf(..)
+            | Ask::Statement(..)
             | Ask::Audit(_) => self.of_ledger(server).await,
             Ask::Call(_) | Ask::ExtendCall(_) | Ask::CompleteCall(_) | Ask::ExplainCall(_) => {
                 super::calls::over_grpc(self, server).await
@@ -253,6 +261,18 @@ impl Ask {
                 let [prefix, after] = [prefix, after].map(|name| name.as_ref().map(owned));
                 let request = v1::ListAccountsRequest { namespace, vault, prefix, after, page_size };
                 Ok(of_accounts(client.list_accounts(request).await?.into_inner()))
+            }
+            Ask::Statement(account, since, until, group_by) => {
+                let request = v1::GetStatementRequest {
+                    namespace,
+                    vault: "main".into(),
+                    account: owned(account),
+                    since: *since,
+                    until: *until,
+                    group_by: group_by.as_ref().map(owned),
+                };
+                let response = client.get_statement(request).await?.into_inner();
+                Ok(of_statement(response, (account, *since, *until, *group_by)))
             }
             Ask::Audit(vault) => {
                 let request = v1::AuditVaultRequest { namespace, vault: owned(vault) };

@@ -383,11 +383,38 @@ fn of_entry(entry: v1::Entry) -> Value {
             json!({"kind": "expire", "priority": it.priority, "expires_at_unix_ms": it.expires_at_unix_ms})
         }
     };
-    let change = |it: &v1::Change| json!({"asset": it.asset, "amount": it.amount, "held": it.held});
+    let change = |it: &v1::Change| {
+        let mut json = json!({"asset": it.asset, "amount": it.amount, "held": it.held});
+        unless(&mut json, "issued", it.issued.as_deref(), &None);
+        unless(&mut json, "retired", it.retired.as_deref(), &None);
+        unless(&mut json, "transferred_in", it.transferred_in.as_deref(), &None);
+        unless(&mut json, "transferred_out", it.transferred_out.as_deref(), &None);
+        json
+    };
     json["number"] = entry.number.into();
     json["committed_at_unix_ms"] = entry.committed_at_unix_ms.into();
     json["changes"] = entry.changes.iter().map(change).collect();
     json
+}
+
+pub(super) fn of_statement(
+    response: v1::GetStatementResponse,
+    (account, since, until, group_by): (&str, Option<u64>, Option<u64>, Option<&str>),
+) -> Value {
+    let group = |it: &v1::StatementGroup| json!({"value": it.value, "spent": it.spent, "settlements": it.settlements});
+    let asset = |it: &v1::AssetStatement| {
+        let mut json = json!({
+            "asset": it.asset, "opening": it.opening, "issued": it.issued, "received": it.received,
+            "transferred_in": it.transferred_in, "spent": it.spent, "transferred_out": it.transferred_out,
+            "expired": it.expired, "retired": it.retired, "closing": it.closing, "settlements": it.settlements,
+        });
+        if group_by.is_some() {
+            json["groups"] = it.groups.iter().map(group).collect();
+        }
+        json
+    };
+    let assets: Vec<Value> = response.assets.iter().map(asset).collect();
+    json!({"account": account, "since": since, "until": until, "group_by": group_by, "assets": assets})
 }
 
 pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {

@@ -1,0 +1,307 @@
+//! Statements: the sums of an account's entries in a period, and its spending by the value of a label.
+//!
+//! A statement reads the history in pages, like any reader, so that it needs no more memory for a longer history and
+//! every backend has it. The wall time of entries may run backwards, so all entries are read.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{AssetName, UnixMs, check_attribute_name};
+
+use crate::backend::{AccountPath, Backend, BackendError};
+use crate::credit_lists::EntryQuery;
+use crate::writes::{CreditReadError, EntryChange, EntryKind, EntryView, PAGE_MAX};
+
+/// Groups of a statement, over all assets: about 2 MB. Beyond this it is refused.
+pub const STATEMENT_GROUPS_MAX: usize = 10_000;
+
+/// The period of a statement, and the label that groups its spending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatementQuery {
+    /// Entries before this time make the opening balance.
+    pub since: Option<UnixMs>,
+    /// Entries at this time or later are left out.
+    pub until: Option<UnixMs>,
+    /// The name of the label.
+    pub group_by: Option<String>,
+}
+
+impl StatementQuery {
+    /// Checks the period and the name of the label.
+    ///
+    /// # Errors
+    /// The field, and what is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since > until
+        {
+            return Err(format!("since: found {}, which is after until, {}", since.get(), until.get()));
+        }
+        match &self.group_by {
+            Some(name) => check_attribute_name(name).map_err(|what| format!("group_by: {what}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why there is no statement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatementError {
+    /// The query is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The label has too many values.
+    #[error(
+        "group_by: the label {name} has more than {STATEMENT_GROUPS_MAX} values in this period; choose a shorter period \
+         or another label"
+    )]
+    TooManyGroups {
+        /// The name of the label.
+        name: String,
+    },
+    /// The history in memory has dropped its oldest entries.
+    #[error(
+        "the history in memory no longer has the oldest {dropped} entries, so that a statement would be wrong; run the \
+         server with --data"
+    )]
+    HistoryDropped {
+        /// The number of dropped entries, of all accounts.
+        dropped: u64,
+    },
+    /// The history could not be read.
+    #[error(transparent)]
+    Credit(#[from] CreditReadError),
+}
+
+impl From<BackendError> for StatementError {
+    fn from(error: BackendError) -> StatementError {
+        StatementError::Credit(error.into())
+    }
+}
+
+/// The statement of an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statement {
+    /// The assets that the account had until the end of the period, ordered by name.
+    pub assets: Vec<AssetStatement>,
+}
+
+/// The statement of one asset. Balances are available and held credit together, so that holds do not change them:
+/// `closing` is `opening + issued + received + transferred_in - spent - transferred_out - expired - retired`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssetStatement {
+    /// The asset.
+    pub asset: AssetName,
+    /// The balance at the start of the period.
+    pub opening: i128,
+    /// The movements in the period.
+    pub moved: Movements,
+    /// The balance at the end of the period.
+    pub closing: i128,
+    /// The spending by value of the label, ordered by value; first that of settlements without the label. Empty without
+    /// `group_by`.
+    pub groups: Vec<StatementGroup>,
+}
+
+/// The movements of an asset in a period. None is negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Movements {
+    /// Credit issued to the account.
+    pub issued: i128,
+    /// Credit from settlements that paid this account.
+    pub received: i128,
+    /// Credit from other accounts.
+    pub transferred_in: i128,
+    /// Credit that settlements took.
+    pub spent: i128,
+    /// Credit to other accounts.
+    pub transferred_out: i128,
+    /// Credit that expired.
+    pub expired: i128,
+    /// Credit retired from the account.
+    pub retired: i128,
+    /// The number of settlements that took credit.
+    pub settlements: u64,
+}
+
+impl Movements {
+    /// The change of the balance; `None` on overflow.
+    fn net(&self) -> Option<i128> {
+        let plus = self.issued.checked_add(self.received)?.checked_add(self.transferred_in)?;
+        let minus = self.spent.checked_add(self.transferred_out)?.checked_add(self.expired)?;
+        plus.checked_sub(minus)?.checked_sub(self.retired)
+    }
+}
+
+/// The spending under one value of the label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementGroup {
+    /// The value; `None` for settlements without the label.
+    pub value: Option<String>,
+    /// The amount.
+    pub spent: i128,
+    /// The number of settlements.
+    pub settlements: u64,
+}
+
+/// The statement of an account.
+///
+/// # Errors
+/// When the query is wrong, the label has too many values, or the history cannot be read or is incomplete.
+pub async fn statement(
+    backend: &dyn Backend,
+    account: AccountPath,
+    query: StatementQuery,
+) -> Result<Statement, StatementError> {
+    query.check().map_err(StatementError::Invalid)?;
+    let mut sums = StatementSums::new(query);
+    let mut after = 0;
+    loop {
+        let page = backend.entries(account.clone(), EntryQuery::oldest_first(after, PAGE_MAX)).await?;
+        if page.dropped > 0 {
+            return Err(StatementError::HistoryDropped { dropped: page.dropped });
+        }
+        for entry in &page.entries {
+            sums.add(entry)?;
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => return sums.finish(),
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The sums of a statement while entries are added, in any order.
+pub struct StatementSums {
+    query: StatementQuery,
+    assets: BTreeMap<AssetName, AssetSums>,
+    groups: usize,
+}
+
+#[derive(Default)]
+struct AssetSums {
+    opening: i128,
+    /// The change of the balance in the period.
+    change: i128,
+    moved: Movements,
+    groups: BTreeMap<Option<Box<str>>, (i128, u64)>,
+}
+
+impl StatementSums {
+    /// No entries yet. The query is checked.
+    #[must_use]
+    pub const fn new(query: StatementQuery) -> StatementSums {
+        StatementSums { query, assets: BTreeMap::new(), groups: 0 }
+    }
+
+    /// Adds an entry of the account.
+    ///
+    /// # Errors
+    /// When the label has too many values, or a sum overflows.
+    pub fn add(&mut self, entry: &EntryView) -> Result<(), StatementError> {
+        if self.query.until.is_some_and(|until| entry.at >= until) {
+            return Ok(());
+        }
+        let is_before = self.query.since.is_some_and(|since| entry.at < since);
+        for change in &entry.changes {
+            let sums = match self.assets.get_mut(&change.asset) {
+                Some(sums) => sums,
+                None => self.assets.entry(change.asset.clone()).or_default(),
+            };
+            let net = change.amount.checked_add(change.held).ok_or_else(overflow)?;
+            let balance = if is_before { &mut sums.opening } else { &mut sums.change };
+            add(balance, net)?;
+            if is_before {
+                continue;
+            }
+            let Some((spent, label)) = sums.moved.add(entry, change, net)? else { continue };
+            let Some(name) = &self.query.group_by else { continue };
+            let value = label.get(name).map(Box::from);
+            if !sums.groups.contains_key(&value) {
+                if self.groups == STATEMENT_GROUPS_MAX {
+                    return Err(StatementError::TooManyGroups { name: name.clone() });
+                }
+                self.groups = self.groups.saturating_add(1);
+            }
+            let (sum, count) = sums.groups.entry(value).or_default();
+            add(sum, spent)?;
+            *count = count.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// The statement.
+    ///
+    /// # Errors
+    /// When the movements do not lead from the opening to the closing balance.
+    pub fn finish(self) -> Result<Statement, StatementError> {
+        let assets = self.assets.into_iter().map(|(asset, sums)| {
+            if sums.moved.net() != Some(sums.change) {
+                let what = format!("the entries of {asset} do not add up to its balance: {:?}", sums.moved);
+                return Err(BackendError::Failed(what).into());
+            }
+            let closing = sums.opening.checked_add(sums.change).ok_or_else(overflow)?;
+            let group = |(value, (spent, settlements)): (Option<Box<str>>, (i128, u64))| StatementGroup {
+                value: value.map(String::from),
+                spent,
+                settlements,
+            };
+            let groups = sums.groups.into_iter().map(group).collect();
+            Ok(AssetStatement { asset, opening: sums.opening, moved: sums.moved, closing, groups })
+        });
+        Ok(Statement { assets: assets.collect::<Result<_, StatementError>>()? })
+    }
+}
+
+impl Movements {
+    /// Adds one change of an entry. Returns the amount and the labels of a settlement that took credit.
+    fn add<'a>(
+        &mut self,
+        entry: &'a EntryView,
+        change: &EntryChange,
+        net: i128,
+    ) -> Result<Option<(i128, &'a earmark_core::SettleLabels)>, StatementError> {
+        match &entry.what {
+            EntryKind::Transaction { .. } => {
+                let flows = change.flows;
+                for (sum, amount) in [
+                    (&mut self.issued, flows.issued),
+                    (&mut self.retired, flows.retired),
+                    (&mut self.transferred_in, flows.transferred_in),
+                    (&mut self.transferred_out, flows.transferred_out),
+                ] {
+                    add(sum, i128::try_from(amount).map_err(|_| overflow())?)?;
+                }
+            }
+            EntryKind::Hold(_) | EntryKind::Release(_) => {}
+            EntryKind::Expire(_) => add(&mut self.expired, net.checked_neg().ok_or_else(overflow)?)?,
+            EntryKind::Settle { paid, labels, .. } => {
+                let paid = i128::from(*paid);
+                // An account that is its own revenue account pays and receives the same amount.
+                if net >= 0 {
+                    add(&mut self.received, paid)?;
+                }
+                if paid > 0 && net <= 0 {
+                    add(&mut self.spent, paid)?;
+                    self.settlements = self.settlements.saturating_add(1);
+                    return Ok(Some((paid, labels)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn add(sum: &mut i128, amount: i128) -> Result<(), StatementError> {
+    *sum = sum.checked_add(amount).ok_or_else(overflow)?;
+    Ok(())
+}
+
+fn overflow() -> StatementError {
+    let what = format!("a sum of the statement would exceed {}; choose a shorter period", i128::MAX);
+    StatementError::Invalid(what)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! `earmark statement`: the sums of an account in a period, and its spending by label.
+
+use clap::{Args, ValueEnum};
+use earmark_client::http::{Method, encoded};
+use earmark_core::{AccountName, UnixMs, VaultName};
+use serde_json::Value;
+
+use crate::client::{self, Client, ClientArgs};
+use crate::credit::grouped;
+use crate::failure::{Done, Failure};
+use crate::moment;
+use crate::output;
+
+pub(crate) const HELP: &str = "\
+The balances include held credit. Opening, plus issued, received and transferred in, minus spent, transferred out,
+expired and retired, is closing. The period goes by the time of the entries, and its end does not belong to it. Amounts
+are in minor units of the asset. Completes set the labels; a gateway sets model, provider, key and user.
+
+Examples:
+  earmark statement acme --since 2026-11-01 --until 2026-12-01
+  earmark statement acme --since 2026-11-01 --until 2026-12-01 --group-by model
+  earmark statement acme --vault eu --since 30d --group-by user --format csv > november.csv
+  earmark statement acme --group-by model --json | jq -r '.assets[].groups[] | [.value, .spent] | @tsv'";
+
+#[derive(Args, Debug)]
+pub(crate) struct StatementArgs {
+    /// Account
+    account: AccountName,
+    /// Vault of the account
+    #[arg(long, default_value = VaultName::MAIN)]
+    vault: VaultName,
+    /// Start of the period: a date such as 2026-01-31, or a duration back from now such as 30d
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    since: Option<u64>,
+    /// End of the period, which does not belong to it
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    until: Option<u64>,
+    /// Label whose values group the spending, such as model
+    #[arg(long, value_name = "LABEL")]
+    group_by: Option<String>,
+    /// Format of the output
+    #[arg(long, value_enum, default_value_t = Format::Table, conflicts_with = "json")]
+    format: Format,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Tables for people
+    Table,
+    /// One object, like --json
+    Json,
+    /// Rows with commas, for spreadsheets
+    Csv,
+}
+
+/// The lines of a statement: the field of the answer, and the sign with which it counts.
+const LINES: [(&str, &str); 9] = [
+    ("opening", ""),
+    ("issued", "+"),
+    ("received", "+"),
+    ("transferred_in", "+"),
+    ("spent", "-"),
+    ("transferred_out", "-"),
+    ("expired", "-"),
+    ("retired", "-"),
+    ("closing", ""),
+];
+
+pub(crate) fn run(args: &StatementArgs) -> Result<Done, Failure> {
+    match args.format {
+        Format::Csv => {
+            let csv = client::block_on(args.csv())?;
+            output::print(&csv)?;
+        }
+        Format::Table | Format::Json => {
+            let read = async { Client::new(&args.client.url())?.call(Method::GET, &args.path(), None).await };
+            let answer: Value = client::block_on(read)?;
+            output::show(args.client.json || args.format == Format::Json, &answer, text)?;
+        }
+    }
+    Ok(Done::Ok)
+}
+
+impl StatementArgs {
+    fn path(&self) -> String {
+        let (vault, account) = (encoded(self.vault.as_str()), encoded(self.account.as_str()));
+        let format = if self.format == Format::Csv { "csv" } else { "json" };
+        let path = format!("/v1/vaults/{vault}/accounts/{account}/statement?format={format}");
+        let number = |name: &str, value: Option<u64>| Some(format!("&{name}={}", value?));
+        let label = self.group_by.as_deref().map(|label| format!("&group_by={}", encoded(label)));
+        let named = [number("since", self.since), number("until", self.until), label];
+        named.into_iter().flatten().fold(path, |path, part| path + &part)
+    }
+
+    async fn csv(&self) -> Result<String, Failure> {
+        let client = Client::new(&self.client.url())?;
+        let mut bytes = Vec::new();
+        let take = |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        client.download(&self.path(), take).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// A table for each asset, and one of its groups.
+fn text(answer: &Value) -> String {
+    let time = |value: &Value| value.as_u64().map(|ms| earmark_admission::utc(UnixMs::new(ms)));
+    let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (since, until) = (time(&answer["since"]), time(&answer["until"]));
+    let since = since.map_or("the first entry".to_owned(), |since| since);
+    let until = until.map_or("now".to_owned(), |until| until);
+    let mut text = format!("{} from {since} to {until}\n", output::visible(&text_of(&answer["account"])));
+    let assets = answer["assets"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if assets.is_empty() {
+        text += "no entries\n";
+    }
+    for asset in assets {
+        let name = text_of(&asset["asset"]);
+        let line = |(field, sign): (&str, &str)| {
+            let amount = grouped(&text_of(&asset[field]));
+            let is_shown = amount != "0" || sign.is_empty();
+            is_shown.then(|| [field.replace('_', " "), format!("{sign}{amount}"), name.clone()])
+        };
+        text += "\n";
+        text += &output::table(&LINES.into_iter().filter_map(line).collect::<Vec<_>>());
+        let groups = asset["groups"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if groups.is_empty() {
+            continue;
+        }
+        let label = text_of(&answer["group_by"]).to_uppercase();
+        let mut rows = vec![[label, "SPENT".to_owned(), "SETTLEMENTS".to_owned()]];
+        rows.extend(groups.iter().map(|group| {
+            let value = group["value"].as_str().unwrap_or("(none)").to_owned();
+            let count = output::thousands(group["settlements"].as_u64().unwrap_or(0).into());
+            [value, grouped(&text_of(&group["spent"])), count]
+        }));
+        text += "\n";
+        text += &output::table(&rows);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Wrapper {
+        #[command(flatten)]
+        statement: StatementArgs,
+    }
+
+    fn parsed(line: &str) -> Result<StatementArgs, clap::Error> {
+        let words = std::iter::once("statement").chain(line.split_whitespace());
+        Wrapper::try_parse_from(words).map(|wrapper| wrapper.statement)
+    }
+
+    #[test]
+    fn the_query_has_the_period_the_label_and_the_format() {
+        let path = |line: &str| parsed(line).unwrap().path();
+        assert_eq!(path("a/b"), "/v1/vaults/main/accounts/a%2Fb/statement?format=json");
+        assert_eq!(
+            path("acme --vault eu --since 1970-01-02 --until 1970-01-03 --group-by model --format csv"),
+            "/v1/vaults/eu/accounts/acme/statement?format=csv&since=86400000&until=172800000&group_by=model"
+        );
+        assert!(parsed("acme --format xml").is_err());
+        assert!(parsed("acme --format csv --json").is_err());
+        assert!(parsed("").is_err());
+    }
+
+    #[test]
+    fn a_statement_is_a_list_of_lines_and_a_table_of_groups() {
+        let asset = json!({
+            "asset": "usd", "opening": "1500", "issued": "0", "received": "0", "transferred_in": "20", "spent": "1015",
+            "transferred_out": "0", "expired": "0", "retired": "0", "closing": "505", "settlements": 3,
+            "groups": [
+                {"value": null, "spent": "15", "settlements": 1},
+                {"value": "gpt-4o", "spent": "1000", "settlements": 2},
+            ],
+        });
+        let answer = json!({
+            "account": "acme", "since": 0, "until": null, "group_by": "model", "assets": [asset],
+        });
+        assert_eq!(
+            text(&answer),
+            "acme from 1970-01-01T00:00:00Z to now\n\
+             \n\
+             opening         1,500   usd\n\
+             transferred in  +20     usd\n\
+             spent           -1,015  usd\n\
+             closing         505     usd\n\
+             \n\
+             MODEL   SPENT  SETTLEMENTS\n\
+             (none)  15     1\n\
+             gpt-4o  1,000  2\n"
+        );
+        let none = json!({"account": "acme", "since": null, "until": null, "group_by": null, "assets": []});
+        assert_eq!(text(&none), "acme from the first entry to now\nno entries\n");
+    }
+}

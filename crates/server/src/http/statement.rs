@@ -1,0 +1,171 @@
+//! `GET .../accounts/{account}/statement`: the sums of a period, as JSON or CSV.
+
+use axum::body::Bytes;
+use axum::http::{HeaderValue, StatusCode};
+use earmark_admission::{AssetStatement, Movements, Statement, StatementError, StatementGroup, StatementQuery};
+use earmark_core::{AccountName, UnixMs};
+use serde::Serialize;
+
+use super::reply::Reply;
+use super::route::{FAILED, NO_VAULT, OVERLOADED, PROBLEM, Route, answer, get};
+use super::serve::{Call, off_runtime};
+use super::{shape, vaults};
+use crate::app::App;
+use crate::caller::{Access, QueueCost};
+use crate::execute;
+
+const CSV: HeaderValue = HeaderValue::from_static("text/csv; charset=utf-8");
+
+pub(super) const GET: Route = Route {
+    query: shape::STATEMENT_QUERY,
+    queue_cost: QueueCost::PerItem,
+    operation: "get_statement",
+    about: "Sums the entries of an account in a period, and its spending by the value of a label. With `format=csv` the \
+            answer is `text/csv`: a row for each asset, and one for each value of the label.",
+    answers: &[
+        answer(200, &["Statement"], "The statement."),
+        answer(
+            400,
+            PROBLEM,
+            "A name is malformed, `since` is after `until`, the label has more than 10,000 values in the period, or the \
+             history in memory has dropped its oldest entries.",
+        ),
+        NO_VAULT,
+        FAILED,
+        OVERLOADED,
+    ],
+    ..get("/v1/vaults/{vault}/accounts/{account}/statement", Access::Read, |app, call| Box::pin(statement(app, call)))
+};
+
+async fn statement(app: &App, call: Call) -> Reply {
+    let account = match vaults::path(&call) {
+        Ok(account) => account,
+        Err(reply) => return reply,
+    };
+    let time = |name: &str| call.query(name).and_then(|text| text.parse().ok()).map(UnixMs::new);
+    let group_by = call.query("group_by").map(str::to_owned);
+    let query = StatementQuery { since: time("since"), until: time("until"), group_by };
+    if let Err(wrong) = query.check() {
+        return Reply::invalid(&wrong);
+    }
+    // It reads the whole history of the account.
+    let _permit = match call.context.admit_audit(app).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    let is_csv = call.query("format") == Some("csv");
+    let name = account.account.clone();
+    let read = earmark_admission::statement(&*app.backend, account, query.clone());
+    match execute::read(app, &call.context, read).await {
+        Ok(statement) if is_csv => off_runtime(move || csv(&statement, query.group_by.as_deref())).await,
+        Ok(statement) => off_runtime(move || Reply::ok(&StatementWire::of(&name, &query, &statement))).await,
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &StatementError) -> Reply {
+    match error {
+        StatementError::Credit(error) => vaults::failed(error),
+        other => Reply::invalid(&other.to_string()),
+    }
+}
+
+#[derive(Serialize)]
+struct StatementWire<'a> {
+    account: &'a str,
+    since: Option<u64>,
+    until: Option<u64>,
+    group_by: Option<&'a str>,
+    assets: Vec<AssetWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct AssetWire<'a> {
+    asset: &'a str,
+    opening: String,
+    issued: String,
+    received: String,
+    transferred_in: String,
+    spent: String,
+    transferred_out: String,
+    expired: String,
+    retired: String,
+    closing: String,
+    settlements: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<GroupWire<'a>>>,
+}
+
+#[derive(Serialize)]
+struct GroupWire<'a> {
+    value: Option<&'a str>,
+    spent: String,
+    settlements: u64,
+}
+
+impl<'a> StatementWire<'a> {
+    fn of(account: &'a AccountName, query: &'a StatementQuery, statement: &'a Statement) -> StatementWire<'a> {
+        let is_grouped = query.group_by.is_some();
+        let group = |group: &'a StatementGroup| GroupWire {
+            value: group.value.as_deref(),
+            spent: group.spent.to_string(),
+            settlements: group.settlements,
+        };
+        let asset = |found: &'a AssetStatement| {
+            let [opening, issued, received, transferred_in, spent, transferred_out, expired, retired, closing] =
+                amounts(found);
+            AssetWire {
+                asset: found.asset.as_str(),
+                opening,
+                issued,
+                received,
+                transferred_in,
+                spent,
+                transferred_out,
+                expired,
+                retired,
+                closing,
+                settlements: found.moved.settlements,
+                groups: is_grouped.then(|| found.groups.iter().map(group).collect()),
+            }
+        };
+        StatementWire {
+            account: account.as_str(),
+            since: query.since.map(UnixMs::get),
+            until: query.until.map(UnixMs::get),
+            group_by: query.group_by.as_deref(),
+            assets: statement.assets.iter().map(asset).collect(),
+        }
+    }
+}
+
+/// The amounts of an asset, in the order of the columns.
+fn amounts(found: &AssetStatement) -> [String; 9] {
+    let Movements { issued, received, transferred_in, spent, transferred_out, expired, retired, .. } = found.moved;
+    [found.opening, issued, received, transferred_in, spent, transferred_out, expired, retired, found.closing]
+        .map(|amount| amount.to_string())
+}
+
+/// A row for each asset, whose `group_by` is empty, and one for each value of the label.
+fn csv(statement: &Statement, group_by: Option<&str>) -> Reply {
+    const HEAD: &str = "asset,group_by,value,opening,issued,received,transferred_in,spent,transferred_out,expired,retired,\
+                        closing,settlements\r\n";
+    let mut text = HEAD.to_owned();
+    for found in &statement.assets {
+        let (asset, name) = (&found.asset, group_by.unwrap_or_default());
+        text += &format!("{asset},,,{},{}\r\n", amounts(found).join(","), found.moved.settlements);
+        for StatementGroup { value, spent, settlements } in &found.groups {
+            let value = quoted(value.as_deref().unwrap_or_default());
+            text += &format!("{asset},{name},{value},,,,,{spent},,,,,{settlements}\r\n");
+        }
+    }
+    Reply::of(StatusCode::OK, CSV, Bytes::from(text))
+}
+
+/// A field, in quotes if it has a character with a meaning.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
