@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { h, put, text } from "./dom.js";
 import { compact, number } from "./format.js";
+import { grantsPanel, statementPanel } from "./statement.js";
 import { at, empty, field, figures, fillWith, form, heading, leaseLink, limitLink, pager, panel, table, tag } from "./parts.js";
 
 const PAGE_SIZE = 100;
@@ -126,6 +127,8 @@ function account({ parts: [vault, name], signal, on }) {
     heading(h("span", {}, text(name, { class: "key" }), h("span", { class: "note" }, " in vault ", text(vault)))),
     state,
     curves,
+    grantsPanel(base, signal, at),
+    statementPanel(base, signal),
     panel("Holds", "open leases among the newest entries", holds),
     panel("History", "", place, foot),
   ];
@@ -142,7 +145,9 @@ function changes(entry, name = "amount") {
 
 function forWhat(entry) {
   if (entry.kind === "transaction") return h("div", { class: "stack" }, ...entry.memos.map((memo) => text(memo)), h("span", { class: "note" }, `by ${entry.client_id} number ${entry.sequence}`));
-  return h("div", { class: "stack" }, limitLink(entry.limit), leaseLink(entry.lease_id));
+  if (entry.kind === "expire") return "–";
+  const labels = Object.entries(entry.labels ?? {}).map(([name, value]) => h("span", { class: "note" }, text(`${name}=${value}`)));
+  return h("div", { class: "stack" }, limitLink(entry.limit), leaseLink(entry.lease_id), ...labels);
 }
 
 /** Holds that no later entry settled or released. */

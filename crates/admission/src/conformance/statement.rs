@@ -49,7 +49,7 @@ pub async fn a_statement_adds_up_and_groups_spending_by_label(harness: &impl Har
     };
     let groups = vec![group(None, 3, 1), group(Some("a"), 7, 1), group(Some("b"), 5, 1)];
     let whole = AssetStatement { asset: usd(), opening: 0, moved, closing: 73, groups };
-    assert_eq!(read(harness, "acme", &by("model")).await.assets, [whole.clone()]);
+    assert_eq!(read(harness, "acme", &by("model")).await.assets, std::slice::from_ref(&whole));
     let plain = AssetStatement { groups: Vec::new(), ..whole.clone() };
     assert_eq!(read(harness, "acme", &StatementQuery::default()).await.assets, [plain]);
     let others = AssetStatement { groups: vec![group(None, 15, 3)], ..whole };

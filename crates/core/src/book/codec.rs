@@ -283,15 +283,7 @@ impl CommandBuffer {
             }
             EXTEND => Command::Extend(extend::extend(&mut input, &mut self.parts, &mut self.used)?),
             tag @ (COMPLETE | COMPLETE_CLAIMED | COMPLETE_LABELLED) => {
-                let (namespace, lease) = lease(&mut input)?;
-                let claim = if tag == COMPLETE { LeaseClaim::default() } else { call::claim(&mut input)? };
-                if tag == COMPLETE_CLAIMED && claim == LeaseClaim::default() {
-                    return Err(CodecError::Malformed("it has a claim that claims nothing"));
-                }
-                self.labels =
-                    if tag == COMPLETE_LABELLED { SettleLabels::read(&mut input)? } else { SettleLabels::NONE };
-                let actuals = parts(&mut input, &mut self.parts)?;
-                Command::Complete(Complete { namespace, lease, claim, actuals, labels: &self.labels })
+                Command::Complete(complete(&mut input, tag, (&mut self.parts, &mut self.labels))?)
             }
             RELEASE => {
                 let (namespace, lease) = lease(&mut input)?;
@@ -319,6 +311,20 @@ impl CommandBuffer {
         };
         Ok((command, bytes.len().saturating_sub(input.0.len())))
     }
+}
+
+fn complete<'a>(
+    input: &mut Bytes<'_>,
+    tag: u8,
+    (actuals, labels): (&'a mut Vec<Part>, &'a mut SettleLabels),
+) -> Result<Complete<'a>, CodecError> {
+    let (namespace, lease) = lease(input)?;
+    let claim = if tag == COMPLETE { LeaseClaim::default() } else { call::claim(input)? };
+    if tag == COMPLETE_CLAIMED && claim == LeaseClaim::default() {
+        return Err(CodecError::Malformed("it has a claim that claims nothing"));
+    }
+    *labels = if tag == COMPLETE_LABELLED { SettleLabels::read(input)? } else { SettleLabels::NONE };
+    Ok(Complete { namespace, lease, claim, actuals: parts(input, actuals)?, labels })
 }
 
 const LIMITS_HERE: u8 = 0;

@@ -16,7 +16,10 @@ pub const SETTLE_LABEL_VALUE_BYTES_MAX: usize = 128;
 /// The labels of a complete, and of the settlements it makes. Sorted by name, each name once. None of them costs no
 /// memory, and a copy shares them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SettleLabels(Option<Arc<[(Box<str>, Box<str>)]>>);
+pub struct SettleLabels(Option<Arc<[Pair]>>);
+
+/// A name and a value.
+type Pair = (Box<str>, Box<str>);
 
 impl SettleLabels {
     /// No labels.
@@ -29,7 +32,7 @@ impl SettleLabels {
     pub fn new<N: AsRef<str>, V: AsRef<str>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<SettleLabels, LabelError> {
-        let mut checked: Vec<(Box<str>, Box<str>)> = Vec::new();
+        let mut checked: Vec<Pair> = Vec::new();
         for (name, value) in pairs {
             let (name, value) = (name.as_ref(), value.as_ref());
             if checked.len() == SETTLE_LABELS_MAX {
@@ -46,7 +49,7 @@ impl SettleLabels {
         Ok(SettleLabels((!checked.is_empty()).then(|| checked.into())))
     }
 
-    /// Whether there are none.
+    /// Whether it has no label.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()

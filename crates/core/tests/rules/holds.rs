@@ -3,7 +3,7 @@
 use earmark_core::{
     AccountStatus, Charge, Command, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId,
     LimitOutcome, LimitStatus, Moment, NamespaceId, Operation, Outcome, Overage, Principal, PutLimit, ReserveOutcome,
-    SettleLabels, SettleReason, TIME_MAX, VaultId, WriteError, WriteOutcome,
+    TIME_MAX, VaultId, WriteError, WriteOutcome,
 };
 
 use crate::support::bank::{
@@ -46,41 +46,6 @@ fn beyond_the_end_of_time_what_is_held_is_read_as_held() {
     assert_eq!((usage.capacity, usage.reserved, usage.available), (100, 40, 60));
     assert_eq!(sums(&bank), (60, 40, 0));
     assert_eq!(bank.deny_credit(&[("usd", 61)]).why, CreditShortage::NotEnough);
-}
-
-#[test]
-fn the_labels_of_a_complete_are_on_the_settlement_of_each_limit_and_stay() {
-    let mut bank = bank(100, Overage::Debt);
-    bank.test.put_active(credit("fee", "acme", 60, Overage::Debt));
-    bank.test.put_active(rolling("rpm", 9, 60));
-    let labels = SettleLabels::new([("model", "gpt-4o"), ("user", "u1")]).unwrap();
-    let lease = bank.test.take(&[("usd", 40), ("fee", 5), ("rpm", 1)]);
-    drop(bank.test.book.drain_journal());
-    let settled = |bank: &mut Bank| -> Vec<(String, SettleReason, SettleLabels)> {
-        let of = |record| match record {
-            JournalRecord::Settle(settle) => (settle.hold.limit.to_string(), settle.reason, settle.labels),
-            other => panic!("no settlement: {other:?}"),
-        };
-        bank.test.book.drain_journal().into_iter().map(of).collect()
-    };
-    bank.test.complete_labelled(lease, Vec::new(), labels.clone());
-    let [fee, usd] = ["fee", "usd"].map(|limit| (limit.to_owned(), SettleReason::Complete, labels.clone()));
-    let mut found = settled(&mut bank);
-    found.sort_by(|one, other| one.0.cmp(&other.0));
-    assert_eq!(found, [fee, usd]);
-    let other = SettleLabels::new([("model", "other")]).unwrap();
-    assert_eq!(bank.test.complete_labelled(lease, Vec::new(), other), CompleteOutcome::Before);
-    assert_eq!(settled(&mut bank), []);
-    // A late charge has them too, and a lease without credit ignores them.
-    let late = bank.test.take(&[("usd", 10)]);
-    let free = bank.test.take(&[("rpm", 1)]);
-    drop(bank.test.book.drain_journal());
-    bank.test.advance(61_000);
-    bank.test.apply(&crate::support::step::Step::Tick);
-    drop(bank.test.book.drain_journal());
-    bank.test.complete_labelled(late, Vec::new(), labels.clone());
-    bank.test.complete_labelled(free, Vec::new(), labels.clone());
-    assert_eq!(settled(&mut bank), [("usd".to_owned(), SettleReason::Late, labels)]);
 }
 
 #[test]

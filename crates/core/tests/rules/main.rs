@@ -21,6 +21,7 @@ mod holds;
 mod idempotency;
 mod ids;
 mod keys;
+mod labels;
 mod leases;
 mod memory;
 mod pause;

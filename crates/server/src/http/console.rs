@@ -43,7 +43,7 @@ macro_rules! files {
 }
 
 /// The files with their names and types. The first one is the page.
-static FILES: [(&str, &str, &[u8]); 20] = files! {
+static FILES: [(&str, &str, &[u8]); 21] = files! {
     "index.html": HTML;
     "style.css": CSS;
     "icon.svg": SVG;
@@ -55,6 +55,7 @@ static FILES: [(&str, &str, &[u8]); 20] = files! {
     "chart.js": SCRIPT;
     "parts.js": SCRIPT;
     "pause.js": SCRIPT;
+    "statement.js": SCRIPT;
     "page_limits.js": SCRIPT;
     "page_limit.js": SCRIPT;
     "page_leases.js": SCRIPT;

@@ -229,6 +229,7 @@ async fn the_history_of_an_account_shows_what_was_held_settled_and_released() {
     let mut settle = of("settle", 5, &first, "40", "15", "-40", start);
     (settle["paid"], settle["debt"], settle["uncollected"]) = (json!("25"), json!("0"), json!("0"));
     settle["reason"] = json!("complete");
+    settle["labels"] = json!({});
     assert_eq!(rest["entries"], json!([settle, of("release", 6, &second, "30", "30", "-30", end)]));
     assert_eq!(rest["next"], Value::Null);
     let revenue = server.ok("GET", "/v1/vaults/main/accounts/revenue/entries", &Value::Null).await;

@@ -313,11 +313,12 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     commit(&server, MAIN, 3, json!([{"retire": {"account": "acme", "asset": "usd", "amount": "1"}}])).await;
     let path = "/v1/vaults/main/accounts/acme/entries";
     let page = server.ok("GET", &format!("{path}?page_size=2"), &Value::Null).await;
-    assert_eq!(page["entries"][0]["changes"], json!([{"asset": "usd", "amount": "10", "held": "0"}]));
+    assert_eq!(page["entries"][0]["changes"], json!([{"asset": "usd", "amount": "10", "held": "0", "issued": "10"}]));
     let entry = json!({
         "number": 2, "kind": "transaction", "tx_id": second["tx_id"], "log_index": second["log_index"],
         "committed_at_unix_ms": second["committed_at_unix_ms"], "actor": "system:local", "client_id": "billing",
-        "sequence": 2, "changes": [{"asset": "usd", "amount": "-4", "held": "0"}], "memos": ["rent"],
+        "sequence": 2, "memos": ["rent"],
+        "changes": [{"asset": "usd", "amount": "-4", "held": "0", "transferred_out": "4"}],
     });
     assert_eq!(page["entries"][1], entry);
     let next = page["next"].as_u64().unwrap();
