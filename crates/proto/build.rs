@@ -151,5 +151,6 @@ fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
         .field_attribute("GetUsageResponse.debt", "#[serde(with = \"crate::json::number\")]")
         .field_attribute("LimitUsage.debt", "#[serde(with = \"crate::json::number\")]")
         .message_attribute("OpenAccountOperation", "#[serde(into = \"crate::json::OpenAccount\")]")
+        .message_attribute("Plan", "#[serde(into = \"crate::json::PlanJson\")]")
         .message_attribute("OperationResult", "#[serde(from = \"crate::json::OperationResult\")]")
 }

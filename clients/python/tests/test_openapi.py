@@ -157,6 +157,7 @@ def writes() -> Writes:
 OPERATIONS = checked(
     [
         {"open_account": {"account": "a", "overdraft": "deny"}},
+        {"set_plan": {"account": "a", "plan": {"asset": "usd", "amount": "5", "period": "month"}}},
         {"issue": {"account": "a", "asset": "usd", "amount": 5, "memo": "m"}},
         {"transfer": {"from": "a", "to": "b", "asset": "usd", "amount": "5"}},
     ]

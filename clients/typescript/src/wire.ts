@@ -236,12 +236,24 @@ export interface PolicyInfo {
   revision: number;
 }
 
+/** A recurring grant: `amount` is issued once per calendar period and expires at its end. */
+export interface Plan {
+  asset: string;
+  amount: string | bigint;
+  period: "hour" | "day" | "week" | "month";
+  /** Local time of the periods, in minutes ahead of UTC. Default: 0. */
+  utc_offset_minutes?: number;
+  /** Unused credit that the next period keeps. Default: `"none"`. */
+  carry_over?: "none" | { max: string };
+}
+
 /** An operation of a sequenced write: exactly one field. Amounts of credit are decimal strings of minor units, or `bigint`. */
 export type Operation =
   | { put_limit: { definition: LimitDefinition; expected_revision?: number } }
   | { delete_limit: { key: string; expected_revision?: number } }
   | { open_vault: { vault: string } }
-  | { open_account: { account: string; overdraft: "deny" | "allow" | { limit: string } } }
+  | { open_account: { account: string; overdraft: "deny" | "allow" | { limit: string }; plan?: Plan } }
+  | { set_plan: { account: string; plan: Plan | null } }
   | { freeze_account: { account: string } }
   | { unfreeze_account: { account: string } }
   | { close_account: { account: string } }

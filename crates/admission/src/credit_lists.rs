@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use earmark_core::{AccountName, AccountStatus, BalanceInfo, UnixMs, VaultName};
+use earmark_core::{AccountName, AccountStatus, BalanceInfo, PlanInfo, UnixMs, VaultName};
 
 use crate::writes::{EntryPage, EntryView, PAGE_MAX};
 
@@ -61,6 +61,8 @@ pub struct AccountView {
     pub status: AccountStatus,
     /// The balances, ordered by asset.
     pub balances: Vec<BalanceInfo>,
+    /// The plan, if it has one.
+    pub plan: Option<PlanInfo>,
 }
 
 /// A page of accounts, ordered by name.

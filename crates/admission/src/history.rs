@@ -44,6 +44,7 @@ fn parts(record: &JournalRecord) -> usize {
         JournalRecord::Hold(_)
         | JournalRecord::Release(_)
         | JournalRecord::Expire(_)
+        | JournalRecord::Plan(_)
         | JournalRecord::Key(_)
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
@@ -60,6 +61,7 @@ fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
         JournalRecord::Transaction(record) => record.changes.iter().for_each(|change| touch(change.account)),
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => touch(hold.account),
         JournalRecord::Expire(expire) => touch(expire.account),
+        JournalRecord::Plan(plan) => touch(plan.account),
         JournalRecord::Key(_)
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)

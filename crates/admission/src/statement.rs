@@ -276,6 +276,7 @@ impl Movements {
             }
             EntryKind::Hold(_) | EntryKind::Release(_) => {}
             EntryKind::Expire(_) => add(&mut self.expired, net.checked_neg().ok_or_else(overflow)?)?,
+            EntryKind::Plan { .. } => add(&mut self.issued, net)?,
             EntryKind::Settle { paid, labels, .. } => {
                 let paid = i128::from(*paid);
                 // An account that is its own revenue account pays and receives the same amount.

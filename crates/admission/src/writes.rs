@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
-    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels, SettleReason, UnixMs,
-    VaultName, WriteError, WriteId,
+    AccountName, Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId,
+    LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels, SettleReason,
+    UnixMs, VaultName, WriteError, WriteId,
 };
 
 use crate::backend::BackendError;
@@ -86,7 +86,11 @@ impl EntryView {
     pub(crate) fn memo_bytes(&self) -> usize {
         match &self.what {
             EntryKind::Transaction { memos, .. } => memos.iter().map(String::len).sum(),
-            EntryKind::Hold(_) | EntryKind::Settle { .. } | EntryKind::Release(_) | EntryKind::Expire(_) => 0,
+            EntryKind::Hold(_)
+            | EntryKind::Settle { .. }
+            | EntryKind::Release(_)
+            | EntryKind::Expire(_)
+            | EntryKind::Plan { .. } => 0,
         }
     }
 }
@@ -178,6 +182,13 @@ pub enum EntryKind {
     Release(HoldView),
     /// Credit with these terms expired.
     Expire(GrantTerms),
+    /// The plan of the account issued credit.
+    Plan {
+        /// The unused credit of the period before that it kept.
+        carried: i128,
+        /// The priority and the expiry of both.
+        terms: GrantTerms,
+    },
 }
 
 /// A hold.
@@ -311,6 +322,12 @@ fn describe_operation(why: &InvalidOperation) -> String {
         InvalidOperation::ExpiryPast => "expires_at_unix_ms: not in the future; choose a later time".into(),
         InvalidOperation::NotInDatabase(field) => {
             format!("{}: not possible with --credits, because the database keeps plain credit only", field.name())
+        }
+        InvalidOperation::CarryOverZero => {
+            "plan.carry_over.max: found 0, allowed are integers from 1; use \"none\" to carry nothing over".into()
+        }
+        InvalidOperation::PlanUtcOffset { found } => {
+            format!("plan.utc_offset_minutes: found {found}, allowed are integers from -720 to 840")
         }
         InvalidOperation::AmountZero => "amount: found 0, allowed are integers from 1".into(),
         InvalidOperation::OutOfRange => {

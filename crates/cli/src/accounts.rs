@@ -2,7 +2,7 @@
 
 use clap::Args;
 use earmark_client::http::{Method, encoded};
-use earmark_core::{AccountName, VaultName};
+use earmark_core::{AccountName, UnixMs, VaultName};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
@@ -45,6 +45,19 @@ struct Account {
     account: String,
     status: String,
     balances: Vec<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plan: Option<Plan>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Plan {
+    asset: String,
+    amount: String,
+    period: String,
+    utc_offset_minutes: i16,
+    carry_over: serde_json::Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_at_unix_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -111,15 +124,28 @@ impl AccountsArgs {
     }
 }
 
+impl Plan {
+    /// The amount, the period and the next issue.
+    fn text(&self) -> String {
+        let terms = format!("{} a {}", grouped(&self.amount), self.period);
+        self.next_at_unix_ms.map_or_else(
+            || terms.clone(),
+            |next| format!("{terms}, next {}", earmark_admission::utc(UnixMs::new(next))),
+        )
+    }
+}
+
 /// A table with a row for each balance.
 fn text(accounts: &[Account]) -> String {
     if accounts.is_empty() {
         return "no accounts\n".to_owned();
     }
-    let mut rows = vec![["ACCOUNT", "STATUS", "ASSET", "AVAILABLE", "HELD"].map(str::to_owned)];
+    let mut rows = vec![["ACCOUNT", "STATUS", "ASSET", "AVAILABLE", "HELD", "PLAN"].map(str::to_owned)];
     for account in accounts {
         let row = |asset: &str, available: String, held: String| {
-            [account.account.clone(), account.status.clone(), asset.to_owned(), available, held]
+            let plan = account.plan.as_ref().filter(|plan| plan.asset == asset);
+            let plan = plan.map_or_else(|| "-".to_owned(), Plan::text);
+            [account.account.clone(), account.status.clone(), asset.to_owned(), available, held, plan]
         };
         if account.balances.is_empty() {
             rows.push(row("-", "-".into(), "-".into()));
@@ -142,13 +168,14 @@ mod tests {
             held: "0".into(),
             pending: "0".into(),
         };
-        let account = |account: &str, balances| Account { account: account.into(), status: "open".into(), balances };
+        let account =
+            |account: &str, balances| Account { account: account.into(), status: "open".into(), balances, plan: None };
         assert_eq!(
             text(&[account("acme", vec![balance("eur", "-5"), balance("usd", "12000")]), account("bob", vec![])]),
-            "ACCOUNT  STATUS  ASSET  AVAILABLE  HELD\n\
-             acme     open    eur    -5         0\n\
-             acme     open    usd    12,000     0\n\
-             bob      open    -      -          -\n"
+            "ACCOUNT  STATUS  ASSET  AVAILABLE  HELD  PLAN\n\
+             acme     open    eur    -5         0     -\n\
+             acme     open    usd    12,000     0     -\n\
+             bob      open    -      -          -     -\n"
         );
         assert_eq!(text(&[]), "no accounts\n");
     }

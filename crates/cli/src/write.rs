@@ -21,7 +21,7 @@ first answer and changes nothing. A failed write does not use up its number. Wit
 of your choice instead: several programs may send it, and it happens once.
 
 Operations with --vault:
-  open_account, freeze_account, unfreeze_account, close_account, issue, transfer, retire
+  open_account, freeze_account, unfreeze_account, close_account, set_plan, issue, transfer, retire
 Operations without --vault:
   put_limit, delete_limit, open_vault
 

@@ -96,7 +96,7 @@ pub async fn serve(folder: &Path) -> Result<(String, Client), Failed> {
     let client = Client::new(ClientOptions::of(&[&url])?)?;
     let options = WriterOptions::new(folder.join("setup"), scope()?, "setup".parse()?);
     let mut setup = Writer::open(&client, options, soon()).await?;
-    let open = Operation::OpenAccount { account: "acme".parse()?, overdraft: Overdraft::Deny };
+    let open = Operation::OpenAccount { account: "acme".parse()?, overdraft: Overdraft::Deny, plan: None };
     setup.write(vec![open], soon()).await?;
     Ok((url, client))
 }

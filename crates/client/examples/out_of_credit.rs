@@ -62,7 +62,7 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
         let (account, asset) = (acme.clone(), "usd".parse()?);
         Ok(Operation::Issue { account, asset, amount, memo: "paid by card".into(), terms: GrantTerms::PLAIN })
     };
-    let open = Operation::OpenAccount { account: acme.clone(), overdraft: Overdraft::Deny };
+    let open = Operation::OpenAccount { account: acme.clone(), overdraft: Overdraft::Deny, plan: None };
     billing.write(vec![open, issue(1_000)?], soon()).await?;
     let terms = CreditTerms {
         timeout_seconds: 600,

@@ -98,7 +98,7 @@ impl CreditWorkload {
                     memo: String::new(),
                     terms: GrantTerms::PLAIN,
                 };
-                [Operation::OpenAccount { account, overdraft: Overdraft::Deny }, issue]
+                [Operation::OpenAccount { account, overdraft: Overdraft::Deny, plan: None }, issue]
             });
             self.write.operations = opens.collect();
             self.commit();

@@ -26,7 +26,7 @@ pub use command::{
 pub use extend::{EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend};
 pub use journal::{
     Change, DefinitionChange, ExpireEntry, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry,
-    PauseEntry, PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
+    PauseEntry, PlanEntry, PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 pub use key::KeyOutcome;
 pub use outcome::{
@@ -473,7 +473,7 @@ impl Book {
         Some((vault.namespace, &vault.name))
     }
 
-    /// The id, status and overdraft of an account.
+    /// The id, status, overdraft and plan of an account.
     #[must_use]
     pub fn account(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
         self.credits.account_info(vault, name)

@@ -14,6 +14,7 @@ pub mod plan;
 mod pot;
 mod prefetch;
 mod read;
+mod recurring;
 mod settle_labels;
 mod vault;
 mod wallet;
@@ -30,6 +31,8 @@ pub(crate) use hold::{Hold, second};
 pub(crate) use hold_parts::HoldPart;
 pub use plan::Overdraft;
 pub use read::{AccountInfo, AssetTotals, BalanceInfo, GrantInfo};
+pub use recurring::{CarryOver, Plan, PlanInfo};
+pub(crate) use recurring::{PlanQueue, PlanState, PlanTerms};
 pub use settle_labels::{SETTLE_LABEL_NAME_BYTES_MAX, SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels};
 pub use vault::{ASSETS_MAX, VAULTS_MAX};
 pub(crate) use vault::{Asset, Vault};
@@ -58,6 +61,7 @@ pub(crate) struct Credits {
     pub(crate) wall: UnixMs,
     /// Grants whose expiry is not recorded yet.
     pub(crate) grant_queue: GrantQueue,
+    pub(crate) plan_queue: PlanQueue,
 }
 
 /// The replicated state, in tables that a snapshot can share.
@@ -68,6 +72,7 @@ pub(crate) struct State {
     pub(crate) accounts: Slab<Account>,
     pub(crate) balances: Slab<Balance>,
     pub(crate) grants: Slab<Grant>,
+    pub(crate) plans: Slab<PlanState>,
     pub(crate) holds: Slab<Hold>,
     pub(crate) parts: Slab<HoldPart>,
     pub(crate) expiry: ExpiryClock,
@@ -103,6 +108,7 @@ impl Credits {
             actor: None,
             wall: UnixMs::default(),
             grant_queue: GrantQueue::new(),
+            plan_queue: PlanQueue::new(),
         }
     }
 
@@ -113,6 +119,7 @@ impl Credits {
             accounts: self.state.accounts.share(),
             balances: self.state.balances.share(),
             grants: self.state.grants.share(),
+            plans: self.state.plans.share(),
             holds: self.state.holds.share(),
             parts: self.state.parts.share(),
             expiry: self.state.expiry,

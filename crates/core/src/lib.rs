@@ -51,9 +51,10 @@ mod wire;
 
 pub use book::*;
 pub use credits::{
-    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo,
-    EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, SETTLE_LABEL_NAME_BYTES_MAX,
-    SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels, VAULTS_MAX, parse_credit,
+    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo, CarryOver,
+    EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, Plan, PlanInfo,
+    SETTLE_LABEL_NAME_BYTES_MAX, SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels, VAULTS_MAX,
+    parse_credit,
 };
 pub use id::*;
 pub use idempotency::{IDEMPOTENCY_KEYS_MAX, KEY_RESULTS_MAX, KEY_RESULTS_MS};

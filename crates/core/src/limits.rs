@@ -5,7 +5,7 @@
 
 pub(crate) mod buckets;
 mod by_lease;
-mod calendar;
+pub(crate) mod calendar;
 mod capacity;
 mod cleanup;
 mod complete;

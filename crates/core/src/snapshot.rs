@@ -13,6 +13,7 @@ mod extended;
 mod idempotency;
 mod keys;
 mod ledger;
+mod plans;
 mod policies;
 mod quotas;
 mod records;

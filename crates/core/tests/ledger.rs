@@ -250,6 +250,7 @@ fn assert_journal(book: &mut Book, mut journal: Vec<JournalRecord>, seed: u64) {
             JournalRecord::Hold(hold) => add(hold.account, hold.asset, -i128::from(hold.amount)),
             JournalRecord::Release(hold) => add(hold.account, hold.asset, hold.amount.into()),
             JournalRecord::Expire(expire) => add(expire.account, expire.asset, -expire.amount),
+            JournalRecord::Plan(plan) => add(plan.account, plan.asset, plan.amount),
             JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)

@@ -117,7 +117,7 @@ impl Bench {
         for name in names {
             let account = AccountName::new(name).expect("a valid account");
             let operations = vec![
-                Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
+                Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: None },
                 Operation::Issue {
                     account,
                     asset: usd(),

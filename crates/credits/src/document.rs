@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use earmark_core::{
     AccountName, AccountStatus, AssetName, ClientId, CreditShortage, Definition, GrantTerms, LimitKey, Moment,
-    Operation, Overdraft, TxId, UnixMs, VaultName,
+    Operation, Overdraft, Plan, TxId, UnixMs, VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -259,7 +259,12 @@ enum OperationDocument {
         account: AccountName,
         #[serde(with = "OverdraftDocument")]
         overdraft: Overdraft,
+        /// Plans are refused.
+        #[serde(skip)]
+        plan: Option<Plan>,
     },
+    #[serde(skip)]
+    SetPlan { account: AccountName, plan: Option<Plan> },
     FreezeAccount {
         #[serde(with = "text")]
         account: AccountName,

@@ -130,7 +130,7 @@ fn revenue() -> AccountName {
 
 async fn storm(store: String) {
     let credits = process::start(&store, options()).await;
-    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
+    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny, plan: None };
     let issue = |number| {
         let (account, asset, memo) = (account(number), usd(), String::new());
         Operation::Issue { account, asset, amount: DEPOSIT.into(), memo, terms: GrantTerms::PLAIN }

@@ -17,6 +17,7 @@ use earmark_admission::{
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
     NamespaceName, Operation, Overdraft, Principal, REQUIREMENTS_MAX, SettleLabels, Template, UnixMs, VaultName,
+    WriteId,
 };
 use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
@@ -141,12 +142,11 @@ async fn write_entries(backend: &NodeBackend, account: &AccountPath, entries: u6
         memo: String::new(),
         terms: GrantTerms::PLAIN,
     };
-    let open = Operation::OpenAccount { account: name.clone(), overdraft: Overdraft::Deny };
+    let open = Operation::OpenAccount { account: name.clone(), overdraft: Overdraft::Deny, plan: None };
     let write = WriteRequest {
         namespace: namespace(),
         vault: Some(vault.clone()),
-        client: ClientId::new("bench").unwrap(),
-        sequence: 1,
+        id: WriteId::Sequence { client: ClientId::new("bench").unwrap(), sequence: 1 },
         operations: vec![open, issue],
         actor: Actor::new("system:bench").unwrap(),
     };

@@ -14,7 +14,7 @@ pub use invalid::{Invalid, each};
 pub use lease::{ExtendParts, Parts, complete_parts, extend_parts, lease_id, reserve_parts, settle_labels, state};
 pub use limit::{definition, definition_of, info, limit_usage, sort, sort_of, status, template, usage};
 pub use operation::{NOT_WITH_KEY, WriteParts, batch_parts, write_parts};
-pub use receipt::{balance, grant, success, totals, write_error};
+pub use receipt::{balance, grant, plan_of, success, totals, write_error};
 pub use reply::{balance_in, grant_in, info_in, job_in, limit_usage_in, operation_of, state_in, status_in, usage_in};
 
 use earmark_core::{NameError, NamespaceName};

@@ -94,6 +94,34 @@ pub(crate) mod number {
 pub(crate) struct OpenAccount {
     account: String,
     overdraft: OverdraftJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<v1::Plan>,
+}
+
+/// A plan in JSON: carry-over is a word, or an object with the cap.
+#[derive(Serialize)]
+pub(crate) struct PlanJson {
+    asset: String,
+    amount: String,
+    #[serde(with = "Period")]
+    period: i32,
+    utc_offset_minutes: i32,
+    carry_over: CarryOverJson,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CarryOverJson {
+    Word(&'static str),
+    Cap { max: String },
+}
+
+impl From<v1::Plan> for PlanJson {
+    fn from(plan: v1::Plan) -> PlanJson {
+        let v1::Plan { asset, amount, period, utc_offset_minutes, carry_over_max } = plan;
+        let carry_over = carry_over_max.map_or(CarryOverJson::Word("none"), |max| CarryOverJson::Cap { max });
+        PlanJson { asset, amount, period, utc_offset_minutes, carry_over }
+    }
 }
 
 #[derive(Serialize)]
@@ -109,7 +137,7 @@ impl From<v1::OpenAccountOperation> for OpenAccount {
             Some(limit) => OverdraftJson::Cap { limit },
             None => OverdraftJson::Word(open.overdraft),
         };
-        OpenAccount { account: open.account, overdraft }
+        OpenAccount { account: open.account, overdraft, plan: open.plan }
     }
 }
 

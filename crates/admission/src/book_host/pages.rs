@@ -145,7 +145,7 @@ impl<H: BookHost> BookBackend<H> {
             let view = |name: &AccountName| {
                 let info = book.account(vault, name)?;
                 let balances = book.balances(now, info.id);
-                Some(AccountView { account: name.clone(), status: info.standing, balances })
+                Some(AccountView { account: name.clone(), status: info.standing, balances, plan: info.plan })
             };
             names.iter().filter_map(view).collect()
         })

@@ -185,7 +185,7 @@ pub async fn a_missing_account_is_named_before_a_full_limit(harness: &impl Harne
 /// An overdraft allows holds beyond the balance.
 pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl Harness) {
     let driver = Driver(harness);
-    let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Allow };
+    let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Allow, plan: None };
     driver.does(MAIN, vec![open, issue("acme", 10)]).await;
     driver.has(credit("usd", "main", "acme", 60)).await;
     let lease = driver.admit(&[("usd", 30)]).await;
@@ -197,7 +197,7 @@ pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl H
 /// A cap bounds reserves, transfers and retirements, also together, and not settlements.
 pub async fn a_cap_bounds_reserves_and_transfers_and_not_settlements(harness: &impl Harness) {
     let driver = Driver(harness);
-    let capped = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Limit(100) };
+    let capped = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Limit(100), plan: None };
     driver.does(MAIN, vec![capped, open("other"), issue("acme", 20)]).await;
     driver.has(Definition { overage: Overage::Deny, ..credit("usd", "main", "acme", 60) }).await;
     driver.short(&[("usd", 121)]).await;

@@ -31,7 +31,7 @@ pub(super) fn client(name: &str) -> ClientId {
 }
 
 pub(super) fn open(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny, plan: None }
 }
 
 pub(super) fn open_vault(name: &str) -> Operation {

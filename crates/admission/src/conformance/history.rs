@@ -55,6 +55,7 @@ fn told(entry: &EntryView) -> String {
         EntryKind::Settle { hold, .. } => ("settle", hold.actor.as_ref()),
         EntryKind::Release(hold) => ("release", hold.actor.as_ref()),
         EntryKind::Expire(_) => ("expire", None),
+        EntryKind::Plan { .. } => ("plan", None),
     };
     format!("{what} by {}", actor.map_or("nobody", Actor::as_str))
 }
@@ -140,6 +141,7 @@ pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Ha
                 EntryKind::Settle { hold, .. } => ("settle", Some(hold)),
                 EntryKind::Release(hold) => ("release", Some(hold)),
                 EntryKind::Expire(_) => ("expire", None),
+                EntryKind::Plan { .. } => ("plan", None),
             };
             (kind, hold.map(|hold| (hold.lease, hold.amount)), entry.changes[0].amount, entry.changes[0].held)
         })

@@ -68,7 +68,8 @@ impl ChangePager {
             JournalRecord::Hold(_)
             | JournalRecord::Settle(_)
             | JournalRecord::Release(_)
-            | JournalRecord::Expire(_) => false,
+            | JournalRecord::Expire(_)
+            | JournalRecord::Plan(_) => false,
         };
         self.query.actor.as_ref().is_none_or(is_actor) && self.query.key.as_ref().is_none_or(is_key)
     }
@@ -199,9 +200,11 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
             vault: None,
             what: ChangeKind::Policy { old: policy.old, revision: policy.revision, bytes: policy.bytes },
         }),
-        JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) | JournalRecord::Expire(_) => {
-            None
-        }
+        JournalRecord::Hold(_)
+        | JournalRecord::Settle(_)
+        | JournalRecord::Release(_)
+        | JournalRecord::Expire(_)
+        | JournalRecord::Plan(_) => None,
     }
 }
 
@@ -235,7 +238,14 @@ pub fn summary(operation: &Operation) -> String {
         Operation::DeleteLimit { key, .. } => format!("delete_limit {key}"),
         Operation::OpenVault { vault } => format!("open_vault {vault}"),
         Operation::RetireClient { client } => format!("retire_client {client}"),
-        Operation::OpenAccount { account, .. } => format!("open_account {account}"),
+        Operation::OpenAccount { account, plan: None, .. } => format!("open_account {account}"),
+        Operation::OpenAccount { account, plan: Some(plan), .. } => {
+            format!("open_account {account}, plan of {} {} a {}", plan.amount, plan.asset, plan.period)
+        }
+        Operation::SetPlan { account, plan: Some(plan) } => {
+            format!("set_plan of {account}: {} {} a {}", plan.amount, plan.asset, plan.period)
+        }
+        Operation::SetPlan { account, plan: None } => format!("set_plan of {account}: none"),
         Operation::FreezeAccount { account } => format!("freeze_account {account}"),
         Operation::UnfreezeAccount { account } => format!("unfreeze_account {account}"),
         Operation::CloseAccount { account } => format!("close_account {account}"),

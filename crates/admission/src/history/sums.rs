@@ -18,16 +18,20 @@ pub struct AccountSum {
     /// The expired credit.
     pub expired: i128,
 }
+/// Amounts by account and asset.
+type AccountSums = BTreeMap<(AccountId, AssetId), i128>;
 
 /// Sums of journal records. Additions wrap, so that the order of records does not matter.
 #[derive(Clone, Default)]
 pub struct Sums {
     /// The balance of each account and asset, held amounts included.
-    accounts: BTreeMap<(AccountId, AssetId), i128>,
+    accounts: AccountSums,
     /// Issued and retired amounts.
     totals: BTreeMap<(VaultId, AssetName), (i128, i128)>,
     /// The expired credit of each account and asset.
-    expired: BTreeMap<(AccountId, AssetId), i128>,
+    expired: AccountSums,
+    /// The credit that plans issued to each account and asset.
+    planned: AccountSums,
 }
 
 impl Sums {
@@ -48,6 +52,11 @@ impl Sums {
                 self.change(expire.account, expire.asset, expire.amount.wrapping_neg());
                 let sum = self.expired.entry((expire.account, expire.asset)).or_default();
                 *sum = sum.wrapping_add(expire.amount);
+            }
+            JournalRecord::Plan(plan) => {
+                self.change(plan.account, plan.asset, plan.amount);
+                let sum = self.planned.entry((plan.account, plan.asset)).or_default();
+                *sum = sum.wrapping_add(plan.amount);
             }
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
@@ -83,6 +92,7 @@ impl Sums {
                 | Operation::OpenVault { .. }
                 | Operation::RetireClient { .. }
                 | Operation::OpenAccount { .. }
+                | Operation::SetPlan { .. }
                 | Operation::FreezeAccount { .. }
                 | Operation::UnfreezeAccount { .. }
                 | Operation::CloseAccount { .. }
@@ -138,21 +148,22 @@ impl Sums {
         Audit { balanced: message.is_none(), assets, message, at }
     }
 
-    /// The expired credit of an asset in a vault.
-    fn expired_in(&self, book: &Book, vault: VaultId, asset: &AssetName) -> i128 {
+    /// The sum of an asset over the accounts of a vault.
+    fn sum_in(amounts: &AccountSums, book: &Book, vault: VaultId, asset: &AssetName) -> i128 {
         let is_meant = |(account, id): (AccountId, AssetId)| {
             let home = book.account_name(account).map(|(home, _)| home);
             home == Some(vault) && book.asset_name(vault, id) == Some(asset)
         };
-        let sums = self.expired.iter().filter(|(key, _)| is_meant(**key)).map(|(_, sum)| *sum);
+        let sums = amounts.iter().filter(|(key, _)| is_meant(**key)).map(|(_, sum)| *sum);
         sums.fold(0, i128::wrapping_add)
     }
 
     /// The first difference between the Book and these sums, if any.
     fn difference(mut self, book: &Book, vault: VaultId) -> Option<String> {
         for info in book.audit(vault) {
-            let journal = self.totals.get(&(vault, info.asset.clone())).copied().unwrap_or_default();
-            let expired = self.expired_in(book, vault, &info.asset);
+            let mut journal = self.totals.get(&(vault, info.asset.clone())).copied().unwrap_or_default();
+            journal.0 = journal.0.wrapping_add(Sums::sum_in(&self.planned, book, vault, &info.asset));
+            let expired = Sums::sum_in(&self.expired, book, vault, &info.asset);
             if (journal, expired) != ((info.issued, info.retired), info.expired) {
                 return Some(format!(
                     "{}: the journal has {} issued, {} retired and {expired} expired, the vault has {}, {} and {}",

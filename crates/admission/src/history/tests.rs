@@ -29,7 +29,7 @@ impl Shop {
     fn open() -> Shop {
         let book = Book::new(Config::default(), 0);
         let mut shop = Shop { book, history: History::default(), sequence: 0 };
-        shop.write(vec![Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny }]);
+        shop.write(vec![Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny, plan: None }]);
         shop
     }
 
@@ -118,6 +118,7 @@ fn told(page: &EntryPage) -> Vec<(&'static str, i128, i128)> {
             EntryKind::Settle { .. } => "settle",
             EntryKind::Release(_) => "release",
             EntryKind::Expire(_) => "expire",
+            EntryKind::Plan { .. } => "plan",
         };
         (kind, entry.changes[0].amount, entry.changes[0].held)
     };

@@ -41,6 +41,11 @@ pub fn entry_view(
             let change = change(book, (account, entry.asset), entry.amount.wrapping_neg(), 0)?;
             (entry.at.wall, EntryKind::Expire(entry.terms), vec![change])
         }
+        JournalRecord::Plan(entry) => {
+            let change = change(book, (account, entry.asset), entry.amount, 0)?;
+            let what = EntryKind::Plan { carried: entry.carried, terms: entry.terms };
+            (entry.at.wall, what, vec![change])
+        }
         JournalRecord::Key(_)
         | JournalRecord::Limit(_)
         | JournalRecord::Template(_)
@@ -106,6 +111,7 @@ fn memo<'a>(operation: &'a Operation, name: &AccountName) -> Option<&'a str> {
         | Operation::OpenVault { .. }
         | Operation::RetireClient { .. }
         | Operation::OpenAccount { .. }
+        | Operation::SetPlan { .. }
         | Operation::FreezeAccount { .. }
         | Operation::UnfreezeAccount { .. }
         | Operation::CloseAccount { .. } => None,

@@ -132,7 +132,7 @@ async fn call(
 async fn write(client: Client, path: std::path::PathBuf, stopped: watch::Receiver<bool>) -> Vec<String> {
     let options = WriterOptions::new(path, scope(), "ledger".parse().unwrap());
     let mut writer = Writer::open(&client, options, soon()).await.unwrap();
-    let open = Operation::OpenAccount { account: "ledger".parse().unwrap(), overdraft: Overdraft::Deny };
+    let open = Operation::OpenAccount { account: "ledger".parse().unwrap(), overdraft: Overdraft::Deny, plan: None };
     writer.write(vec![open], soon()).await.unwrap();
     let mut memos = Vec::new();
     while !*stopped.borrow() {

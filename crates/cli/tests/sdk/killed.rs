@@ -189,6 +189,9 @@ async fn open_account(client: &Client, folder: &Path) {
     }
     let mut writer = Writer::open(client, options, soon()).await.unwrap();
     let account = ACCOUNT.parse().unwrap();
-    writer.write(vec![Operation::OpenAccount { account, overdraft: Overdraft::Deny }], soon()).await.unwrap();
+    writer
+        .write(vec![Operation::OpenAccount { account, overdraft: Overdraft::Deny, plan: None }], soon())
+        .await
+        .unwrap();
     writer.close().await.unwrap();
 }

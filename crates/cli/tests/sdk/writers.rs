@@ -43,7 +43,7 @@ impl Scribe {
     pub async fn write(mut self, writes: u64) -> Scribe {
         let mut writer = self.open().await;
         let account = self.account.parse().unwrap();
-        let open = vec![Operation::OpenAccount { account, overdraft: Overdraft::Deny }];
+        let open = vec![Operation::OpenAccount { account, overdraft: Overdraft::Deny, plan: None }];
         writer.write(open, soon()).await.unwrap();
         for count in 0..writes {
             let memo = format!("{}-{count}", self.account);

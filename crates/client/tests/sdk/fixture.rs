@@ -189,8 +189,11 @@ impl WriterFixture {
         let fixture = WriterFixture { proxy: server.proxy().await, server, folder: TempDir::new().unwrap() };
         let setup = WriterOptions::new(fixture.path("setup"), scope(), "setup".parse().unwrap());
         let client = fixture.server.client(Protocol::Http);
-        let open =
-            |account: &str| Operation::OpenAccount { account: account.parse().unwrap(), overdraft: Overdraft::Deny };
+        let open = |account: &str| Operation::OpenAccount {
+            account: account.parse().unwrap(),
+            overdraft: Overdraft::Deny,
+            plan: None,
+        };
         let mut setup = Writer::open(&client, setup, soon()).await.unwrap();
         setup.write(vec![open("acme"), open("bob")], soon()).await.unwrap();
         fixture

@@ -64,7 +64,7 @@ async fn an_account_with_any_allowed_character_has_its_own_balance() {
         let mut writer = Writer::open(&client, options, soon()).await.unwrap();
         for (amount, name) in (1..).zip(NAMES) {
             let (account, asset) = (|| name.parse().unwrap(), "usd".parse().unwrap());
-            let open = Operation::OpenAccount { account: account(), overdraft: Overdraft::Deny };
+            let open = Operation::OpenAccount { account: account(), overdraft: Overdraft::Deny, plan: None };
             let issue =
                 Operation::Issue { account: account(), asset, amount, memo: String::new(), terms: GrantTerms::PLAIN };
             writer.write(vec![open, issue], soon()).await.unwrap();

@@ -97,6 +97,7 @@ async fn every_operation_is_written_every_way() {
         let open = |account: &earmark_client::core::AccountName| Operation::OpenAccount {
             account: account.clone(),
             overdraft: if *account == bob { Overdraft::Allow } else { Overdraft::Deny },
+            plan: None,
         };
         let operations = vec![
             open(&acme),

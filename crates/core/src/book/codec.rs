@@ -14,7 +14,8 @@ mod write;
 
 use call::Marked;
 pub(crate) use call::{mark, put_mark};
-pub(crate) use credit::{grant_terms, overdraft, put_grant_terms, put_overdraft};
+pub(crate) use credit::{carry_over, grant_terms, overdraft, put_carry_over, put_grant_terms, put_overdraft};
+use credit::{plan, put_plan};
 pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};
@@ -534,7 +535,7 @@ fn on_timeout(input: &mut Bytes<'_>) -> Result<OnTimeout, CodecError> {
     found.ok_or(CodecError::Malformed("what its timeout does is unknown"))
 }
 
-fn period(input: &mut Bytes<'_>) -> Result<Period, CodecError> {
+pub(crate) fn period(input: &mut Bytes<'_>) -> Result<Period, CodecError> {
     let code = input.u8()?;
     let period = Period::ALL.into_iter().find(|period| *period as u8 == code);
     period.ok_or(CodecError::Malformed("its period is unknown"))

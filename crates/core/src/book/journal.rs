@@ -28,6 +28,8 @@ pub enum JournalRecord {
     Release(HoldEntry),
     /// Credit of an account expired.
     Expire(ExpireEntry),
+    /// The plan of an account issued credit.
+    Plan(PlanEntry),
     /// An API key was created or revoked.
     Key(KeyEntry),
     /// A limit was put or deleted outside a transaction.
@@ -58,7 +60,8 @@ impl JournalRecord {
             JournalRecord::Hold(_)
             | JournalRecord::Settle(_)
             | JournalRecord::Release(_)
-            | JournalRecord::Expire(_) => false,
+            | JournalRecord::Expire(_)
+            | JournalRecord::Plan(_) => false,
         }
     }
 
@@ -72,6 +75,7 @@ impl JournalRecord {
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
             JournalRecord::Expire(expire) => vec![expire.account],
+            JournalRecord::Plan(plan) => vec![plan.account],
             JournalRecord::Key(_)
             | JournalRecord::Limit(_)
             | JournalRecord::Template(_)
@@ -268,6 +272,25 @@ pub struct ExpireEntry {
     /// The amount; positive.
     pub amount: i128,
     /// Its priority and expiry.
+    pub terms: GrantTerms,
+}
+
+/// Credit that a plan issued for a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanEntry {
+    /// When it was issued: with the first decision about the account in the period, or a little after its begin.
+    pub at: Moment,
+    /// The namespace of the account.
+    pub namespace: NamespaceId,
+    /// The account that received it.
+    pub account: AccountId,
+    /// The asset.
+    pub asset: AssetId,
+    /// The new credit: the amount of the plan, and of missed periods up to the cap on carried credit; positive.
+    pub amount: i128,
+    /// The unused credit of the period before that it kept. The balance had it already.
+    pub carried: i128,
+    /// The priority and the expiry of both, which is the end of the period.
     pub terms: GrantTerms,
 }
 

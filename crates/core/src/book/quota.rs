@@ -74,6 +74,7 @@ impl Book {
                 JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.namespace,
                 JournalRecord::Settle(settle) => settle.hold.namespace,
                 JournalRecord::Expire(expire) => expire.namespace,
+                JournalRecord::Plan(plan) => plan.namespace,
                 JournalRecord::Limit(limit) | JournalRecord::Template(limit) => limit.namespace,
                 JournalRecord::Pause(pause) => pause.namespace,
                 JournalRecord::Quotas(quotas) => quotas.namespace,

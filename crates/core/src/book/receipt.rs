@@ -51,7 +51,7 @@ pub enum OperationResult {
     },
     /// A vault exists.
     Vault(VaultId),
-    /// An account was opened, frozen, unfrozen or closed.
+    /// An account was opened, frozen, unfrozen or closed, or its plan was set.
     Account(AccountId),
     /// Credit was moved by the transaction's entry.
     Entry,
@@ -193,6 +193,13 @@ pub enum InvalidOperation {
     ExpiryPast,
     /// The amount is 0.
     AmountZero,
+    /// The cap on carried credit is 0.
+    CarryOverZero,
+    /// The offset of a plan is out of range.
+    PlanUtcOffset {
+        /// The offset found, in minutes.
+        found: i16,
+    },
     /// An amount, balance or total does not fit an `i128`.
     OutOfRange,
     /// The memo is too long.
@@ -220,11 +227,13 @@ pub enum CreditField {
     Expiry = 1,
     /// The priority of a grant.
     Priority = 2,
+    /// The plan of an account.
+    Plan = 3,
 }
 
 impl CreditField {
     /// All fields.
-    pub const ALL: [CreditField; 2] = [CreditField::Expiry, CreditField::Priority];
+    pub const ALL: [CreditField; 3] = [CreditField::Expiry, CreditField::Priority, CreditField::Plan];
 
     /// The name in the API.
     #[must_use]
@@ -232,6 +241,7 @@ impl CreditField {
         match self {
             CreditField::Expiry => "expires_at_unix_ms",
             CreditField::Priority => "priority",
+            CreditField::Plan => "plan",
         }
     }
 }

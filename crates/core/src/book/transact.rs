@@ -60,6 +60,9 @@ impl Book {
             replaced,
             changes,
         }));
+        if let Some(vault) = scope.vault {
+            self.credits.change_plans(now, vault, &write.operations);
+        }
         Ok(WriteOutcome::Committed(receipt))
     }
 
@@ -145,6 +148,7 @@ impl Book {
             }
             Operation::RetireClient { .. } => return Ok(OperationResult::Client),
             Operation::OpenAccount { .. }
+            | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
             | Operation::CloseAccount { .. }

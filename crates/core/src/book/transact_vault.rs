@@ -4,7 +4,7 @@ use super::receipt::{InvalidOperation, OperationResult, WriteError};
 use super::transact::Refusal;
 use super::write::{MEMO_BYTES_MAX, Operation};
 use super::{Book, Change, VaultId};
-use crate::credits::{AccountStatus, CreditRefusal, Culprit, Draft, Shortfall};
+use crate::credits::{AccountStatus, CreditRefusal, Culprit, Draft, Plan, Shortfall};
 use crate::quota::QuotaKind;
 use crate::time::UnixMs;
 
@@ -42,7 +42,14 @@ impl Book {
     fn draft(&mut self, draft: &mut Draft, operation: &Operation) -> Result<OperationResult, Refusal> {
         let credits = &mut self.credits;
         let account = match operation {
-            Operation::OpenAccount { account, overdraft } => credits.open_account(draft, account, *overdraft),
+            Operation::OpenAccount { account, overdraft, plan } => {
+                check_plan(plan.as_ref())?;
+                credits.open_account(draft, account, (*overdraft, plan.as_ref()))
+            }
+            Operation::SetPlan { account, plan } => {
+                check_plan(plan.as_ref())?;
+                credits.plan_account(draft, account, plan.as_ref())
+            }
             Operation::FreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Frozen),
             Operation::UnfreezeAccount { account } => credits.set_standing(draft, account, AccountStatus::Open),
             Operation::CloseAccount { account } => credits.set_standing(draft, account, AccountStatus::Closed),
@@ -96,12 +103,17 @@ impl Book {
             | Operation::OpenVault { .. }
             | Operation::RetireClient { .. }
             | Operation::OpenAccount { .. }
+            | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
             | Operation::CloseAccount { .. } => return false,
         };
         is_meant && self.credits.asset_name(vault, what) == Some(asset)
     }
+}
+
+fn check_plan(plan: Option<&Plan>) -> Result<(), Refusal> {
+    plan.map_or(Ok(()), |plan| plan.check().map_err(Refusal::Invalid))
 }
 
 /// Checks an amount and its memo.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::command::NamespaceId;
 use super::receipt::CreditField;
-use crate::credits::{GrantTerms, Overdraft};
+use crate::credits::{GrantTerms, Overdraft, Plan};
 use crate::id::{AccountName, Actor, AssetName, ClientId, IdempotencyKey, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
 
@@ -128,6 +128,15 @@ pub enum Operation {
         account: AccountName,
         /// Whether it may go below zero.
         overdraft: Overdraft,
+        /// Its plan.
+        plan: Option<Plan>,
+    },
+    /// Sets or removes the plan of an account.
+    SetPlan {
+        /// The name.
+        account: AccountName,
+        /// The plan; `None` removes it.
+        plan: Option<Plan>,
     },
     /// Freezes an account: only the cost of leases can be taken from it.
     FreezeAccount {
@@ -193,6 +202,7 @@ impl Operation {
             Operation::OpenVault { vault } => vault.as_str(),
             Operation::RetireClient { client } => client.as_str(),
             Operation::OpenAccount { account, .. }
+            | Operation::SetPlan { account, .. }
             | Operation::FreezeAccount { account }
             | Operation::UnfreezeAccount { account }
             | Operation::CloseAccount { account } => account.as_str(),
@@ -208,6 +218,7 @@ impl Operation {
             Operation::DeleteLimit { key, .. } => Some(key),
             Operation::OpenVault { .. }
             | Operation::OpenAccount { .. }
+            | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
             | Operation::CloseAccount { .. }
@@ -224,6 +235,7 @@ impl Operation {
         match self {
             Operation::Issue { terms, .. } if terms.expires_at().is_some() => Some(CreditField::Expiry),
             Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN => Some(CreditField::Priority),
+            Operation::OpenAccount { plan: Some(_), .. } | Operation::SetPlan { .. } => Some(CreditField::Plan),
             _ => None,
         }
     }
@@ -235,6 +247,7 @@ impl Operation {
             Operation::RetireClient { .. } => true,
             Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => !is_of_vault,
             Operation::OpenAccount { .. }
+            | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
             | Operation::CloseAccount { .. }

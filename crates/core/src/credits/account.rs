@@ -56,6 +56,8 @@ pub(crate) struct Account {
     pub(crate) overdraft: Overdraft,
     /// The slot of its first balance.
     pub(crate) balances: u32,
+    /// The slot of its plan.
+    pub(crate) plan: u32,
 }
 
 impl Default for Account {
@@ -66,6 +68,7 @@ impl Default for Account {
             standing: AccountStatus::Open,
             overdraft: Overdraft::Deny,
             balances: NONE,
+            plan: NONE,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::plan::{self, Net, Overdraft, PlanError};
 use super::wallet::{Wallet, WalletError, WalletGrant};
-use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner};
+use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner, Plan};
 use crate::book::{Change, Operation, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::limits::slab::NONE;
@@ -71,7 +71,7 @@ impl Credits {
         &mut self,
         draft: &mut Draft,
         name: &AccountName,
-        overdraft: Overdraft,
+        (overdraft, plan): (Overdraft, Option<&Plan>),
     ) -> Result<AccountId, CreditRefusal> {
         if self.account(draft.vault, name).is_some() {
             return Err(CreditRefusal::Conflict);
@@ -80,7 +80,24 @@ impl Credits {
         let account = Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
         let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
         draft.opened = draft.opened.saturating_add(1);
+        self.check_plan(draft, plan)?;
         Ok(AccountId(account))
+    }
+
+    /// Checks that an account can have a plan, and adds its asset. The plan is set once the transaction is committed.
+    pub(crate) fn plan_account(
+        &mut self,
+        draft: &Draft,
+        name: &AccountName,
+        plan: Option<&Plan>,
+    ) -> Result<AccountId, CreditRefusal> {
+        let account = self.open(draft, name)?;
+        self.check_plan(draft, plan)?;
+        Ok(account)
+    }
+
+    fn check_plan(&mut self, draft: &Draft, plan: Option<&Plan>) -> Result<(), CreditRefusal> {
+        plan.map_or(Ok(()), |plan| self.asset_of(draft, &plan.asset).map(drop))
     }
 
     /// Freezes, unfreezes or closes an account. Setting the same status again is allowed; a closed account stays

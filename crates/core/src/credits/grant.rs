@@ -225,9 +225,10 @@ impl Credits {
         pot.amount = pot.amount.saturating_sub(left.into());
     }
 
-    /// Applies what is due on a balance: records the expiry of its grants, forgets empty ones, and covers debt with
-    /// those that are left.
+    /// Applies what is due on a balance: issues its plan, records the expiry of its grants, forgets empty ones, and
+    /// covers debt with those that are left.
     pub(crate) fn apply_due(&mut self, now: UnixMs, owner: Owner) {
+        self.apply_plan(now, owner);
         if self.state.balances.get(owner.balance).grants == NONE {
             return;
         }

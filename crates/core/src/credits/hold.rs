@@ -206,15 +206,18 @@ impl Credits {
         self.state.queue().all(|hold| hold.ends_at <= now)
     }
 
-    /// Whether the release of an expired hold, or the expiry of a grant, is not recorded yet.
+    /// Whether the release of an expired hold or the expiry of a grant is not recorded yet, or a plan is due.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         let first = self.state.queue.first();
-        first.is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get()) || self.is_grant_due(now)
+        first.is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get())
+            || self.is_grant_due(now)
+            || self.is_plan_due(now)
     }
 
     /// Records the release of a bounded number of expired holds.
     pub(crate) fn advance(&mut self, now: UnixMs, limits: &limits::State) {
         self.state.nodes.reclaim(CLEAN_NODES);
+        self.advance_plans(now);
         self.advance_grants(now);
         for _ in 0..CLEAN_HOLDS {
             let Some((second, bucket)) = self.state.queue.first() else { return };

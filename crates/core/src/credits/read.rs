@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::vault::Asset;
-use super::{AccountId, AccountStatus, AssetId, Balance, Credits, GrantTerms, Overdraft};
+use super::{AccountId, AccountStatus, AssetId, Balance, Credits, GrantTerms, Overdraft, PlanInfo};
 use crate::book::{LimitStatus, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::limits::Usage;
 use crate::time::UnixMs;
 
-/// The id, status and overdraft of an account.
+/// The id, status, overdraft and plan of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountInfo {
     /// The id.
@@ -18,6 +18,8 @@ pub struct AccountInfo {
     pub standing: AccountStatus,
     /// Whether it may go below zero.
     pub overdraft: Overdraft,
+    /// The plan, if it has one.
+    pub plan: Option<PlanInfo>,
 }
 
 /// A balance of an account.
@@ -65,7 +67,8 @@ impl Credits {
     pub(crate) fn account_info(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
         let slot = self.account(vault, name)?;
         let account = self.state.accounts.get(slot);
-        Some(AccountInfo { id: AccountId(slot), standing: account.standing, overdraft: account.overdraft })
+        let (standing, overdraft) = (account.standing, account.overdraft);
+        Some(AccountInfo { id: AccountId(slot), standing, overdraft, plan: self.state.plan_info(slot) })
     }
 
     pub(crate) fn account_name(&self, account: AccountId) -> Option<(VaultId, &AccountName)> {

@@ -40,10 +40,53 @@ impl Calendar {
         UnixMs::new(end.saturating_mul(1_000))
     }
 
+    /// The number of periods that begin after that of `from`, up to that of `to`.
+    pub(crate) fn periods_between(self, from: UnixMs, to: UnixMs) -> u64 {
+        u64::try_from(self.number(to).saturating_sub(self.number(from))).unwrap_or(0)
+    }
+
+    /// The number of the period that contains `at`: consecutive periods have consecutive numbers.
+    fn number(self, at: UnixMs) -> i64 {
+        let offset = i64::from(self.utc_offset_minutes).saturating_mul(60);
+        let local = (at.get() / 1_000).cast_signed().saturating_add(offset);
+        let day = local.div_euclid(DAY_SECONDS);
+        match self.period {
+            Period::Hour => local.div_euclid(HOUR_SECONDS),
+            Period::Day => day,
+            Period::Week => day.saturating_add(EPOCH_WEEKDAY).div_euclid(7),
+            Period::Month => {
+                let Month { era, year, month } = Month::of(day);
+                era.saturating_mul(400).saturating_add(year).saturating_mul(12).saturating_add(month)
+            }
+        }
+    }
+
     /// The seconds from the second of `at` to the end of its period.
     pub(crate) fn seconds_left(self, at: UnixMs) -> u32 {
         let seconds = (self.end(at).get() / 1_000).saturating_sub(at.get() / 1_000);
         u32::try_from(seconds).unwrap_or(u32::MAX)
+    }
+}
+
+/// A month of the years that begin in March.
+struct Month {
+    era: i64,
+    /// The year of its era, from 0.
+    year: i64,
+    /// The month of its year, from 0.
+    month: i64,
+}
+
+impl Month {
+    /// The month of a day. Days count from 1970-01-01.
+    fn of(day: i64) -> Month {
+        let day = day.saturating_add(EPOCH_DAY);
+        let (era, day) = (day.div_euclid(ERA_DAYS), day.rem_euclid(ERA_DAYS));
+        // Without the leap days before it, every year has 365 days. The last day of 4, 100 and 400 years is a leap day.
+        let leap_days = (day / 1_460).saturating_sub(day / 36_524).saturating_add(day / 146_096);
+        let year = day.saturating_sub(leap_days) / 365;
+        let day_of_year = day.saturating_sub(first_day(year));
+        Month { era, year, month: day_of_year.saturating_mul(5).saturating_add(2) / 153 }
     }
 }
 
@@ -52,13 +95,7 @@ impl Calendar {
 /// Months from March on have 31, 30, 31, 30, 31 days, twice, and then 31 and the rest: month `m` begins on day
 /// `(153 * m + 2) / 5` of its year.
 fn next_month(day: i64) -> i64 {
-    let day = day.saturating_add(EPOCH_DAY);
-    let (era, day) = (day.div_euclid(ERA_DAYS), day.rem_euclid(ERA_DAYS));
-    // Without the leap days before it, every year has 365 days. The last day of 4, 100 and 400 years is a leap day.
-    let leap_days = (day / 1_460).saturating_sub(day / 36_524).saturating_add(day / 146_096);
-    let year = day.saturating_sub(leap_days) / 365;
-    let day_of_year = day.saturating_sub(first_day(year));
-    let month = day_of_year.saturating_mul(5).saturating_add(2) / 153;
+    let Month { era, year, month } = Month::of(day);
     let start = if month == 11 {
         first_day(year.saturating_add(1))
     } else {

@@ -40,6 +40,7 @@ pub(super) enum Kind {
     Marks = 20,
     UsedKeys = 21,
     KeyAnswers = 22,
+    Plans = 23,
     /// Room for more kinds before it.
     End = 31,
 }
@@ -69,6 +70,7 @@ impl Kind {
             20 => Kind::Marks,
             21 => Kind::UsedKeys,
             22 => Kind::KeyAnswers,
+            23 => Kind::Plans,
             31 => Kind::End,
             _ => return None,
         })

@@ -6,6 +6,7 @@ use super::credit::{GrantRecord, HoldsRead, check_vaults, read_account, read_gra
 use super::extended::read_extended;
 use super::idempotency::{read_key_answer, read_used_key};
 use super::keys::read_key;
+use super::plans::read_plan;
 use super::policies::read_policy;
 use super::quotas::{QuotaRecord, read_quota};
 use super::records::{
@@ -40,6 +41,7 @@ pub struct Restore {
     last_second: u64,
     credit_parts: u64,
     last_grant: Option<GrantRecord>,
+    last_plan: Option<u32>,
     holds: HoldsRead,
     last_quota: Option<QuotaRecord>,
     last_template: Option<TemplatePlace>,
@@ -66,6 +68,7 @@ impl Restore {
             last_second: 0,
             credit_parts: 0,
             last_grant: None,
+            last_plan: None,
             holds: HoldsRead::default(),
             last_quota: None,
             last_template: None,
@@ -209,6 +212,7 @@ impl Restore {
                 Kind::Marks => mark(&mut book.limits, input)?,
                 Kind::UsedKeys => read_used_key(book, input)?,
                 Kind::KeyAnswers => read_key_answer(book, input)?,
+                Kind::Plans => read_plan(book, &mut self.last_plan, input)?,
                 Kind::Quotas => read_quota(book, &mut self.last_quota, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }

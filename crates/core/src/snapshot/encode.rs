@@ -8,6 +8,7 @@ use super::credit::{GrantRecord, put_account, put_hold, put_vault};
 use super::extended::put_extended;
 use super::idempotency::{put_key_answer, put_used_key};
 use super::keys::put_key;
+use super::plans::{all_plans, put_plan};
 use super::policies::put_policy;
 use super::quotas::QuotaRecord;
 use super::records::{
@@ -15,7 +16,7 @@ use super::records::{
 };
 use super::templates::{TemplateRecord, all_templates};
 use crate::book::{NamespaceId, Receipt};
-use crate::credits::{self, Hold};
+use crate::credits::{self, Hold, PlanState};
 use crate::id::{JobId, LeaseId};
 use crate::idempotency::UsedKeys;
 use crate::keys::{Key, Keys};
@@ -72,6 +73,7 @@ impl Frozen {
             cells: Vec::new(),
             next_cell: 0,
             grants: Box::new(GrantRecord::all(&self.credits)),
+            plans: Box::new(all_plans(&self.credits)),
             holds: Box::new(self.credits.queue().chain(self.released())),
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
@@ -101,6 +103,7 @@ pub struct Encoded<'a> {
     cells: Vec<CellRecord>,
     next_cell: usize,
     grants: Box<dyn Iterator<Item = GrantRecord> + Send + 'a>,
+    plans: Box<dyn Iterator<Item = &'a PlanState> + Send + 'a>,
     holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
@@ -194,6 +197,12 @@ impl Encoded<'_> {
                 }
             }
             Kind::Policies => self.fill_policies(block),
+            Kind::Plans => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(plan) = self.plans.next() else { return };
+                    put_plan(block, plan);
+                }
+            }
             Kind::Retired => {
                 let retired = &self.frozen.streams.retired;
                 while block.len() < BLOCK_BYTES && self.position < retired.used() {

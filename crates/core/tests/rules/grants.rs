@@ -301,7 +301,7 @@ fn expiry_waits_while_log_time_and_wall_time_differ_by_more_than_five_minutes() 
 #[test]
 fn a_cap_bounds_reserves_and_transfers_and_not_settlements() {
     let mut bank = Bank::new();
-    let capped = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Limit(100) };
+    let capped = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Limit(100), plan: None };
     bank.commit(vec![capped, open("other"), issue("acme", "usd", 20)]);
     bank.test.put_active(credit("usd", "acme", 60, Overage::Deny));
     restart(&mut bank);

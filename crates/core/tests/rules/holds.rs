@@ -298,6 +298,7 @@ fn the_journal_tells_of_every_hold_settlement_and_release() {
             JournalRecord::Quotas(quotas) => format!("quotas {}", quotas.changes.len()),
             JournalRecord::Policy(policy) => format!("policy {}", policy.revision),
             JournalRecord::Expire(expire) => format!("expire {}", expire.amount),
+            JournalRecord::Plan(plan) => format!("plan {}", plan.amount),
         })
         .collect();
     assert_eq!(said, ["hold 40", "hold 10", "hold 20", "settle 25 of 40", "release 10", "release 20"]);

@@ -25,6 +25,7 @@ mod labels;
 mod leases;
 mod memory;
 mod pause;
+mod plans;
 mod policies;
 mod quotas;
 mod reserve;

@@ -212,7 +212,7 @@ impl Tables {
 
     fn operation(&mut self, operation: &Operation, net: &mut Net, held: &Net) -> Result<(), Code> {
         match operation {
-            Operation::OpenAccount { account, overdraft } => {
+            Operation::OpenAccount { account, overdraft, .. } => {
                 if self.accounts.contains_key(account.as_str()) {
                     return Err("CONFLICT");
                 }
@@ -257,6 +257,7 @@ impl Tables {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::SetPlan { .. }
             | Operation::RetireClient { .. } => {}
         }
         Ok(())

@@ -24,11 +24,11 @@ pub fn asset(name: &str) -> AssetName {
 }
 
 pub fn open(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny, plan: None }
 }
 
 pub fn open_overdraft(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow, plan: None }
 }
 
 pub fn freeze(name: &str) -> Operation {

@@ -53,6 +53,7 @@ impl Journal {
                     self.change(hold.account, hold.asset, hold.amount.into());
                 }
                 JournalRecord::Expire(expire) => self.change(expire.account, expire.asset, -expire.amount),
+                JournalRecord::Plan(plan) => self.change(plan.account, plan.asset, plan.amount),
                 JournalRecord::Key(_)
                 | JournalRecord::Limit(_)
                 | JournalRecord::Template(_)

@@ -12,6 +12,7 @@ mod lease;
 mod limit;
 mod operation;
 mod parts;
+mod plans;
 mod policy;
 mod quota;
 mod reserve;
@@ -142,6 +143,7 @@ impl Model {
         self.finish_decreases();
         self.timeouts.clear();
         self.forget();
+        self.issue_due();
         self.expire_due();
         self.time_out_due();
         let outcome = match command {

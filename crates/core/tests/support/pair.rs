@@ -287,6 +287,7 @@ fn namespace_of(record: &JournalRecord) -> NamespaceId {
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.namespace,
         JournalRecord::Settle(settle) => settle.hold.namespace,
         JournalRecord::Expire(expire) => expire.namespace,
+        JournalRecord::Plan(plan) => plan.namespace,
         other => panic!("a change that no script made: {other:?}"),
     }
 }

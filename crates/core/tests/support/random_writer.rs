@@ -117,7 +117,7 @@ impl RandomWriter {
         match random.below(100) {
             0..12 => {
                 let overdraft = if random.chance(20) { Overdraft::Allow } else { Overdraft::Deny };
-                Operation::OpenAccount { account, overdraft }
+                Operation::OpenAccount { account, overdraft, plan: None }
             }
             12..15 => Operation::FreezeAccount { account },
             15..21 => Operation::UnfreezeAccount { account },

@@ -41,9 +41,9 @@ fn operations() -> Vec<Operation> {
     // A memo is any text.
     let memo = "it's \"50% off\"; \\ \n \u{1F600} \0 {}".to_owned();
     vec![
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
-        Operation::OpenAccount { account: name("bob"), overdraft: Overdraft::Allow },
-        Operation::OpenAccount { account: name("carl"), overdraft: Overdraft::Limit(u64::MAX) },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: None },
+        Operation::OpenAccount { account: name("bob"), overdraft: Overdraft::Allow, plan: None },
+        Operation::OpenAccount { account: name("carl"), overdraft: Overdraft::Limit(u64::MAX), plan: None },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },

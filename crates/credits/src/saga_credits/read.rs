@@ -137,7 +137,7 @@ impl SagaCredits {
         for (account, status) in found {
             let key = AccountKey { home: home.clone(), account };
             let balances = self.balances_of(key.clone()).await?;
-            page.accounts.push(AccountView { account: key.account, status, balances });
+            page.accounts.push(AccountView { account: key.account, status, balances, plan: None });
         }
         page.next = page.accounts.last().filter(|_| has_more).map(|last| last.account.clone());
         Ok(page)

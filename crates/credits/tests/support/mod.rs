@@ -71,7 +71,7 @@ pub(crate) fn settle(lease: LeaseId) -> SettleRequest {
 
 /// Opens accounts with a deposit each.
 pub(crate) async fn fill(credits: &SagaCredits, accounts: usize) {
-    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
+    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny, plan: None };
     let issue = |number| {
         let (account, asset, memo) = (account(number), usd(), String::new());
         Operation::Issue { account, asset, amount: DEPOSIT, memo, terms: GrantTerms::PLAIN }

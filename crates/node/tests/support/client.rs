@@ -54,7 +54,7 @@ pub fn usd() -> AssetName {
 }
 
 pub fn open(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny, plan: None }
 }
 
 pub fn issue(name: &str, amount: u128) -> Operation {

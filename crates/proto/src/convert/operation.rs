@@ -3,7 +3,8 @@
 use std::fmt::Display;
 
 use earmark_core::{
-    GrantTerms, NamespaceName, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, WriteId, parse_credit,
+    CarryOver, GrantTerms, NamespaceName, Operation, Overdraft, PRIORITY_DEFAULT, Period, Plan, UTC_OFFSET_MINUTES,
+    UnixMs, VaultName, WriteId, parse_credit,
 };
 
 use super::invalid::{Invalid, each};
@@ -75,7 +76,7 @@ fn write_id(key: Option<&str>, client_id: &str, sequence: u64) -> Result<WriteId
 
 /// Operation fields, for error messages.
 const KINDS: &str = "put_limit, delete_limit, open_vault, retire_client, open_account, freeze_account, \
-                     unfreeze_account, close_account, issue, transfer, retire";
+                     unfreeze_account, close_account, set_plan, issue, transfer, retire";
 
 fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
     use v1::operation::Operation as Kind;
@@ -93,7 +94,7 @@ fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
         Kind::RetireClient(retire) => name("client_id", &retire.client_id)
             .map(|client| Operation::RetireClient { client })
             .map_err(|error| error.inside("retire_client")),
-        Kind::OpenAccount(open) => open_account(&open).map_err(|error| error.inside("open_account")),
+        Kind::OpenAccount(open) => open_account(open).map_err(|error| error.inside("open_account")),
         Kind::FreezeAccount(freeze) => name("account", &freeze.account)
             .map(|account| Operation::FreezeAccount { account })
             .map_err(|error| error.inside("freeze_account")),
@@ -103,6 +104,7 @@ fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
         Kind::CloseAccount(close) => name("account", &close.account)
             .map(|account| Operation::CloseAccount { account })
             .map_err(|error| error.inside("close_account")),
+        Kind::SetPlan(set) => set_plan(set).map_err(|error| error.inside("set_plan")),
         Kind::Issue(issue) => self::issue(issue).map_err(|error| error.inside("issue")),
         Kind::Transfer(transfer) => self::transfer(transfer).map_err(|error| error.inside("transfer")),
         Kind::Retire(retire) => self::retire(retire).map_err(|error| error.inside("retire")),
@@ -115,7 +117,7 @@ fn put_limit(put: v1::PutLimitOperation) -> Result<Operation, Invalid> {
     Ok(Operation::PutLimit { definition, expected_revision: put.expected_revision })
 }
 
-fn open_account(open: &v1::OpenAccountOperation) -> Result<Operation, Invalid> {
+fn open_account(open: v1::OpenAccountOperation) -> Result<Operation, Invalid> {
     let account = name("account", &open.account)?;
     let overdraft = match v1::Overdraft::try_from(open.overdraft) {
         Ok(v1::Overdraft::Deny) => Overdraft::Deny,
@@ -127,7 +129,37 @@ fn open_account(open: &v1::OpenAccountOperation) -> Result<Operation, Invalid> {
         Ok(v1::Overdraft::Unspecified) => return Err(Invalid::missing("overdraft")),
         Err(_) => return Err(not_among("overdraft", open.overdraft, "deny, allow and limit")),
     };
-    Ok(Operation::OpenAccount { account, overdraft })
+    let plan = open.plan.map(plan).transpose().map_err(|error| error.inside("plan"))?;
+    Ok(Operation::OpenAccount { account, overdraft, plan })
+}
+
+fn set_plan(set: v1::SetPlanOperation) -> Result<Operation, Invalid> {
+    let account = name("account", &set.account)?;
+    let plan = set.plan.map(plan).transpose().map_err(|error| error.inside("plan"))?;
+    Ok(Operation::SetPlan { account, plan })
+}
+
+/// Decodes a plan.
+fn plan(message: v1::Plan) -> Result<Plan, Invalid> {
+    let period = match v1::Period::try_from(message.period) {
+        Ok(v1::Period::Hour) => Period::Hour,
+        Ok(v1::Period::Day) => Period::Day,
+        Ok(v1::Period::Week) => Period::Week,
+        Ok(v1::Period::Month) => Period::Month,
+        Ok(v1::Period::Unspecified) => return Err(Invalid::missing("period")),
+        Err(_) => return Err(not_among("period", message.period, "hour, day, week and month")),
+    };
+    let offset = message.utc_offset_minutes;
+    let allowed = i32::from(*UTC_OFFSET_MINUTES.start())..=i32::from(*UTC_OFFSET_MINUTES.end());
+    Invalid::unless_within("utc_offset_minutes", offset, &allowed)?;
+    let max = message.carry_over_max.map(|max| credit_at_most("carry_over.max", &max, u64::MAX)).transpose()?;
+    Ok(Plan {
+        asset: name("asset", &message.asset)?,
+        amount: credit_at_most("amount", &message.amount, u64::MAX)?,
+        period,
+        utc_offset_minutes: i16::try_from(offset).unwrap_or_default(),
+        carry_over: max.map_or(CarryOver::None, CarryOver::Max),
+    })
 }
 
 fn issue(issue: v1::IssueOperation) -> Result<Operation, Invalid> {

@@ -1,6 +1,8 @@
 //! Receipts, write errors and balances.
 
-use earmark_core::{AssetTotals, BalanceInfo, GrantInfo, OperationResult, Receipt, UnixMs, WriteError};
+use earmark_core::{
+    AssetTotals, BalanceInfo, CarryOver, GrantInfo, OperationResult, Period, Plan, Receipt, UnixMs, WriteError,
+};
 
 use super::limit::status;
 use crate::v1;
@@ -73,6 +75,27 @@ pub fn balance(balance: &BalanceInfo) -> v1::Balance {
         available: balance.available.to_string(),
         held: balance.held.to_string(),
         pending: balance.pending.to_string(),
+    }
+}
+
+/// Encodes a plan.
+#[must_use]
+pub fn plan_of(plan: &Plan) -> v1::Plan {
+    let period = match plan.period {
+        Period::Hour => v1::Period::Hour,
+        Period::Day => v1::Period::Day,
+        Period::Week => v1::Period::Week,
+        Period::Month => v1::Period::Month,
+    };
+    v1::Plan {
+        asset: plan.asset.to_string(),
+        amount: plan.amount.to_string(),
+        period: period.into(),
+        utc_offset_minutes: plan.utc_offset_minutes.into(),
+        carry_over_max: match plan.carry_over {
+            CarryOver::None => None,
+            CarryOver::Max(max) => Some(max.to_string()),
+        },
     }
 }
 

@@ -8,6 +8,7 @@ use earmark_core::{
 use super::invalid::Invalid;
 use super::limit::{definition, definition_of, not_among};
 use super::operation::terms;
+use super::receipt::plan_of;
 use super::{name, optional_name};
 use crate::v1;
 
@@ -149,7 +150,7 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
         Operation::RetireClient { client } => {
             Kind::RetireClient(v1::RetireClientOperation { client_id: client.to_string() })
         }
-        Operation::OpenAccount { account, overdraft } => Kind::OpenAccount(v1::OpenAccountOperation {
+        Operation::OpenAccount { account, overdraft, plan } => Kind::OpenAccount(v1::OpenAccountOperation {
             account: account.to_string(),
             overdraft: match overdraft {
                 Overdraft::Deny => v1::Overdraft::Deny.into(),
@@ -157,7 +158,11 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
                 Overdraft::Limit(_) => v1::Overdraft::Limit.into(),
             },
             overdraft_limit: if let Overdraft::Limit(limit) = overdraft { Some(limit.to_string()) } else { None },
+            plan: plan.as_ref().map(plan_of),
         }),
+        Operation::SetPlan { account, plan } => {
+            Kind::SetPlan(v1::SetPlanOperation { account: account.to_string(), plan: plan.as_ref().map(plan_of) })
+        }
         Operation::FreezeAccount { account } => Kind::FreezeAccount(account_only(account)),
         Operation::UnfreezeAccount { account } => Kind::UnfreezeAccount(account_only(account)),
         Operation::CloseAccount { account } => Kind::CloseAccount(account_only(account)),

@@ -1,6 +1,6 @@
 use earmark_core::{
-    AccountName, AssetName, BalanceInfo, Definition, GrantTerms, InvalidWrite, Kind, LimitStatus, Operation, Overage,
-    Overdraft, UnixMs, Usage, WriteError,
+    AccountName, AssetName, BalanceInfo, CarryOver, Definition, GrantTerms, InvalidWrite, Kind, LimitStatus, Operation,
+    Overage, Overdraft, Period, Plan, UnixMs, Usage, WriteError,
 };
 
 use super::*;
@@ -177,8 +177,9 @@ fn a_write_is_checked_operation_by_operation() {
         Issue(v1::IssueOperation { account, asset, amount, ..v1::IssueOperation::default() })
     };
     assert_eq!(write_parts(write(vec![issue("5000000")])).unwrap().operations.len(), 1);
-    let open =
-        |overdraft| OpenAccount(v1::OpenAccountOperation { account: "a".into(), overdraft, overdraft_limit: None });
+    let open = |overdraft| {
+        OpenAccount(v1::OpenAccountOperation { account: "a".into(), overdraft, overdraft_limit: None, plan: None })
+    };
     let credit = "allowed are integers from 1 to 170141183460469231731687303715884105727";
     let long = "9".repeat(70);
     for (request, message) in [
@@ -254,13 +255,26 @@ fn what_a_client_sends_is_what_a_server_reads() {
         shared: false,
         enforce: true,
     };
+    let plan = Plan {
+        asset: asset.clone(),
+        amount: u64::MAX,
+        period: Period::Month,
+        utc_offset_minutes: -720,
+        carry_over: CarryOver::Max(9),
+    };
     let operations = vec![
         Operation::PutLimit { definition: rolling, expected_revision: Some(0) },
         Operation::DeleteLimit { key: "rpm".parse().unwrap(), expected_revision: None },
         Operation::OpenVault { vault: "v".parse().unwrap() },
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow },
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(u64::MAX) },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: None },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow, plan: None },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(u64::MAX), plan: None },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: Some(plan.clone()) },
+        Operation::SetPlan {
+            account: account.clone(),
+            plan: Some(Plan { period: Period::Hour, carry_over: CarryOver::None, ..plan }),
+        },
+        Operation::SetPlan { account: account.clone(), plan: None },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },

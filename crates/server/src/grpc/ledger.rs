@@ -6,7 +6,7 @@ use earmark_admission::{
     AccountPath, AccountQuery, AccountView, AssetStatement, BackendError, EntryChange, EntryKind, EntryOrder,
     EntryQuery, EntryView, HoldView, PAGE_MAX, StatementGroup, StatementQuery, VaultQuery, WriteAnswer, WriteRequest,
 };
-use earmark_core::{AccountStatus, UnixMs, redact_api_keys};
+use earmark_core::{AccountStatus, Actor, UnixMs, redact_api_keys};
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_server::LedgerService;
@@ -241,6 +241,8 @@ fn account(view: &AccountView) -> v1::Account {
         account: view.account.to_string(),
         status: status.into(),
         balances: view.balances.iter().map(convert::balance).collect(),
+        plan: view.plan.as_ref().map(|info| convert::plan_of(&info.plan)),
+        plan_next_at_unix_ms: view.plan.as_ref().and_then(|info| info.next_at).map(UnixMs::get),
     }
 }
 
@@ -309,6 +311,12 @@ fn entry(entry: &EntryView) -> v1::Entry {
         EntryKind::Expire(terms) => Kind::Expire(v1::ExpireEntry {
             priority: terms.priority().into(),
             expires_at_unix_ms: terms.expires_at().map(UnixMs::get),
+        }),
+        EntryKind::Plan { carried, terms } => Kind::Plan(v1::PlanEntry {
+            carried: carried.to_string(),
+            priority: terms.priority().into(),
+            expires_at_unix_ms: terms.expires_at().map(UnixMs::get),
+            actor: Actor::ITSELF.to_owned(),
         }),
     };
     v1::Entry {

@@ -2,8 +2,9 @@
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, AssetName, ClientId, GrantTerms, IdempotencyKey, LOOKS_LIKE_API_KEY, LimitKey, MEMO_BYTES_MAX,
-    NamespaceName, OPERATIONS_MAX, Operation, Overdraft, PRIORITY_DEFAULT, UnixMs, VaultName, contains_api_key,
+    AccountName, AssetName, CarryOver, ClientId, GrantTerms, IdempotencyKey, LOOKS_LIKE_API_KEY, LimitKey,
+    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, Overdraft, PRIORITY_DEFAULT, Period, Plan,
+    UTC_OFFSET_MINUTES, UnixMs, VaultName, contains_api_key,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
@@ -151,6 +152,8 @@ operations! {
     UnfreezeAccount(OnlyAccount) = "unfreeze_account",
     /// Vault: closes an empty account for ever.
     CloseAccount(OnlyAccount) = "close_account",
+    /// Vault: sets or removes the plan of an account. A first plan issues at once; new terms hold from the next period.
+    SetPlan(SetPlan) = "set_plan",
     /// Vault: creates credit.
     Issue(Issue) = "issue",
     /// Vault: moves credit.
@@ -197,6 +200,103 @@ body! {
         account: Text<AccountName>,
         /// Whether it may go below zero.
         overdraft: OverdraftBody,
+        /// The recurring grant; by default none.
+        plan: Option<Object<PlanBody>>,
+    }
+}
+
+body! {
+    pub(super) struct SetPlan {
+        /// The account.
+        account: Text<AccountName>,
+        /// The plan; null to remove it. Its credit stays until the end of the period.
+        plan: Option<Object<PlanBody>>,
+    }
+}
+
+body! {
+    pub(super) struct PlanBody {
+        /// The asset.
+        asset: Text<AssetName>,
+        /// The amount per period, in minor units. It expires at the end of the period.
+        amount: CreditU64,
+        /// The calendar period.
+        period: PeriodBody,
+        /// Local time of the periods, in minutes ahead of UTC; by default 0.
+        utc_offset_minutes: Option<OffsetBody>,
+        /// Unused credit that the next period keeps; by default none.
+        carry_over: Option<CarryOverBody>,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct PeriodBody(Period);
+
+impl TryFrom<String> for PeriodBody {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<PeriodBody, &'static str> {
+        Period::from_name(&name).map(PeriodBody).ok_or("not a period")
+    }
+}
+
+impl Described for PeriodBody {
+    const SHAPE: Shape = Shape::Choice(&["hour", "day", "week", "month"]);
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "i64")]
+pub(super) struct OffsetBody(i16);
+
+impl TryFrom<i64> for OffsetBody {
+    type Error = &'static str;
+
+    fn try_from(minutes: i64) -> Result<OffsetBody, &'static str> {
+        let minutes = i16::try_from(minutes).ok().filter(|minutes| UTC_OFFSET_MINUTES.contains(minutes));
+        minutes.map(OffsetBody).ok_or("not an offset from UTC")
+    }
+}
+
+impl Described for OffsetBody {
+    const SHAPE: Shape =
+        Shape::Signed { min: *UTC_OFFSET_MINUTES.start() as i64, max: *UTC_OFFSET_MINUTES.end() as i64 };
+}
+
+/// `"none"` or a cap.
+pub(super) struct CarryOverBody(CarryOver);
+
+impl<'de> Deserialize<'de> for CarryOverBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CarryOverBody, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        let cap = || serde_json::from_str::<Object<CarryOverCap>>(raw.get()).map_err(D::Error::custom);
+        Ok(CarryOverBody(match raw.get() {
+            "\"none\"" => CarryOver::None,
+            _ => CarryOver::Max(cap()?.0.max.0),
+        }))
+    }
+}
+
+body! {
+    pub(super) struct CarryOverCap {
+        /// The most that the next period keeps.
+        max: CreditU64,
+    }
+}
+
+impl Described for CarryOverBody {
+    const SHAPE: Shape = Shape::ChoiceOr(&["none"], CarryOverCap::FIELDS);
+}
+
+impl PlanBody {
+    fn into_plan(self) -> Plan {
+        Plan {
+            asset: self.asset.0,
+            amount: self.amount.0,
+            period: self.period.0,
+            utc_offset_minutes: self.utc_offset_minutes.map_or(0, |minutes| minutes.0),
+            carry_over: self.carry_over.map_or(CarryOver::None, |carry_over| carry_over.0),
+        }
     }
 }
 
@@ -368,8 +468,12 @@ impl From<OperationBody> for Operation {
             }
             OperationBody::OpenVault(Object(OpenVault { vault })) => Operation::OpenVault { vault: vault.0 },
             OperationBody::RetireClient(Object(body)) => Operation::RetireClient { client: body.client_id.0 },
-            OperationBody::OpenAccount(Object(OpenAccount { account, overdraft })) => {
-                Operation::OpenAccount { account: account.0, overdraft: overdraft.0 }
+            OperationBody::OpenAccount(Object(OpenAccount { account, overdraft, plan })) => {
+                let plan = plan.map(|plan| plan.0.into_plan());
+                Operation::OpenAccount { account: account.0, overdraft: overdraft.0, plan }
+            }
+            OperationBody::SetPlan(Object(SetPlan { account, plan })) => {
+                Operation::SetPlan { account: account.0, plan: plan.map(|plan| plan.0.into_plan()) }
             }
             OperationBody::FreezeAccount(Object(body)) => Operation::FreezeAccount { account: body.account.0 },
             OperationBody::UnfreezeAccount(Object(body)) => Operation::UnfreezeAccount { account: body.account.0 },

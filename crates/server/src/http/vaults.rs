@@ -6,7 +6,9 @@ use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, AccountView, Audit, CreditReadError, EntryChange, EntryKind, EntryOrder,
     EntryPage, EntryQuery, EntryView, HoldView, PAGE_MAX, VaultPage, VaultQuery,
 };
-use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, GrantInfo, GrantTerms, UnixMs, VaultName};
+use earmark_core::{
+    AccountName, Actor, AssetTotals, BalanceInfo, CarryOver, GrantInfo, GrantTerms, PlanInfo, UnixMs, VaultName,
+};
 use serde::Serialize;
 
 use super::limits;
@@ -182,6 +184,43 @@ struct AccountWire<'a> {
     account: &'a str,
     status: &'static str,
     balances: Vec<BalanceWire<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct PlanWire<'a> {
+    asset: &'a str,
+    amount: String,
+    period: &'static str,
+    utc_offset_minutes: i16,
+    carry_over: CarryOverWire,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_at_unix_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CarryOverWire {
+    None(&'static str),
+    Cap { max: String },
+}
+
+impl<'a> PlanWire<'a> {
+    fn of(info: &'a PlanInfo) -> PlanWire<'a> {
+        let plan = &info.plan;
+        PlanWire {
+            asset: plan.asset.as_str(),
+            amount: plan.amount.to_string(),
+            period: plan.period.as_str(),
+            utc_offset_minutes: plan.utc_offset_minutes,
+            carry_over: match plan.carry_over {
+                CarryOver::None => CarryOverWire::None("none"),
+                CarryOver::Max(max) => CarryOverWire::Cap { max: max.to_string() },
+            },
+            next_at_unix_ms: info.next_at.map(UnixMs::get),
+        }
+    }
 }
 
 impl<'a> Accounts<'a> {
@@ -190,6 +229,7 @@ impl<'a> Accounts<'a> {
             account: view.account.as_str(),
             status: view.status.name(),
             balances: view.balances.iter().map(BalanceWire::of).collect(),
+            plan: view.plan.as_ref().map(PlanWire::of),
         };
         let accounts = page.accounts.iter().map(account).collect();
         Accounts { accounts, next: page.next.as_ref().map(AccountName::as_str) }
@@ -265,6 +305,12 @@ enum WhatWire<'a> {
     },
     Release(HoldWire<'a>),
     Expire(TermsWire),
+    Plan {
+        carried: String,
+        actor: &'static str,
+        #[serde(flatten)]
+        terms: TermsWire,
+    },
 }
 
 /// The priority and expiry of credit.
@@ -346,6 +392,9 @@ impl<'a> WhatWire<'a> {
             },
             EntryKind::Release(hold) => WhatWire::Release(HoldWire::of(hold)),
             EntryKind::Expire(terms) => WhatWire::Expire((*terms).into()),
+            EntryKind::Plan { carried, terms } => {
+                WhatWire::Plan { carried: carried.to_string(), actor: Actor::ITSELF, terms: (*terms).into() }
+            }
         }
     }
 }

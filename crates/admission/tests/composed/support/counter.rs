@@ -52,7 +52,7 @@ impl Pair {
         self.put("rpm", Kind::Rolling { window_seconds: 60 }, 10).await;
         self.put("slots", Kind::Concurrency { timeout_seconds: 30 }, 2).await;
         self.put_credit().await;
-        let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny };
+        let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny, plan: None };
         let (asset, memo) = (usd(), String::new());
         let issue = Operation::Issue { account: account("acme"), asset, amount: 100, memo, terms: GrantTerms::PLAIN };
         let request = WriteRequest {

@@ -1,7 +1,8 @@
 //! Terms of credit as bytes.
 
-use super::{CodecError, time};
-use crate::credits::{GrantTerms, Overdraft};
+use super::{CodecError, period, time};
+use crate::credits::{CarryOver, GrantTerms, Overdraft, Plan};
+use crate::id::AssetName;
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -37,4 +38,41 @@ pub(crate) fn overdraft(input: &mut Bytes<'_>) -> Result<Overdraft, Malformed> {
         LIMIT => Ok(Overdraft::Limit(input.u64()?)),
         _ => Err(Malformed("its overdraft is unknown")),
     }
+}
+
+pub(super) fn put_plan(out: &mut Vec<u8>, plan: Option<&Plan>) {
+    out.put_u8(plan.is_some().into());
+    let Some(plan) = plan else { return };
+    out.put_text(plan.asset.as_str());
+    out.put_u64(plan.amount);
+    out.put_u8(plan.period as u8);
+    out.put_u16(plan.utc_offset_minutes.cast_unsigned());
+    put_carry_over(out, plan.carry_over);
+}
+
+pub(super) fn plan(input: &mut Bytes<'_>) -> Result<Option<Plan>, CodecError> {
+    if !input.bool()? {
+        return Ok(None);
+    }
+    Ok(Some(Plan {
+        asset: AssetName::new(input.text()?)?,
+        amount: input.u64()?,
+        period: period(input)?,
+        utc_offset_minutes: input.u16()?.cast_signed(),
+        carry_over: carry_over(input)?,
+    }))
+}
+
+pub(crate) fn put_carry_over(out: &mut Vec<u8>, carry_over: CarryOver) {
+    match carry_over {
+        CarryOver::None => out.put_u8(0),
+        CarryOver::Max(max) => {
+            out.put_u8(1);
+            out.put_u64(max);
+        }
+    }
+}
+
+pub(crate) fn carry_over(input: &mut Bytes<'_>) -> Result<CarryOver, Malformed> {
+    Ok(if input.bool()? { CarryOver::Max(input.u64()?) } else { CarryOver::None })
 }

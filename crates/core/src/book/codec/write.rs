@@ -1,8 +1,8 @@
 //! Transactions as bytes. The encoding of the operations is also what the content hash covers.
 
 use super::{
-    CodecError, definition, grant_terms, overdraft, put_definition, put_grant_terms, put_overdraft, put_revision,
-    revision,
+    CodecError, definition, grant_terms, overdraft, plan, put_definition, put_grant_terms, put_overdraft, put_plan,
+    put_revision, revision,
 };
 use crate::book::{NamespaceId, Operation, TxId, Write, WriteId};
 use crate::id::{AccountName, Actor, AssetName, ClientId, IdempotencyKey, LimitKey, VaultName};
@@ -19,6 +19,7 @@ const ISSUE: u8 = 8;
 const TRANSFER: u8 = 9;
 const RETIRE: u8 = 10;
 const RETIRE_CLIENT: u8 = 11;
+const SET_PLAN: u8 = 12;
 
 pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
     out.put_u16(write.namespace.0);
@@ -95,9 +96,14 @@ fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
             out.put_u8(RETIRE_CLIENT);
             out.put_text(client.as_str());
         }
-        Operation::OpenAccount { account, overdraft } => {
+        Operation::OpenAccount { account, overdraft, plan } => {
             put_account(out, OPEN_ACCOUNT, account);
             put_overdraft(out, *overdraft);
+            put_plan(out, plan.as_ref());
+        }
+        Operation::SetPlan { account, plan } => {
+            put_account(out, SET_PLAN, account);
+            put_plan(out, plan.as_ref());
         }
         Operation::FreezeAccount { account } => put_account(out, FREEZE_ACCOUNT, account),
         Operation::UnfreezeAccount { account } => put_account(out, UNFREEZE_ACCOUNT, account),
@@ -147,7 +153,10 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
         }
         OPEN_VAULT => Operation::OpenVault { vault: VaultName::new(input.text()?)? },
         RETIRE_CLIENT => Operation::RetireClient { client: ClientId::new(input.text()?)? },
-        OPEN_ACCOUNT => Operation::OpenAccount { account: account(input)?, overdraft: overdraft(input)? },
+        OPEN_ACCOUNT => {
+            Operation::OpenAccount { account: account(input)?, overdraft: overdraft(input)?, plan: plan(input)? }
+        }
+        SET_PLAN => Operation::SetPlan { account: account(input)?, plan: plan(input)? },
         FREEZE_ACCOUNT => Operation::FreezeAccount { account: account(input)? },
         UNFREEZE_ACCOUNT => Operation::UnfreezeAccount { account: account(input)? },
         CLOSE_ACCOUNT => Operation::CloseAccount { account: account(input)? },

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Change, ExpireEntry, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, PolicyEntry,
-    QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
+    Change, ExpireEntry, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, PauseEntry, PlanEntry,
+    PolicyEntry, QuotaChange, QuotaEntry, Replaced, SettleEntry, SettleReason, Transaction,
 };
 use crate::book::codec::{
     CodecError, definition, grant_terms, moment, operations, put_definition, put_grant_terms, put_moment,
@@ -34,6 +34,7 @@ const TEMPLATE: u8 = 8;
 const PAUSE: u8 = 9;
 const POLICY: u8 = 10;
 const EXPIRE: u8 = 11;
+const PLAN: u8 = 12;
 /// A settlement with labels, which follow it.
 const SETTLE_LABELLED: u8 = 14;
 
@@ -65,6 +66,10 @@ impl JournalRecord {
             JournalRecord::Expire(expire) => {
                 out.put_u8(EXPIRE);
                 put_expire(out, expire);
+            }
+            JournalRecord::Plan(plan) => {
+                out.put_u8(PLAN);
+                put_plan(out, plan);
             }
             JournalRecord::Key(key) => {
                 out.put_u8(KEY);
@@ -112,6 +117,7 @@ impl JournalRecord {
             }
             RELEASE => JournalRecord::Release(hold(&mut input)?),
             EXPIRE => JournalRecord::Expire(expire(&mut input)?),
+            PLAN => JournalRecord::Plan(plan(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
             LIMIT => JournalRecord::Limit(Box::new(limit(&mut input, definition)?)),
             TEMPLATE => JournalRecord::Template(Box::new(limit(&mut input, template_definition)?)),
@@ -147,6 +153,30 @@ fn expire(input: &mut Bytes<'_>) -> Result<ExpireEntry> {
     };
     let is_sound = entry.amount > 0 && entry.terms.expires_at().is_some();
     if is_sound { Ok(entry) } else { Err(CodecError::Malformed("its expired credit is nothing, or never expires")) }
+}
+
+fn put_plan(out: &mut Vec<u8>, plan: &PlanEntry) {
+    put_moment(out, plan.at);
+    out.put_u16(plan.namespace.0);
+    out.put_u32(plan.account.0);
+    out.put_u16(plan.asset.0);
+    out.put(&plan.amount.to_le_bytes());
+    out.put(&plan.carried.to_le_bytes());
+    put_grant_terms(out, plan.terms);
+}
+
+fn plan(input: &mut Bytes<'_>) -> Result<PlanEntry> {
+    let entry = PlanEntry {
+        at: moment(input)?,
+        namespace: NamespaceId(input.u16()?),
+        account: AccountId(input.u32()?),
+        asset: AssetId(input.u16()?),
+        amount: i128::from_le_bytes(input.u128()?.to_le_bytes()),
+        carried: i128::from_le_bytes(input.u128()?.to_le_bytes()),
+        terms: grant_terms(input)?,
+    };
+    let is_sound = entry.amount > 0 && entry.carried >= 0 && entry.terms.expires_at().is_some();
+    if is_sound { Ok(entry) } else { Err(CodecError::Malformed("its plan issued nothing, or never expires")) }
 }
 
 fn put_pause(out: &mut Vec<u8>, pause: &PauseEntry) {

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::book::{LimitStatus, OperationResult, TxId};
-use crate::credits::Overdraft;
+use crate::credits::{CarryOver, Overdraft, Plan};
 use crate::id::{AccountName, AssetName, ClientId, IdempotencyKey, LimitKey, VaultName};
-use crate::limits::{CreditTerms, Definition, Kind, Overage};
+use crate::limits::{CreditTerms, Definition, Kind, Overage, Period};
 use crate::time::{Moment, UnixMs};
 
 fn key() -> LimitKey {
@@ -38,6 +38,29 @@ fn expire() -> ExpireEntry {
     ExpireEntry { at, namespace: NamespaceId::DEFAULT, account, asset, amount: 70, terms: grant_terms() }
 }
 
+fn plan() -> Plan {
+    Plan {
+        asset: AssetName::new("usd").unwrap(),
+        amount: 5_000,
+        period: Period::Month,
+        utc_offset_minutes: -60,
+        carry_over: CarryOver::Max(700),
+    }
+}
+
+fn issued() -> PlanEntry {
+    let ExpireEntry { at, namespace, account, asset, amount, terms } = expire();
+    PlanEntry { at, namespace, account, asset, amount, carried: 3, terms }
+}
+
+#[test]
+fn a_plan_that_issued_nothing_or_credit_without_expiry_is_refused() {
+    let plain = PlanEntry { terms: GrantTerms::PLAIN, ..issued() };
+    for wrong in [PlanEntry { amount: 0, ..issued() }, PlanEntry { carried: -1, ..issued() }, plain] {
+        assert!(JournalRecord::decode(&bytes(&JournalRecord::Plan(wrong))).is_err(), "{wrong:?}");
+    }
+}
+
 #[test]
 fn an_expiry_of_nothing_or_of_credit_without_expiry_is_refused() {
     for wrong in [ExpireEntry { amount: 0, ..expire() }, ExpireEntry { terms: GrantTerms::PLAIN, ..expire() }] {
@@ -55,7 +78,7 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
         Operation::PutLimit { definition: definition(Kind::Credit(terms()), 0), expected_revision: None },
         Operation::DeleteLimit { key: key(), expected_revision: revision },
         Operation::OpenVault { vault: VaultName::new("eu").unwrap() },
-        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(7) },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(7), plan: Some(plan()) },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: other.clone() },
@@ -67,7 +90,9 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
             terms: grant_terms(),
         },
         Operation::Transfer { from: account.clone(), to: other, asset: asset.clone(), amount, memo: String::new() },
-        Operation::Retire { account, asset, amount, memo },
+        Operation::Retire { account: account.clone(), asset, amount, memo },
+        Operation::SetPlan { account: account.clone(), plan: Some(Plan { carry_over: CarryOver::None, ..plan() }) },
+        Operation::SetPlan { account, plan: None },
     ]
 }
 
@@ -256,6 +281,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         settle.prop_map(JournalRecord::Settle),
         any_hold().prop_map(JournalRecord::Release),
         (1..i128::MAX).prop_map(|amount| JournalRecord::Expire(ExpireEntry { amount, ..expire() })),
+        (1..i128::MAX).prop_map(|amount| JournalRecord::Plan(PlanEntry { amount, ..issued() })),
         any_key().prop_map(JournalRecord::Key),
         any_limit().prop_map(|limit| JournalRecord::Limit(limit.into())),
     ]
@@ -410,6 +436,7 @@ fn a_record_names_each_account_once() {
     assert_eq!(accounts(JournalRecord::Hold(hold())), [5]);
     assert_eq!(accounts(JournalRecord::Release(hold())), [5]);
     assert_eq!(accounts(JournalRecord::Expire(expire())), [5]);
+    assert_eq!(accounts(JournalRecord::Plan(issued())), [5]);
     assert_eq!(accounts(JournalRecord::Settle(settle())), [5, 9]);
     let to_itself = SettleEntry { revenue: AccountId(5), ..settle() };
     assert_eq!(accounts(JournalRecord::Settle(to_itself)), [5]);

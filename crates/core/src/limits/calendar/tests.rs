@@ -52,6 +52,8 @@ fn end(period: Period, utc_offset_minutes: i16, second: i64) -> i64 {
     assert_eq!(end.get() % 1_000, 0);
     assert_eq!(u64::from(calendar.seconds_left(at)), end.get() / 1_000 - at.get() / 1_000);
     assert!(calendar.seconds_left(at) <= period.seconds_max());
+    assert_eq!(calendar.periods_between(at, end), 1, "{calendar:?} at {at:?}");
+    assert_eq!(calendar.periods_between(at, UnixMs::new(end.get() - 1)), 0, "{calendar:?} at {at:?}");
     i64::try_from(end.get() / 1_000).unwrap()
 }
 

@@ -12,7 +12,7 @@ pub fn end(kind: &Kind, now: UnixMs) -> UnixMs {
     }
 }
 
-fn period_end(period: Period, utc_offset_minutes: i16, now: UnixMs) -> UnixMs {
+pub fn period_end(period: Period, utc_offset_minutes: i16, now: UnixMs) -> UnixMs {
     let ahead = i64::from(utc_offset_minutes) * 60;
     let local = i64::try_from(now.get() / 1_000).unwrap() + ahead;
     let end = match period {

@@ -9,6 +9,7 @@ use earmark_core::{
 };
 
 use super::Model;
+use super::plans::ModelPlan;
 
 const RETRY_MS: u64 = 10_000;
 
@@ -38,6 +39,7 @@ pub struct Account {
     pub amounts: BTreeMap<AssetName, i128>,
     /// All other credit, held credit included.
     pub grants: BTreeMap<(AssetName, GrantTerms), i128>,
+    pub plan: Option<ModelPlan>,
 }
 
 /// The hold of one requirement, with the terms at that time. It stays until its lease is completed or forgotten; after
@@ -104,6 +106,7 @@ impl Model {
             overdraft,
             amounts,
             grants: BTreeMap::new(),
+            plan: None,
         });
         AccountId(u32::try_from(self.accounts.len() - 1).unwrap())
     }
@@ -119,7 +122,7 @@ impl Model {
 
     pub fn info(&self, id: AccountId) -> AccountInfo {
         let Account { standing, overdraft, .. } = *self.account(id);
-        AccountInfo { id, standing, overdraft }
+        AccountInfo { id, standing, overdraft, plan: self.plan_info(id) }
     }
 
     pub fn held(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {

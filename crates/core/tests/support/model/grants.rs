@@ -58,6 +58,10 @@ impl Model {
         }
     }
 
+    pub fn is_expiry_waiting(&self) -> bool {
+        self.expiry.is_waiting
+    }
+
     fn expires_by(&self, now: UnixMs) -> UnixMs {
         if self.expiry.is_waiting { self.expiry.time } else { now }
     }
@@ -87,7 +91,7 @@ impl Model {
         mine.map(piece).sum()
     }
 
-    fn free_of(&self, now: UnixMs, account: AccountId, asset: &AssetName, terms: GrantTerms) -> i128 {
+    pub fn free_of(&self, now: UnixMs, account: AccountId, asset: &AssetName, terms: GrantTerms) -> i128 {
         let whole = match terms {
             GrantTerms::PLAIN => self.plain(account, asset),
             terms => self.account(account).grants.get(&(asset.clone(), terms)).copied().unwrap_or(0),
@@ -159,6 +163,7 @@ impl Model {
     /// Expires, forgets and covers debt, when a balance is touched.
     pub fn apply_due(&mut self, account: AccountId, asset: &AssetName) {
         self.touched_balances.push((account, asset.clone()));
+        self.apply_plan(account, asset);
         self.expire(account, asset);
         let now = self.time();
         if self.grants_of(account, asset).is_empty() || self.plain(account, asset) >= 0 {
@@ -281,6 +286,16 @@ impl Model {
         };
         let grants = self.grants_of(account, asset).into_iter();
         grants.filter(|(terms, amount)| *amount > 0 || is_kept(terms)).count() > GRANTS_MAX
+    }
+
+    /// The number of grants that stay when expired ones are removed.
+    pub fn kept_grants(&self, account: AccountId, asset: &AssetName) -> usize {
+        let is_held = |terms: &GrantTerms| {
+            let mut mine = self.holds.iter().filter(|hold| hold.account == account && hold.asset == *asset);
+            mine.any(|hold| hold.paid.is_none() && hold.parts.contains_key(terms))
+        };
+        let now = self.time();
+        self.grants_of(account, asset).keys().filter(|terms| !terms.is_expired(now) || is_held(terms)).count()
     }
 
     /// Grows the hold of a limit.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, GrantTerms, InvalidOperation, InvalidWrite,
-    MEMO_BYTES_MAX, Operation, OperationResult, QuotaKind, VaultId, WriteError,
+    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, CarryOver, GrantTerms, InvalidOperation,
+    InvalidWrite, MEMO_BYTES_MAX, Operation, OperationResult, Plan, QuotaKind, VaultId, WriteError,
 };
 
 use super::Model;
@@ -83,14 +83,27 @@ impl Model {
         net: &Net,
     ) -> Result<AccountId, WriteError> {
         let (name, standing) = match operation {
-            Operation::OpenAccount { account, overdraft } => {
-                return match self.find_account(vault, account) {
+            Operation::OpenAccount { account, overdraft, plan } => {
+                check_plan(place, plan.as_ref())?;
+                let opened = match self.find_account(vault, account) {
                     Some(_) => Err(WriteError::Conflict { operation: place }),
                     None if !self.has_room(self.vaults[vault.0 as usize].namespace, QuotaKind::Accounts) => {
                         Err(WriteError::QuotaExceeded { operation: Some(place), kind: QuotaKind::Accounts })
                     }
                     None => Ok(self.add_account(vault, account, *overdraft)),
-                };
+                }?;
+                if let Some(plan) = plan {
+                    self.asset(place, vault, &plan.asset)?;
+                }
+                return Ok(opened);
+            }
+            Operation::SetPlan { account, plan } => {
+                check_plan(place, plan.as_ref())?;
+                let account = self.taking(place, vault, account)?;
+                if let Some(plan) = plan {
+                    self.asset(place, vault, &plan.asset)?;
+                }
+                return Ok(account);
             }
             Operation::FreezeAccount { account } => (account, AccountStatus::Frozen),
             Operation::UnfreezeAccount { account } => (account, AccountStatus::Open),
@@ -247,6 +260,18 @@ impl Model {
         }
         Ok(())
     }
+}
+
+fn check_plan(place: usize, plan: Option<&Plan>) -> Result<(), WriteError> {
+    let Some(plan) = plan else { return Ok(()) };
+    let found = plan.utc_offset_minutes;
+    let why = match (plan.amount, plan.carry_over) {
+        (0, _) => InvalidOperation::AmountZero,
+        (_, CarryOver::Max(0)) => InvalidOperation::CarryOverZero,
+        _ if !(-720..=840).contains(&found) => InvalidOperation::PlanUtcOffset { found },
+        _ => return Ok(()),
+    };
+    Err(invalid(place, why))
 }
 
 fn checked(place: usize, amount: u128, memo: &str) -> Result<i128, WriteError> {

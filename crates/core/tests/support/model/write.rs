@@ -83,6 +83,9 @@ impl Model {
             receipt: Arc::clone(&receipt),
             is_retired: false,
         });
+        if let Some(vault) = vault {
+            self.change_plans(vault, &write.operations);
+        }
         for client in gone {
             let mine = |c: &&mut Committed| {
                 c.namespace == write.namespace && c.vault == vault && c.id.client() == Some(&client)

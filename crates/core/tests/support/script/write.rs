@@ -1,8 +1,9 @@
 //! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, GrantTerms, IdempotencyKey, MEMO_BYTES_MAX, NamespaceId,
-    OPERATIONS_MAX, OnTimeout, Operation, Overdraft, TxId, UnixMs, VaultName, Write, WriteId,
+    AccountName, Actor, AssetName, CarryOver, ClientId, CreditTerms, GrantTerms, IdempotencyKey, MEMO_BYTES_MAX,
+    NamespaceId, OPERATIONS_MAX, OnTimeout, Operation, Overdraft, Period, Plan, TxId, UnixMs, VaultName, Write,
+    WriteId,
 };
 
 use super::profile::Amounts;
@@ -61,7 +62,8 @@ impl Script {
         let mut operations = Vec::new();
         for &name in names {
             let overdraft = self.overdraft(20);
-            operations.push(Operation::OpenAccount { account: account(name), overdraft });
+            let plan = if self.random.chance(15) { self.plan() } else { None };
+            operations.push(Operation::OpenAccount { account: account(name), overdraft, plan });
             for what in ["usd", "eur"] {
                 if self.random.chance(60) || self.profile.is_calm {
                     let (account, amount, memo) = (account(name), self.deposit(), String::new());
@@ -76,6 +78,31 @@ impl Script {
             }
         }
         operations
+    }
+
+    /// A plan, or none.
+    fn plan(&mut self) -> Option<Plan> {
+        if self.profile.is_calm || self.random.chance(40) {
+            return None;
+        }
+        let amount = match self.random.below(20) {
+            0 => 0,
+            1 if matches!(self.profile.amounts, Amounts::Huge) => u64::MAX,
+            _ => self.random.between(1, 60),
+        };
+        Some(Plan {
+            asset: asset(self.random.pick(&ASSETS)),
+            amount,
+            period: self.random.pick(&[Period::Hour, Period::Hour, Period::Day, Period::Week, Period::Month]),
+            utc_offset_minutes: self.random.pick(&[0, 0, 1, 59, -720, 840, 841]),
+            carry_over: self.random.pick(&[
+                CarryOver::None,
+                CarryOver::Max(25),
+                CarryOver::Max(300),
+                CarryOver::Max(1),
+                CarryOver::Max(0),
+            ]),
+        })
     }
 
     fn overdraft(&mut self, percent: u64) -> Overdraft {
@@ -274,7 +301,8 @@ impl Script {
         let (account, memo) = (from.clone(), "m".repeat(memo));
         match random.below(100) {
             8..13 | 24..27 if self.profile.is_calm => Operation::UnfreezeAccount { account },
-            0..8 => Operation::OpenAccount { account, overdraft: self.overdraft(30) },
+            0..6 => Operation::OpenAccount { account, overdraft: self.overdraft(30), plan: self.plan() },
+            6..8 => Operation::SetPlan { account, plan: self.plan() },
             8..13 => Operation::FreezeAccount { account },
             13..24 => Operation::UnfreezeAccount { account },
             24..27 => Operation::CloseAccount { account },

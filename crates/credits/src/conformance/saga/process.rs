@@ -58,15 +58,15 @@ pub(super) fn lease() -> LeaseId {
 }
 
 pub(super) fn open(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny, plan: None }
 }
 
 pub(super) fn open_overdrawn(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow, plan: None }
 }
 
 pub(super) fn open_capped(name: &str, limit: u64) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Limit(limit) }
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Limit(limit), plan: None }
 }
 
 pub(super) fn freeze(name: &str) -> Operation {

@@ -90,6 +90,7 @@ impl Operations {
         };
         match operation {
             Operation::OpenAccount { account, .. }
+            | Operation::SetPlan { account, .. }
             | Operation::FreezeAccount { account }
             | Operation::UnfreezeAccount { account }
             | Operation::CloseAccount { account } => {
@@ -247,7 +248,7 @@ impl Operations {
         operation: &Operation,
     ) -> Result<(), Refusal> {
         match operation {
-            Operation::OpenAccount { account, overdraft } => {
+            Operation::OpenAccount { account, overdraft, .. } => {
                 accounts.get_mut(account).ok_or(NOT_FOUND)?.open(*overdraft)?;
             }
             Operation::FreezeAccount { account } => change(accounts, account, AccountStatus::Frozen)?,
@@ -281,6 +282,7 @@ impl Operations {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::SetPlan { .. }
             | Operation::RetireClient { .. } => {}
         }
         self.add(operation)

@@ -1,7 +1,7 @@
 //! The JSON schemas of responses about writes and credit.
 
 use earmark_admission::{PAGE_MAX, STATEMENT_GROUPS_MAX};
-use earmark_core::{AccountStatus, OPERATIONS_MAX, SettleReason};
+use earmark_core::{AccountStatus, Actor, OPERATIONS_MAX, Period, SettleReason};
 use serde_json::{Value, json};
 
 use super::super::labels::LabelList;
@@ -98,7 +98,25 @@ fn page(list: &str, item: Value, mut next: Value) -> Value {
 
 fn account() -> Value {
     let status = json!({"enum": AccountStatus::NAMES});
-    exactly(json!({"account": name(&ACCOUNT), "status": status, "balances": list(balance())}), &[])
+    exactly(
+        json!({"account": name(&ACCOUNT), "status": status, "balances": list(balance()), "plan": plan()}),
+        &["plan"],
+    )
+}
+
+fn plan() -> Value {
+    let carry_over = json!({"oneOf": [{"const": "none"}, exactly(json!({"max": signed()}), &[])]});
+    exactly(
+        json!({
+            "asset": name(&ASSET),
+            "amount": described(signed(), "Amount per period."),
+            "period": {"enum": Period::ALL.map(Period::as_str)},
+            "utc_offset_minutes": {"type": "integer"},
+            "carry_over": carry_over,
+            "next_at_unix_ms": described(count(), "When it issues next; absent before its first period."),
+        }),
+        &["next_at_unix_ms"],
+    )
 }
 
 fn grant() -> Value {
@@ -148,6 +166,9 @@ fn an_entry() -> Value {
         "description": "`complete`; `timeout` if the hold ran out; `late` for a complete after that.",
     });
     settled["labels"] = described(LabelList::SHAPE.schema(), "The labels of the complete; empty without any.");
+    let mut issued = terms();
+    issued["carried"] = described(signed(), "Unused credit of the period before that it kept; not in `changes`.");
+    issued["actor"] = json!({"const": Actor::ITSELF});
     json!({
         "oneOf": [
             transaction,
@@ -156,15 +177,16 @@ fn an_entry() -> Value {
             entry("settle", settled),
             entry("release", held),
             entry("expire", terms()),
+            entry("plan", issued),
         ],
     })
 }
 
-/// The priority and expiry of expired credit.
+/// The priority and expiry of credit that expired or was issued by a plan.
 fn terms() -> Value {
     json!({
-        "priority": described(priority(), "The priority it had."),
-        "expires_at_unix_ms": described(count(), "When it expired."),
+        "priority": described(priority(), "Its priority."),
+        "expires_at_unix_ms": described(count(), "When it expires or expired."),
     })
 }
 

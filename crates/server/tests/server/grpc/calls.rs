@@ -71,7 +71,7 @@ fn operation(operation: v1::operation::Operation) -> v1::Operation {
 
 pub(crate) fn open(account: &str) -> v1::Operation {
     let overdraft = v1::Overdraft::Deny.into();
-    let open = v1::OpenAccountOperation { account: account.into(), overdraft, overdraft_limit: None };
+    let open = v1::OpenAccountOperation { account: account.into(), overdraft, overdraft_limit: None, plan: None };
     operation(v1::operation::Operation::OpenAccount(open))
 }
 

@@ -36,6 +36,8 @@ const OPERATION_CREDIT_EXTERNAL: u8 = 13;
 const OPERATION_TOO_MANY_GRANTS: u8 = 14;
 const OPERATION_EXPIRY_PAST: u8 = 15;
 const OPERATION_NOT_IN_DATABASE: u8 = 16;
+const OPERATION_CARRY_OVER_ZERO: u8 = 17;
+const OPERATION_PLAN_UTC_OFFSET: u8 = 18;
 
 const DEFINITION_CAPACITY_ZERO: u8 = 1;
 const DEFINITION_CAPACITY_OF_CREDIT: u8 = 2;
@@ -130,6 +132,11 @@ fn put_invalid_operation(out: &mut Vec<u8>, why: &InvalidOperation) {
         InvalidOperation::TooManyGrants => out.put_u8(OPERATION_TOO_MANY_GRANTS),
         InvalidOperation::ExpiryPast => out.put_u8(OPERATION_EXPIRY_PAST),
         InvalidOperation::AmountZero => out.put_u8(OPERATION_AMOUNT_ZERO),
+        InvalidOperation::CarryOverZero => out.put_u8(OPERATION_CARRY_OVER_ZERO),
+        InvalidOperation::PlanUtcOffset { found } => {
+            out.put_u8(OPERATION_PLAN_UTC_OFFSET);
+            out.put_u16(found.cast_unsigned());
+        }
         InvalidOperation::OutOfRange => out.put_u8(OPERATION_OUT_OF_RANGE),
         InvalidOperation::MemoTooLong { found } => {
             out.put_u8(OPERATION_MEMO_TOO_LONG);
@@ -157,6 +164,8 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
         OPERATION_TOO_MANY_GRANTS => InvalidOperation::TooManyGrants,
         OPERATION_EXPIRY_PAST => InvalidOperation::ExpiryPast,
         OPERATION_AMOUNT_ZERO => InvalidOperation::AmountZero,
+        OPERATION_CARRY_OVER_ZERO => InvalidOperation::CarryOverZero,
+        OPERATION_PLAN_UTC_OFFSET => InvalidOperation::PlanUtcOffset { found: input.u16()?.cast_signed() },
         OPERATION_OUT_OF_RANGE => InvalidOperation::OutOfRange,
         OPERATION_MEMO_TOO_LONG => InvalidOperation::MemoTooLong { found: size(input)? },
         OPERATION_TO_ITSELF => InvalidOperation::ToItself,

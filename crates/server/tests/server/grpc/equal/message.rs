@@ -129,7 +129,9 @@ pub(super) fn operation(json: &Value) -> v1::Operation {
                 _ => v1::Overdraft::Unspecified.into(),
             },
             overdraft_limit: it["overdraft"].get("limit").map(text),
+            plan: plan(&it["plan"]),
         }),
+        "set_plan" => Kind::SetPlan(v1::SetPlanOperation { account: text(&it["account"]), plan: plan(&it["plan"]) }),
         "freeze_account" => Kind::FreezeAccount(account()),
         "close_account" => Kind::CloseAccount(account()),
         "issue" => Kind::Issue(v1::IssueOperation {
@@ -333,11 +335,32 @@ pub(super) fn of_balances(response: &v1::GetBalancesResponse) -> Value {
     json!({"balances": response.balances.iter().map(of_balance).collect::<Vec<_>>()})
 }
 
+fn plan(it: &Value) -> Option<v1::Plan> {
+    let period = format!("PERIOD_{}", it["period"].as_str().unwrap_or_default().to_uppercase());
+    it.is_object().then(|| v1::Plan {
+        asset: text(&it["asset"]),
+        amount: text(&it["amount"]),
+        period: v1::Period::from_str_name(&period).unwrap_or_default().into(),
+        utc_offset_minutes: it["utc_offset_minutes"].as_i64().map_or(0, |minutes| minutes.try_into().unwrap()),
+        carry_over_max: it["carry_over"].get("max").map(text),
+    })
+}
+
 pub(super) fn of_accounts(response: v1::ListAccountsResponse) -> Value {
     let account = |it: &v1::Account| {
         let status = it.status().as_str_name().trim_start_matches("ACCOUNT_STATUS_").to_lowercase();
         let balances: Vec<Value> = it.balances.iter().map(of_balance).collect();
-        json!({"account": it.account, "status": status, "balances": balances})
+        let mut json = json!({"account": it.account, "status": status, "balances": balances});
+        if let Some(plan) = &it.plan {
+            let period = plan.period().as_str_name().trim_start_matches("PERIOD_").to_lowercase();
+            let carry_over = plan.carry_over_max.as_ref().map_or(json!("none"), |max| json!({"max": max}));
+            json["plan"] = json!({
+                "asset": plan.asset, "amount": plan.amount, "period": period,
+                "utc_offset_minutes": plan.utc_offset_minutes, "carry_over": carry_over,
+                "next_at_unix_ms": it.plan_next_at_unix_ms,
+            });
+        }
+        json
     };
     json!({"accounts": response.accounts.iter().map(account).collect::<Vec<_>>(), "next": response.next})
 }
@@ -382,6 +405,10 @@ fn of_entry(entry: v1::Entry) -> Value {
         Kind::Expire(it) => {
             json!({"kind": "expire", "priority": it.priority, "expires_at_unix_ms": it.expires_at_unix_ms})
         }
+        Kind::Plan(it) => json!({
+            "kind": "plan", "carried": it.carried, "actor": it.actor,
+            "priority": it.priority, "expires_at_unix_ms": it.expires_at_unix_ms,
+        }),
     };
     let change = |it: &v1::Change| {
         let mut json = json!({"asset": it.asset, "amount": it.amount, "held": it.held});

@@ -108,5 +108,7 @@ fn invalid_operations(n: &mut Numbers) -> Vec<InvalidOperation> {
         InvalidOperation::TooManyGrants => [InvalidOperation::TooManyGrants],
         InvalidOperation::ExpiryPast => [InvalidOperation::ExpiryPast],
         InvalidOperation::NotInDatabase(_) => of_each(CreditField::ALL.to_vec(), InvalidOperation::NotInDatabase),
+        InvalidOperation::CarryOverZero => [InvalidOperation::CarryOverZero],
+        InvalidOperation::PlanUtcOffset { .. } => [InvalidOperation::PlanUtcOffset { found: -721 }],
     ]
 }
