@@ -20,6 +20,7 @@ use crate::credits::{self, Hold, PlanState};
 use crate::id::{JobId, LeaseId};
 use crate::idempotency::UsedKeys;
 use crate::keys::{Key, Keys};
+use crate::limits::slab::{Record, Slab};
 use crate::limits::{ExtendedPart, Lease, LeaseMark, LimitSlot, Pause, Reservation, State, Tombstone};
 use crate::policies::{Policies, PolicyRevision};
 use crate::sequence::Streams;
@@ -158,65 +159,20 @@ impl Encoded<'_> {
             }
             Kind::Vaults => self.fill_vaults(block),
             Kind::Accounts => self.fill_accounts(block),
-            Kind::Grants => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(grant) = self.grants.next() else { return };
-                    grant.put(block);
-                }
-            }
-            Kind::Holds => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(hold) = self.holds.next() else { return };
-                    put_hold(block, &self.frozen.credits, hold);
-                }
-            }
+            Kind::Grants => put_all(block, &mut self.grants, |block, grant| grant.put(block)),
+            Kind::Holds => put_all(block, &mut self.holds, |block, hold| put_hold(block, &self.frozen.credits, hold)),
             Kind::Clients => self.fill_clients(block),
             Kind::Results => self.fill_results(block),
-            Kind::Keys => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(key) = self.keys.next() else { return };
-                    put_key(block, key);
-                }
+            Kind::Keys => put_all(block, &mut self.keys, put_key),
+            Kind::Quotas => put_all(block, &mut self.quotas, |block, quota| quota.put(block)),
+            Kind::Templates => put_all(block, &mut self.templates, |block, record| record.put(block)),
+            Kind::Pauses => put_all(block, &mut self.pauses, |block, (slot, pause)| put_pause(block, slot, pause)),
+            Kind::Policies => {
+                put_all(block, &mut self.policies, |block, (namespace, policy)| put_policy(block, namespace, policy));
             }
-            Kind::Quotas => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(quota) = self.quotas.next() else { return };
-                    quota.put(block);
-                }
-            }
-            Kind::Templates => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(record) = self.templates.next() else { return };
-                    record.put(block);
-                }
-            }
-            Kind::Pauses => {
-                while block.len() < BLOCK_BYTES {
-                    let Some((slot, pause)) = self.pauses.next() else { return };
-                    put_pause(block, slot, pause);
-                }
-            }
-            Kind::Policies => self.fill_policies(block),
-            Kind::Plans => {
-                while block.len() < BLOCK_BYTES {
-                    let Some(plan) = self.plans.next() else { return };
-                    put_plan(block, plan);
-                }
-            }
-            Kind::Retired => {
-                let retired = &self.frozen.streams.retired;
-                while block.len() < BLOCK_BYTES && self.position < retired.used() {
-                    put_retired(block, retired.get(self.position));
-                    self.position = self.position.saturating_add(1);
-                }
-            }
-            Kind::UsedKeys => {
-                let used = &self.frozen.used_keys.used;
-                while block.len() < BLOCK_BYTES && self.position < used.used() {
-                    put_used_key(block, used.get(self.position));
-                    self.position = self.position.saturating_add(1);
-                }
-            }
+            Kind::Plans => put_all(block, &mut self.plans, put_plan),
+            Kind::Retired => put_slab(block, &self.frozen.streams.retired, &mut self.position, put_retired),
+            Kind::UsedKeys => put_slab(block, &self.frozen.used_keys.used, &mut self.position, put_used_key),
             Kind::KeyAnswers => self.fill_key_answers(block),
             Kind::End => {
                 block.put_u64(u64::from(self.state.leases.len()));
@@ -227,13 +183,6 @@ impl Encoded<'_> {
                 block.put_u64(self.frozen.keys.all.len() as u64);
                 block.put_u32(self.frozen.keys.created);
             }
-        }
-    }
-
-    fn fill_policies(&mut self, block: &mut Vec<u8>) {
-        while block.len() < BLOCK_BYTES {
-            let Some((namespace, policy)) = self.policies.next() else { return };
-            put_policy(block, namespace, policy);
         }
     }
 
@@ -360,5 +309,21 @@ impl Encoded<'_> {
                 put_extended(block, extended, &self.more);
             }
         }
+    }
+}
+
+/// Adds records to a block until it is full.
+fn put_all<T>(block: &mut Vec<u8>, records: &mut dyn Iterator<Item = T>, mut put: impl FnMut(&mut Vec<u8>, T)) {
+    while block.len() < BLOCK_BYTES {
+        let Some(record) = records.next() else { return };
+        put(block, record);
+    }
+}
+
+/// Adds the records of a slab to a block until it is full, from a position on.
+fn put_slab<R: Record>(block: &mut Vec<u8>, slab: &Slab<R>, position: &mut u32, put: fn(&mut Vec<u8>, &R)) {
+    while block.len() < BLOCK_BYTES && *position < slab.used() {
+        put(block, slab.get(*position));
+        *position = position.saturating_add(1);
     }
 }

@@ -584,18 +584,3 @@ pub(crate) static ROUTES: [Route; 57] = [
         ..get("/openapi.json", Access::Public, |app, _| Box::pin(ready(health::openapi(app))))
     },
 ];
-
-/// Responses of every route with a body.
-pub(super) static WITH_BODY: [Documented; 4] = [
-    answer(400, PROBLEM, "Malformed body; the message names the field, the value found and the values allowed."),
-    answer(408, PROBLEM, "The body did not arrive in time."),
-    answer(413, PROBLEM, "The body is too large."),
-    OVERLOADED,
-];
-
-/// Responses of every route that needs credentials.
-pub(super) static GUARDED: [Documented; 3] = [
-    answer(401, PROBLEM, "`unauthenticated`: the credentials are missing or not valid."),
-    answer(403, PROBLEM, "`forbidden`: the caller lacks a role; the message names it."),
-    answer(429, PROBLEM, "`rate_limited`: too many requests; retry after the seconds in the header `retry-after`."),
-];

@@ -69,3 +69,18 @@ pub(in crate::http) const NO_KEYS: Documented = answer(404, PROBLEM, "No such ke
 pub(in crate::http) const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
 pub(in crate::http) const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");
+
+/// Responses of every route with a body.
+pub(in crate::http) static WITH_BODY: [Documented; 4] = [
+    answer(400, PROBLEM, "Malformed body; the message names the field, the value found and the values allowed."),
+    answer(408, PROBLEM, "The body did not arrive in time."),
+    answer(413, PROBLEM, "The body is too large."),
+    OVERLOADED,
+];
+
+/// Responses of every route that needs credentials.
+pub(in crate::http) static GUARDED: [Documented; 3] = [
+    answer(401, PROBLEM, "`unauthenticated`: the credentials are missing or not valid."),
+    answer(403, PROBLEM, "`forbidden`: the caller lacks a role; the message names it."),
+    answer(429, PROBLEM, "`rate_limited`: too many requests; retry after the seconds in the header `retry-after`."),
+];

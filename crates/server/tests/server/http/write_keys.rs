@@ -27,7 +27,7 @@ fn issue(amount: &str) -> Value {
 async fn with_header(server: &TestServer, key: &str, body: &Value) -> Answer {
     let text = body.to_string();
     let mut client = Wire::to(server.address).await;
-    let head = format!("POST /v1/write HTTP/1.1\r\nhost: earmark\r\nidempotency-key: {key}\r\n");
+    let head = format!("POST /v1/write HTTP/1.1\r\nhost: localhost\r\nidempotency-key: {key}\r\n");
     client.send(&format!("{head}content-length: {}\r\n\r\n{text}", text.len())).await;
     client.answer().await
 }
