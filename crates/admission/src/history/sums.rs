@@ -9,7 +9,7 @@ use earmark_core::{
 use crate::writes::Audit;
 
 /// The sums of an account in one asset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccountSum {
     /// The asset.
     pub asset: AssetId,
@@ -17,7 +17,10 @@ pub struct AccountSum {
     pub amount: i128,
     /// The expired credit.
     pub expired: i128,
+    /// The credit that plans issued.
+    pub planned: i128,
 }
+
 /// Amounts by account and asset.
 type AccountSums = BTreeMap<(AccountId, AssetId), i128>;
 
@@ -104,16 +107,19 @@ impl Sums {
     /// Removes the sums of an account and returns them, ordered by asset.
     pub fn take_account(&mut self, account: AccountId) -> Vec<AccountSum> {
         let assets = (account, AssetId(0))..=(account, AssetId(u16::MAX));
-        let amounts = self.accounts.extract_if(assets.clone(), |_, _| true);
-        let mut found: BTreeMap<AssetId, AccountSum> =
-            amounts.map(|((_, asset), amount)| (asset, AccountSum { asset, amount, expired: 0 })).collect();
-        for ((_, asset), expired) in self.expired.extract_if(assets, |_, _| true) {
-            found.entry(asset).or_insert(AccountSum { asset, amount: 0, expired }).expired = expired;
-        }
+        let mut found: BTreeMap<AssetId, AccountSum> = BTreeMap::new();
+        let mut take = |sums: &mut AccountSums, set: fn(&mut AccountSum, i128)| {
+            for ((_, asset), sum) in sums.extract_if(assets.clone(), |_, _| true) {
+                set(found.entry(asset).or_insert(AccountSum { asset, ..AccountSum::default() }), sum);
+            }
+        };
+        take(&mut self.accounts, |found, amount| found.amount = amount);
+        take(&mut self.expired, |found, expired| found.expired = expired);
+        take(&mut self.planned, |found, planned| found.planned = planned);
         found.into_values().collect()
     }
 
-    /// Removes the issued and the retired amount of an asset and returns them.
+    /// Removes the amounts of an asset that transactions issued and retired, and returns them.
     pub fn take_totals(&mut self, vault: VaultId, asset: &AssetName) -> (i128, i128) {
         self.totals.remove(&(vault, asset.clone())).unwrap_or_default()
     }
@@ -121,7 +127,7 @@ impl Sums {
     /// The first account whose sums were not taken and are not zero.
     #[must_use]
     pub fn account_left(&self) -> Option<AccountId> {
-        let left = self.accounts.iter().chain(&self.expired).find(|(_, sum)| **sum != 0);
+        let left = self.accounts.iter().chain(&self.expired).chain(&self.planned).find(|(_, sum)| **sum != 0);
         left.map(|((account, _), _)| *account)
     }
 

@@ -300,8 +300,8 @@ struct Ledger {
     signed: Signed,
     accounts: u64,
     vaults: u64,
-    /// The live and the expired amount by vault and asset, over the accounts.
-    totals: BTreeMap<(VaultId, AssetId), (i128, i128)>,
+    /// The sums of all accounts by vault and asset.
+    totals: BTreeMap<(VaultId, AssetId), AccountSum>,
     assets: Vec<VerifiedAsset>,
 }
 
@@ -343,13 +343,15 @@ impl Ledger {
                 return Err(wrong(format!("asset {} is named twice", asset.0)));
             }
         }
-        for AccountSum { asset, amount, expired } in self.sums.take_account(id) {
+        for AccountSum { asset, amount, expired, planned } in self.sums.take_account(id) {
             let found = has.remove(&asset).unwrap_or(0);
             if found != amount {
                 return Err(wrong(format!("the records add up to {amount} of asset {}, it has {found}", asset.0)));
             }
-            let (live, gone) = self.totals.entry((account.vault, asset)).or_default();
-            (*live, *gone) = (live.wrapping_add(amount), gone.wrapping_add(expired));
+            let total = self.totals.entry((account.vault, asset)).or_default();
+            total.amount = total.amount.wrapping_add(amount);
+            total.expired = total.expired.wrapping_add(expired);
+            total.planned = total.planned.wrapping_add(planned);
         }
         match has.into_iter().find(|(_, amount)| *amount != 0) {
             Some((asset, found)) => Err(wrong(format!("no record gives it its {found} of asset {}", asset.0))),
@@ -365,7 +367,9 @@ impl Ledger {
                 |why: String| ExportDefect::Vault { number, why: format!("{namespace}/{name}: {}: {why}", asset.name) };
             let known = AssetName::new(&asset.name).map_err(|error| wrong(error.to_string()))?;
             let (issued, retired) = self.sums.take_totals(id, &known);
-            let (live, expired) = self.totals.remove(&(id, AssetId(place))).unwrap_or_default();
+            let total = self.totals.remove(&(id, AssetId(place))).unwrap_or_default();
+            let AccountSum { amount: live, expired, planned, .. } = total;
+            let issued = issued.wrapping_add(planned);
             let found = [asset.issued, asset.retired, asset.expired, asset.live];
             if found != [issued, retired, expired, live] {
                 return Err(wrong(format!(
@@ -394,7 +398,7 @@ impl Ledger {
         if let Some(account) = self.sums.account_left() {
             return Err(ExportDefect::Account { number: account.0.into(), why: "it has credit and is missing".into() });
         }
-        let left = self.totals.iter().find(|(_, sums)| **sums != (0, 0)).map(|((vault, _), _)| *vault);
+        let left = self.totals.iter().find(|(_, sum)| **sum != AccountSum::default()).map(|((vault, _), _)| *vault);
         if let Some(vault) = left.or_else(|| self.sums.asset_left().map(|(vault, _)| vault)) {
             return Err(ExportDefect::Vault { number: vault.0.into(), why: "one of its assets is missing".into() });
         }

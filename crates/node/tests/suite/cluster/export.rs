@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use earmark_admission::{Cluster as _, ClusterError, FileStream, WriteAnswer};
-use earmark_core::{ExternalParts, GrantTerms, Operation, UnixMs};
+use earmark_core::{CarryOver, ExternalParts, GrantTerms, Operation, Period, Plan, UnixMs};
 use earmark_node::{ExportDefect, ExportExpected, Node, PublicKey, Verified, verify_export};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -228,7 +228,10 @@ async fn random_histories_verify_with_their_balances() {
         let cluster = SimCluster::of(1, SMALL).await;
         let client = cluster.client(1);
         let names = ["a", "b", "c"];
-        let opened = names.map(open).to_vec();
+        let mut opened = names.map(open).to_vec();
+        let plan =
+            Plan { asset: usd(), amount: 70, period: Period::Hour, utc_offset_minutes: 0, carry_over: CarryOver::None };
+        opened.push(Operation::SetPlan { account: account("b"), plan: Some(plan) });
         client.write("w", 1, opened).await;
         client.put(credit("pay", "a", 5)).await;
         let mut sequence = 1;
