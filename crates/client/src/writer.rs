@@ -192,7 +192,7 @@ pub enum SequenceConflict {
 ///     account: "acme".parse()?, asset: "usd".parse()?, amount: 5_000_000, memo: "order 17".into(),
 ///     terms: GrantTerms::PLAIN,
 /// };
-/// println!("committed as sequence {}", writer.write(vec![issue], within()).await?.sequence);
+/// println!("committed as {}", writer.write(vec![issue], within()).await?.tx_id);
 /// # Ok(())
 /// # }
 /// ```

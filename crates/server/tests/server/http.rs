@@ -23,6 +23,7 @@ mod metrics;
 mod misplaced_keys;
 mod overload;
 mod pause;
+mod plans;
 mod policies;
 mod poses;
 mod quotas;
