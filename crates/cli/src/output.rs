@@ -1,7 +1,7 @@
 //! Standard output: text and tables for people, JSON for programs.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earmark_admission::utc_from;
@@ -17,7 +17,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     write(&visible_lines(text))
 }
 
-/// Writes text that is safe for a terminal. A closed pipe is not a failure.
+/// Prints data for a program, such as CSV: the exact text into a file or a pipe, and made safe on a terminal.
+pub(crate) fn print_data(text: &str) -> Result<(), Failure> {
+    if io::stdout().is_terminal() { print(&text.replace("\r\n", "\n")) } else { write(text) }
+}
+
+/// Writes text that is safe where it goes. A closed pipe is not a failure.
 fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());

@@ -77,7 +77,7 @@ pub(crate) struct VerifyArgs {
 }
 
 fn head(text: &str) -> Result<(u64, ChainHead), String> {
-    let wrong = || "a head is RECORD:HASH, a record number and 64 hexadecimal digits".to_owned();
+    let wrong = || "a head is RECORD:HASH, a record number from 1 on and 64 hexadecimal digits".to_owned();
     let (record, hash) = text.split_once(':').ok_or_else(wrong)?;
     let record = record.parse().ok().filter(|record| *record > 0).ok_or_else(wrong)?;
     Ok((record, hash.parse().map_err(|_| wrong())?))
@@ -105,17 +105,19 @@ fn export(args: &ExportArgs) -> Result<Done, Failure> {
         return Err(Failure::Usage(format!("{}: the file exists; choose another name", path.display())));
     }
     let partial = with_suffix(path, ".partial");
-    let verified = download(&args.client, &partial).and_then(|()| {
-        let verified = check(&partial, ExportExpected::default(), args.client.json)?;
-        let renamed = fs::rename(&partial, path).and_then(|()| sync_parent(path));
-        renamed.map_err(|source| Failure::System { what: "writing the export", source })?;
-        Ok(verified)
-    });
-    if verified.is_err() {
+    if let Err(failure) = download(&args.client, &partial) {
         // The failure is reported; a leftover only takes space.
         _ = fs::remove_file(&partial);
+        return Err(failure);
     }
-    let verified = verified?;
+    let verified = check(&partial, ExportExpected::default(), args.client.json).inspect_err(|_| {
+        output::complain(&format!(
+            "{} is kept; compare it with `earmark audit` and with the export of another node",
+            partial.display()
+        ));
+    })?;
+    let renamed = fs::rename(&partial, path).and_then(|()| sync_parent(path));
+    renamed.map_err(|source| Failure::System { what: "writing the export", source })?;
     output::show(args.client.json, &document(path, &verified), |_| {
         format!(
             "{}: {} records up to log index {}\nhead {}:{}\nsigned by node {} with {}\n",
@@ -218,10 +220,16 @@ fn text(args: &VerifyArgs, verified: &Verified) -> String {
     let (date, node) = (output::date(header.at_unix_ms), header.node);
     text +=
         &format!("head {}:{}, log index {}, {date}\n", header.journal.records, header.journal.head, header.log_index);
-    text += &match args.public_key {
-        Some(_) => format!("signed by node {node} of cluster {:032x} with the given key\n", header.cluster),
-        None => format!(
-            "signed with {}; this is the file's own key, so give --public-key or --head to prove its origin\n",
+    text += &match (args.public_key, args.head) {
+        (Some(_), _) => format!("signed by node {node} of cluster {:032x} with the given key\n", header.cluster),
+        (None, Some((record, _))) => format!(
+            "has the given head after record {record}; signed with the file's own key {}, so give --public-key to prove the \
+             names of accounts and the origin\n",
+            header.public_key
+        ),
+        (None, None) => format!(
+            "signed with {}; this is the file's own key, so give --public-key to prove its origin, or --head to prove its \
+             records\n",
             header.public_key
         ),
     };

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &StatementArgs) -> Result<Done, Failure> {
     match args.format {
         Format::Csv => {
             let csv = client::block_on(args.csv())?;
-            output::print(&csv)?;
+            output::print_data(&csv)?;
         }
         Format::Table | Format::Json => {
             let read = async { Client::new(&args.client.url())?.call(Method::GET, &args.path(), None).await };

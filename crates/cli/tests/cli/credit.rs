@@ -94,3 +94,15 @@ fn a_wrong_write_is_refused_before_it_is_sent() {
         assert!(ran.stderr.contains(message), "{ran:?}");
     }
 }
+
+/// Every line of the CSV once ended with the letters `\r`, because the text was made safe for a terminal.
+#[test]
+fn a_statement_as_csv_has_the_exact_bytes_of_the_server_in_a_pipe() {
+    let server = Server::start(&[]);
+    server.issue_credit(5).ends(0);
+    let csv = server.line("statement acme --format csv").ends(0).stdout;
+    assert_eq!(csv, server.get("/v1/vaults/main/accounts/acme/statement?format=csv"));
+    assert!(csv.ends_with("\r\nusd,,,0,5,0,0,0,0,0,0,5,0\r\n"), "{csv:?}");
+    let text = server.line("statement acme").ends(0).stdout;
+    assert!(text.contains("issued   +5  usd\n"), "{text}");
+}

@@ -24,11 +24,9 @@ pub(super) fn put_plan(out: &mut Vec<u8>, plan: &PlanState) {
         out.put_u16(terms.calendar.utc_offset_minutes.cast_unsigned());
         codec::put_carry_over(out, terms.carry_over);
     }
-    out.put_u8(plan.issued_until.is_some().into());
-    if let Some(until) = plan.issued_until {
-        out.put_u64(until.get());
-        out.put_u64(plan.next_try.get());
-    }
+    // A period ends after the epoch, so 0 is none.
+    out.put_u64(plan.issued_until.map_or(0, UnixMs::get));
+    out.put_u64(plan.next_try.get());
 }
 
 pub(super) fn read_plan(book: &mut Book, last: &mut Option<u32>, input: &mut Bytes<'_>) -> Result<(), Malformed> {
@@ -45,16 +43,15 @@ pub(super) fn read_plan(book: &mut Book, last: &mut Option<u32>, input: &mut Byt
     if !terms.is_none_or(has_balance) {
         return Err(Malformed("a plan is of no balance"));
     }
-    let mut plan = PlanState { account, terms, ..PlanState::default() };
-    if input.bool()? {
-        let (until, next_try) = (input.u64()?, input.u64()?);
-        if until == 0 || next_try < until || next_try >= UnixMs::MAX.get() {
-            return Err(Malformed("the time of a plan is out of bounds"));
-        }
-        (plan.issued_until, plan.next_try) = (Some(UnixMs::new(until)), UnixMs::new(next_try));
-    } else if terms.is_none() {
+    let (until, next_try) = (input.u64()?, input.u64()?);
+    if next_try < until || next_try >= UnixMs::MAX.get() {
+        return Err(Malformed("the time of a plan is out of bounds"));
+    }
+    let issued_until = (until > 0).then(|| UnixMs::new(until));
+    if terms.is_none() && issued_until.is_none() {
         return Err(Malformed("a plan was removed before it began"));
     }
+    let plan = PlanState { account, terms, issued_until, next_try: UnixMs::new(next_try), ..PlanState::default() };
     book.credits.add_plan(plan);
     Ok(())
 }

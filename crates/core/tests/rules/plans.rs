@@ -290,3 +290,20 @@ fn a_month_begins_at_the_local_midnight_of_its_first_day() {
     // 2025-07-01 00:00 two hours ahead of UTC.
     assert_eq!(info(&bank).unwrap().next_at.map(|at| at.get()), Some(1_751_320_800_000));
 }
+
+/// A snapshot once dropped the time of the next attempt before the first issue. A restored replica then tried earlier
+/// than the others.
+#[test]
+fn a_plan_that_waits_for_room_tries_again_at_the_same_time_after_a_restart() {
+    let mut bank = Bank::new();
+    bank.commit(vec![open("acme")]);
+    let far = |at: usize| GrantTerms::new(1, Some(START.plus_ms(10 * HOUR_MS + at as u64)));
+    bank.commit((0..GRANTS_MAX).map(|at| grant("acme", "usd", 1, far(at))).collect());
+    bank.commit(vec![set(Some(hourly(100, CarryOver::None)))]);
+    bank.test.tick();
+    assert!(!bank.test.book.is_due(bank.test.now()));
+    restart(&mut bank);
+    assert!(!bank.test.book.is_due(bank.test.now()));
+    bank.test.advance(60_000);
+    assert!(bank.test.book.is_due(bank.test.now()));
+}

@@ -324,7 +324,7 @@ impl Ledger {
                     self.vault(number, VaultFrame::decode(payload).map_err(malformed)?)?;
                     self.vaults += 1;
                 }
-                END => {
+                END if number == 0 => {
                     let end = EndFrame::decode(payload).map_err(|error| ExportDefect::End(error.to_string()))?;
                     return self.finish(end);
                 }

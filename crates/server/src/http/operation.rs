@@ -209,7 +209,7 @@ body! {
     pub(super) struct SetPlan {
         /// The account.
         account: Text<AccountName>,
-        /// The plan; null to remove it. Its credit stays until the end of the period.
+        /// The plan; null or absent to remove it. Its credit stays until the end of the period.
         plan: Option<Object<PlanBody>>,
     }
 }

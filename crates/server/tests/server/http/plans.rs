@@ -60,7 +60,7 @@ async fn a_wrong_plan_is_explained_by_field_and_changes_nothing() {
         ("utc_offset_minutes", json!(841), "plan.utc_offset_minutes: found 841, allowed are integers from -720 to 840"),
         ("carry_over", json!({"max": "0"}), "plan.carry_over.max: found \"0\", allowed are integers from 1"),
         ("carry_over", json!("all"), "plan.carry_over: found \"all\""),
-        ("asset", json!("USD"), "plan.asset: found \"USD\""),
+        ("asset", json!("USD"), "plan.asset: found 'U' at byte 0"),
         ("price", json!(1), "plan"),
     ] {
         let mut plan = hourly(json!("none"));
