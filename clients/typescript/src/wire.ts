@@ -253,7 +253,7 @@ export type Operation =
   | { delete_limit: { key: string; expected_revision?: number } }
   | { open_vault: { vault: string } }
   | { open_account: { account: string; overdraft: "deny" | "allow" | { limit: string }; plan?: Plan } }
-  | { set_plan: { account: string; plan: Plan | null } }
+  | { set_plan: { account: string; plan?: Plan } }
   | { freeze_account: { account: string } }
   | { unfreeze_account: { account: string } }
   | { close_account: { account: string } }

@@ -43,7 +43,7 @@ function typeOf(document: Document, schema: Schema, isRequest: boolean): string 
     return inner(document.components.schemas[name] as Schema);
   }
   const union = schema.oneOf ?? schema.anyOf;
-  if (union !== undefined) return `(${union.map(inner).join(" | ")})`;
+  if (union !== undefined) return `(${union.filter((part) => !isRequest || part.type !== "null").map(inner).join(" | ")})`;
   if ("const" in schema) return JSON.stringify(schema.const);
   if (schema.enum !== undefined) return `(${schema.enum.map((value) => JSON.stringify(value)).join(" | ")})`;
   const types = (typeof schema.type === "string" ? [schema.type] : schema.type ?? []).filter((type) => !isRequest || type !== "null");
