@@ -24,7 +24,7 @@ pub(super) fn put_plan(out: &mut Vec<u8>, plan: &PlanState) {
         out.put_u16(terms.calendar.utc_offset_minutes.cast_unsigned());
         codec::put_carry_over(out, terms.carry_over);
     }
-    // A period ends after the epoch, so 0 is none.
+    // No period ends at the epoch, so 0 stands for a plan without an issued period.
     out.put_u64(plan.issued_until.map_or(0, UnixMs::get));
     out.put_u64(plan.next_try.get());
 }
