@@ -261,3 +261,22 @@ def test_an_async_writer_writes_once_too(proxy: Proxy, earmark_client: Client, a
 
     asyncio.run(main())
     assert available(earmark_client, account) == 20
+
+
+def test_a_write_with_a_key_has_one_effect_and_its_repeat_the_same_receipt(
+    earmark_client: Client, account: str, prefix: str
+) -> None:
+    key = f"evt_{prefix}"
+    first = earmark_client.write_once(key, [issue(account)], vault="main")
+    assert earmark_client.write_once(key, [issue(account)], vault="main") == first
+    assert first.sequence is None
+    assert earmark_client.balances("main", account)[0].available == 5
+    with pytest.raises(WriteRefused) as refused:
+        earmark_client.write_once(key, [issue(account, 6)], vault="main")
+    assert refused.value.refusal.code == "KEY_REUSED"
+
+    async def again() -> None:
+        async with AsyncClient(earmark_client.options.core.servers.urls) as client:
+            assert await client.write_once(key, [issue(account)], vault="main") == first
+
+    asyncio.run(again())

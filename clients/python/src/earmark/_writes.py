@@ -65,6 +65,34 @@ def checked(operations: Sequence[Operation]) -> list[Json]:
     return [_checked(f"operations[{index}]", operation) for index, operation in enumerate(operations)]
 
 
+def write_once(
+    core: Core, key: str, operations: Sequence[Operation], scope: tuple[str, str | None], deadline: float
+) -> Rule[Receipt]:
+    """Sends a write with an idempotency key until its outcome is known. Every copy has the same effect, once."""
+    namespace, vault = scope
+    body: Json = {"namespace": namespace, "idempotency_key": key, "operations": checked(operations)}
+    if vault is not None:
+        body["vault"] = vault
+    request = Request("POST", "/v1/write", _wire.encode(body), read_write, has_error_object=True)
+    waits = core.waits()
+    last: Failure | None = None
+    earlier_unknown = False
+    while core.env.now() < deadline:
+        answer = yield from send(request, deadline)
+        if isinstance(answer, WriteRefusal) and answer.code == "UNAVAILABLE":
+            answer = Unavailable(f"the server is unavailable: {answer.message}")
+        if isinstance(answer, Receipt):
+            return answer
+        if isinstance(answer, WriteRefusal):
+            raise WriteRefused(answer)
+        if not answer.is_transient:
+            raise answer.after(earlier_unknown)
+        earlier_unknown |= answer.may_have_happened
+        last = answer
+        yield Sleep(max(0.0, min(waits.after(answer), deadline - core.env.now())))
+    raise DeadlinePassed(last)
+
+
 def _checked(field: str, value: Any) -> Any:
     if isinstance(value, float):
         raise InputError(f"{field}: found {value!r} (float), allowed are integers and decimal texts")

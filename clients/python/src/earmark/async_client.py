@@ -14,7 +14,8 @@ from ._http import httpx
 from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
-from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, UsagePage, Whoami
+from ._writes import write_once
+from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, Receipt, UsagePage, Whoami
 from .errors import Busy, Failure, NoAnswer, Unexpected
 from .work import Call
 
@@ -222,6 +223,21 @@ class AsyncClient:
     async def whoami(self, *, timeout: float | None = None) -> Whoami:
         """The caller that the server sees: its name, namespace, role, and the attributes of its calls."""
         return await self._ask(_requests.whoami(), timeout)
+
+    async def write_once(
+        self,
+        idempotency_key: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "default",
+        vault: str | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Applies operations once under a key of the caller, such as the id of a webhook event. After an unknown
+        outcome the same call has no second effect. Raises `WriteRefused`; its code `ALREADY_COMMITTED` means that the
+        write was applied more than 24 hours ago."""
+        deadline = self.options.deadline(timeout)
+        return await self.run(write_once(self.options.core, idempotency_key, operations, (namespace, vault), deadline))
 
     async def client_state(
         self, client_id: str, namespace: str = "default", vault: str | None = None, *, timeout: float | None = None
