@@ -28,7 +28,7 @@ Needs no server. Recomputes the hash chain, every balance and every total from t
 the first defect by its record number and log index; the exit code is then 1.
 
 Without --public-key the signature is checked with the key that the file itself names, which proves no origin. A head that
-was published earlier (--head) proves that the history before it was not rewritten since, whoever signed the file.
+was published earlier (--head) proves that the history before it was not rewritten since, also if another key signed the file.
 
 Examples:
   earmark audit verify earmark.audit
