@@ -1,7 +1,7 @@
 //! Plans: recurring grants. A plan issues its amount once per calendar period.
 //!
 //! The credit of a period is one grant that expires at the end of the period. At the end, a plan with carry-over moves
-//! what is free of it, up to the cap, into the grant of the next period; the rest expires. The end of the last period
+//! the free part of the grant, up to the cap, into that of the next period; the rest expires. The end of the last period
 //! that was issued is state, so that no period is issued twice.
 
 use std::collections::BTreeSet;
