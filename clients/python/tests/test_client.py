@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import subprocess
 import sys
@@ -15,14 +16,17 @@ from proxy import Proxy
 
 from earmark import AsyncClient, AsyncLimiter, Backoff, Client, Denial, Env, Job, Limiter
 from earmark._admission import LEASE_AGE_MAX_MS, Admission
+from earmark._batcher import IN_FLIGHT_MAX, Batcher
 from earmark._env import ulid, ulid_ms
 from earmark._rules import Core, Send, Servers, Sleep, Waits
+from earmark._wire import BATCH_MAX, Request
 from earmark.answers import Completed, ReserveAnswer
 from earmark.errors import (
     AcquireTimeout,
     Busy,
     DeadlinePassed,
     Invalid,
+    InvalidRequest,
     NoAnswer,
     NotFound,
     UnknownThenRefused,
@@ -218,6 +222,51 @@ def test_a_batch_whose_answer_is_lost_reserves_once(proxy: Proxy, earmark_client
 
     asyncio.run(main())
     assert earmark_client.usage(key).reserved == 100
+
+
+def test_a_malformed_item_fails_alone_and_not_the_batch_that_it_is_in(earmark_client: Client, slots: str) -> None:
+    """The server refuses a batch with a malformed item as a whole, and all callers of the batch failed."""
+
+    async def call(limiter: AsyncLimiter, requirements: dict[str, int]) -> str:
+        try:
+            async with limiter.acquire(requirements):
+                return "admitted"
+        except InvalidRequest:
+            return "malformed"
+
+    async def main() -> list[str]:
+        twice = {slots: 1, f"!default:{slots}": 1}
+        async with AsyncClient(earmark_client.options.core.servers.urls) as client, AsyncLimiter(client) as limiter:
+            return await asyncio.gather(*(call(limiter, twice if number == 7 else {slots: 1}) for number in range(20)))
+
+    assert [number for number, result in enumerate(asyncio.run(main())) if result != "admitted"] == [7]
+    assert earmark_client.usage(slots).reserved == 0
+
+
+def test_an_item_that_comes_in_the_turn_in_which_all_batches_end_is_sent() -> None:
+    """The batcher took tasks that had already seen the empty queue for tasks that would look again. An item that came in
+    between waited for ever, unless another one came later."""
+    request = Request("POST", "/v1/reserve", b"{}", lambda answer: answer, batch_path="/v1/reserve/batch")
+    turn = asyncio.Event()
+
+    class Answers(AsyncClient):
+        async def send(self, request: Request[Any], by: float) -> Any:
+            await turn.wait()
+            return [None] * request.body.count(b"{}")
+
+    async def main() -> None:
+        batcher = Batcher(Answers("http://127.0.0.1:1"), "/v1/reserve/batch")
+
+        async def call(items: int) -> None:
+            for _ in range(items):
+                await batcher.ask(request, math.inf)
+
+        # As many batches as may be in flight. Only callers of the first one have another item.
+        callers = [call(2 if number < BATCH_MAX else 1) for number in range(BATCH_MAX * IN_FLIGHT_MAX)]
+        asyncio.get_running_loop().call_later(0.05, turn.set)
+        await asyncio.wait_for(asyncio.gather(*callers), 5)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("missing", ["httpx", "httpx2"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -119,14 +122,28 @@ def test_a_server_that_is_not_earmark_is_named_at_the_deadline(proxy: Proxy) -> 
     assert "Welcome to nginx" in message
 
 
-def test_a_key_that_is_not_accepted_is_refused_at_once() -> None:
+def expiring_key(server: EarmarkServer) -> str:
+    """A key that expires after a second."""
+    headers = {"authorization": f"Bearer {server.key}", "content-type": "application/json"}
+    body = json.dumps({"name": "app", "role": "caller", "expires_in_seconds": 1}).encode()
+    request = urllib.request.Request(f"{server.url}/v1/admin/keys", body, headers)
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return str(json.load(response)["key"])
+
+
+def test_an_unknown_and_an_expired_key_are_refused_at_once() -> None:
     server = EarmarkServer("--bootstrap-key")
     try:
-        with Client(server.url, key="emk_expired_key") as client, Limiter(client) as limiter:
-            with pytest.raises(CallerRefused, match="check the key"):
-                limiter.acquire({"a": 1}, timeout=10)
-            with pytest.raises(Unauthorized, match="check the key"):
-                client.limits()
+        expired = expiring_key(server)
+        with Client(server.url, key=expired) as client:
+            assert client.whoami().role == "caller"
+        time.sleep(1.2)
+        for key in ("emk_wrong", expired):
+            with Client(server.url, key=key) as client, Limiter(client) as limiter:
+                with pytest.raises(CallerRefused, match="check the key"):
+                    limiter.acquire({"a": 1}, timeout=10)
+                with pytest.raises(Unauthorized, match="check the key"):
+                    client.limits()
         with Client(server.url) as client, pytest.raises(Unauthorized, match="check the key"):
             client.limits()
         with Client(server.url, key=server.key) as client:

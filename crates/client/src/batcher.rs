@@ -140,12 +140,27 @@ async fn send<I: Item>(client: Client, batch: Vec<Waiting<I>>, slot: OwnedSemaph
     // caller in a hurry must not end the request of the others.
     let latest = batch.iter().map(|waiting| waiting.deadline).max();
     let deadline = latest.unwrap_or_else(|| Deadline::after(Duration::ZERO));
-    let (items, replies): (Vec<I>, Vec<_>) = batch.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
-    let answers = client.ask_once(&Batch(items), deadline).await;
-    drop(slot);
-    let answers = answers.unwrap_or_else(|failure| replies.iter().map(|_| Err(failure.clone())).collect());
-    for (reply, answer) in replies.into_iter().zip(answers) {
-        // The caller may be gone.
-        _ = reply.send(answer);
+    let mut parts = vec![batch];
+    while let Some(mut part) = parts.pop() {
+        let (items, replies): (Vec<I>, Vec<_>) = part.drain(..).map(|waiting| (waiting.item, waiting.reply)).unzip();
+        let batch = Batch(items);
+        let answers = client.ask_once(&batch, deadline).await;
+        // One malformed item makes the server refuse the whole batch, and nothing was executed. The others must not fail
+        // with it.
+        if let Err(Failure::Invalid { .. }) = answers
+            && replies.len() > 1
+        {
+            let again = batch.0.into_iter().zip(replies).map(|(item, reply)| Waiting { item, deadline, reply });
+            part.extend(again);
+            parts.push(part.split_off(part.len() / 2));
+            parts.push(part);
+            continue;
+        }
+        let answers = answers.unwrap_or_else(|failure| replies.iter().map(|_| Err(failure.clone())).collect());
+        for (reply, answer) in replies.into_iter().zip(answers) {
+            // The caller may be gone.
+            _ = reply.send(answer);
+        }
     }
+    drop(slot);
 }

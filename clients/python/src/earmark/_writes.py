@@ -74,23 +74,10 @@ def write_once(
     if vault is not None:
         body["vault"] = vault
     request = Request("POST", "/v1/write", _wire.encode(body), read_write, has_error_object=True)
-    waits = core.waits()
-    last: Failure | None = None
-    earlier_unknown = False
-    while core.env.now() < deadline:
-        answer = yield from send(request, deadline)
-        if isinstance(answer, WriteRefusal) and answer.code == "UNAVAILABLE":
-            answer = Unavailable(f"the server is unavailable: {answer.message}")
-        if isinstance(answer, Receipt):
-            return answer
-        if isinstance(answer, WriteRefusal):
-            raise WriteRefused(answer)
-        if not answer.is_transient:
-            raise answer.after(earlier_unknown)
-        earlier_unknown |= answer.may_have_happened
-        last = answer
-        yield Sleep(max(0.0, min(waits.after(answer), deadline - core.env.now())))
-    raise DeadlinePassed(last)
+    outcome = yield from core.ask(request, deadline)
+    if isinstance(outcome, WriteRefusal):
+        raise WriteRefused(outcome)
+    return outcome
 
 
 def _checked(field: str, value: Any) -> Any:
@@ -304,11 +291,8 @@ class Writes:
         last: Failure | None = None
         while self._core.env.now() < deadline:
             answer = yield from send(request, deadline)
-            if isinstance(answer, WriteRefusal):
-                if answer.code == "SEQUENCE_GAP":
-                    answer = yield from self._gap(answer, deadline)
-                elif answer.code == "UNAVAILABLE":
-                    answer = Unavailable(f"the server is unavailable: {answer.message}")
+            if isinstance(answer, WriteRefusal) and answer.code == "SEQUENCE_GAP":
+                answer = yield from self._gap(answer, deadline)
             if not isinstance(answer, Failure) or not answer.is_transient:
                 return _Last(answer, may_arrive_late)
             may_arrive_late |= answer.may_have_happened

@@ -440,9 +440,12 @@ class WriteRefusal:
 
 
 def read_write(answer: Json) -> Receipt | WriteRefusal:
-    """Reads the answer to a write."""
+    """Reads the answer to a write. A node that cannot commit anything now raises `Unavailable`: another node may."""
     if isinstance(answer.get("success"), dict):
         return Receipt.read(_wire.object_of(answer, "success"))
     if isinstance(answer.get("error"), dict):
-        return WriteRefusal.read(_wire.object_of(answer, "error"))
+        refusal = WriteRefusal.read(_wire.object_of(answer, "error"))
+        if refusal.code == "UNAVAILABLE":
+            raise Unavailable(f"the server is unavailable: {refusal.message}")
+        return refusal
     raise Malformed("found neither success nor error")

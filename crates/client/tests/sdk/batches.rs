@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earmark_client::{AcquireError, Actuals, BatchOptions, Limiter, LimiterOptions, Protocol, TryAcquire};
 use tokio::sync::Barrier;
 
-use crate::fixture::{TestServer, client_of, limiter};
+use crate::fixture::{ALLOWED, COMPLETED, ScriptedServer, TestServer, client_of, limiter, ok};
 use crate::support::proxy::Proxy;
 use crate::support::{concurrency, job, key, rolling, soon};
 
@@ -50,6 +50,34 @@ async fn a_thousand_callers_share_few_requests() {
     let (batched, ..) = run(Some(2), 2).await;
     // 1,000 reserves and 1,000 completes are at least 4 batches of 256 each.
     assert!((8..=200).contains(&batched), "{batched} requests");
+}
+
+/// The server refuses a batch with a malformed item as a whole, and all callers of the batch failed.
+#[tokio::test]
+async fn a_malformed_item_fails_alone_and_not_the_batch_that_it_is_in() {
+    let server = ScriptedServer::by(|request| {
+        if request.contains(r#""malformed""#) {
+            return Some((400, r#"{"error":"invalid_request","message":"found malformed"}"#.to_owned()));
+        }
+        let one = if request.contains("/v1/reserve") { ALLOWED } else { COMPLETED };
+        let items = vec![one; request.matches("lease_id").count()].join(",");
+        ok(&if request.contains("/batch ") { format!(r#"{{"results":[{items}]}}"#) } else { items })
+    })
+    .await;
+    let limiter = limiter(&client_of(&[server.url.clone()], Protocol::Http));
+    let mut callers = Vec::new();
+    for number in 0..20 {
+        let (limiter, job) = (limiter.clone(), job(&[(if number == 7 { "malformed" } else { "slots" }, 1)]));
+        callers.push(tokio::spawn(async move { limiter.acquire(&job, soon()).await }));
+    }
+    for (number, caller) in callers.into_iter().enumerate() {
+        match caller.await.unwrap() {
+            Ok(guard) => assert!(guard.release().await.unwrap().reconciled),
+            Err(AcquireError::InvalidRequest { .. }) => assert_eq!(number, 7),
+            Err(other) => panic!("{number}: {other}"),
+        }
+    }
+    assert!(server.count("POST /v1/reserve/batch ") > 1, "they shared a batch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

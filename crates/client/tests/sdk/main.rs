@@ -14,6 +14,7 @@ mod hints;
 mod memory;
 mod names;
 mod over_tls;
+mod scenarios;
 mod schedule;
 mod stores;
 #[path = "../support/mod.rs"]
