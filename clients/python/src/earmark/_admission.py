@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ._env import ulid_ms
@@ -71,19 +72,36 @@ class Unsettled:
     """The leases of one limiter that may hold amounts, each with the complete to send if its owner is gone.
 
     The interpreter settles them at its exit. The methods are single operations on a dict, so that a finalizer may call
-    them at any moment.
+    them at any moment. Few of the completes are ever sent, so that they are made when they are needed.
     """
 
     def __init__(self) -> None:
-        self.requests: dict[str, Request[Completed]] = {}
+        self._requests: dict[str, Callable[[], Request[Completed]]] = {}
 
-    def put(self, lease_id: str, request: Request[Completed]) -> None:
-        """Sets the complete of a lease."""
-        self.requests[lease_id] = request
+    def put(self, lease_id: str, request: Callable[[], Request[Completed]]) -> None:
+        """Sets what makes the complete of a lease."""
+        self._requests[lease_id] = request
 
     def settled(self, lease_id: str) -> None:
         """Forgets a lease that has its answer, or is left to expire."""
-        self.requests.pop(lease_id, None)
+        self._requests.pop(lease_id, None)
+
+    def clear(self) -> None:
+        """Forgets all leases."""
+        self._requests.clear()
+
+    def ids(self) -> list[str]:
+        """The leases."""
+        return list(self._requests)
+
+    def has(self, lease_id: str) -> bool:
+        """Whether a lease may hold amounts."""
+        return lease_id in self._requests
+
+    def completes(self, ids: Iterable[str]) -> dict[str, Request[Completed]]:
+        """The completes of those of the leases that may hold amounts."""
+        makes = ((lease_id, self._requests.get(lease_id)) for lease_id in ids)
+        return {lease_id: make() for lease_id, make in makes if make is not None}
 
 
 def settle_all(core: Core, requests: Mapping[str, Request[Completed]], deadline: float) -> Rule[dict[str, Failure]]:
@@ -209,7 +227,7 @@ class Admission:
 
     def give_back(self, lease_id: str) -> None:
         """Completes a lease in the background, with the complete that is stored for it."""
-        if lease_id in self.unsettled.requests:
+        if self.unsettled.has(lease_id):
             self._settle(lease_id)
 
 
@@ -225,7 +243,7 @@ class _Pending:
 
     def sent(self) -> None:
         if not self.may_hold:
-            self._admission.unsettled.put(self._lease_id, self._work.as_unused(self._lease_id))
+            self._admission.unsettled.put(self._lease_id, partial(self._work.as_unused, self._lease_id))
         self.may_hold = True
 
     def judge(self, may_have_held: bool, answer: ReserveAnswer) -> Admitted | Denial:

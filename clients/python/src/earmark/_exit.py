@@ -25,7 +25,7 @@ def watch(unsettled: Unsettled, options: Options) -> None:
 
 def forget(unsettled: Unsettled) -> None:
     """The limiter is gone. Leases that are not settled yet are kept for the exit."""
-    if not unsettled.requests:
+    if not unsettled.ids():
         _limiters.pop(id(unsettled), None)
 
 
@@ -34,7 +34,7 @@ def settle() -> None:
     """Settles every lease that this process may still hold."""
     end = time.monotonic() + EXIT_SECONDS
     for unsettled, options in list(_limiters.values()):
-        requests = dict(unsettled.requests)
+        requests = unsettled.completes(unsettled.ids())
         if not requests:
             continue
         left = max(0.0, end - time.monotonic())
@@ -52,7 +52,7 @@ def settle() -> None:
 def _forget_in_child() -> None:
     # The leases belong to the parent process, which settles them.
     for unsettled, _ in list(_limiters.values()):
-        unsettled.requests.clear()
+        unsettled.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Mapping
+from functools import partial
 
 from . import _names
 from ._admission import Admission, Admitted
@@ -39,7 +40,7 @@ class LeaseBase:
         self._admitted_at = admission.core.env.now()
         self._extensions = Extensions(admission, self.lease_id, work, self.policy_revision)
         self._is_open = True
-        admission.unsettled.put(self.lease_id, work.as_unknown(self.lease_id))
+        admission.unsettled.put(self.lease_id, partial(work.as_unknown, self.lease_id))
         self._finalizer = weakref.finalize(self, _dropped, admission, self.lease_id)
         self._finalizer.atexit = False
 
@@ -70,7 +71,7 @@ class LeaseBase:
             raise LeaseClosed
         self._is_open = False
         self._finalizer.detach()
-        self._admission.unsettled.put(self.lease_id, request)
+        self._admission.unsettled.put(self.lease_id, lambda: request)
         return request
 
     def _with_actuals(

@@ -21,6 +21,9 @@ BATCH_MAX = 256
 #: The most bytes of one batch: less than the 1 MiB that servers accept.
 BATCH_BYTES_MAX = 900_000
 
+#: `json.dumps` makes an encoder for each body that is not in its own format.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
 #: The number of characters of an unexpected body that an error message shows.
 _EXCERPT_CHARS = 200
 
@@ -48,7 +51,7 @@ class Request(Generic[T_co]):
 
 def encode(body: Json) -> bytes:
     """A JSON body."""
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(body).encode()
 
 
 def path(template: str, *names: str, **query: str | int | None) -> str:

@@ -147,9 +147,9 @@ class AsyncLimiter:
             loop.call_soon_threadsafe(self._settle_stored, lease_id)
 
     def _settle_stored(self, lease_id: str) -> None:
-        request = self._admission.unsettled.requests.get(lease_id)
-        if request is not None and len(self._settling) < SETTLING_MAX:
-            self._settle(lease_id, request, ())
+        if len(self._settling) < SETTLING_MAX:
+            for request in self._admission.unsettled.completes([lease_id]).values():
+                self._settle(lease_id, request, ())
 
     def _settle(self, lease_id: str, request: Request[Completed], limits: tuple[str, ...]) -> asyncio.Task[Completed]:
         """Completes a lease in a task of its own, which outlives its caller."""

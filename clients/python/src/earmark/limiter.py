@@ -303,8 +303,7 @@ class _Settler:
 
     def _settle(self, ids: list[str]) -> None:
         core = self._client.options.core
-        known = self.unsettled.requests
-        requests = {lease_id: known[lease_id] for lease_id in ids if lease_id in known}
+        requests = self.unsettled.completes(ids)
         failed = self._client.run(settle_all(core, requests, core.env.now() + self._within))
         for lease_id in requests:
             self.unsettled.settled(lease_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _names, _wire
@@ -29,16 +29,19 @@ class Job:
 
     requirements: Mapping[str, int]
     job_id: str | None = None
+    _items: list[Json] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.requirements:
             raise InputError(f"requirements: found none, allowed are 1 to {_names.REQUIREMENTS_MAX}")
         _names.job_id(self.job_id)
-        _amounts("requirements", self.requirements, "amount", 1)
+        # A copy, because the caller may change its own while the lease is open.
+        object.__setattr__(self, "requirements", dict(self.requirements))
+        object.__setattr__(self, "_items", _amounts("requirements", self.requirements, "amount", 1))
 
     def reserve(self, lease_id: str) -> Request[ReserveAnswer]:
         """The request that reserves the amounts."""
-        body = {"lease_id": lease_id, "requirements": _amounts("requirements", self.requirements, "amount", 1)}
+        body = {"lease_id": lease_id, "requirements": self._items}
         if self.job_id is not None:
             body["job_id"] = self.job_id
         return Request("POST", "/v1/reserve", _wire.encode(body), ReserveAnswer.read, batch_path="/v1/reserve/batch")
