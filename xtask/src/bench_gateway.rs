@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::{self, Failure};
-use crate::served::{Guard, start_listening};
+use crate::served::{Guard, start_listening, start_with_gateway};
 
 const SECONDS_DEFAULT: u64 = 10;
 const SECONDS_MAX: u64 = 600;
@@ -129,14 +129,52 @@ impl Bench<'_> {
     fn seconds(&self) -> String {
         self.options.seconds.to_string()
     }
+
+    /// Defines the account, the limits and the policy of the calls.
+    fn define(&self, server: &str, policy: &Path) -> Result<(), Failure> {
+        for args in [
+            r#"write --client bench --sequence 1 --vault main --op {"open_account":{"account":"acme","overdraft":"deny"}} --op {"issue":{"account":"acme","asset":"usd","amount":"1000000000000000"}}"#,
+            "limits put --key rpm --kind rolling --capacity 1000000000 --window 1m",
+            "limits put --key slots --kind concurrency --capacity 1000000 --timeout 10m",
+            "limits put --key usd --kind credit --vault main --account acme --asset usd --timeout 10m",
+            &format!("policy put {}", policy.display()),
+        ] {
+            let mut command = Command::new(&self.earmark);
+            command.args(args.split(' ')).env("EARMARK_SERVER", server).stdout(std::process::Stdio::null());
+            run::run(&mut command)?;
+        }
+        Ok(())
+    }
 }
 
 /// A server and a gateway on a folder of their own. They end before their folder does: fields are dropped in order.
 struct Running {
     url: String,
     gateway: Guard,
-    _server: Guard,
+    /// `None` if it is in the process of the gateway.
+    _server: Option<Guard>,
     folder: Folder,
+}
+
+/// How a server and its gateway run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Two processes without files.
+    InMemory,
+    /// Two processes that write everything to disk.
+    Durable,
+    /// `earmark serve --gateway`, without files.
+    OneProcess,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Form::InMemory => "in memory",
+            Form::Durable => "durable",
+            Form::OneProcess => "in memory and one process",
+        }
+    }
 }
 
 /// A folder that is removed on drop.
@@ -149,33 +187,14 @@ impl Drop for Folder {
 }
 
 impl Running {
-    fn start(bench: &Bench<'_>, upstream: &str, is_durable: bool) -> Result<Running, Failure> {
+    fn start(bench: &Bench<'_>, upstream: &str, form: Form) -> Result<Running, Failure> {
         let folder = Folder(std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id())));
-        let path = |name: &str| folder.0.join(name);
         let write = |name: &str, text: &str| {
-            let path = path(name);
+            let path = folder.0.join(name);
             fs::write(&path, text).map_err(|source| Failure::Write { path: path.clone(), source }).map(|()| path)
         };
         fs::create_dir_all(&folder.0).map_err(|source| Failure::Write { path: folder.0.clone(), source })?;
-        let mut serve = Command::new(&bench.earmark);
-        serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
-        match is_durable {
-            true => serve.arg("--data").arg(path("data")),
-            false => serve.arg("--in-memory"),
-        };
-        let (server, server_url) = start_listening(&mut serve)?;
         let policy = write("policy.toml", POLICY)?;
-        for args in [
-            r#"write --client bench --sequence 1 --vault main --op {"open_account":{"account":"acme","overdraft":"deny"}} --op {"issue":{"account":"acme","asset":"usd","amount":"1000000000000000"}}"#,
-            "limits put --key rpm --kind rolling --capacity 1000000000 --window 1m",
-            "limits put --key slots --kind concurrency --capacity 1000000 --timeout 10m",
-            "limits put --key usd --kind credit --vault main --account acme --asset usd --timeout 10m",
-            &format!("policy put {}", policy.display()),
-        ] {
-            let mut command = Command::new(&bench.earmark);
-            command.args(args.split(' ')).env("EARMARK_SERVER", &server_url).stdout(std::process::Stdio::null());
-            run::run(&mut command)?;
-        }
         let config = write(
             "gateway.toml",
             &format!(
@@ -183,64 +202,81 @@ impl Running {
                  \"{upstream}/v1\"\n[[models]]\nname = \"m\"\ntargets = [\"double/m\"]\nmax_output_tokens = 100\n"
             ),
         )?;
+        let mut serve = Command::new(&bench.earmark);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
+        match form {
+            Form::Durable => serve.arg("--data").arg(folder.0.join("data")),
+            Form::InMemory | Form::OneProcess => serve.arg("--in-memory"),
+        };
+        if form == Form::OneProcess {
+            let (gateway, server_url, url) = start_with_gateway(serve.arg("--gateway").arg(&config))?;
+            bench.define(&server_url, &policy)?;
+            return Ok(Running { url, gateway, _server: None, folder });
+        }
+        let (server, server_url) = start_listening(&mut serve)?;
+        bench.define(&server_url, &policy)?;
         let mut gateway = Command::new(&bench.earmark);
         gateway.arg("gateway").arg("--config").arg(&config).args(["--server", &server_url, "--log-level", "error"]);
-        match is_durable {
-            true => gateway.arg("--calls").arg(path("calls")),
-            false => gateway.arg("--in-memory"),
+        match form {
+            Form::Durable => gateway.arg("--calls").arg(folder.0.join("calls")),
+            Form::InMemory | Form::OneProcess => gateway.arg("--in-memory"),
         };
         let (gateway, url) = start_listening(&mut gateway)?;
-        Ok(Running { url, gateway, _server: server, folder })
+        Ok(Running { url, gateway, _server: Some(server), folder })
     }
 }
 
 fn latency(bench: &Bench<'_>, upstream: &str) -> Result<(), Failure> {
-    for is_durable in [false, true] {
-        let running = Running::start(bench, upstream, is_durable)?;
+    for form in [Form::InMemory, Form::OneProcess, Form::Durable] {
+        let running = Running::start(bench, upstream, form)?;
         let direct = bench.load(&["rate", upstream, RATE, &bench.seconds()])?;
         let through = bench.load(&["rate", &running.url, RATE, &bench.seconds()])?;
         let (p50, p99) = (through.p50_ms - direct.p50_ms, through.p99_ms - direct.p99_ms);
-        if is_durable {
+        if form == Form::Durable {
             let flush = bench.load(&["flush", &running.folder.0.to_string_lossy()])?;
             let (p50_max, p99_max) = (1.5 + 3.0 * flush.p50_ms, 8.0 + 3.0 * flush.p99_ms);
             println!(
                 "added latency, durable, {RATE}/s: p50 {p50:.2} ms (at most {p50_max:.2}), p99 {p99:.2} ms (at most \
-                 {p99_max:.2}); a flush takes p50 {:.2} ms",
-                flush.p50_ms
+                 {p99_max:.2}); a flush takes p50 {:.2} ms, p99 {:.2} ms",
+                flush.p50_ms, flush.p99_ms
             );
         } else {
-            println!("added latency, in memory, {RATE}/s: p50 {p50:.2} ms (at most 0.50), p99 {p99:.2} ms");
+            println!("added latency, {}, {RATE}/s: p50 {p50:.2} ms (at most 0.50), p99 {p99:.2} ms", form.name());
         }
     }
     Ok(())
 }
 
 fn throughput(bench: &Bench<'_>, upstream: &str) -> Result<(), Failure> {
-    let running = Running::start(bench, upstream, false)?;
-    let direct = bench.load(&["connections", upstream, CONNECTIONS, &bench.seconds()])?;
-    let through = bench.load(&["connections", &running.url, CONNECTIONS, &bench.seconds()])?;
-    println!(
-        "throughput, in memory, {CONNECTIONS} connections: {:.0}/s, {:.2} of the upstream's {:.0}/s (at least 0.20); p50 \
-         {:.2} ms, p99 {:.2} ms",
-        through.amount,
-        through.amount / direct.amount,
-        direct.amount,
-        through.p50_ms,
-        through.p99_ms
-    );
-    if let Some(against) = &bench.options.against {
-        let other = bench.load(&["connections", against, CONNECTIONS, &bench.seconds()])?;
+    for form in [Form::InMemory, Form::OneProcess] {
+        let running = Running::start(bench, upstream, form)?;
+        let direct = bench.load(&["connections", upstream, CONNECTIONS, &bench.seconds()])?;
+        let through = bench.load(&["connections", &running.url, CONNECTIONS, &bench.seconds()])?;
         println!(
-            "{against}: {:.0}/s; the gateway has {:.0} times that (at least 100)",
-            other.amount,
-            through.amount / other.amount
+            "throughput, {}, {CONNECTIONS} connections: {:.0}/s, {:.2} of the upstream's {:.0}/s (at least 0.20); p50 \
+             {:.2} ms, p99 {:.2} ms",
+            form.name(),
+            through.amount,
+            through.amount / direct.amount,
+            direct.amount,
+            through.p50_ms,
+            through.p99_ms
         );
+        if let Some(against) = &bench.options.against {
+            let other = bench.load(&["connections", against, CONNECTIONS, &bench.seconds()])?;
+            println!(
+                "{against}: {:.0}/s, p50 {:.2} ms; the gateway has {:.0} times that (at least 100)",
+                other.amount,
+                other.p50_ms,
+                through.amount / other.amount
+            );
+        }
     }
     Ok(())
 }
 
 fn streams(bench: &Bench<'_>, upstream: &str, double: u32, count: u64) -> Result<(), Failure> {
-    let running = Running::start(bench, upstream, false)?;
+    let running = Running::start(bench, upstream, Form::InMemory)?;
     let seconds = bench.seconds();
     let direct = bench.load(&["streams", upstream, &count.to_string(), &seconds])?;
     let (memory, cpu) = (memory_kib(running.gateway.id(), "VmRSS"), cpu_seconds(double));

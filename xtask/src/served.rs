@@ -105,6 +105,12 @@ pub(crate) fn start_listening(command: &mut Command) -> Result<(Guard, String), 
     Ok((process, printed_url(&receiver)?))
 }
 
+/// Starts a server with a gateway in its process, and returns the addresses of both.
+pub(crate) fn start_with_gateway(command: &mut Command) -> Result<(Guard, String, String), Failure> {
+    let (process, receiver) = spawn(command)?;
+    Ok((process, printed_url(&receiver)?, printed_url(&receiver)?))
+}
+
 /// Starts a program, and sends the address and the key that it prints.
 fn spawn(command: &mut Command) -> Result<(Guard, Receiver<String>), Failure> {
     let line = run::line(command);

@@ -165,9 +165,7 @@ impl CallTask {
         }
         admitted.open.is_sent = true;
         admitted.place = place.lock().ok().and_then(|mut place| place.take());
-        let interval = self.shared.config.renew_interval;
-        let earmark = Arc::clone(&self.shared.earmark);
-        admitted.renewal = Some(Renewal::start(earmark, admitted.lease, admitted.open.clone(), interval));
+        admitted.renewal = Some(self.shared.renewals.add(admitted.lease, admitted.open.clone()));
         admitted.span = self.begin_attempt(target, &admitted.bound);
         let attempt = self.send(target, upstream, client, admitted).await;
         if let Attempt::Next(_, _) = attempt
@@ -310,7 +308,7 @@ impl CallTask {
             attributes.extend(self.caller.key_id.clone().map(|id| ("key".to_owned(), id)));
         }
         let namespace = identity.map(|identity| identity.namespace.clone());
-        OpenCall { namespace, attributes, policy_revision: None, is_sent: false, end: None }
+        OpenCall { namespace, attributes: Arc::new(attributes), policy_revision: None, is_sent: false, end: None }
     }
 
     /// The request to a target, but for its key.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use earmark_client::Failure;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::buffers::Buffers;
@@ -18,6 +19,7 @@ use crate::identities::Identities;
 use crate::listener;
 use crate::metrics::{Metrics, SettledBy};
 use crate::open_calls::{FolderError, OpenCalls};
+use crate::renew::Renewals;
 use crate::settle::{Settlement, Settler};
 use crate::tls::{self, TlsError};
 use crate::upstream::{Connections, UpstreamError};
@@ -98,6 +100,7 @@ pub(crate) struct Shared {
     pub(crate) upstreams: BTreeMap<String, Arc<Connections>>,
     pub(crate) calls: Arc<OpenCalls>,
     pub(crate) settler: Arc<Settler>,
+    pub(crate) renewals: Arc<Renewals>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) places: Arc<Semaphore>,
     pub(crate) buffers: Buffers,
@@ -141,6 +144,7 @@ impl Gateway {
             Settler::new(Arc::clone(&earmark), Arc::clone(&calls), Arc::clone(&metrics), config.max_settlements);
         let shared = Arc::new(Shared {
             identities: Identities::new(Arc::clone(&earmark)),
+            renewals: Arc::new(Renewals::new(Arc::clone(&earmark), config.renew_interval)),
             earmark,
             has_key,
             upstreams,
@@ -169,6 +173,9 @@ impl Gateway {
         let Gateway { shared, listener, tls, .. } = self;
         recover(&shared);
         tokio::spawn(warn_of_releasing(Arc::clone(&shared.earmark)));
+        // It ends with this function.
+        let mut renewing = JoinSet::new();
+        renewing.spawn(Arc::clone(&shared.renewals).run());
         let connections = listener::accept_until(&shared, listener, tls, shutdown).await;
         shared.is_stopping.store(true, Ordering::Relaxed);
         let all = u32::try_from(shared.config.max_calls).unwrap_or(u32::MAX);

@@ -52,13 +52,32 @@ pub struct OpenCall {
     /// The namespace of the call, if its client has a key.
     pub namespace: Option<String>,
     /// All attributes of the call, the labels of the key included.
-    pub attributes: BTreeMap<String, String>,
+    #[serde(with = "shared")]
+    pub attributes: Arc<BTreeMap<String, String>>,
     /// The revision of the policy that admitted the call.
     pub policy_revision: Option<u64>,
     /// Whether a byte of it may have gone upstream.
     pub is_sent: bool,
     /// The end of the call, once it is known.
     pub end: Option<End>,
+}
+
+/// Attributes that the parts of a running call share, in a record.
+mod shared {
+    use super::{Arc, BTreeMap, Deserialize, Serialize};
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        attributes: &Arc<BTreeMap<String, String>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        attributes.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<BTreeMap<String, String>>, D::Error> {
+        BTreeMap::deserialize(deserializer).map(Arc::new)
+    }
 }
 
 /// The end of a call.

@@ -13,6 +13,9 @@ use crate::config::Disconnect;
 use crate::reply::{Piece, Reply};
 use crate::upstream::{Connections, chain};
 
+/// Pieces up to this size are copied, in bytes. Chunks of a stream have some hundred.
+const COPIED_BYTES_MAX: usize = 1 << 10;
+
 /// The client of a call.
 pub(crate) enum Client {
     /// It waits for the head of its answer.
@@ -150,6 +153,8 @@ impl Relay {
         let idle = self.upstream.config.timeouts.idle;
         let handing = async {
             let share = self.buffers.take(bytes.len()).await?;
+            // A small piece would keep the whole buffer that it was read into, and hyper would need another one.
+            let bytes = if bytes.len() <= COPIED_BYTES_MAX { Bytes::copy_from_slice(&bytes) } else { bytes };
             pieces.send(Piece::Bytes(share.hold(bytes))).await.ok()
         };
         match timeout(idle, handing).await {

@@ -97,7 +97,7 @@ impl Settler {
     async fn complete(&self, settlement: &Settlement) -> Option<CallCompleted> {
         let Settlement { lease, call, end, is_reserved, .. } = settlement;
         let outcome = CallOutcome {
-            attributes: call.attributes.clone(),
+            attributes: BTreeMap::clone(&call.attributes),
             namespace: call.namespace.as_deref().and_then(|name| name.parse().ok()),
             policy_revision: call.policy_revision,
             result: CallResult::from(end),
@@ -140,7 +140,7 @@ fn labels(attributes: &BTreeMap<String, String>) -> SettleLabels {
 }
 
 /// Whether another try cannot help. A key that is refused may be replaced.
-fn is_final(failure: &Failure) -> bool {
+pub(crate) fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Invalid { .. } | Failure::NotFound { .. } => true,
         Failure::UnknownThenRefused { refusal } => is_final(refusal),

@@ -251,6 +251,22 @@ impl AsyncWrite for Stream {
         }
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, pieces),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(context, pieces),
+        }
+    }
+
+    /// Without this hyper copies each request into a buffer that it keeps for as long as the connection.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(context),

@@ -64,7 +64,7 @@ async fn a_malformed_item_fails_alone_and_not_the_batch_that_it_is_in() {
         ok(&if request.contains("/batch ") { format!(r#"{{"results":[{items}]}}"#) } else { items })
     })
     .await;
-    let limiter = limiter(&client_of(&[server.url.clone()], Protocol::Http));
+    let limiter = limiter(&client_of(std::slice::from_ref(&server.url), Protocol::Http));
     let mut callers = Vec::new();
     for number in 0..20 {
         let (limiter, job) = (limiter.clone(), job(&[(if number == 7 { "malformed" } else { "slots" }, 1)]));

@@ -282,8 +282,8 @@ impl CallTask {
                             out.extend_from_slice(&bytes);
                         }
                     });
-                    if let Some(renewal) = &admitted.renewal {
-                        renewal.used(stream.reader().so_far());
+                    if let (Some(renewal), Some(used)) = (&admitted.renewal, stream.reader().so_far()) {
+                        renewal.used(used);
                     }
                     let out = whole.unwrap_or_else(|| out.freeze());
                     if !out.is_empty() && !relay.write(out).await {
@@ -328,7 +328,7 @@ impl CallTask {
     /// Pauses the limits that the upstream names, for as long as its 429 says.
     fn pause(&self, target: &Target, upstream: &Arc<Connections>, parts: &Parts, admitted: &Admitted) {
         let Some(policy) = &target.upstream.pause else { return };
-        let Ok(attributes) = Attributes::new(&admitted.open.attributes) else { return };
+        let Ok(attributes) = Attributes::new(&*admitted.open.attributes) else { return };
         let call = Call { attributes: &attributes, input_tokens_max: 0, output_tokens_max: 0 };
         let keys = match policy.evaluate(&call) {
             Ok(requirements) => requirements.into_iter().map(|part| part.key).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@ fn lease(number: u128) -> LeaseId {
 }
 
 fn call() -> OpenCall {
-    let attributes = [("model".to_owned(), "gpt-4o".to_owned())].into();
+    let attributes = Arc::new([("model".to_owned(), "gpt-4o".to_owned())].into());
     OpenCall { namespace: Some("team".into()), attributes, policy_revision: None, is_sent: false, end: None }
 }
 
@@ -94,7 +94,7 @@ async fn the_file_stays_small_and_private() {
     let folder = tempfile::tempdir().unwrap();
     let calls = OpenCalls::open(folder.path()).unwrap();
     let mut big = call();
-    big.attributes.insert("user".into(), "u".repeat(256));
+    Arc::make_mut(&mut big.attributes).insert("user".into(), "u".repeat(256));
     calls.begin(lease(0), call()).unwrap();
     for number in 1..30_000 {
         calls.begin(lease(number), big.clone()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earmark_client::{CallResult, CallUsage};
+use earmark_client::{CallResult, CallUsage, Denial, Failure, ReserveAnswer};
 
 use crate::earmark::{Double, identity};
 use crate::fixture::{CHAT_BODY, CHAT_STREAM_BODY, MESSAGES_STREAM_BODY, Running, config};
@@ -110,6 +110,31 @@ async fn frames_arrive_while_the_stream_runs_and_it_is_renewed() {
     assert_eq!(extensions.iter().map(|one| one.number).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(extensions[0].used.as_ref().map(|used| used.input_tokens), Some(7));
     assert_eq!(extensions[0].policy_revision, Some(3));
+}
+
+/// The numbers of the extensions of a stream that runs for five intervals, if the first ones get these answers.
+async fn extensions_after(answers: Vec<Result<ReserveAnswer, Failure>>) -> Vec<u32> {
+    let gateway = Running::start("").await;
+    gateway.earmark.refuse_extends(answers);
+    let mut steps = vec![stream_head(), crate::upstream::Step::Wait(Duration::from_millis(4_500))];
+    steps.extend(CHAT_STREAM.iter().map(|frame| chunk(frame)));
+    steps.push(stream_end());
+    gateway.upstream.always(steps);
+    assert!(gateway.chat(CHAT_STREAM_BODY).await.is_whole);
+    gateway.earmark.leases()[0].extensions.iter().map(|one| one.number).collect()
+}
+
+#[tokio::test]
+async fn a_call_whose_lease_has_expired_is_not_renewed_again() {
+    assert_eq!(extensions_after(vec![Ok(ReserveAnswer::LeaseExpired)]).await, [1]);
+    assert_eq!(extensions_after(vec![Err(Failure::Invalid { message: "it".into() })]).await, [1]);
+}
+
+#[tokio::test]
+async fn a_renewal_without_an_answer_is_repeated_and_a_refused_one_leaves_its_number_free() {
+    let lost = Failure::NoAnswer { server: "double".into(), why: "it is lost".into() };
+    let paused = ReserveAnswer::LimitPaused(Denial { retry_after: Duration::from_secs(1), limited_by: Vec::new() });
+    assert_eq!(extensions_after(vec![Err(lost), Ok(paused)]).await, [1, 1, 1, 2]);
 }
 
 #[tokio::test]

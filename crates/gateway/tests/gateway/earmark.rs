@@ -27,6 +27,8 @@ struct State {
     /// The decisions of the next calls. Calls beyond them are allowed.
     decisions: Vec<Result<CallDecision, Failure>>,
     completes_to_lose: u32,
+    /// The answers to the next extensions. Those beyond them are extended.
+    extends: Vec<Result<ReserveAnswer, Failure>>,
     pauses: Vec<(String, Duration)>,
     keys: BTreeMap<String, Identity>,
     whos: u32,
@@ -54,6 +56,11 @@ impl Double {
 
     pub fn refuse(&self, decision: CallDecision) {
         self.state().decisions.push(Ok(decision));
+    }
+
+    /// The next extensions get these answers.
+    pub fn refuse_extends(&self, answers: Vec<Result<ReserveAnswer, Failure>>) {
+        self.state().extends = answers;
     }
 
     /// The next completes have no answer.
@@ -161,6 +168,9 @@ impl Earmark for Double {
             let mut state = self.state();
             let lease = state.leases.get_mut(&lease).unwrap();
             lease.extensions.push(extension.clone());
+            if !state.extends.is_empty() {
+                return state.extends.remove(0).map(ExtendAnswer::Not);
+            }
             Ok(ExtendAnswer::Extended(Extended { ends_at: None, message: None }))
         })
     }
