@@ -224,6 +224,25 @@ def test_a_batch_whose_answer_is_lost_reserves_once(proxy: Proxy, earmark_client
     assert earmark_client.usage(key).reserved == 100
 
 
+def test_a_request_that_is_cancelled_at_any_step_leaves_no_connection_that_blocks_the_next(
+    earmark_server: EarmarkServer,
+) -> None:
+    """The pool of the HTTP library kept a connection that was cancelled before it was opened. It never became ready, so
+    that all later requests waited for it until their deadlines. An attempt whose time was over was enough."""
+
+    async def main() -> None:
+        for turns in range(15):
+            async with AsyncClient(earmark_server.url) as client:
+                cancelled = asyncio.create_task(client.whoami())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                cancelled.cancel()
+                await asyncio.wait([cancelled])
+                assert (await client.whoami(timeout=5)).namespace == "default", turns
+
+    asyncio.run(main())
+
+
 def test_a_malformed_item_fails_alone_and_not_the_batch_that_it_is_in(earmark_client: Client, slots: str) -> None:
     """The server refuses a batch with a malformed item as a whole, and all callers of the batch failed."""
 

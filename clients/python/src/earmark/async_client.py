@@ -149,12 +149,18 @@ class AsyncClient:
                 async for chunk in stream:
                     body += chunk
                     if len(body) > self.options.answer_bytes_max:
-                        return response.status_code, None
+                        break
             finally:
                 await response.aclose()
-        finally:
+        except asyncio.CancelledError:
+            # A new connection may be left in the pool of the transport, where it is never ready and never freed.
+            await transport.aclose()
+            raise
+        except BaseException:
             self._idle.append(transport)
-        return response.status_code, bytes(body)
+            raise
+        self._idle.append(transport)
+        return response.status_code, bytes(body) if len(body) <= self.options.answer_bytes_max else None
 
     def _take(self) -> httpx.AsyncHTTPTransport:
         if self._idle:
