@@ -36,7 +36,7 @@ struct Running {
     due: Option<Instant>,
     /// The number of the next extension.
     number: u32,
-    /// What the last extension reported, if it had no answer: it is repeated as it was.
+    /// The usage that the last extension reported, if it had no answer: it is repeated as it was.
     unanswered: Option<Option<CallUsage>>,
 }
 
