@@ -104,6 +104,9 @@ ANSWERS: list[tuple[type, str, str, str]] = [
     (answers.Actual, "get", "/v1/leases/{lease_id}", "lease.used[]"),
     (answers.Balance, "get", "/v1/vaults/{vault}/accounts/{account}/balances", "balances[]"),
     (answers.Grant, "get", "/v1/vaults/{vault}/accounts/{account}/grants", "grants[]"),
+    (answers.Statement, "get", "/v1/vaults/{vault}/accounts/{account}/statement", ""),
+    (answers.AssetStatement, "get", "/v1/vaults/{vault}/accounts/{account}/statement", "assets[]"),
+    (answers.StatementGroup, "get", "/v1/vaults/{vault}/accounts/{account}/statement", "assets[].groups[]"),
     (answers.Explanation, "post", "/v1/calls/explain", ""),
     (answers.ExplainedRule, "post", "/v1/calls/explain", "rules[]"),
     (answers.ExplainedLimit, "post", "/v1/calls/explain", "limits[]"),
@@ -111,7 +114,19 @@ ANSWERS: list[tuple[type, str, str, str]] = [
     (answers.Receipt, "post", "/v1/write", "success"),
 ]
 #: Fields that are texts on the wire so that no reader rounds them.
-DECIMALS = {"cost", "available", "held", "pending", "remaining"}
+DECIMALS = {
+    "cost",
+    "available",
+    "held",
+    "pending",
+    "remaining",
+    "opening",
+    "issued",
+    "received",
+    "transferred_in",
+    "spent",
+}
+DECIMALS |= {"transferred_out", "expired", "retired", "closing"}
 
 
 @pytest.mark.parametrize(("kind", "method", "path", "inside"), ANSWERS)

@@ -79,6 +79,22 @@ def test_grants_are_listed_in_the_order_in_which_they_are_spent(
     assert asyncio.run(main()) == 2
 
 
+def test_a_statement_sums_up_a_period_and_groups_spending(earmark_client: Client, account: str, tmp_path: Path) -> None:
+    with opened(earmark_client, tmp_path / "w", account) as writer:
+        writer.write([issue(account), issue(account, 7)])
+    statement = earmark_client.statement("main", account, group_by="model")
+    (asset,) = statement.assets
+    assert (asset.opening, asset.issued, asset.closing, asset.groups) == (0, 12, 12, ())
+    later = earmark_client.statement("main", account, since=4_000_000_000_000)
+    assert [(one.opening, one.issued, one.closing) for one in later.assets] == [(12, 0, 12)]
+
+    async def main() -> int:
+        async with AsyncClient(earmark_client.options.core.servers.urls) as client:
+            return (await client.statement("main", account)).assets[0].closing
+
+    assert asyncio.run(main()) == 12
+
+
 @pytest.mark.parametrize("fault", ["lose_request", "lose_answer", "unavailable", "unavailable_after", "duplicate"])
 def test_a_write_happens_once_under_faults(
     fault: str, proxy: Proxy, earmark_client: Client, account: str, tmp_path: Path

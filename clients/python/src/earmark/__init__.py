@@ -10,6 +10,7 @@ from ._env import Env
 from ._extensions import Extended
 from ._rules import Backoff
 from .answers import (
+    AssetStatement,
     Balance,
     Completed,
     Explanation,
@@ -18,6 +19,8 @@ from .answers import (
     Limit,
     LimitUsage,
     Receipt,
+    Statement,
+    StatementGroup,
     UsagePage,
     Whoami,
     WriteRefusal,
@@ -41,6 +44,7 @@ from .writer import AsyncWriter, Fate, Writer
 __all__ = [
     "AcquireError",
     "AcquireTimeout",
+    "AssetStatement",
     "AsyncClient",
     "AsyncKeepAlive",
     "AsyncLease",
@@ -69,6 +73,8 @@ __all__ = [
     "LimitUsage",
     "Limiter",
     "Receipt",
+    "Statement",
+    "StatementGroup",
     "Usage",
     "UsagePage",
     "Whoami",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from . import _names, _wire
 from ._rules import Core, Rule
 from ._wire import Json, Request
-from .answers import Balance, Grant, LeaseView, Limit, LimitUsage, UsagePage, Whoami
+from .answers import Balance, Grant, LeaseView, Limit, LimitUsage, Statement, UsagePage, Whoami
 from .errors import InputError
 
 T = TypeVar("T")
@@ -96,6 +96,15 @@ def grants(vault: str, account: str) -> Request[tuple[Grant, ...]]:
     names = _names.name("vault", vault), _names.account("account", account)
     path = _wire.path("/v1/vaults/{}/accounts/{}/grants", *names)
     return _get(path, lambda answer: tuple(map(Grant.read, _wire.objects(answer, "grants"))))
+
+
+def statement(
+    vault: str, account: str, since: int | None, until: int | None, group_by: str | None
+) -> Request[Statement]:
+    """The sums of an account in a period."""
+    names = _names.name("vault", vault), _names.account("account", account)
+    template = "/v1/vaults/{}/accounts/{}/statement"
+    return _get(_wire.path(template, *names, since=since, until=until, group_by=group_by), Statement.read)
 
 
 def whoami() -> Request[Whoami]:

@@ -300,6 +300,84 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class StatementGroup:
+    """The spending of a statement under one value of the label."""
+
+    #: None for settlements without the label.
+    value: str | None
+    spent: int
+    settlements: int
+
+    @staticmethod
+    def read(answer: Json) -> StatementGroup:
+        """Reads the JSON of the API."""
+        return StatementGroup(
+            _wire.maybe_text(answer, "value"), _wire.decimal(answer, "spent"), _wire.integer(answer, "settlements")
+        )
+
+
+@dataclass(frozen=True)
+class AssetStatement:
+    """The movements of one asset in a period, in minor units. `closing` is `opening + issued + received +
+    transferred_in - spent - transferred_out - expired - retired`; held credit is part of it."""
+
+    asset: str
+    opening: int
+    issued: int
+    received: int
+    transferred_in: int
+    spent: int
+    transferred_out: int
+    expired: int
+    retired: int
+    closing: int
+    settlements: int
+    #: Empty without a label.
+    groups: tuple[StatementGroup, ...] = ()
+
+    @staticmethod
+    def read(answer: Json) -> AssetStatement:
+        """Reads the JSON of the API."""
+        groups = _wire.objects(answer, "groups") if "groups" in answer else []
+        return AssetStatement(
+            asset=_wire.text(answer, "asset"),
+            opening=_wire.decimal(answer, "opening"),
+            issued=_wire.decimal(answer, "issued"),
+            received=_wire.decimal(answer, "received"),
+            transferred_in=_wire.decimal(answer, "transferred_in"),
+            spent=_wire.decimal(answer, "spent"),
+            transferred_out=_wire.decimal(answer, "transferred_out"),
+            expired=_wire.decimal(answer, "expired"),
+            retired=_wire.decimal(answer, "retired"),
+            closing=_wire.decimal(answer, "closing"),
+            settlements=_wire.integer(answer, "settlements"),
+            groups=tuple(map(StatementGroup.read, groups)),
+        )
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The statement of an account."""
+
+    account: str
+    since: int | None
+    until: int | None
+    group_by: str | None
+    assets: tuple[AssetStatement, ...]
+
+    @staticmethod
+    def read(answer: Json) -> Statement:
+        """Reads the JSON of the API."""
+        return Statement(
+            account=_wire.text(answer, "account"),
+            since=_wire.maybe_integer(answer, "since"),
+            until=_wire.maybe_integer(answer, "until"),
+            group_by=_wire.maybe_text(answer, "group_by"),
+            assets=tuple(map(AssetStatement.read, _wire.objects(answer, "assets"))),
+        )
+
+
+@dataclass(frozen=True)
 class ExplainedRule:
     """A rule of the policy, and whether it matches the call."""
 

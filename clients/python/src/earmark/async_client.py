@@ -15,7 +15,7 @@ from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
 from ._writes import write_once
-from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, Receipt, UsagePage, Whoami
+from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, Receipt, Statement, UsagePage, Whoami
 from .errors import Busy, Failure, NoAnswer, Unexpected
 from .work import Call
 
@@ -221,6 +221,20 @@ class AsyncClient:
     async def grants(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Grant, ...]:
         """The grants of an account, by asset and then in the order in which they are spent."""
         return await self._ask(_requests.grants(vault, account), timeout)
+
+    async def statement(
+        self,
+        vault: str,
+        account: str,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        group_by: str | None = None,
+        timeout: float | None = None,
+    ) -> Statement:
+        """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label.
+        The server reads the whole history of the account."""
+        return await self._ask(_requests.statement(vault, account, since, until, group_by), timeout)
 
     async def explain(self, call: Call, *, timeout: float | None = None) -> Explanation:
         """The answer that a call would get: the rules that match, the limits, and how full they are. Takes nothing."""
