@@ -7,8 +7,10 @@ import { stringify } from "./json.js";
 import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
 import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
 import type {
-  Balance, Explanation, Grant, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, PolicyInfo, UsageList, Whoami,
+  Balance, Explanation, Grant, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, Operation, PolicyInfo, Receipt,
+  Statement, UsageList, Whoami, WriteRequest,
 } from "./wire.js";
+import { checkOperations, WriterError, written } from "./writer.js";
 
 /** Which limits to list with their usage. */
 export interface UsageQuery {
@@ -20,6 +22,16 @@ export interface UsageQuery {
   readonly after?: string;
   /** Limits on the page, 1 to 1,000. */
   readonly pageSize?: number;
+}
+
+/** The period of a statement, and the label that groups its spending. */
+export interface StatementQuery {
+  /** The start, in milliseconds of Unix time; by default the first entry. */
+  readonly since?: number;
+  /** The end, which does not belong to it; by default after the last entry. */
+  readonly until?: number;
+  /** A label such as `model`. */
+  readonly groupBy?: string;
 }
 
 /** A namespace, or a vault of it. */
@@ -191,6 +203,27 @@ export class Client {
   async grants(vault: string, account: string, wait?: WaitOptions): Promise<Grant[]> {
     const path = `${accountPath(vault, account)}/grants`;
     return (await this.#ask({ method: "GET", path }, fields<{ grants: Grant[] }>("grants"), wait)).grants;
+  }
+
+  /** The sums of an account in a period, and its spending by the value of a label. The server reads the whole history. */
+  async statement(vault: string, account: string, asked: StatementQuery = {}, wait?: WaitOptions): Promise<Statement> {
+    const { since, until, groupBy } = asked;
+    const path = `${accountPath(vault, account)}/statement${query({ since, until, group_by: groupBy })}`;
+    return await this.#ask({ method: "GET", path }, fields<Statement>("account", "assets"), wait);
+  }
+
+  /**
+   * Writes a transaction once under an idempotency key of 1 to 255 visible ASCII characters, such as the id of a payment
+   * event. It needs no sequence file, and any process may repeat it: a repeat within a day gets the same receipt, a later one
+   * is refused with `ALREADY_COMMITTED`. Throws a {@link WriterError} with reason `refused` when the server refuses the write,
+   * and a {@link RequestError} when the outcome is unknown: then write it again under the same key.
+   */
+  async writeOnce(key: string, operations: readonly Operation[], scope: Scope = {}, wait?: WaitOptions): Promise<Receipt> {
+    const { namespace = "default", vault } = scope;
+    const request: WriteRequest = { namespace, ...(vault !== undefined && { vault }), idempotency_key: key, operations: checkOperations(operations) };
+    const answer = await this.#ask({ method: "POST", path: "/v1/write", body: stringify(request) }, written, wait);
+    if ("receipt" in answer) return answer.receipt;
+    throw new WriterError("refused", `the write was refused: ${answer.refusal.code}: ${answer.refusal.message}`, answer.refusal);
   }
 
   /** Puts the policy of a namespace: a TOML document. Returns its revision. */

@@ -5,7 +5,7 @@ export { type Amount, type Amounts, InputError } from "./amount.js";
 export type { BackoffOptions } from "./backoff.js";
 export type { BatchOptions } from "./batcher.js";
 export type { CallDescription, Labels } from "./call.js";
-export { Client, type Scope, type UsageQuery } from "./client.js";
+export { Client, type Scope, type StatementQuery, type UsageQuery } from "./client.js";
 export type { WaitOptions } from "./deadline.js";
 export {
   AcquireError, type AcquireReason, type Certainty, type Denial, ExtendError, type ExtendReason, type FailureKind, RequestError,
@@ -17,7 +17,7 @@ export { Limiter, type LimiterOptions, type Tried } from "./limiter.js";
 export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";
 export type {
-  Balance, CallUsage, Explanation, Grant, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo,
-  Receipt, UsageItem, UsageList, Whoami, WriteRefusal,
+  AssetStatement, Balance, CallUsage, Explanation, Grant, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation,
+  OperationResult, PolicyInfo, Receipt, Statement, StatementGroup, UsageItem, UsageList, Whoami, WriteRefusal,
 } from "./wire.js";
 export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

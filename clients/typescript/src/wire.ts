@@ -220,6 +220,43 @@ export interface Grant {
   expires_at_unix_ms?: number;
 }
 
+/** The spending of a statement under one value of the label. */
+export interface StatementGroup {
+  /** Null for settlements without the label. */
+  value: string | null;
+  spent: string;
+  settlements: number;
+}
+
+/**
+ * The movements of one asset in a period, as decimal strings of minor units. `closing` is `opening + issued + received +
+ * transferred_in - spent - transferred_out - expired - retired`; held credit is part of it.
+ */
+export interface AssetStatement {
+  asset: string;
+  opening: string;
+  issued: string;
+  received: string;
+  transferred_in: string;
+  spent: string;
+  transferred_out: string;
+  expired: string;
+  retired: string;
+  closing: string;
+  settlements: number;
+  /** Absent without a label. */
+  groups?: StatementGroup[];
+}
+
+/** The statement of an account. */
+export interface Statement {
+  account: string;
+  since: number | null;
+  until: number | null;
+  group_by: string | null;
+  assets: AssetStatement[];
+}
+
 /** A caller, as its credentials say. */
 export interface Whoami {
   actor: string;

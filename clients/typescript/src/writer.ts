@@ -70,9 +70,11 @@ type Outcome = { readonly mayArriveLate: boolean } & (
   | { readonly kind: "nothing"; readonly failure: RequestError }
 );
 
-type Written = { readonly receipt: Receipt } | { readonly refusal: WriteRefusal };
+/** The answer to a write. */
+export type Written = { readonly receipt: Receipt } | { readonly refusal: WriteRefusal };
 
-const written: Read<Written> = (response) => {
+/** Reads the answer to a write. */
+export const written: Read<Written> = (response) => {
   const json = response.json as { success?: Receipt; error?: WriteRefusal } | null | undefined;
   if (typeof json?.success === "object") return { receipt: json.success };
   if (typeof json?.error === "object" && typeof json.error.code === "string") {
@@ -147,7 +149,7 @@ export class Writer implements AsyncDisposable {
    */
   async write(operations: readonly Operation[], wait?: WaitOptions): Promise<Receipt> {
     return await this.#alone(async () => {
-      const body = checked(operations);
+      const body = checkOperations(operations);
       if (this.#unfinished !== null) {
         throw new WriterError("unfinished", `sequence ${this.#unfinished.sequence} is unfinished; repeat or settle it first`);
       }
@@ -160,7 +162,7 @@ export class Writer implements AsyncDisposable {
   /** Repeats the unfinished transaction with its own number. If it was committed already, the original receipt is returned. */
   async repeat(operations: readonly Operation[], wait?: WaitOptions): Promise<Receipt> {
     return await this.#alone(async () => {
-      const body = checked(operations);
+      const body = checkOperations(operations);
       const unfinished = this.#unfinished;
       if (unfinished === null) throw new WriterError("nothing_to_repeat", "no write is unfinished");
       if (unfinished.content !== hash(body)) {
@@ -420,7 +422,7 @@ function isAborted(signal: AbortSignal | undefined): boolean {
 }
 
 /** A copy of the operations, with amounts of credit as decimal strings. */
-function checked(operations: readonly Operation[]): Operation[] {
+export function checkOperations(operations: readonly Operation[]): Operation[] {
   return operations.map((operation, index) => {
     const [[name, value] = ["nothing", undefined], ...more] = Object.entries(operation);
     if (typeof value !== "object" || value === null || more.length > 0) {

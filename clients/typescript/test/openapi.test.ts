@@ -106,6 +106,7 @@ const CHECKS: readonly Check[] = [
   ["{ lease: LeaseInfo }", "get", "/v1/leases/{lease_id}", "answer"],
   ["{ balances: Balance[] }", "get", "/v1/vaults/{vault}/accounts/{account}/balances", "answer"],
   ["{ grants: Grant[] }", "get", "/v1/vaults/{vault}/accounts/{account}/grants", "answer"],
+  ["Statement", "get", "/v1/vaults/{vault}/accounts/{account}/statement", "answer"],
   ["Whoami", "get", "/v1/whoami", "answer"],
   ["PolicyInfo", "get", "/v1/admin/policy", "answer"],
   ["{ last_committed_sequence: number }", "get", "/v1/clients/{client_id}", "answer"],

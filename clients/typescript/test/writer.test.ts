@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { Client, type Operation, Writer } from "../src/index.js";
+import { Client, type Operation, Writer, WriterError } from "../src/index.js";
 import { type Fault, LATE_MS, type Proxy, startProxy } from "./proxy.js";
 import { type Server, startServer } from "./server.js";
 
@@ -48,6 +48,43 @@ async function withFault<T>(fault: Fault, work: () => Promise<T>): Promise<T> {
     proxy.choose = undefined;
   }
 }
+
+test("a write under an idempotency key happens once, from any process, whatever is lost", async () => {
+  const { writer, account, issue, balance } = await opened();
+  const scope = { vault: "main" };
+  for (const fault of ["lose_request", "lose_answer", "duplicate"] as const) {
+    const key = `evt ${account} ${fault}`.replaceAll(" ", "_");
+    let isFirst = true;
+    proxy.choose = (path) => {
+      const chosen = path === "/v1/write" && isFirst ? fault : "pass";
+      isFirst = false;
+      return chosen;
+    };
+    const receipt = await client.writeOnce(key, issue(5n), scope);
+    proxy.choose = undefined;
+    assert.equal(receipt.sequence, undefined);
+    assert.deepEqual(await direct.writeOnce(key, issue("5"), scope), receipt);
+    await assert.rejects(direct.writeOnce(key, issue("6"), scope), (error) => {
+      assert(error instanceof WriterError);
+      return error.reason === "refused" && error.refusal?.code === "KEY_REUSED";
+    });
+  }
+  assert.equal(await balance(), "15");
+  await writer.close();
+});
+
+test("a statement sums up a period", async () => {
+  const { writer, account, issue } = await opened();
+  await writer.write([...issue("5"), ...issue("7")]);
+  const statement = await direct.statement("main", account, { groupBy: "model" });
+  assert.equal(statement.group_by, "model");
+  assert.deepEqual(statement.assets.map(({ asset, opening, issued, closing, groups }) => [asset, opening, issued, closing, groups]), [
+    ["usd", "0", "12", "12", []],
+  ]);
+  const later = await direct.statement("main", account, { since: 4_000_000_000_000 });
+  assert.deepEqual(later.assets.map(({ opening, issued, closing }) => [opening, issued, closing]), [["12", "0", "12"]]);
+  await writer.close();
+});
 
 test("grants are listed in the order in which they are spent", async () => {
   const { writer, account, issue } = await opened();
