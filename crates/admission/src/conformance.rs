@@ -12,11 +12,13 @@ mod credit_driver;
 mod driver;
 mod extend;
 mod extend_credit;
+mod grants;
 mod history;
 mod keys;
 mod lists;
 mod pauses;
 mod periods;
+mod plans;
 mod reserve;
 mod shared;
 mod statement;
@@ -30,11 +32,13 @@ pub use complete::*;
 pub use credit::*;
 pub use extend::*;
 pub use extend_credit::*;
+pub use grants::*;
 pub use history::*;
 pub use keys::*;
 pub use lists::*;
 pub use pauses::*;
 pub use periods::*;
+pub use plans::*;
 pub use reserve::*;
 pub use shared::*;
 pub use statement::*;
@@ -59,6 +63,11 @@ pub trait Harness: Send + Sync {
     /// `ALREADY_COMMITTED`.
     fn keeps_results(&self) -> bool {
         false
+    }
+
+    /// Whether the backend has grants and plans. Otherwise their cases check that it refuses both by name.
+    fn has_grants(&self) -> bool {
+        true
     }
 
     /// Called after a case, to check the storage behind the backend.
@@ -177,10 +186,34 @@ macro_rules! conformance_of_templates {
     };
 }
 
+/// Generates a test for every case about grants and plans.
+#[macro_export]
+macro_rules! conformance_of_grants {
+    ($harness:path) => {
+        $crate::conformance!($harness:
+            grants_are_spent_by_priority_then_by_expiry,
+            an_expired_grant_is_not_spendable_and_has_an_entry,
+            a_hold_returns_to_the_grants_it_took_from,
+            held_credit_survives_expiry_and_expires_when_it_returns,
+            a_transfer_carries_expiry_and_priority,
+            a_grant_covers_debt_first,
+            an_extension_takes_from_grants_in_spending_order,
+            bad_grants_are_refused_by_name,
+            the_sums_of_grants_add_up,
+            a_plan_issues_once_per_period,
+            a_plan_carries_unused_credit_over_up_to_its_cap,
+            held_credit_of_a_plan_expires_when_it_returns,
+            new_terms_of_a_plan_hold_from_the_next_period,
+            bad_plans_are_refused_by_name,
+        );
+    };
+}
+
 /// Generates a test for every case about writes, credit, credit holds, keys and the change log.
 #[macro_export]
 macro_rules! conformance_of_credit {
     ($harness:path) => {
+        $crate::conformance_of_grants!($harness);
         $crate::conformance!($harness:
             a_write_is_applied_once_and_its_retry_gets_the_same_answer,
             copies_of_a_write_at_once_are_one_write,

@@ -52,6 +52,10 @@ impl Harness for CreditsHarness {
         true
     }
 
+    fn has_grants(&self) -> bool {
+        false
+    }
+
     fn finish(&self) -> Answer<'_, ()> {
         Box::pin(async {
             assert_eq!(self.fresh.store.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");
