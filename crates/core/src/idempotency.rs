@@ -1,9 +1,10 @@
 //! Idempotency keys: a write with a key is applied once.
 //!
 //! A hash of every used key stays for ever, so a repeated write is never applied again. The answers to the latest keys
-//! are kept for a day, so that a repeat gets the original answer.
+//! are kept for a day, so that a repeat gets the original answer. Their memory is bounded and shared fairly: a busy
+//! namespace pushes out its own answers only.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::book::{NamespaceId, Receipt};
@@ -18,7 +19,8 @@ pub const IDEMPOTENCY_KEYS_MAX: u32 = 1 << 24;
 /// How long the answer to a key is kept: 24 hours of log time, in milliseconds.
 pub const KEY_RESULTS_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Answers and results of operations that are kept: 2^18, which take at most 64 MiB. That is 131,072 writes with one
-/// operation, or three in two seconds for a day. Beyond it the oldest answer is dropped, and its key stays used.
+/// operation, or three in two seconds for a day. Beyond it the namespace with the most drops its oldest answer, whose key
+/// stays used. So a namespace keeps its answers for the whole day while it has less than an equal share.
 pub const KEY_RESULTS_MAX: usize = 1 << 18;
 /// Expired answers deleted per command. One command adds at most one, so the queue shrinks.
 const FORGET_STEPS: usize = 4;
@@ -75,8 +77,19 @@ pub(crate) enum KeyVerdict<'a> {
 pub(crate) struct UsedKeys {
     /// In the order in which they were used.
     pub(crate) used: Slab<UsedKey>,
-    /// The answers to the last of the used keys, oldest first.
-    pub(crate) answers: VecDeque<KeptAnswer>,
+    /// The kept answers by the position of their key, oldest first.
+    pub(crate) answers: BTreeMap<u32, KeptAnswer>,
+}
+
+/// The keys of a namespace.
+#[derive(Clone, Debug, Default)]
+struct KeysOf {
+    /// The number of used keys.
+    count: u32,
+    /// The weight of its answers.
+    weight: usize,
+    /// The positions of its answers, oldest first.
+    answers: VecDeque<u32>,
 }
 
 /// All used keys, with the table that looks them up.
@@ -85,17 +98,20 @@ pub(crate) struct IdempotencyKeys {
     index: Index,
     /// The weight of all answers.
     weight: usize,
-    /// The number of used keys by namespace.
-    counts: Vec<u32>,
+    /// By the id of the namespace.
+    namespaces: Vec<KeysOf>,
+    /// The namespaces with answers, by the weight of these.
+    by_weight: BTreeSet<(usize, NamespaceId)>,
 }
 
 impl IdempotencyKeys {
     pub(crate) fn new(table_seed: u64) -> IdempotencyKeys {
         IdempotencyKeys {
-            state: UsedKeys { used: Slab::default(), answers: VecDeque::new() },
+            state: UsedKeys { used: Slab::default(), answers: BTreeMap::new() },
             index: Index::new(table_seed),
             weight: 0,
-            counts: Vec::new(),
+            namespaces: Vec::new(),
+            by_weight: BTreeSet::new(),
         }
     }
 
@@ -106,7 +122,7 @@ impl IdempotencyKeys {
 
     /// The number of keys that a namespace has used.
     pub(crate) fn count_of(&self, namespace: NamespaceId) -> u64 {
-        self.counts.get(usize::from(namespace.0)).copied().unwrap_or_default().into()
+        self.namespaces.get(usize::from(namespace.0)).map_or(0, |keys| keys.count.into())
     }
 
     fn hash(&self, key: UsedKey) -> Hash {
@@ -141,61 +157,73 @@ impl IdempotencyKeys {
             let is_full = self.state.used.used() >= IDEMPOTENCY_KEYS_MAX || self.count_of(key.namespace) >= quota;
             return if is_full { KeyVerdict::TooMany } else { KeyVerdict::New };
         };
-        match self.answer(now, number) {
+        match self.state.answers.get(&number).filter(|kept| !kept.is_expired_answer(now)) {
             Some(kept) if kept.content == content && kept.result.actor == *actor => KeyVerdict::Committed(&kept.result),
             Some(_) => KeyVerdict::Reused,
             None => KeyVerdict::Forgotten,
         }
     }
 
-    /// The answer to the key at a position, if it is still kept at `now`. The answers belong to the last keys.
-    fn answer(&self, now: UnixMs, number: u32) -> Option<&KeptAnswer> {
-        let first = (self.state.used.used() as usize).checked_sub(self.state.answers.len())?;
-        let kept = self.state.answers.get((number as usize).checked_sub(first)?)?;
-        (!kept.is_expired_answer(now)).then_some(kept)
-    }
-
     /// Records that a new key was used.
     pub(crate) fn commit(&mut self, key: UsedKey, answer: KeptAnswer) {
-        self.insert(key);
-        self.push(answer);
+        let number = self.insert(key);
+        self.push(key.namespace, number, answer);
         // A new answer weighs at most 257, so this drops at most as many.
-        while self.weight > KEY_RESULTS_MAX && self.drop_oldest() {}
+        while self.weight > KEY_RESULTS_MAX {
+            let Some(&(_, heaviest)) = self.by_weight.last() else { return };
+            self.drop_oldest_of(heaviest);
+        }
     }
 
-    fn insert(&mut self, key: UsedKey) {
+    fn insert(&mut self, key: UsedKey) -> u32 {
         let number = self.state.used.insert(key);
         self.index.insert(self.hash(key), Reference::record(number));
         let namespace = usize::from(key.namespace.0);
-        if self.counts.len() <= namespace {
-            self.counts.resize(namespace.saturating_add(1), 0);
+        if self.namespaces.len() <= namespace {
+            self.namespaces.resize_with(namespace.saturating_add(1), KeysOf::default);
         }
-        self.counts[namespace] = self.counts[namespace].saturating_add(1);
+        let keys = &mut self.namespaces[namespace];
+        keys.count = keys.count.saturating_add(1);
+        number
     }
 
-    fn push(&mut self, answer: KeptAnswer) {
-        self.weight = self.weight.saturating_add(answer.weight());
-        self.state.answers.push_back(answer);
+    fn push(&mut self, namespace: NamespaceId, number: u32, answer: KeptAnswer) {
+        let weight = answer.weight();
+        if let Some(keys) = self.namespaces.get_mut(usize::from(namespace.0)) {
+            keys.answers.push_back(number);
+            self.by_weight.remove(&(keys.weight, namespace));
+            keys.weight = keys.weight.saturating_add(weight);
+            self.by_weight.insert((keys.weight, namespace));
+        }
+        self.weight = self.weight.saturating_add(weight);
+        self.state.answers.insert(number, answer);
     }
 
-    fn drop_oldest(&mut self) -> bool {
-        let Some(answer) = self.state.answers.pop_front() else { return false };
-        self.weight = self.weight.saturating_sub(answer.weight());
-        true
+    /// Drops the oldest answer of a namespace.
+    fn drop_oldest_of(&mut self, namespace: NamespaceId) {
+        let Some(keys) = self.namespaces.get_mut(usize::from(namespace.0)) else { return };
+        self.by_weight.remove(&(keys.weight, namespace));
+        let dropped = keys.answers.pop_front().and_then(|number| self.state.answers.remove(&number));
+        let weight = dropped.map_or(0, |answer| answer.weight());
+        self.weight = self.weight.saturating_sub(weight);
+        keys.weight = keys.weight.saturating_sub(weight);
+        if !keys.answers.is_empty() {
+            self.by_weight.insert((keys.weight, namespace));
+        }
     }
 
     /// Whether an expired answer is still stored.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
-        self.state.answers.front().is_some_and(|answer| answer.is_expired_answer(now))
+        self.state.answers.first_key_value().is_some_and(|(_, answer)| answer.is_expired_answer(now))
     }
 
     /// Deletes expired answers, at most [`FORGET_STEPS`].
     pub(crate) fn forget(&mut self, now: UnixMs) {
         for _ in 0..FORGET_STEPS {
-            if !self.is_due(now) {
-                return;
-            }
-            self.drop_oldest();
+            let oldest = self.state.answers.first_key_value();
+            let Some((&number, _)) = oldest.filter(|(_, answer)| answer.is_expired_answer(now)) else { return };
+            // The oldest answer of all is the oldest of its namespace.
+            self.drop_oldest_of(self.state.used.get(number).namespace);
         }
     }
 
@@ -208,14 +236,16 @@ impl IdempotencyKeys {
         is_new
     }
 
-    /// Restores an answer from a snapshot. Returns false if it belongs to no key, is out of order or one too many.
-    pub(crate) fn restore_answer(&mut self, answer: KeptAnswer) -> bool {
-        let newest = self.state.answers.back().map_or(UnixMs::default(), |last| last.at);
-        let is_of_key = self.state.answers.len() < self.state.used.used() as usize;
+    /// Restores the answer to the key at a position from a snapshot. Returns false if it belongs to no key, is out of
+    /// order or one too many.
+    pub(crate) fn restore_answer(&mut self, number: u32, answer: KeptAnswer) -> bool {
+        let last = self.state.answers.last_key_value();
+        let is_next = last.is_none_or(|(last, newest)| *last < number && newest.at <= answer.at);
+        let is_of_key = number < self.state.used.used();
         let has_room = self.weight.saturating_add(answer.weight()) <= KEY_RESULTS_MAX;
-        let is_right = is_of_key && has_room && newest <= answer.at;
+        let is_right = is_next && is_of_key && has_room;
         if is_right {
-            self.push(answer);
+            self.push(self.state.used.get(number).namespace, number, answer);
         }
         is_right
     }

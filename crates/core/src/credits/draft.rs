@@ -183,9 +183,11 @@ impl Credits {
         let wallets = if has_grants { self.try_moves(draft, operations)? } else { BTreeMap::new() };
         self.count(draft);
         let mut changes = Vec::new();
-        for ((account, asset), amount) in draft.net.iter() {
-            let balance = self.balance_mut(account.0, asset);
-            if !has_grants {
+        // An account whose movements add up to zero has an entry too.
+        for (account, asset) in draft.net.keys() {
+            let amount = draft.net.get((account, asset));
+            if amount != 0 && !has_grants {
+                let balance = self.balance_mut(account.0, asset);
                 balance.pot.amount = balance.pot.amount.saturating_add(amount);
             }
             changes.push(Change { account, asset, amount });
@@ -252,10 +254,12 @@ impl Credits {
         let Some(slot) = self.state.balance(account.0, asset) else { return Wallet::default() };
         let (balance, nodes) = (self.state.balances.get(slot), &self.state.nodes);
         let time = self.state.expiry.at(now);
+        let carried = self.carried_terms(now, Owner { account: account.0, balance: slot });
         let grants = self.state.grant_slots(balance).map(|slot| {
             let grant = self.state.grants.get(slot);
             let free = if grant.terms.is_expired(time) { 0 } else { grant.pot.free(nodes, now) };
-            WalletGrant { terms: grant.terms, before: free, free, is_held: grant.holds > 0 }
+            let is_held = grant.holds > 0 || carried == Some(grant.terms);
+            WalletGrant { terms: grant.terms, before: free, free, is_held }
         });
         let plain_held = balance.pot.held_at(nodes, now).into();
         Wallet { plain: balance.pot.amount, plain_held, grants: grants.collect() }

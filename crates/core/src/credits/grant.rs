@@ -249,12 +249,13 @@ impl Credits {
 
     fn expire_grants(&mut self, now: UnixMs, owner: Owner) {
         let time = self.state.expiry.at(now);
+        let carried = self.carried_terms(now, owner);
         let (mut last, mut slot) = (NONE, self.state.balances.get(owner.balance).grants);
         while slot != NONE {
             let State { grants, nodes, .. } = &mut self.state;
             let grant = grants.get(slot);
             let (terms, next) = (grant.terms, grant.next);
-            if terms.is_expired(time) {
+            if terms.is_expired(time) && Some(terms) != carried {
                 let free = grant.pot.free(nodes, now);
                 if free > 0 {
                     let pot = &mut grants.get_mut(slot).pot;

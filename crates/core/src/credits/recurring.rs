@@ -140,10 +140,19 @@ struct PlanPeriod {
 }
 
 impl PlanTerms {
+    /// The start of the first period after `until`. New terms may move the boundaries of periods: the rest of one that is
+    /// shorter than half a period joins the next, so that moving them back and forth issues no extra period.
+    fn start_after(self, until: UnixMs) -> UnixMs {
+        let end = self.calendar.end(until);
+        if end.ms_since(until) < self.calendar.period.half_ms() { end } else { until }
+    }
+
     /// The credit of the period that contains `time`, with `unused` credit of the last issued period. Missed periods
     /// count as if they had been issued and carried over.
     fn period(self, time: UnixMs, issued_until: Option<UnixMs>, unused: i128) -> PlanPeriod {
-        let missed = issued_until.map_or(0, |until| self.calendar.periods_between(until, time));
+        let start = issued_until.map(|until| self.start_after(until));
+        let time = start.map_or(time, |start| start.max(time));
+        let missed = start.map_or(0, |start| self.calendar.periods_between(start, time));
         let (max, amount) = (i128::from(self.carry_over.max()), i128::from(self.amount));
         let carried = unused.clamp(0, max);
         let kept = carried.saturating_add(amount.saturating_mul(missed.into())).min(max);
@@ -185,9 +194,10 @@ impl Credits {
             self.apply_due_on(now, account);
             let is_closed = self.state.accounts.get(account).standing == AccountStatus::Closed;
             match plan.filter(|_| !is_closed).and_then(|plan| self.plan_terms(vault, plan)) {
-                Some(terms) => self.set_plan(now, account, terms),
+                Some(terms) => self.set_plan(account, terms),
                 None => self.remove_plan(account, is_closed),
             }
+            self.apply_due_on(now, account);
         }
     }
 
@@ -197,13 +207,12 @@ impl Credits {
         Some(PlanTerms { asset, amount: plan.amount, calendar, carry_over: plan.carry_over })
     }
 
-    fn set_plan(&mut self, now: UnixMs, account: u32, terms: PlanTerms) {
-        let balance = self.balance_slot(account, terms.asset);
+    fn set_plan(&mut self, account: u32, terms: PlanTerms) {
+        self.balance_slot(account, terms.asset);
         match self.state.accounts.get(account).plan {
             NONE => self.add_plan(PlanState { account, terms: Some(terms), ..PlanState::default() }),
             slot => self.state.plans.get_mut(slot).terms = Some(terms),
         }
-        self.apply_due(now, Owner { account, balance });
     }
 
     /// Adds the plan of an account that has none.
@@ -261,6 +270,20 @@ impl Credits {
         self.state.plans.get_mut(slot).issued_until = Some(period.ends_at);
         self.requeue_plan(slot, period.ends_at);
         self.issue_period(now, owner, (grant, period), last);
+    }
+
+    /// The terms of the expired grant of a balance whose free part a plan will carry over, once it can issue its next
+    /// period. That grant does not expire before.
+    pub(crate) fn carried_terms(&self, now: UnixMs, owner: Owner) -> Option<GrantTerms> {
+        let slot = self.state.accounts.get(owner.account).plan;
+        if slot == NONE {
+            return None;
+        }
+        let PlanState { terms, issued_until, .. } = *self.state.plans.get(slot);
+        let (terms, until) = (terms?, issued_until?);
+        let asset = self.state.balances.get(owner.balance).asset;
+        let is_meant = terms.asset == asset && terms.carry_over.max() > 0 && until <= self.state.expiry.at(now);
+        is_meant.then(|| GrantTerms::new(PRIORITY_DEFAULT, Some(until)))
     }
 
     /// Whether a balance has no room for another grant once its expired grants are removed.

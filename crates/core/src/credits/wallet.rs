@@ -20,7 +20,7 @@ pub(crate) struct WalletGrant {
     /// The free amount before the transaction.
     pub(crate) before: i128,
     pub(crate) free: i128,
-    /// Whether holds took from it, so that it stays even when nothing is free.
+    /// Whether holds took from it or a plan will carry it over, so that it stays even when nothing is free.
     pub(crate) is_held: bool,
 }
 

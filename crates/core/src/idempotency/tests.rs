@@ -53,6 +53,33 @@ fn beyond_the_bound_the_oldest_answers_are_dropped_and_their_keys_stay_used() {
 }
 
 #[test]
+fn a_busy_namespace_pushes_out_its_own_answers_only() {
+    let mut keys = IdempotencyKeys::new(1);
+    let fitting = (KEY_RESULTS_MAX / 256) as u32;
+    for number in 0..fitting / 4 {
+        keys.commit(key(1, number), answer(START, 255));
+    }
+    for number in 0..2 * fitting {
+        keys.commit(key(0, number), answer(START, 255));
+    }
+    assert!((0..fitting / 4).all(|number| verdict(&keys, START, key(1, number)) == "committed"));
+    let kept = (0..2 * fitting).filter(|number| verdict(&keys, START, key(0, *number)) == "committed").count();
+    assert_eq!((kept, keys.weight), ((fitting - fitting / 4) as usize, KEY_RESULTS_MAX));
+    // A third one gets its share from the one that has the most.
+    for number in 0..fitting / 2 {
+        keys.commit(key(2, number), answer(START, 255));
+    }
+    assert!((0..fitting / 4).all(|number| verdict(&keys, START, key(1, number)) == "committed"));
+    let later = START.plus_ms(KEY_RESULTS_MS);
+    while keys.is_due(later) {
+        keys.forget(later);
+    }
+    assert!(keys.state.answers.is_empty());
+    assert!(keys.by_weight.is_empty());
+    assert_eq!(keys.weight, 0);
+}
+
+#[test]
 fn an_answer_is_forgotten_after_a_day_whether_or_not_it_was_deleted() {
     let mut keys = IdempotencyKeys::new(1);
     for number in 0..10 {

@@ -240,10 +240,10 @@ impl Encoded<'_> {
     fn fill_key_answers(&mut self, block: &mut Vec<u8>) {
         let now = self.state.now();
         while block.len() < BLOCK_BYTES {
-            let Some(answer) = self.frozen.used_keys.answers.get(self.position as usize) else { return };
-            self.position = self.position.saturating_add(1);
+            let Some((&number, answer)) = self.frozen.used_keys.answers.range(self.position..).next() else { return };
+            self.position = number.saturating_add(1);
             if !answer.is_expired_answer(now) {
-                put_key_answer(block, answer);
+                put_key_answer(block, number, answer);
             }
         }
     }

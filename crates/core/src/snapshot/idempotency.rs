@@ -1,4 +1,4 @@
-//! The records of used idempotency keys and the answers to the last of them.
+//! The records of used idempotency keys and the kept answers.
 
 use std::sync::Arc;
 
@@ -22,16 +22,18 @@ pub(super) fn read_used_key(book: &mut Book, input: &mut Bytes<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) fn put_key_answer(out: &mut Vec<u8>, answer: &KeptAnswer) {
+pub(super) fn put_key_answer(out: &mut Vec<u8>, number: u32, answer: &KeptAnswer) {
+    out.put_u32(number);
     out.put(&answer.content.0);
     out.put_u64(answer.at.get());
     put_receipt(out, &answer.result);
 }
 
 pub(super) fn read_key_answer(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let number = input.u32()?;
     let (content, at) = (ContentHash(input.u128()?.to_le_bytes()), time(input)?);
     let answer = Kept { content, at, result: Arc::new(read_receipt(None, at, input)?) };
     let now = book.limits.state.now();
-    let is_right = at <= now && !answer.is_expired_answer(now) && book.idempotency.restore_answer(answer);
+    let is_right = at <= now && !answer.is_expired_answer(now) && book.idempotency.restore_answer(number, answer);
     if is_right { Ok(()) } else { Err(Malformed("answers to keys are over, too many or out of order")) }
 }

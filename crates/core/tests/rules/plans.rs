@@ -265,6 +265,58 @@ fn a_plan_without_room_for_a_grant_waits_and_is_tried_again() {
     assert_eq!((moved(&mut bank), bank.available("acme", "usd")), (vec![(100, 0)], 163));
 }
 
+/// The grant of the last period expired while the plan waited, and its unused credit was lost.
+#[test]
+fn unused_credit_waits_with_its_plan_for_room() {
+    let mut bank = bank(hourly(100, CarryOver::Max(1_000)));
+    let far = |at: usize| GrantTerms::new(1, Some(START.plus_ms(10 * HOUR_MS + at as u64)));
+    bank.test.advance(FIRST_END_MS - 10_000);
+    let lease = bank.test.take(&[("usd", 40)]);
+    bank.commit((1..GRANTS_MAX).map(|at| grant("acme", "usd", 1, far(at))).collect());
+    _ = moved(&mut bank);
+    wait(&mut bank, 10_000);
+    assert_eq!((moved(&mut bank), bank.available("acme", "usd")), (vec![], 63), "it is not spendable");
+    let more = grant("acme", "usd", 1, far(GRANTS_MAX));
+    let why = InvalidOperation::TooManyGrants;
+    assert_eq!(bank.refuse(vec![more]), WriteError::Invalid(InvalidWrite::Operation { operation: 0, why }));
+    restart(&mut bank);
+    bank.test.settle(lease, &[("usd", 15)]);
+    assert_eq!(moved(&mut bank), [(100, 85)], "the settlement makes room");
+    assert_eq!(bank.available("acme", "usd"), 63 + 185);
+    // Without its plan it expires.
+    bank.test.advance(HOUR_MS - 10_000);
+    bank.test.take(&[("usd", 100)]);
+    wait(&mut bank, 10_000);
+    assert_eq!(moved(&mut bank), []);
+    bank.commit(vec![set(None)]);
+    assert_eq!(moved(&mut bank), [(-85, 0)]);
+}
+
+/// A plan whose offset moved once issued a whole amount for the rest of the period in which it moved.
+#[test]
+fn moving_the_offset_of_a_plan_issues_no_extra_period() {
+    let at = |minutes| Plan { utc_offset_minutes: minutes, ..hourly(100, CarryOver::None) };
+    let mut bank = bank(at(0));
+    bank.commit(vec![set(Some(at(45)))]);
+    _ = moved(&mut bank);
+    let minutes = |count: u64| count * 60_000;
+    // At 16:00 the local hour has 15 minutes left.
+    wait(&mut bank, FIRST_END_MS);
+    assert_eq!(moved(&mut bank), [(100, 0), (-100, 0)]);
+    assert_eq!(info(&bank).unwrap().next_at, Some(START.plus_ms(FIRST_END_MS + minutes(75))));
+    bank.commit(vec![set(Some(at(0)))]);
+    wait(&mut bank, minutes(74));
+    assert_eq!(moved(&mut bank), []);
+    // At 17:15 the hour has 45 minutes left.
+    wait(&mut bank, minutes(1));
+    assert_eq!(moved(&mut bank), [(100, 0), (-100, 0)]);
+    assert_eq!(info(&bank).unwrap().next_at, Some(START.plus_ms(FIRST_END_MS + minutes(120))));
+    // Also after many missed periods.
+    bank.commit(vec![set(Some(Plan { carry_over: CarryOver::Max(1_000), ..at(45) }))]);
+    wait(&mut bank, minutes(45 + 5 * 60 + 20));
+    assert_eq!(moved(&mut bank), [(600, 100)], "18:00 to 19:15, then 19:15, 20:15, 21:15, 22:15 and 23:15");
+}
+
 #[test]
 fn a_tick_issues_a_bounded_number_of_plans() {
     let mut bank = Bank::new();

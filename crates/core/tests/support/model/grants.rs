@@ -62,7 +62,7 @@ impl Model {
         self.expiry.is_waiting
     }
 
-    fn expires_by(&self, now: UnixMs) -> UnixMs {
+    pub fn expires_by(&self, now: UnixMs) -> UnixMs {
         if self.expiry.is_waiting { self.expiry.time } else { now }
     }
 
@@ -187,7 +187,7 @@ impl Model {
         let time = self.expires_by(now);
         for (terms, amount) in self.grants_of(account, asset) {
             let mut left = amount;
-            if terms.is_expired(time) {
+            if terms.is_expired(time) && self.carried_terms(account, asset) != Some(terms) {
                 let free = self.free_of(now, account, asset, terms).max(0);
                 left -= free;
                 let vault = self.account(account).vault;

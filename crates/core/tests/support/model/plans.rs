@@ -1,8 +1,8 @@
 //! Plans in the model: every period is walked.
 
 use earmark_core::{
-    AccountId, AccountStatus, AssetName, GRANTS_MAX, GrantTerms, Operation, PRIORITY_DEFAULT, Plan, PlanInfo, UnixMs,
-    VaultId,
+    AccountId, AccountStatus, AssetName, GRANTS_MAX, GrantTerms, Operation, PRIORITY_DEFAULT, Period, Plan, PlanInfo,
+    UnixMs, VaultId,
 };
 
 use super::Model;
@@ -51,12 +51,21 @@ impl Model {
                 (found, Some(plan)) => {
                     let (until, look_at) =
                         found.as_ref().map_or((None, UnixMs::default()), |found| (found.until, found.look_at));
-                    let asset = plan.asset.clone();
                     *found = Some(ModelPlan { plan: Some(plan), until, look_at });
-                    self.apply_due(id, &asset);
                 }
             }
+            for asset in self.vaults[vault.0 as usize].assets.clone() {
+                self.apply_due(id, &asset.name);
+            }
         }
+    }
+
+    /// The expired grant that a plan carries over once it can issue.
+    pub fn carried_terms(&self, id: AccountId, asset: &AssetName) -> Option<GrantTerms> {
+        let found = self.account(id).plan.as_ref()?;
+        let (plan, until) = (found.plan.as_ref()?, found.until?);
+        let is_meant = plan.asset == *asset && plan.carry_over.max() > 0 && until <= self.expires_by(self.time());
+        is_meant.then(|| GrantTerms::new(PRIORITY_DEFAULT, Some(until)))
     }
 
     /// Issues the current period of a plan.
@@ -71,7 +80,16 @@ impl Model {
             return;
         }
         let end_of = |time| period_end(plan.period, plan.utc_offset_minutes, time);
-        let ends_at = end_of(now);
+        // The rest of a period that new terms cut to less than half belongs to the next one.
+        let half = match plan.period {
+            Period::Hour => 30 * 60_000,
+            Period::Day => 12 * 3_600_000,
+            Period::Week => 84 * 3_600_000,
+            Period::Month => 14 * 24 * 3_600_000,
+        };
+        let is_whole = |until: &UnixMs| end_of(*until).ms_since(*until) >= half;
+        let start = found.until.map(|until| if is_whole(&until) { until } else { end_of(until) });
+        let ends_at = end_of(start.map_or(now, |start| start.max(now)));
         let terms = GrantTerms::new(PRIORITY_DEFAULT, Some(ends_at));
         let is_new = !self.account(id).grants.contains_key(&(asset.clone(), terms));
         if is_new && self.kept_grants(id, asset) >= GRANTS_MAX {
@@ -83,8 +101,8 @@ impl Model {
         let carried = free.min(max);
         // Every missed period is issued, and what exceeds the cap expires.
         let mut kept = carried;
-        let mut missed = found.until.map(end_of);
-        while let Some(end) = missed.filter(|end| *end <= now && kept < max) {
+        let mut missed = start.map(end_of);
+        while let Some(end) = missed.filter(|end| *end < ends_at && kept < max) {
             kept = (kept + i128::from(plan.amount)).min(max);
             missed = Some(end_of(end));
         }
