@@ -113,7 +113,8 @@ export async function fill(server) {
   for (let number = 0; number < 120; number += 1) await rolling(`user:u${String(number).padStart(3, "0")}:rpm`, 20);
 
   const write = (sequence, vault, operations) => server.ask("POST", "/v1/write", { namespace: "default", vault, client_id: "console-check", sequence, operations });
-  await write(1, "main", [{ open_account: { account: "acme", overdraft: "deny" } }]);
+  const plan = { asset: "usd", amount: "1000000", period: "month", carry_over: { max: "250000" } };
+  await write(1, "main", [{ open_account: { account: "acme", overdraft: "deny", plan } }]);
   await write(2, "main", [{ issue: { account: "acme", asset: "usd", amount: "5000000", memo: HOSTILE } }]);
   await write(3, "main", [{ issue: { account: "acme", asset: "usd", amount: "2500000", memo: "invoice 2081" } }]);
   await put({ key: "acme:usd", kind: "credit", vault: "main", account: "acme", asset: "usd", timeout_seconds: 600 });

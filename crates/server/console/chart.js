@@ -17,10 +17,10 @@ function rounder(value) {
 
 /**
  * A chart of one or more series.
- * `series`: name and colour of each; `format`: a value as text; `stacked`: areas on top of each other; `summary`: the chart
- * in words, for screen readers.
+ * `series`: name and colour of each; `format`: a value as text; `when`: a time as text; `stacked`: areas on top of each
+ * other; `latest`: the name of the newest time; `summary`: the chart in words, for screen readers.
  */
-export function chart({ label, series, format, stacked = false, steps = false, summary }) {
+export function chart({ label, series, format, when = clock, latest = "now", stacked = false, steps = false, summary }) {
   const drawing = svg("svg", { role: "img", "aria-label": label });
   const legend = h("div", { class: "legend" });
   const node = h("div", {}, h("div", { class: "chart" }, drawing), legend);
@@ -48,7 +48,7 @@ export function chart({ label, series, format, stacked = false, steps = false, s
       for (const part of [0, 0.5, 1]) {
         const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
         const at = first + span * part;
-        parts.push(svg("text", { x: x(at), y: HEIGHT - 3, "text-anchor": anchor }, clock(at)));
+        parts.push(svg("text", { x: x(at), y: HEIGHT - 3, "text-anchor": anchor }, when(at)));
       }
     }
     for (let place = series.length - 1; place >= 0; place -= 1) {
@@ -71,14 +71,14 @@ export function chart({ label, series, format, stacked = false, steps = false, s
   function explain() {
     const { times, values } = data;
     const place = hovered ?? times.length - 1;
-    const when = hovered === null ? "now" : clock(times[place]);
+    const shown = hovered === null ? latest : when(times[place]);
     put(
       legend,
       ...series.map(({ name, colour }, index) => {
         const value = values[index][place];
         return h("span", {}, h("i", { class: `k-${colour}` }), `${name} ${value === undefined || value === null ? "–" : format(value)}`);
       }),
-      h("span", {}, times.length === 0 ? "" : when),
+      h("span", {}, times.length === 0 ? "" : shown),
     );
   }
 

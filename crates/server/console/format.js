@@ -41,6 +41,13 @@ export function clock(unixMs) {
   return minute.format(new Date(unixMs));
 }
 
+const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+
+/** A day in UTC, for axes. */
+export function utcDay(unixMs) {
+  return date.format(new Date(unixMs));
+}
+
 /** A moment for machines. */
 export function iso(unixMs) {
   return new Date(unixMs).toISOString();

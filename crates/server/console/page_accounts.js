@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { h, put, text } from "./dom.js";
 import { compact, number } from "./format.js";
-import { grantsPanel, statementPanel } from "./statement.js";
+import { grantsPanel, planPanel, spendingPanel, statementPanel } from "./statement.js";
 import { at, empty, field, figures, fillWith, form, heading, leaseLink, limitLink, pager, panel, table, tag } from "./parts.js";
 
 const PAGE_SIZE = 100;
@@ -127,14 +127,16 @@ function account({ parts: [vault, name], signal, on }) {
     heading(h("span", {}, text(name, { class: "key" }), h("span", { class: "note" }, " in vault ", text(vault)))),
     state,
     curves,
+    planPanel(vault, name, signal, at),
     grantsPanel(base, signal, at),
+    spendingPanel(base, signal),
     statementPanel(base, signal),
     panel("Holds", "open leases among the newest entries", holds),
     panel("History", "", place, foot),
   ];
 }
 
-const KINDS = { transaction: "accent", hold: "warn", settle: "good", release: "" };
+const KINDS = { transaction: "accent", hold: "warn", settle: "good", release: "", expire: "warn", plan: "accent" };
 
 function changes(entry, name = "amount") {
   return h("div", { class: "stack" }, ...entry.changes.map((one) => {
@@ -144,10 +146,17 @@ function changes(entry, name = "amount") {
 }
 
 function forWhat(entry) {
-  if (entry.kind === "transaction") return h("div", { class: "stack" }, ...entry.memos.map((memo) => text(memo)), h("span", { class: "note" }, `by ${entry.client_id} number ${entry.sequence}`));
-  if (entry.kind === "expire") return "–";
+  if (entry.kind === "transaction") return h("div", { class: "stack" }, ...entry.memos.map((memo) => text(memo)), h("span", { class: "note" }, ...writtenBy(entry)));
+  if (entry.kind === "expire") return h("span", { class: "note" }, `a grant of priority ${entry.priority} expired`);
+  if (entry.kind === "plan") return h("span", { class: "note" }, `a period of the plan, ${number(entry.carried)} carried over`);
   const labels = Object.entries(entry.labels ?? {}).map(([name, value]) => h("span", { class: "note" }, text(`${name}=${value}`)));
   return h("div", { class: "stack" }, limitLink(entry.limit), leaseLink(entry.lease_id), ...labels);
+}
+
+/** The identity of a write: its client and sequence, or its idempotency key. */
+function writtenBy(entry) {
+  if (entry.idempotency_key) return ["under the key ", text(entry.idempotency_key)];
+  return [`by ${entry.client_id} number ${entry.sequence}`];
 }
 
 /** Holds that no later entry settled or released. */

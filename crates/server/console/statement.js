@@ -1,8 +1,9 @@
-// The statement of an account: a period, the movements in it, and the spending by a label.
+// The credit of an account: its statement by month and label, its spending by day, its grants and its plan.
 
 import { get } from "./api.js";
+import { chart } from "./chart.js";
 import { h, put, text } from "./dom.js";
-import { number, percent } from "./format.js";
+import { compact, number, percent, utcDay } from "./format.js";
 import { empty, field, figures, fillWith, form, panel, table } from "./parts.js";
 
 const MOVEMENTS = [
@@ -84,4 +85,91 @@ export function grantsPanel(base, signal, at) {
     return rows.node;
   });
   return panel("Grants", "in spending order", place);
+}
+
+/** The plan of an account. */
+export function planPanel(vault, name, signal, at) {
+  const place = h("div");
+  const path = `/v1/vaults/${encodeURIComponent(vault)}/accounts`;
+  fillWith(place, () => get(path, { prefix: name, page_size: 1 }, signal), ({ accounts }) => {
+    const plan = accounts.find((one) => one.account === name)?.plan;
+    if (!plan) return empty("No plan", "A plan issues an amount once per calendar period. Set one with earmark write.");
+    return figures(
+      ["Asset", plan.asset, true],
+      [`Per ${plan.period}`, number(plan.amount)],
+      ["Carry-over", plan.carry_over === "none" ? "none" : `up to ${number(plan.carry_over.max)}`],
+      ["Offset from UTC", `${plan.utc_offset_minutes} min`, true],
+      ["Issues next", plan.next_at_unix_ms ? at(plan.next_at_unix_ms) : "once the clocks agree", true],
+    );
+  });
+  return panel("Plan", "", place);
+}
+
+const DAY_MS = 86_400_000;
+/** Entries read for the chart at most: ten pages. */
+const SPENDING_PAGES = 10;
+
+/** A chart of what settlements took, by day. It is drawn when it is asked for: it reads the entries of the period. */
+export function spendingPanel(base, signal) {
+  const place = h("div");
+  const days = h("select", { name: "days" }, ...[7, 30, 90].map((count) => h("option", { value: String(count) }, `${count} days`)));
+  days.value = "30";
+
+  function read() {
+    const today = Math.floor(Date.now() / DAY_MS);
+    const since = (today - Number(days.value) + 1) * DAY_MS;
+    fillWith(place, () => settlements(base, since, signal), ({ spent, isWhole }) => {
+      if (spent.size === 0) return empty("Nothing was spent", "No settlement took credit in this period.");
+      const note = isWhole ? null : h("p", { class: "note" }, "Only the newest entries of this period are counted.");
+      return h("div", {}, ...[...spent].map(([asset, byDay]) => spendingChart(asset, byDay, since, today)), note);
+    });
+  }
+
+  put(place, empty("Spending by day", "What settlements took from this account, by day in UTC."));
+  const ask = form("Spending", read, field("Period", days), h("button", { type: "submit" }, "Draw"));
+  return panel("Spending", "", ask, place);
+}
+
+/** The amounts that settlements took since a time, by asset and day. */
+async function settlements(base, since, signal) {
+  const spent = new Map();
+  let after;
+  for (let page = 0; page < SPENDING_PAGES; page += 1) {
+    const query = { since, order: "desc", page_size: 1_000, after };
+    const { entries, next } = await get(`${base}/entries`, query, signal);
+    for (const entry of entries) {
+      if (entry.kind === "settle") entry.changes.forEach((change) => count(spent, change, entry.committed_at_unix_ms));
+    }
+    if (!next) return { spent, isWhole: true };
+    after = next;
+  }
+  return { spent, isWhole: false };
+}
+
+/** Adds what a settlement took. Credit that it received is not spending. */
+function count(spent, change, at) {
+  const net = BigInt(change.amount) + BigInt(change.held);
+  if (net >= 0n) return;
+  const byDay = spent.get(change.asset) ?? new Map();
+  const day = Math.floor(at / DAY_MS);
+  byDay.set(day, (byDay.get(day) ?? 0n) - net);
+  spent.set(change.asset, byDay);
+}
+
+function spendingChart(asset, byDay, since, today) {
+  const first = since / DAY_MS;
+  const all = Array.from({ length: today - first + 1 }, (_, place) => first + place);
+  const sum = [...byDay.values()].reduce((one, other) => one + other, 0n);
+  const drawn = chart({
+    label: `Spending of ${asset} by day`,
+    series: [{ name: `spent ${asset}`, colour: "calm" }],
+    format: (value) => compact(value),
+    when: utcDay,
+    latest: "today",
+    steps: true,
+    stacked: true,
+    summary: () => `${number(sum)} in ${all.length} days.`,
+  });
+  drawn.update({ times: all.map((day) => day * DAY_MS), values: [all.map((day) => Number(byDay.get(day) ?? 0n))] });
+  return h("div", {}, h("p", { class: "note" }, `${number(sum)} ${asset} in ${all.length} days`), drawn.node);
 }
