@@ -17,7 +17,7 @@ pub use operation::{NOT_WITH_KEY, WriteParts, batch_parts, write_parts};
 pub use receipt::{balance, grant, plan_of, success, totals, write_error};
 pub use reply::{balance_in, grant_in, info_in, job_in, limit_usage_in, operation_of, state_in, status_in, usage_in};
 
-use earmark_core::{NameError, NamespaceName};
+use earmark_core::{NameError, NamespaceName, UnixMs};
 
 /// A required name.
 ///
@@ -36,6 +36,15 @@ pub fn optional_name<T: std::str::FromStr<Err = NameError>>(
     text: Option<&str>,
 ) -> Result<Option<T>, Invalid> {
     text.map(|text| name(field, text)).transpose()
+}
+
+/// A time in milliseconds of Unix time.
+///
+/// # Errors
+/// The time is after the latest one.
+pub fn time(field: &str, ms: Option<u64>) -> Result<Option<UnixMs>, Invalid> {
+    let Some(ms) = ms else { return Ok(None) };
+    Invalid::unless_within(field, ms, &(0..=UnixMs::MAX.get())).map(|ms| Some(UnixMs::new(ms)))
 }
 
 /// The namespace of a request, `default` if absent.

@@ -2,7 +2,7 @@
 
 use earmark_admission::PAGE_MAX;
 use earmark_core::{LimitKey, NameError, UnixMs};
-use earmark_proto::convert::Invalid;
+use earmark_proto::convert::{self, Invalid};
 use earmark_proto::v1;
 use tonic::Status;
 
@@ -26,8 +26,8 @@ pub(super) async fn list(
         actor: optional("actor", actor.as_deref())?,
         job: optional("job", job_id.as_deref())?,
         outcome: choice("outcome", outcome.as_deref(), &Outcome::NAMES, Outcome::from_name)?,
-        since: since_unix_ms.map_or_else(UnixMs::default, UnixMs::new),
-        until: until_unix_ms.map_or(UnixMs::MAX, UnixMs::new),
+        since: time("since_unix_ms", *since_unix_ms)?.unwrap_or_default(),
+        until: time("until_unix_ms", *until_unix_ms)?.unwrap_or(UnixMs::MAX),
         after: position(request.after.as_deref())?,
         page_size: page_size(request.page_size)?,
     };
@@ -36,6 +36,10 @@ pub(super) async fn list(
     let page = page.ok_or_else(|| Status::not_found(DECISIONS_OFF))?;
     let next = page.next.map(|position| position.to_string());
     Ok(v1::ListDecisionsResponse { decisions: page.decisions.into_iter().map(message).collect(), next })
+}
+
+fn time(field: &str, ms: Option<u64>) -> Result<Option<UnixMs>, Status> {
+    convert::time(field, ms).map_err(|error| invalid(&error))
 }
 
 pub(super) async fn top(

@@ -136,8 +136,8 @@ impl LedgerService for Ledger {
         };
         let query = EntryQuery {
             after: message.after.unwrap_or(0),
-            since: message.since.map(UnixMs::new),
-            until: message.until.map(UnixMs::new),
+            since: convert::time("since", message.since).map_err(|error| invalid(&error))?,
+            until: convert::time("until", message.until).map_err(|error| invalid(&error))?,
             order,
             page_size: page_size_of(message.page_size)?,
         };
@@ -155,7 +155,8 @@ impl LedgerService for Ledger {
         let context = context(&request)?;
         let v1::GetStatementRequest { namespace, vault, account, since, until, group_by } = request.into_inner();
         let account = path(&context, namespace.as_deref(), &vault, &account)?;
-        let (since, until) = (since.map(UnixMs::new), until.map(UnixMs::new));
+        let since = convert::time("since", since).map_err(|error| invalid(&error))?;
+        let until = convert::time("until", until).map_err(|error| invalid(&error))?;
         let query = StatementQuery { since, until, group_by };
         query.check().map_err(|wrong| Status::invalid_argument(redact_api_keys(&wrong)))?;
         let _permit = context.admit_audit(&self.0).await.map_err(rejected)?;

@@ -9,8 +9,8 @@ pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELD
 use earmark_admission::{BackupName, ChangeCursor, EntryOrder, LimitDocument, PAGE_MAX, TemplateDocument};
 use earmark_core::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, AccountName, Actor, AssetName, ClientId,
-    IdempotencyKey, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UsageSort, VaultName,
-    parse_credit,
+    IdempotencyKey, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UnixMs, UsageSort,
+    VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -86,6 +86,9 @@ pub(super) use body;
 
 /// The maximum of a list without one.
 pub(super) const ANY_NUMBER: usize = usize::MAX;
+
+/// A time in milliseconds of Unix time.
+const TIME: Shape = Shape::Integer { min: 0, max: UnixMs::MAX.get() };
 
 /// The shape of a JSON value.
 #[derive(Debug)]
@@ -391,8 +394,8 @@ pub(super) const DECISIONS_QUERY: &[Field] = &[
     parameter("actor", Shape::Name(&ACTOR), "Only decisions about requests of exactly this actor."),
     parameter("job", Shape::Name(&JOB_ID), "Only decisions about exactly this job."),
     parameter("outcome", Shape::Choice(&Outcome::NAMES), "Only this outcome."),
-    parameter("since", Count::<0>::SHAPE, "Only decisions at this time or later, in milliseconds of Unix time."),
-    parameter("until", Count::<0>::SHAPE, "Only decisions before this time, in milliseconds of Unix time."),
+    parameter("since", TIME, "Only decisions at this time or later, in milliseconds of Unix time."),
+    parameter("until", TIME, "Only decisions before this time, in milliseconds of Unix time."),
     parameter("after", Count::<0>::SHAPE, "`next` of the previous page, with the same filters."),
     parameter("page_size", PAGE_SIZE, "Decisions per page, by default 100. A page with a filter may be shorter."),
 ];
@@ -441,8 +444,8 @@ pub(super) const EVENTS_QUERY: &[Field] = &[
 
 /// The query of an account's entries.
 pub(super) const ENTRIES_QUERY: &[Field] = &[
-    parameter("since", Count::<0>::SHAPE, "Only entries at this time or later, in milliseconds of Unix time."),
-    parameter("until", Count::<0>::SHAPE, "Only entries before this time, in milliseconds of Unix time."),
+    parameter("since", TIME, "Only entries at this time or later, in milliseconds of Unix time."),
+    parameter("until", TIME, "Only entries before this time, in milliseconds of Unix time."),
     parameter("order", Shape::Choice(&EntryOrder::NAMES), "`asc`, the default: oldest first. `desc`: newest first."),
     parameter("after", Count::<0>::SHAPE, "`next` of the previous page, with the same order and filters."),
     parameter(
@@ -463,16 +466,8 @@ static LABEL_NAME: Name = Name {
 
 /// The query of an account's statement.
 pub(super) const STATEMENT_QUERY: &[Field] = &[
-    parameter(
-        "since",
-        Count::<0>::SHAPE,
-        "Start of the period, in milliseconds of Unix time; by default the first entry.",
-    ),
-    parameter(
-        "until",
-        Count::<0>::SHAPE,
-        "End of the period, which does not belong to it; by default after the last entry.",
-    ),
+    parameter("since", TIME, "Start of the period, in milliseconds of Unix time; by default the first entry."),
+    parameter("until", TIME, "End of the period, which does not belong to it; by default after the last entry."),
     parameter("group_by", Shape::Name(&LABEL_NAME), "A label, such as `model`: spending is also given by its value."),
     parameter("format", Shape::Choice(&["json", "csv"]), "`json`, the default, or `csv`."),
 ];
