@@ -77,9 +77,9 @@ pub(crate) struct VerifyArgs {
 }
 
 fn head(text: &str) -> Result<(u64, ChainHead), String> {
-    let wrong = || "a head is RECORD:HASH, a record number from 1 on and 64 hexadecimal digits".to_owned();
+    let wrong = || "a head is RECORD:HASH, a record number and 64 hexadecimal digits".to_owned();
     let (record, hash) = text.split_once(':').ok_or_else(wrong)?;
-    let record = record.parse().ok().filter(|record| *record > 0).ok_or_else(wrong)?;
+    let record = record.parse().map_err(|_| wrong())?;
     Ok((record, hash.parse().map_err(|_| wrong())?))
 }
 
@@ -271,7 +271,8 @@ mod tests {
     fn a_head_has_a_record_number_and_a_hash() {
         let hash = "0123456789abcdef".repeat(4);
         assert_eq!(head(&format!("7:{hash}")).map(|(record, head)| (record, head.to_string())), Ok((7, hash.clone())));
-        for wrong in ["", "7", "7:", &hash, &format!("0:{hash}"), &format!("7:{hash}0"), &format!("x:{hash}")] {
+        assert!(head(&format!("0:{}", "0".repeat(64))).is_ok(), "an empty journal has a head");
+        for wrong in ["", "7", "7:", &hash, &format!("7:{hash}0"), &format!("x:{hash}")] {
             assert!(head(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -192,6 +192,7 @@ pub struct Node {
     journal_segment_bytes: u64,
     backups: Option<PathBuf>,
     backing_up: Arc<tokio::sync::Mutex<()>>,
+    exporting: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Node {
@@ -294,6 +295,7 @@ impl Node {
             journal_segment_bytes,
             backups: options.backups.clone(),
             backing_up: Arc::default(),
+            exporting: Arc::default(),
         }
     }
 

@@ -130,6 +130,7 @@ pub fn verify_export(
         return Err(ExportDefect::Header(format!("it has {records} records, the given head is of record {number}")));
     }
     let mut records = Records::default();
+    records.expect(expected.head)?;
     while records.at.records < header.journal.records {
         records.read(&mut source)?;
         records.expect(expected.head)?;

@@ -107,7 +107,7 @@ impl Node {
 
     pub(super) fn backup_turn(&self) -> Result<OwnedMutexGuard<()>, ClusterError> {
         let turn = Arc::clone(&self.backing_up).try_lock_owned();
-        turn.map_err(|_| ClusterError::Unavailable("this node is making another backup or export".into()))
+        turn.map_err(|_| ClusterError::Unavailable("this node is making another backup".into()))
     }
 }
 

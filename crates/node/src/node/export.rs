@@ -13,7 +13,9 @@ use crate::signing_key::SigningKey;
 impl Node {
     /// Starts an export of everything acknowledged so far. Requests continue; their records are not included.
     pub(super) async fn start_export(&self) -> Result<Box<dyn FileStream>, ClusterError> {
-        let turn = self.backup_turn()?;
+        // Not the turn of backups: a slow reader of an export must not keep them from being made.
+        let turn = Arc::clone(&self.exporting).try_lock_owned();
+        let turn = turn.map_err(|_| ClusterError::Unavailable("this node is making another export".into()))?;
         self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
         let applied_state = Arc::clone(&self.proposer.applied_state);
         if applied_state.lock().book.external_parts().credit {
