@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::host::{Host, TIMING};
+use crate::keyed::{HOOKS, PLANNED};
 use crate::oracle::{FLEX, Limit, MONEY, Oracle, RATE, SLOTS, right_ms};
 use crate::support::client::{
     amounts, credit, definition, issue, key, namespace, open, path, transfer, vault, write_request,
@@ -28,7 +29,7 @@ pub const WRITERS: usize = 2;
 /// Initial balance of the account that pays for leases.
 pub const PURSE: u128 = 20_000;
 /// Attempts without an answer, unless the caller has to know the outcome.
-const TRIES: usize = 6;
+pub const TRIES: usize = 6;
 /// Longest time to an answer of a live node: its deadline, behind another request, with a margin.
 const ANSWER: Duration = TIMING.deadline.saturating_mul(5);
 
@@ -563,7 +564,7 @@ impl Caller {
             })
             .await;
         }
-        let mut operations = vec![open("pool"), open("purse")];
+        let mut operations = vec![open("pool"), open("purse"), open(HOOKS), open(PLANNED)];
         operations.extend((0..WRITERS).map(|writer| open(&format!("w{writer}"))));
         operations.push(issue("purse", PURSE));
         let request = write_request("founder", 1, operations);

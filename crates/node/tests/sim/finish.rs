@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::caller::{Caller, PURSE, WRITERS};
 use crate::host::Host;
+use crate::keyed::{HOOKS, PLANNED};
 use crate::oracle::{RATE, SLOTS};
 use crate::support::client::{namespace, path, vault};
 
@@ -36,6 +37,12 @@ pub async fn compare(caller: &mut Caller) {
             for sequence in last.saturating_sub(WRITES) + 1..=last {
                 until_true(async || caller.write_again_at(node, writer, sequence).await).await;
             }
+        }
+    }
+    let events = caller.context.oracle.borrow().events.len();
+    for event in events.saturating_sub(WRITES as usize)..events {
+        for node in 0..nodes {
+            until_true(async || caller.deliver(node, event).await).await;
         }
     }
     let leases: Vec<_> = caller.context.oracle.borrow().leases.keys().rev().take(LEASES).copied().collect();
@@ -104,7 +111,9 @@ async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView>
 async fn compare_journals(caller: &mut Caller) {
     let nodes = caller.context.hosts.len();
     let own = (0..WRITERS).map(|writer| format!("w{writer}"));
-    for name in own.chain(["pool".into(), "purse".into(), AccountName::REVENUE.into()]) {
+    let others = ["pool", "purse", HOOKS, PLANNED, AccountName::REVENUE].map(str::to_owned);
+    let mut more = 0;
+    for name in own.chain(others) {
         let first = history(caller, 0, &name).await;
         for node in 1..nodes {
             let other = history(caller, node, &name).await;
@@ -114,6 +123,12 @@ async fn compare_journals(caller: &mut Caller) {
         if let Some(writer) = name.strip_prefix('w').and_then(|writer| writer.parse::<usize>().ok()) {
             check_history(caller, writer, &first);
         }
+        let mut oracle = caller.context.oracle.borrow_mut();
+        match name.as_str() {
+            HOOKS => more += oracle.check_events(&first),
+            PLANNED => more += oracle.check_plans(&first),
+            _ => {}
+        }
     }
     for node in 0..nodes {
         let audit = caller.insist(node, async |node: Arc<Node>| node.backend().audit(namespace(), vault()).await).await;
@@ -121,8 +136,8 @@ async fn compare_journals(caller: &mut Caller) {
         let issued: u128 = oracle.writers.iter().flat_map(|writer| writer.sent.iter().flatten()).map(issues).sum();
         let found = audit.assets.first().map(|asset| asset.issued);
         oracle.must(audit.balanced, || format!("n{} does not add up: {audit:?}", node + 1));
-        oracle.must(found == i128::try_from(PURSE + issued).ok(), || {
-            format!("{issued} and {PURSE} were issued, and n{} says {found:?}", node + 1)
+        oracle.must(found == i128::try_from(PURSE + issued + more).ok(), || {
+            format!("{issued}, {more} and {PURSE} were issued, and n{} says {found:?}", node + 1)
         });
     }
 }

@@ -13,6 +13,7 @@ mod faults;
 mod finish;
 mod founding;
 mod host;
+mod keyed;
 mod oracle;
 #[path = "../support/mod.rs"]
 mod support;

@@ -7,6 +7,7 @@ use earmark_admission::{CompleteAnswer, ExtendAnswer, LeaseView, Refusal, Reserv
 use earmark_core::{LeaseId, LeaseState, Operation, Receipt, TxId};
 
 use crate::host::BEGIN_US;
+use crate::keyed::Event;
 
 /// Limits of the simulation, with capacity and hold time.
 pub const SLOTS: Limit = Limit { key: "slots", capacity: 6, hold_ms: 4_000 };
@@ -81,6 +82,7 @@ pub struct Oracle {
     pub wrong: Vec<String>,
     pub leases: BTreeMap<LeaseId, Lease>,
     pub writers: Vec<Writer>,
+    pub events: Vec<Event>,
     /// Maximum lead of log time over real time, after a majority had to use a fast wall clock.
     pub ahead_ms: u64,
     /// Whether any wall clock is ever wrong.
@@ -104,6 +106,7 @@ impl Oracle {
             wrong: Vec::new(),
             leases: BTreeMap::new(),
             writers: vec![writer; writers],
+            events: Vec::new(),
             ahead_ms: 0,
             is_clock_wrong: false,
             at: 0,

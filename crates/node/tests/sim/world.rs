@@ -13,6 +13,7 @@ use crate::caller::{Caller, CallerContext, WRITERS};
 use crate::faults::{Faults, LATENCY, Profile};
 use crate::finish;
 use crate::host::{BEGIN_US, Host, Size, TIMING, name};
+use crate::keyed::REPLICAS;
 use crate::oracle::{Oracle, fold};
 use crate::support::disk::SimDisk;
 use crate::support::random::Random;
@@ -312,6 +313,10 @@ async fn call(context: CallerContext, mut random: Random, phase: Rc<Cell<Option<
     for place in 0..READERS {
         tasks.push(tokio::task::spawn_local(caller(format!("r{place}")).read_on()));
     }
+    for place in 0..REPLICAS {
+        tasks.push(tokio::task::spawn_local(caller(format!("hook{place}")).deliver_events()));
+    }
+    tasks.push(tokio::task::spawn_local(caller("planner".into()).change_plans()));
     tasks.push(tokio::task::spawn_local(caller("admin".into()).change_limits()));
     tasks.push(tokio::task::spawn_local(caller("churn".into()).churn_limits()));
     tasks.push(tokio::task::spawn_local(caller("derive".into()).derive_limits()));
