@@ -10,6 +10,7 @@ mod hostile;
 mod joining;
 mod keys;
 mod members;
+mod money;
 mod names;
 mod partition;
 mod restart;
