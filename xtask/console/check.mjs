@@ -160,6 +160,21 @@ try {
     await context.close();
   });
 
+  await claim("an account shows its plan, its spending by day and its statement", async () => {
+    const { context, page, seen } = await tab(browser, server.url);
+    await signIn(page, roles.reader);
+    await visit(page, "account/main/acme", "acme");
+    await page.getByText("Per month").waitFor();
+    await page.getByRole("button", { name: "Draw" }).click();
+    await page.getByText("84,210 usd in 30 days").waitFor();
+    await page.getByRole("button", { name: "Show" }).click();
+    await page.getByText("Closing").waitFor();
+    await accessible(page, "an account with its spending");
+    await picture(page, "account");
+    must(seen.errors.length === 0, seen.errors.join("\n"));
+    await context.close();
+  });
+
   await claim("pausing is disabled for a reader, with the role that it needs", async () => {
     const { context, page } = await tab(browser, server.url);
     await signIn(page, roles.reader);

@@ -120,7 +120,7 @@ export function spendingPanel(base, signal) {
     const since = (today - Number(days.value) + 1) * DAY_MS;
     fillWith(place, () => settlements(base, since, signal), ({ spent, isWhole }) => {
       if (spent.size === 0) return empty("Nothing was spent", "No settlement took credit in this period.");
-      const note = isWhole ? null : h("p", { class: "note" }, "Only the newest entries of this period are counted.");
+      const note = isWhole ? null : h("p", { class: "note lead" }, "Only the newest entries of this period are counted.");
       return h("div", {}, ...[...spent].map(([asset, byDay]) => spendingChart(asset, byDay, since, today)), note);
     });
   }
@@ -167,9 +167,10 @@ function spendingChart(asset, byDay, since, today) {
     when: utcDay,
     latest: "today",
     steps: true,
-    stacked: true,
     summary: () => `${number(sum)} in ${all.length} days.`,
   });
-  drawn.update({ times: all.map((day) => day * DAY_MS), values: [all.map((day) => Number(byDay.get(day) ?? 0n))] });
-  return h("div", {}, h("p", { class: "note" }, `${number(sum)} ${asset} in ${all.length} days`), drawn.node);
+  // The last day ends with a point of its own, so that it is as wide as the others.
+  const levels = all.map((day) => Number(byDay.get(day) ?? 0n));
+  drawn.update({ times: [...all, today + 1].map((day) => day * DAY_MS), values: [[...levels, levels.at(-1)]] });
+  return h("div", {}, h("p", { class: "note lead" }, `${number(sum)} ${asset} in ${all.length} days`), drawn.node);
 }
