@@ -150,7 +150,7 @@ pub async fn an_expired_grant_is_not_spendable_and_has_an_entry(harness: &impl H
     driver.does(MAIN, vec![close("acme")]).await;
 }
 
-/// A hold returns to the grants it took from, also when it runs out. What is spent first pays.
+/// A hold returns to the grants it took from, also when it runs out. The grants that are spent first pay.
 pub async fn a_hold_returns_to_the_grants_it_took_from(harness: &impl Harness) {
     let driver = Driver(harness);
     if driver.refuses_grants().await {
@@ -176,7 +176,7 @@ pub async fn a_hold_returns_to_the_grants_it_took_from(harness: &impl Harness) {
     driver.is_balanced().await;
 }
 
-/// What is held survives expiry, and expires when it returns.
+/// Held credit survives expiry, and expires when it returns.
 pub async fn held_credit_survives_expiry_and_expires_when_it_returns(harness: &impl Harness) {
     let driver = Driver(harness);
     if driver.refuses_grants().await {

@@ -148,7 +148,7 @@ pub async fn a_plan_carries_unused_credit_over_up_to_its_cap(harness: &impl Harn
     driver.is_balanced().await;
 }
 
-/// What is held at the end of a period survives, and expires when it returns.
+/// Credit that is held at the end of a period survives, and expires when it returns.
 pub async fn held_credit_of_a_plan_expires_when_it_returns(harness: &impl Harness) {
     let driver = Driver(harness);
     if driver.refuses_plans().await {
