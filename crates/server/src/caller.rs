@@ -71,8 +71,8 @@ impl Access {
         }
     }
 
-    /// The roles that have this permission, for messages.
-    fn roles(self) -> &'static str {
+    /// The roles that have this permission, for messages and `/openapi.json`.
+    pub(crate) fn roles(self) -> &'static str {
         match self {
             Access::Public => "any",
             Access::Call | Access::Settle => "caller, gateway or admin",

@@ -102,6 +102,10 @@ fn operation(route: &Route) -> Value {
         }));
     }
     operation["parameters"] = json!(parameters);
+    operation["description"] = match route.access {
+        Access::Public => json!("Needs no credentials."),
+        access => json!(format!("Needs role {}.", access.roles())),
+    };
     if route.access != Access::Public {
         operation["security"] = json!([{"bearer": []}]);
     }

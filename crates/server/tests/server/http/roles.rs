@@ -108,7 +108,9 @@ async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
         Some(keyed.key(Role::Admin, "team").await),
         Some(keyed.root.clone()),
     ];
+    let document = keyed.ask(None, "GET", "/openapi.json", "").await.json();
     for (method, path, row) in MATRIX {
+        let described = document["paths"][path][method]["description"].as_str().unwrap().to_lowercase();
         for (place, is_let_in) in row.into_iter().enumerate() {
             let key = callers[place].as_deref();
             let answer = keyed.ask(key, &method.to_uppercase(), &filled(path), "").await;
@@ -123,6 +125,8 @@ async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
                     let (message, has) = (answer.problem(403, "forbidden"), ROLES[place]);
                     let has = format!("; this key has role {has}");
                     assert!(message.starts_with("needs role ") && message.contains(&has), "{what}: {message}");
+                    let needed = message.split(';').next().unwrap();
+                    assert_eq!(described, format!("{needed}."), "{what}");
                 }
             }
         }
