@@ -8,7 +8,7 @@ use earmark_core::{
 };
 use earmark_policy::{Attributes, Usage};
 
-use super::{Compiled, amounts_of, lease, policy_of};
+use super::{amounts_of, lease, policy_of};
 use crate::app::App;
 use crate::execute::{self, RequestContext};
 
@@ -130,9 +130,19 @@ pub(crate) async fn extend(
     Ok(answer)
 }
 
+/// The amounts that settle a call.
+#[derive(Default)]
+struct Settlement {
+    /// The amounts to report. A limit without one settles what it has reserved.
+    actuals: Vec<Amount>,
+    /// The amounts that settle the bound, for the answer.
+    bound: Vec<Amount>,
+    cost: Option<u64>,
+}
+
 /// Completes the lease of a call.
 pub(crate) async fn complete(app: &App, context: &RequestContext, request: &CompleteCall) -> CompletedCall {
-    let (actuals, cost) = match settlement(app, context, request).await {
+    let settlement = match settlement(app, context, request).await {
         Ok(settlement) => settlement,
         Err(error) => return CompletedCall { answer: Err(error), actuals: Vec::new(), cost: None },
     };
@@ -141,14 +151,14 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
         lease: request.lease,
         job: None,
         claim: claim(context, &request.attributes),
-        actuals: actuals.clone(),
+        actuals: settlement.actuals.clone(),
         labels: request.labels.clone(),
     };
     let answer = execute::complete_calls(app, context, vec![complete], Some(&request.attributes)).await.pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
-    let (actuals, cost) = if is_settled { (actuals, cost) } else { (Vec::new(), None) };
-    settled(answer, actuals, cost)
+    let Settlement { actuals, bound, cost } = if is_settled { settlement } else { Settlement::default() };
+    settled(answer, [actuals, bound].concat(), cost)
 }
 
 /// Leaves out the limits that the lease had not reserved: the caller named none.
@@ -163,57 +173,49 @@ fn settled(answer: Result<CompleteAnswer, BackendError>, mut actuals: Vec<Amount
     CompletedCall { answer, actuals, cost }
 }
 
-/// The actual amounts of a call and its cost.
-async fn settlement(
-    app: &App,
-    context: &RequestContext,
-    request: &CompleteCall,
-) -> Result<(Vec<Amount>, Option<u64>), BackendError> {
+async fn settlement(app: &App, context: &RequestContext, request: &CompleteCall) -> Result<Settlement, BackendError> {
     let subject = (&request.namespace, request.lease);
     let Some(compiled) = policy_of(app, context, subject, request.policy_revision).await? else {
-        return Ok((Vec::new(), None));
+        return Ok(Settlement::default());
     };
+    let released = || compiled.policy.release(&request.attributes);
     match (request.outcome, &request.usage) {
         (CallOutcome::Done, Some(usage)) => {
             let settlement = compiled.policy.settle(&request.attributes, usage);
             let actuals = reserved_of(app, context, subject, amounts_of(settlement.actuals)).await?;
-            Ok((actuals, settlement.cost))
+            Ok(Settlement { actuals, cost: settlement.cost, ..Settlement::default() })
         }
         (CallOutcome::Refused, _) => {
-            let released = amounts_of(compiled.policy.release(&request.attributes));
-            Ok((reserved_of(app, context, subject, released).await?, Some(0)))
+            let actuals = reserved_of(app, context, subject, amounts_of(released())).await?;
+            Ok(Settlement { actuals, cost: Some(0), ..Settlement::default() })
         }
         (CallOutcome::Done | CallOutcome::Unknown, _) => {
-            Ok((Vec::new(), bound(app, context, request, &compiled).await?))
+            let bound = requirements_of(app, context, subject).await?;
+            let cost_key = released().into_iter().find(|amount| amount.is_cost).map(|amount| amount.key);
+            let cost = bound.iter().find(|amount| Some(&amount.key) == cost_key.as_ref()).map(|amount| amount.amount);
+            Ok(Settlement { bound, cost, ..Settlement::default() })
         }
     }
 }
 
-/// The cost that the lease of a call has reserved.
-async fn bound(
+/// The amounts that a lease has reserved.
+async fn requirements_of(
     app: &App,
     context: &RequestContext,
-    request: &CompleteCall,
-    compiled: &Compiled,
-) -> Result<Option<u64>, BackendError> {
-    let Some(cost) = compiled.policy.release(&request.attributes).into_iter().find(|amount| amount.is_cost) else {
-        return Ok(None);
-    };
-    let view = lease(app, context, &request.namespace, request.lease).await?;
-    let requirements = view.map(|view| view.requirements).unwrap_or_default();
-    Ok(requirements.iter().find(|amount| amount.key == cost.key).map(|amount| amount.amount))
+    (namespace, lease_id): (&NamespaceName, LeaseId),
+) -> Result<Vec<Amount>, BackendError> {
+    Ok(lease(app, context, namespace, lease_id).await?.map(|view| view.requirements).unwrap_or_default())
 }
 
 /// The amounts of limits that a lease has, if there are more than a lease can have.
 pub(super) async fn reserved_of(
     app: &App,
     context: &RequestContext,
-    (namespace, lease_id): (&NamespaceName, LeaseId),
+    subject: (&NamespaceName, LeaseId),
     mut amounts: Vec<Amount>,
 ) -> Result<Vec<Amount>, BackendError> {
     if amounts.len() > REQUIREMENTS_MAX {
-        let view = lease(app, context, namespace, lease_id).await?;
-        let requirements = view.map(|view| view.requirements).unwrap_or_default();
+        let requirements = requirements_of(app, context, subject).await?;
         amounts.retain(|amount| requirements.iter().any(|reserved| reserved.key == amount.key));
         amounts.truncate(REQUIREMENTS_MAX);
     }

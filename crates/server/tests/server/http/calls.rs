@@ -136,6 +136,10 @@ async fn a_call_without_a_known_usage_settles_its_bound_and_one_that_was_refused
         make(&server, &lease, ACME, (1_200, 500)).await;
         let settled = complete(&server, &lease, ACME, more.clone()).await;
         assert_eq!((&settled["reconciled"], &settled["cost"]), (&json!(true), &cost), "{more}: {settled}");
+        let actuals = settled["actuals"].as_array().unwrap();
+        let settled_tokens = if more["outcome"] == "refused" { 0 } else { 1_700 };
+        let expected = json!({"key": "gpt-4o:tpm", "actual_amount": settled_tokens});
+        assert!(actuals.contains(&expected), "{settled}");
         let found = (server.reserved("gpt-4o:tpm").await, available(&server).await);
         assert_eq!(found, (tokens, credit.to_owned()), "{more}");
         assert_eq!(server.reserved("gpt-4o:calls").await, 0);
