@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use earmark_admission::{Amount, BATCH_MAX, CompleteRequest, ExtendRequest, ReserveRequest};
 use earmark_core::{EXTENSIONS_MAX, JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, contains_api_key};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::labels::LabelList;
 use super::shape::{Described, Field, Shape, body};
@@ -29,10 +29,19 @@ body! {
     }
 }
 
-impl ReserveBody {
+/// The body of a request about a lease, alone or in a batch.
+pub(super) trait LeaseBody: Described + DeserializeOwned {
+    type Request;
+
     /// # Errors
-    /// The mistake, if a limit is named twice.
-    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<ReserveRequest, String> {
+    /// The mistake, if a limit is named twice in one list, or a label is not allowed.
+    fn into_request(self, namespace: &NamespaceName) -> Result<Self::Request, String>;
+}
+
+impl LeaseBody for ReserveBody {
+    type Request = ReserveRequest;
+
+    fn into_request(self, namespace: &NamespaceName) -> Result<ReserveRequest, String> {
         Ok(ReserveRequest {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
@@ -58,10 +67,10 @@ body! {
     }
 }
 
-impl CompleteBody {
-    /// # Errors
-    /// The mistake, if a limit is named twice or a label is not allowed.
-    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<CompleteRequest, String> {
+impl LeaseBody for CompleteBody {
+    type Request = CompleteRequest;
+
+    fn into_request(self, namespace: &NamespaceName) -> Result<CompleteRequest, String> {
         Ok(CompleteRequest {
             namespace: namespace.clone(),
             lease: self.lease_id.0,
@@ -90,10 +99,10 @@ body! {
     }
 }
 
-impl ExtendBody {
-    /// # Errors
-    /// The mistake, if a limit is named twice in one list.
-    pub(super) fn into_request(self, namespace: &NamespaceName) -> Result<ExtendRequest, String> {
+impl LeaseBody for ExtendBody {
+    type Request = ExtendRequest;
+
+    fn into_request(self, namespace: &NamespaceName) -> Result<ExtendRequest, String> {
         Ok(ExtendRequest {
             namespace: namespace.clone(),
             lease: self.lease_id.0,

@@ -21,8 +21,8 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
-    archive, audit, charts, cluster, complete, decisions, events, extend, health, keys, leases, limits, policies,
-    quotas, reserve, statement, templates, top, usage, vaults, whoami, write,
+    archive, audit, charts, cluster, decisions, events, health, keys, lease_requests, leases, limits, policies, quotas,
+    statement, templates, top, usage, vaults, whoami, write,
 };
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
@@ -138,7 +138,7 @@ pub(crate) static ROUTES: [Route; 57] = [
             answer(500, RESERVE_ANSWER, "`backend_error`: the outcome is unknown. Retry with the same lease."),
             answer(503, &["ReserveAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same lease."),
         ],
-        ..post("/v1/reserve", Access::Call, |app, call| Box::pin(reserve::one(app, call)))
+        ..post("/v1/reserve", Access::Call, |app, call| Box::pin(lease_requests::reserve(app, call)))
     },
     Route {
         body: Some(&ExtendBody::SHAPE),
@@ -155,7 +155,7 @@ pub(crate) static ROUTES: [Route; 57] = [
             answer(500, EXTEND_ANSWER, "`backend_error`: the outcome is unknown. Retry with the same number."),
             answer(503, &["ExtendAnswer", "Problem"], "`overloaded`: nothing happened. Retry with the same number."),
         ],
-        ..post("/v1/extend", Access::Settle, |app, call| Box::pin(extend::one(app, call)))
+        ..post("/v1/extend", Access::Settle, |app, call| Box::pin(lease_requests::extend(app, call)))
     },
     Route {
         body: Some(&BatchBody::<ExtendBody>::SHAPE),
@@ -163,7 +163,7 @@ pub(crate) static ROUTES: [Route; 57] = [
         operation: "extend_batch",
         about: "Executes up to 256 independent extensions; the results have the same order.",
         answers: &[answer(200, &["ExtendResults"], "A result for each, failures included.")],
-        ..post("/v1/extend/batch", Access::Settle, |app, call| Box::pin(extend::batch(app, call)))
+        ..post("/v1/extend/batch", Access::Settle, |app, call| Box::pin(lease_requests::extend_batch(app, call)))
     },
     Route {
         body: Some(&CompleteBody::SHAPE),
@@ -175,7 +175,7 @@ pub(crate) static ROUTES: [Route; 57] = [
             answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
             answer(503, &["CompleteAnswer", "Problem"], "`overloaded`: nothing happened. Complete again."),
         ],
-        ..post("/v1/complete", Access::Settle, |app, call| Box::pin(complete::one(app, call)))
+        ..post("/v1/complete", Access::Settle, |app, call| Box::pin(lease_requests::complete(app, call)))
     },
     Route {
         body: Some(&BatchBody::<ReserveBody>::SHAPE),
@@ -183,7 +183,7 @@ pub(crate) static ROUTES: [Route; 57] = [
         operation: "reserve_batch",
         about: "Executes up to 256 independent reserves; the results have the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
-        ..post("/v1/reserve/batch", Access::Call, |app, call| Box::pin(reserve::batch(app, call)))
+        ..post("/v1/reserve/batch", Access::Call, |app, call| Box::pin(lease_requests::reserve_batch(app, call)))
     },
     Route {
         body: Some(&BatchBody::<CompleteBody>::SHAPE),
@@ -191,7 +191,7 @@ pub(crate) static ROUTES: [Route; 57] = [
         operation: "complete_batch",
         about: "Executes up to 256 independent completes; the results have the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
-        ..post("/v1/complete/batch", Access::Settle, |app, call| Box::pin(complete::batch(app, call)))
+        ..post("/v1/complete/batch", Access::Settle, |app, call| Box::pin(lease_requests::complete_batch(app, call)))
     },
     routes::CALL,
     routes::EXTEND,
