@@ -97,7 +97,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<Done, Failure> {
     }
     let partial = with_suffix(path, ".partial");
     let failed = |source| Failure::System { what: "writing the backup", source };
-    let mut file = private_file().write(true).create(true).truncate(true).open(&partial).map_err(failed)?;
+    let unusable = |error| Failure::Usage(format!("{}: {error}", path.display()));
+    let mut file = private_file().write(true).create(true).truncate(true).open(&partial).map_err(unusable)?;
     let written = download(&args.client, &mut file).and_then(|unpacked| {
         file.sync_all().and_then(|()| fs::rename(&partial, path)).and_then(|()| sync_parent(path)).map_err(failed)?;
         Ok(unpacked)

@@ -15,7 +15,7 @@ pub(crate) fn seconds(max: u32) -> impl Fn(&str) -> Result<u32, String> + Clone 
         let found = parse(text, &SECOND_UNITS).and_then(|seconds| u32::try_from(seconds).ok());
         found.filter(|seconds| (1..=max).contains(seconds)).ok_or_else(|| {
             let most = crate::output::seconds(max.into());
-            format!("found {text:?}, allowed are 1 s to {most}, such as 90, 60s, 1m, 2h or 7d")
+            format!("found {text:?}, allowed are 1 s to {most}, such as 90, 60s or 1m")
         })
     }
 }
@@ -124,7 +124,7 @@ mod tests {
             "367d",
             "99999999999999999999",
         ] {
-            let message = format!("found {text:?}, allowed are 1 s to 366 d, such as 90, 60s, 1m, 2h or 7d");
+            let message = format!("found {text:?}, allowed are 1 s to 366 d, such as 90, 60s or 1m");
             assert_eq!(parse(text), Err(message), "{text}");
         }
     }

@@ -7,7 +7,7 @@ use earmark_policy::{Mistake, Policy};
 use crate::app::App;
 use crate::execute::RequestContext;
 
-pub(crate) const POLICY_NOT_FOUND: &str = "this namespace has no policy";
+pub(crate) const POLICY_NOT_FOUND: &str = "this namespace has no policy; put one with `earmark policy put`";
 
 /// Why a policy was not put.
 #[derive(Debug)]

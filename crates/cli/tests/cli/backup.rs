@@ -33,6 +33,9 @@ fn a_restored_server_has_everything_that_was_acknowledged_before_the_backup() {
     server.line("limits put --key later --kind rolling --capacity 1 --window 1h").ends(0);
     let again = server.earmark(&["backup", file.to_str().unwrap()]).ends(2);
     assert!(again.stderr.contains("the file exists"), "{again:?}");
+    let nowhere = folder.path().join("missing/b.tar");
+    let lost = server.earmark(&["backup", nowhere.to_str().unwrap()]).ends(2);
+    assert!(lost.stderr.contains("missing/b.tar: No such file or directory"), "{lost:?}");
     let to = folder.path().join("restored");
     let made = restore(&file, &to).ends(0).json();
     assert!(!folder.path().join("restored.restoring").exists());

@@ -45,7 +45,7 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("complete --actual a=1", "--lease <ULID>"),
         ("limits put --key a --kind rolling --capacity 1", "--window is required for a rolling limit"),
         ("limits put --file /no/such/file", "--file: cannot read /no/such/file"),
-        ("limits put --key a --kind rolling --capacity 1 --window 1x", "such as 90, 60s, 1m, 2h or 7d"),
+        ("limits put --key a --kind rolling --capacity 1 --window 1x", "such as 90, 60s or 1m"),
         ("key create --name a --role caller --label tenant", "found no =, allowed is NAME=VALUE"),
         ("key create --name a --role caller --label Tenant=a", "found the name \"Tenant\", allowed are 1 to 64 bytes"),
         ("key create --name a --role caller --label key=a", "found key, which the server sets"),
