@@ -81,20 +81,20 @@ pub(crate) struct KeyArgs {
     /// Key of the limit, such as gpt-4o:rpm
     key: LimitKey,
     #[command(flatten)]
-    owner: OwnerArgs,
+    scope: NamespaceArgs,
     #[command(flatten)]
     client: ClientArgs,
 }
 
-/// The owner of a limit.
+/// The namespace of a limit or template.
 #[derive(Args, Debug)]
-pub(crate) struct OwnerArgs {
+pub(crate) struct NamespaceArgs {
     /// Namespace of the limit or template; an admin of `default` may name any [default: that of the key]
     #[arg(long)]
     pub(crate) namespace: Option<NamespaceName>,
 }
 
-impl OwnerArgs {
+impl NamespaceArgs {
     /// A path with the namespace in its query.
     fn query(&self, path: &str) -> String {
         match &self.namespace {
@@ -107,7 +107,7 @@ impl OwnerArgs {
 impl KeyArgs {
     /// The path of the limit, or of something of it.
     fn path(&self, rest: &str) -> String {
-        self.owner.query(&format!("{PATH}/{}{rest}", encoded(self.key.as_str())))
+        self.scope.query(&format!("{PATH}/{}{rest}", encoded(self.key.as_str())))
     }
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
-    let changed: Changed = request::send(&args.client, Method::PUT, &args.owner.query(PATH), &document)?;
+    let changed: Changed = request::send(&args.client, Method::PUT, &args.scope.query(PATH), &document)?;
     output::show(args.client.json, &changed, |changed| {
         put::text(&document.into_definition(), &output::visible(&changed.status))
     })

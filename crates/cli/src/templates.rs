@@ -117,7 +117,7 @@ pub(crate) fn run(command: &TemplatesCommand) -> Result<Done, Failure> {
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.template()?;
     let client = &args.client;
-    let changed: Changed = request::send(client, Method::PUT, &path(&[], args.owner.namespace.as_ref()), &document)?;
+    let changed: Changed = request::send(client, Method::PUT, &path(&[], args.scope.namespace.as_ref()), &document)?;
     output::show(client.json, &changed, |_| put::text(&document.into_template().into_definition(), "a template"))
 }
 

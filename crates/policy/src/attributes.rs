@@ -22,12 +22,12 @@ impl Attributes {
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Attributes, AttributeError> {
         let mut checked = Vec::new();
-        let mut places = ATTRIBUTES_MAX;
+        let mut left = ATTRIBUTES_MAX;
         for (name, value) in pairs {
             let (name, value) = (name.as_ref(), value.as_ref());
             if name != KEY_ATTRIBUTE {
                 let too_many = || format!("found more than {ATTRIBUTES_MAX}, allowed are {ATTRIBUTES_MAX}");
-                places = places.checked_sub(1).ok_or_else(|| AttributeError(too_many()))?;
+                left = left.checked_sub(1).ok_or_else(|| AttributeError(too_many()))?;
             }
             check_name(name).map_err(AttributeError)?;
             check_attribute_value(value).map_err(|what| AttributeError(format!("{name}: {what}")))?;
@@ -51,7 +51,8 @@ impl Attributes {
         self.0.get(place).map(|(_, value)| &**value)
     }
 
-    /// A hash of names and values, which a lease keeps of its call. It is the same on every node and in every version.
+    /// A hash of names and values. A lease stores it to recognise its call, so it is the same on every node and in every
+    /// version.
     #[must_use]
     pub fn hash32(&self) -> u32 {
         let bytes = self.0.iter().map(|(name, value)| name.len().saturating_add(value.len()).saturating_add(2));

@@ -12,8 +12,8 @@ use crate::span::SpanRecord;
 /// Finished spans that wait for the exporter. Beyond this they are dropped. It holds a second of a busy server with every
 /// request sampled.
 pub const QUEUE_MAX: usize = 16_384;
-/// Sampled requests of one batch that its spans name. A batch has at most a few thousand requests, of which few are
-/// sampled.
+/// Sampled requests of one batch that get spans for its steps. A batch has at most a few thousand requests, of which few
+/// are sampled.
 pub const TRACES_MAX: usize = 16;
 
 /// Counter of spans that were dropped because the queue was full.
@@ -24,7 +24,7 @@ pub const EXPORTED: &str = "earmark_trace_spans_exported_total";
 pub const FAILED: &str = "earmark_trace_spans_failed_total";
 
 struct Recorder {
-    /// A root is sampled if a random number is below this.
+    /// A trace that begins here is sampled if a random number is at most this; none is with 0.
     threshold: u64,
     queue: mpsc::Sender<SpanRecord>,
 }
@@ -38,7 +38,7 @@ pub type SpanQueue = mpsc::Receiver<SpanRecord>;
 /// Returns the queue of finished spans; `None` if tracing is on already.
 pub fn install(ratio: f64) -> Option<SpanQueue> {
     let (queue, receiver) = mpsc::channel(QUEUE_MAX);
-    // A product above the range becomes its end, so that 1 samples all but one in 2^64.
+    // A product above the range becomes its end, so that 1 samples all.
     let threshold = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
     RECORDER.set(Recorder { threshold, queue }).ok()?;
     for counter in [DROPPED, EXPORTED, FAILED] {
@@ -83,7 +83,8 @@ pub(crate) fn record(span: SpanRecord) {
     }
 }
 
-/// A random number for the sampling decision: splitmix64. Ids have better ones; this one is taken for every request.
+/// A random number for the sampling decision: splitmix64, which is cheap enough for every request. Ids come from a better
+/// generator.
 fn random() -> u64 {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));

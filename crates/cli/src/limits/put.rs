@@ -10,7 +10,7 @@ use earmark_core::{
 };
 use serde::de::DeserializeOwned;
 
-use super::OwnerArgs;
+use super::NamespaceArgs;
 use crate::client::ClientArgs;
 use crate::failure::Failure;
 use crate::output::{seconds, thousands};
@@ -33,7 +33,7 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
     #[command(flatten)]
-    pub(crate) owner: OwnerArgs,
+    pub(crate) scope: NamespaceArgs,
     /// Key of the limit, which callers name in reserve: letters, digits and :._@+-/|=~%
     #[arg(long, required_unless_present = "file", value_parser = key)]
     key: Option<LimitKey>,

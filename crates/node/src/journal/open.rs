@@ -88,7 +88,7 @@ impl Opening<'_> {
                 }
                 starts.push(found);
             } else if let Err(fault @ (Fault::OtherCluster { .. } | Fault::NewerFormat { .. })) = header {
-                // Data after the position is removed even if damaged, unless it belongs to someone else.
+                // Data after the position is removed even if damaged, unless another cluster or a newer version wrote it.
                 return Err(fault);
             }
         }
@@ -146,8 +146,8 @@ impl Opening<'_> {
 
     /// Removes everything after the position, last file first, so that a crash in between leaves no gap.
     fn cut(&self, names: &Names, spans: &[Span]) -> Result<(), Fault> {
-        let is_behind = |start: &&u64| **start >= self.to.records;
-        let segments = names.segments.iter().filter(is_behind).rev().map(|start| segment_path(*start));
+        let is_after = |start: &&u64| **start >= self.to.records;
+        let segments = names.segments.iter().filter(is_after).rev().map(|start| segment_path(*start));
         let is_sealed = |start: u64| spans.iter().any(|span| span.start.records == start && self.is_sealed(*span));
         let indexes = names.indexes.iter().filter(|start| !is_sealed(**start)).map(|start| index_path(*start));
         let unfinished = names.unfinished.iter().map(|name| format!("{FOLDER}/{name}"));
@@ -172,6 +172,7 @@ impl Opening<'_> {
         span.end != self.to || span.end.bytes - span.start.bytes >= self.segment_bytes
     }
 
+    /// The state of the journal at the position. Writes the indexes that sealed segments lack.
     fn assemble(&self, spans: &[Span], walked: Vec<Walked>) -> Result<State, Fault> {
         let last_log_index = walked.last().map_or(0, |walked| walked.last_log_index);
         let older = spans.len() - walked.len();

@@ -24,7 +24,7 @@ pub(super) fn retry_after_of(status: &Status) -> Option<u64> {
     status.metadata().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
-/// A rejected request.
+/// A request that is rejected for its credentials, its role or its rate.
 pub(super) fn rejected(error: AuthError) -> Status {
     // The message may quote a key that was sent in a wrong field.
     let message = redact_api_keys(&error.message()).into_owned();
@@ -86,7 +86,7 @@ pub(super) fn of_usage(error: &UsageError) -> Status {
     }
 }
 
-/// A failed change of a limit.
+/// A refused or failed change of a limit or template.
 pub(super) fn of_limit(error: &LimitError) -> Status {
     match error {
         LimitError::NotFound => Status::not_found(LIMIT_NOT_FOUND),

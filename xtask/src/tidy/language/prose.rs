@@ -1,4 +1,5 @@
-//! Extracts prose from source files: comments and docstrings, or whole documents.
+//! Extracts prose from source files: comments and docstrings, or whole documents. Each function returns the texts with
+//! their line numbers, from 1.
 
 /// All lines.
 pub(super) fn markdown(text: &str) -> Vec<(usize, &str)> {
@@ -90,6 +91,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(body.find(&end).map_or(rest.len(), |at| start + at + end.len()))
 }
 
+/// The length of a string literal at the start of `rest`.
 fn string(rest: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in rest.bytes().enumerate().skip(1) {
