@@ -22,7 +22,7 @@ pub struct LimitOverage {
     pub key: LimitKey,
     /// The excess. For credit, the part of the cost that the account did not have.
     pub amount: u64,
-    /// Whether it is debt now.
+    /// Whether it was recorded as debt. Otherwise it was reserved after all, or is only counted.
     pub is_debt: bool,
 }
 
@@ -49,6 +49,7 @@ impl TimedOutLease {
 }
 
 impl<H: BookHost> BookBackend<H> {
+    /// The usage of limits as this process has applied it.
     pub(crate) fn book_usage(&self, namespace: &NamespaceName, keys: &[&LimitKey]) -> Vec<AppliedUsage> {
         let now = self.0.host.now();
         self.0.host.with_book(|book| {
@@ -64,6 +65,7 @@ impl<H: BookHost> BookBackend<H> {
         })
     }
 
+    /// The leases that ran out since the last call.
     pub(crate) async fn timed_out_leases(&self) -> Result<Vec<TimedOutLease>, BackendError> {
         // After the barrier every complete before this time is applied, so that none is taken for a timeout.
         let now = self.0.host.read_barrier().await?;

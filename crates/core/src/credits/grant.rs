@@ -190,11 +190,11 @@ impl Credits {
         }
         let time = state.expiry.at(now);
         let mut left = amount;
-        let mut has_plain = true;
+        let mut plain_is_left = true;
         for slot in state.grant_slots(balance) {
             let grant = state.grants.get(slot);
-            if has_plain && grant.terms > GrantTerms::PLAIN {
-                has_plain = false;
+            if plain_is_left && grant.terms > GrantTerms::PLAIN {
+                plain_is_left = false;
                 left = left.saturating_sub(spendable(balance.pot.free(&state.nodes, now)));
             }
             if left == 0 {
@@ -247,6 +247,7 @@ impl Credits {
         }
     }
 
+    /// Records the expiry of what is free in expired grants, and removes the grants that are empty then.
     fn expire_grants(&mut self, now: UnixMs, owner: Owner) {
         let time = self.state.expiry.at(now);
         let carried = self.carried_terms(now, owner);
