@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     #[error("no answer from {url}: {what}")]
     NoAnswer { url: String, what: String },
     /// The server answered with a failure.
-    #[error("the server refused ({status} {error}): {message}")]
+    #[error("the server refused ({status} {error}): {message}{}", advice(*.status))]
     Refused { status: u16, error: String, message: String },
     /// The answer is not one of an Earmark server of this version.
     #[error("unexpected answer from {url}: {what}")]
@@ -78,6 +78,14 @@ pub(crate) enum Failure {
     /// A system call failed.
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
+}
+
+/// Advice after the message of a refusal.
+fn advice(status: u16) -> &'static str {
+    match status {
+        401 => "; put a key or session token in EARMARK_KEY, or in the file that EARMARK_KEY_FILE names",
+        _ => "",
+    }
 }
 
 /// A failure as JSON, with the same fields as an error answer of the server.

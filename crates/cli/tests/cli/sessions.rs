@@ -139,7 +139,8 @@ fn a_session_of_either_algorithm_is_its_user_and_a_token_that_is_wrong_is_nobody
     for (what, wrong) in wrong() {
         let refused = by(&server, &wrong, &write("c")).ends(1);
         assert!(refused.stderr.contains("401 unauthenticated"), "{what}: {refused:?}");
-        assert!(refused.stderr.contains("the credentials are missing or not valid"), "{what}: {refused:?}");
+        let advice = "the credentials are missing or not valid; put a key or session token in EARMARK_KEY";
+        assert!(refused.stderr.contains(advice), "{what}: {refused:?}");
         used.push(wrong);
     }
     let reader = token(&By::EdDsa, &claims(&[("earmark_role", json!("reader"))]));
