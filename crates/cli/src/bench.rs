@@ -3,6 +3,7 @@
 mod envoy;
 mod histogram;
 mod http;
+mod http2;
 mod in_process;
 mod job;
 mod measure;
@@ -134,7 +135,7 @@ pub(crate) struct BenchArgs {
     /// Measure Envoy's rate limit service: this many requests with two descriptors in flight on one HTTP/2 connection
     #[arg(long, value_name = "N")]
     #[arg(conflicts_with_all = ["http", "in_process", "client", "stream", "batch", "calls", "key", "complete", "limits", "connections"])]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=envoy::IN_FLIGHT_MAX))]
     envoy: Option<u32>,
     /// Print the result as one JSON object
     #[arg(long)]

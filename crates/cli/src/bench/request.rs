@@ -123,7 +123,7 @@ impl Request {
     }
 }
 
-fn write_number(digits: &mut [u8], number: usize) {
+pub(super) fn write_number(digits: &mut [u8], number: usize) {
     let mut rest = number;
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
