@@ -7,7 +7,7 @@ use std::fmt;
 const SEED_OPERATIONS_MIN: u64 = 5_000;
 
 /// Cases that a run must contain.
-const NEEDED: [&str; 35] = [
+const NEEDED: [&str; 37] = [
     "allowed",
     "denied",
     "never",
@@ -21,6 +21,7 @@ const NEEDED: [&str; 35] = [
     "retried after an extension, expired",
     "view",
     "view of an extended lease",
+    "view of an extended lease that timed out",
     "too old",
     "too new",
     "completed",
@@ -40,6 +41,7 @@ const NEEDED: [&str; 35] = [
     "extended",
     "extension denied",
     "extension of an ended lease",
+    "extension after a timeout",
     "extension with another number or body",
     "extension by an unknown key",
     "extension by a decreasing limit",

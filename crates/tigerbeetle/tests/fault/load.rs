@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use earmark_admission::{
     Answer, BackendError, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
@@ -16,6 +16,8 @@ use crate::support::registry::TestRegistry;
 use crate::support::{amounts, definition, key, lease, namespace};
 
 const CALLERS: u64 = 12;
+/// How long the calls after a kill may take on a busy machine.
+const PROGRESS: Duration = Duration::from_secs(120);
 /// Overage never fits into this limit, so it always becomes debt.
 const TOKENS: u64 = 10_000_000;
 
@@ -121,13 +123,19 @@ impl Load {
         Load { callers, is_over, calls }
     }
 
-    /// Waits until calls are answered, so that the next kill interrupts work.
-    pub async fn wait_for_progress(&self) {
+    /// Waits until calls are answered, so that the next kill interrupts work. Returns false if they are not within
+    /// [`PROGRESS`].
+    pub async fn progresses(&self) -> bool {
+        let start = Instant::now();
         let before = self.calls.load(Ordering::SeqCst);
         let enough = || self.calls.load(Ordering::SeqCst) >= before + 3 * CALLERS;
         while !enough() && self.callers.iter().all(|caller| !caller.is_finished()) {
+            if start.elapsed() > PROGRESS {
+                return false;
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        true
     }
 
     /// Lets every caller finish its current call.

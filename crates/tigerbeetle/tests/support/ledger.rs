@@ -16,6 +16,11 @@ impl Ledger {
         Server::start().map(Ledger::Server)
     }
 
+    /// A real server that takes batches of 8,189 events, if there is a binary.
+    pub fn server_for_production() -> Option<Ledger> {
+        Server::start_for_production().map(Ledger::Server)
+    }
+
     pub fn stand_in() -> Option<Ledger> {
         Some(Ledger::StandIn(StandIn::start()))
     }

@@ -17,8 +17,10 @@ use tokio::sync::watch;
 
 pub use state::State;
 
-/// Events in one request, and records in one reply: as many as a server in development mode takes.
-const EVENTS_MAX: usize = 253;
+/// Events in one request, and records in one reply, of a server in development mode.
+const DEVELOPMENT_EVENTS_MAX: usize = 253;
+/// Those of a server with the settings for production.
+const PRODUCTION_EVENTS_MAX: usize = 8_189;
 
 /// When the stand-in ends the sessions of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +37,17 @@ pub struct StandIn {
     is_up: watch::Sender<bool>,
     /// Evictions so far, times two, plus one if the last one loses answers.
     evictions: Arc<AtomicU64>,
+    events_max: usize,
 }
 
 impl StandIn {
     pub fn start() -> StandIn {
-        StandIn { state: Arc::default(), is_up: watch::channel(true).0, evictions: Arc::default() }
+        let (is_up, _) = watch::channel(true);
+        StandIn { state: Arc::default(), is_up, evictions: Arc::default(), events_max: DEVELOPMENT_EVENTS_MAX }
+    }
+
+    pub fn start_for_production() -> StandIn {
+        StandIn { events_max: PRODUCTION_EVENTS_MAX, ..StandIn::start() }
     }
 
     /// Leaves requests without an answer until `up`.
@@ -85,7 +93,7 @@ impl StandInClient {
     ) -> Reply<T> {
         let (ledger, connected_at) = (self.ledger.clone(), self.connected_at);
         Box::pin(async move {
-            if events > EVENTS_MAX {
+            if events > ledger.events_max {
                 return Err(Error::TooMuchData);
             }
             let mut is_up = ledger.is_up.subscribe();
@@ -117,10 +125,12 @@ impl LedgerClient for StandInClient {
     }
 
     fn query_transfers(&self, filter: QueryFilter) -> Reply<Vec<Transfer>> {
-        self.request(1, move |state| state.query_transfers(&filter, EVENTS_MAX))
+        let records_max = self.ledger.events_max;
+        self.request(1, move |state| state.query_transfers(&filter, records_max))
     }
 
     fn account_transfers(&self, filter: AccountFilter) -> Reply<Vec<Transfer>> {
-        self.request(1, move |state| state.account_transfers(&filter, EVENTS_MAX))
+        let records_max = self.ledger.events_max;
+        self.request(1, move |state| state.account_transfers(&filter, records_max))
     }
 }

@@ -64,7 +64,8 @@ impl Stream {
         self.say(&("extend", lease, &body, &book, &ledger));
         self.longest_ms = self.longest_ms.max(ended - began);
         let answer = self.check(began, &all, compare::extend(&book, &ledger, is_new, self.longest_ms))?;
-        self.tally.met(answer);
+        let is_timeout = asked.at.is_some() && !asked.is_completed && answer == "extension of an ended lease";
+        self.tally.met(if is_timeout && asked.extended.is_some() { "extension after a timeout" } else { answer });
         let asked = &mut self.leases[place];
         match answer {
             "extended" if is_new => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, Backend, EnforcedStatus, Limits};
-use earmark_core::{LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{LeaseState, LimitKey, LimitStatus, NamespaceName, Usage};
 use earmark_tigerbeetle::TigerBeetleLimits;
 
 use super::{Asked, Asking, Stream};
@@ -65,7 +65,12 @@ impl Stream {
         let namespace = self.namespace.clone();
         let ledger = self.node().lease(namespace, lease).await.unwrap();
         self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref(), self.longest_ms))?;
-        self.tally.met(if extended.is_some() { "view of an extended lease" } else { "view" });
+        let has_timed_out = book.is_some_and(|view| view.state == LeaseState::Expired);
+        self.tally.met(match (extended.is_some(), has_timed_out) {
+            (false, _) => "view",
+            (true, false) => "view of an extended lease",
+            (true, true) => "view of an extended lease that timed out",
+        });
         Ok(true)
     }
 }
