@@ -14,7 +14,9 @@ use super::reserve::{CreditNeed, account_not_found, shortage};
 use super::{Parts, all};
 use crate::backend::{Amount, Answer, BackendError, Refusal};
 use crate::book_host::BookHost;
-use crate::credits::{GrowAnswer, GrowRequest, HoldPart, RenewAnswer, RenewRequest, ShrinkRequest, Timeouts};
+use crate::credits::{
+    GrowAnswer, GrowRequest, HoldPart, HoldState, RenewAnswer, RenewRequest, ShrinkRequest, Timeouts,
+};
 use crate::extend::{ExtendAnswer, ExtendRequest};
 use crate::lease_view::LeaseView;
 use crate::limits::{CreditStep, LimitsExtend, LimitsExtended, Registry};
@@ -25,6 +27,9 @@ enum Growth {
     Expired,
     /// The answer of credit for the limits, the holds of this extension, and when the lease was reserved if that was looked up.
     Told(CreditStep, Vec<HoldPart>, Option<UnixMs>),
+    /// The limits have decided about this number before, so nothing is held for it now. A growth that they accepted is
+    /// held with its confirmation. The holds of the request, and when the lease was reserved.
+    Decided(Vec<HoldPart>, Option<UnixMs>),
 }
 
 impl Growth {
@@ -78,9 +83,14 @@ impl<H: BookHost> Parts<H> {
     }
 
     async fn extend_one(&self, actor: Option<Actor>, request: &ExtendRequest) -> Result<ExtendAnswer, BackendError> {
+        let mut is_decided = false;
         let (credit, holds, reserved_at) = match self.grow(actor.clone(), request).await? {
             Growth::Expired => return Ok(ExtendAnswer::expired()),
             Growth::Told(credit, holds, reserved_at) => (credit, holds, reserved_at),
+            Growth::Decided(holds, reserved_at) => {
+                is_decided = true;
+                (CreditStep::Held, holds, reserved_at)
+            }
         };
         let asked = LimitsExtend {
             namespace: request.namespace.clone(),
@@ -103,7 +113,7 @@ impl<H: BookHost> Parts<H> {
                 self.renew(actor, (request, holds, reserved_at), by_limits).await
             }
             ExtendAnswer::Denied { .. } | ExtendAnswer::Refused(_) => {
-                if !holds.is_empty() {
+                if !holds.is_empty() && !is_other_body(&answer, is_decided) {
                     let (namespace, lease, number) = (request.namespace.clone(), request.lease, request.number);
                     self.credits.shrink(actor, ShrinkRequest { namespace, lease, number, holds }).await?;
                 }
@@ -146,6 +156,11 @@ impl<H: BookHost> Parts<H> {
             let expected = view.extensions.saturating_add(1);
             if number != view.extensions && number != expected {
                 return Ok(blocked(format!("extension: found {number}, expected {expected}")));
+            }
+            if number == view.extensions {
+                let state = self.credits.holds(namespace, lease, Vec::new()).await?;
+                let has_ended = state == HoldState::Ended;
+                return Ok(if has_ended { Growth::Expired } else { Growth::Decided(holds, view.reserved_at) });
             }
             reserved_at = view.reserved_at;
         }
@@ -264,6 +279,11 @@ impl Extended {
         let ignored = used.iter().map(|used| used.key.clone()).collect();
         Extended { ends_at: None, ignored, above: Vec::new() }
     }
+}
+
+/// Whether the limits refused a decided number because its body differs. The growth under that number is of the first body.
+fn is_other_body(answer: &ExtendAnswer, is_decided: bool) -> bool {
+    is_decided && matches!(answer, ExtendAnswer::Refused(Refusal::InvalidRequest { .. }))
 }
 
 fn is_malformed(request: &ExtendRequest) -> bool {
