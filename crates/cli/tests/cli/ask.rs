@@ -1,8 +1,20 @@
-//! One HTTP request on a new connection.
+//! One HTTP request on a new connection, and free addresses.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
+
+/// A free address below the ephemeral port range, so that a process that restarts finds its port free: a peer that tries
+/// to reach a stopped process in that range may be given the same port for its own end, and then has it. Tests of one
+/// process never share an address.
+pub(crate) fn free() -> String {
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
+    let ports = std::iter::repeat_with(|| first + GIVEN.fetch_add(1, Ordering::Relaxed) % 1_000);
+    let mut addresses = ports.map(|port| format!("127.0.0.1:{port}"));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).unwrap()
+}
 
 pub(crate) struct Answered {
     pub(crate) status: u16,

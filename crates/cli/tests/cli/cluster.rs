@@ -122,6 +122,29 @@ fn founders(folder: &Path, addresses: &[String], more: &[&str]) -> Vec<Server> {
     })
 }
 
+/// A measurement: three started processes until the last one is ready, in 20 rounds. The figure is in docs/benchmarks.md.
+#[test]
+#[ignore = "a measurement; run it with an optimised binary and --nocapture"]
+fn three_started_processes_are_ready_within_three_seconds() {
+    let mut times: Vec<Duration> = (0..20)
+        .map(|_| {
+            let folder = tempfile::tempdir().unwrap();
+            let addresses = [free(), free(), free()];
+            let start = Instant::now();
+            let servers = founders(folder.path(), &addresses, &[]);
+            for server in &servers {
+                while server.get("/readyz") != r#"{"status":"ready"}"# {
+                    sleep(Duration::from_millis(5));
+                }
+            }
+            start.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    println!("three processes to ready: median {:.2?}, longest {:.2?}", times[times.len() / 2], times[times.len() - 1]);
+    assert!(times[times.len() - 1] < Duration::from_secs(3));
+}
+
 #[test]
 fn founders_begin_one_cluster_and_others_with_the_same_flags_join_it() {
     let folder = tempfile::tempdir().unwrap();

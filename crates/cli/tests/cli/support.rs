@@ -1,7 +1,6 @@
 //! Starts a server process and runs client commands.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread::JoinHandle;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::ask::ask;
+pub(crate) use crate::ask::free;
 
 /// Test timeout, generous for a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,11 +51,6 @@ pub(crate) fn wait(what: &str, is_so: impl Fn() -> bool) {
         assert!(start.elapsed() < TIMEOUT * 2, "timeout waiting for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// A free address.
-pub(crate) fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 /// Output and exit code of a command.

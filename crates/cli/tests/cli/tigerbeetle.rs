@@ -1,6 +1,6 @@
 //! Limits on a real TigerBeetle cluster. Skipped without a tigerbeetle binary.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +14,7 @@ const PUT: &str = "limits put --key slots --kind concurrency --capacity 3 --time
 struct Replica {
     binary: PathBuf,
     folder: TempDir,
-    address: SocketAddr,
+    address: String,
     child: Option<Child>,
 }
 
@@ -30,8 +30,7 @@ impl Replica {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let ledger = Replica { binary, folder, address, child: None };
+        let ledger = Replica { binary, folder, address: free(), child: None };
         let format = ["format", "--cluster=7", "--replica=0", "--replica-count=1", "--development"];
         let formatted = ledger.command(&format).status().unwrap();
         assert!(formatted.success());
@@ -56,7 +55,7 @@ impl Replica {
         let addresses = format!("--addresses={}", self.address);
         let start = ["start", &addresses, "--development", "--cache-grid=64MiB"];
         self.child = Some(self.command(&start).spawn().unwrap());
-        wait("TigerBeetle to listen", || TcpStream::connect(self.address).is_ok());
+        wait("TigerBeetle to listen", || TcpStream::connect(&self.address).is_ok());
     }
 
     fn kill(&mut self) {
@@ -131,7 +130,7 @@ fn a_ledger_that_is_gone_is_named_and_is_used_again_when_it_is_back() {
     let Some(mut ledger) = Replica::make() else { return };
     let server = Server::start(&["--ledger", &ledger.url()]);
     let why = server.get("/readyz");
-    assert!(why.contains("limits: ") && why.contains(&ledger.address.to_string()), "{why}");
+    assert!(why.contains("limits: ") && why.contains(&ledger.address), "{why}");
     ledger.up();
     wait("the ledger", || is_ready(&server));
     server.line(PUT).ends(0);

@@ -1,10 +1,8 @@
 //! The processes of a cluster.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -32,14 +30,9 @@ pub(crate) struct Nodes {
     flags: &'static [&'static str],
 }
 
-/// Free addresses outside of the ephemeral port range, so that a restarted node finds its port free. Tests of one
-/// process never share an address.
+/// Free addresses.
 fn free(count: usize) -> Vec<String> {
-    static GIVEN: AtomicU16 = AtomicU16::new(0);
-    let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
-    let ports = std::iter::repeat_with(|| first + GIVEN.fetch_add(1, Ordering::Relaxed));
-    let addresses = ports.map(|port| format!("127.0.0.1:{port}"));
-    addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count).collect()
+    std::iter::repeat_with(crate::ask::free).take(count).collect()
 }
 
 impl Nodes {
