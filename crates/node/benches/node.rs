@@ -3,7 +3,8 @@
 //! `cargo bench -p earmark-node --bench node` prints a table. With a number, `-- 10000000`, it creates that many live
 //! leases and measures a snapshot and a restart with them; `-- derived 9999000` creates that many derived limits instead,
 //! which takes about 2 GiB of memory; `-- statement 1000000` writes that many entries of one account and reads its
-//! statement. The data folder is a temporary folder; `TMPDIR` chooses another disk.
+//! statement; `-- replaced 1000000` creates that many live leases on two nodes and measures how long a third one with an
+//! empty folder takes to catch up. The data folder is a temporary folder; `TMPDIR` chooses another disk.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that fails says where")]
 
@@ -265,6 +266,58 @@ async fn run_big(count: u64, is_derived: bool) {
     node.shut_down().await;
 }
 
+/// A node of a cluster. The first one starts it, the others join it.
+async fn member(id: u64, data: &std::path::Path, first: Option<&Node>) -> Node {
+    let options = NodeOptions {
+        id: Some(id),
+        peer_listen: Some("127.0.0.1:0".into()),
+        bootstrap: if first.is_none() { vec!["127.0.0.1:0".into()] } else { Vec::new() },
+        join: first.and_then(Node::peer_address).map(str::to_owned).into_iter().collect(),
+        trusts_peers: true,
+        ..NodeOptions::new(Arc::new(RealDisk::new(data).unwrap()))
+    };
+    let node = Node::open(options).await.unwrap();
+    let is_voter = |node: &Node| {
+        let status = node.status();
+        status.leader.is_some() && status.members.iter().any(|member| member.node == id && member.is_voter)
+    };
+    while !is_voter(&node) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    node
+}
+
+/// How long a node with an empty folder takes to become a voter that has applied everything, by a snapshot.
+async fn run_replaced(count: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = |id: u64| folder.path().join(id.to_string());
+    let first = member(1, &data(1), None).await;
+    let second = member(2, &data(2), Some(&first)).await;
+    let backend = first.backend();
+    put_limits(&backend, 86_400).await;
+    let mut next = 1 << 64;
+    for _ in 0..count.div_ceil(2_048) {
+        backend.reserve(Principal::System, requests(2_048, &mut next)).await;
+    }
+    for node in [&first, &second] {
+        node.snapshot().await.unwrap();
+    }
+    for round in 0..5 {
+        let started = Instant::now();
+        let third = member(3 + round, &data(3 + round), Some(&first)).await;
+        let applied = first.status().applied_index;
+        while third.status().applied_index < applied {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let took = started.elapsed();
+        let has_snapshot = third.status().snapshot_index.is_some();
+        println!("{count} leases: a new node has caught up after {took:.1?}, by a snapshot: {has_snapshot}");
+        let leader = if first.status().leader == Some(1) { &first } else { &second };
+        leader.remove(3 + round).await.unwrap();
+        third.shut_down().await;
+    }
+}
+
 async fn run(batch: usize, callers: u128) {
     let folder = tempfile::tempdir().unwrap();
     let fsync = fsync_us(&folder.path().join("fsync"));
@@ -296,10 +349,14 @@ async fn run(batch: usize, callers: u128) {
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let is_derived = std::env::args().any(|argument| argument == "derived");
+    let is_replaced = std::env::args().any(|argument| argument == "replaced");
     let is_statement = std::env::args().any(|argument| argument == "statement");
     if let Some(count) = std::env::args().find_map(|argument| argument.parse().ok()) {
         if is_statement {
             return runtime.block_on(run_statement(count));
+        }
+        if is_replaced {
+            return runtime.block_on(run_replaced(count));
         }
         return runtime.block_on(run_big(count, is_derived));
     }
