@@ -100,20 +100,20 @@ fn state_files(folder: &Folder) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Waits up to 20 seconds for a condition.
+/// Waits up to a minute for a condition, because a busy machine needs several elections.
 pub async fn until(mut happened: impl FnMut() -> bool) {
-    for _ in 0..2_000 {
+    for _ in 0..6_000 {
         if happened() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("condition not met within 20 seconds");
+    panic!("condition not met within a minute");
 }
 
 /// Starts a node again. The tasks of its last run may hold its folder and its port for a moment.
 pub async fn reopen(options: impl Fn() -> NodeOptions) -> Node {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if let Ok(node) = Node::open(options()).await {
             return node;
         }
