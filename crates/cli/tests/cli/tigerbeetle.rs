@@ -213,8 +213,8 @@ fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_togethe
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
     // The server does not know all leases on TigerBeetle, so it does not report their number.
     let metrics = server.get("/metrics");
-    assert!(metrics.contains("earmark_remembered_leases "), "{metrics}");
-    assert!(!metrics.contains("earmark_live_leases "), "{metrics}");
+    assert!(metrics.contains("\nearmark_remembered_leases "), "{metrics}");
+    assert!(!metrics.contains("\nearmark_live_leases "), "{metrics}");
     server.stop();
     for (flags, missing) in [(&words[..2], "--credits"), (&words[2..], "--ledger")] {
         let ran = serve(&data, flags).ends(2);

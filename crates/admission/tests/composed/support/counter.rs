@@ -15,6 +15,8 @@ use super::Pair;
 
 /// How long to wait for a hanging step.
 const PATIENCE: Duration = Duration::from_millis(60);
+/// How long to wait for an answer when no step is to hang.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn namespace() -> NamespaceName {
     NamespaceName::new(NamespaceName::DEFAULT).unwrap()
@@ -99,7 +101,7 @@ impl Pair {
         lease: LeaseId,
         parts: &[(&str, u64)],
     ) -> Option<Result<ReserveAnswer, BackendError>> {
-        tokio::time::timeout(PATIENCE, self.reserve_patiently(lease, parts)).await.ok()
+        tokio::time::timeout(self.patience(), self.reserve_patiently(lease, parts)).await.ok()
     }
 
     /// Reserves without a timeout.
@@ -131,8 +133,12 @@ impl Pair {
             claim: earmark_core::LeaseClaim::default(),
             renew: true,
         };
-        let answer = tokio::time::timeout(PATIENCE, self.backend.extend(Principal::System, vec![request])).await;
+        let answer = tokio::time::timeout(self.patience(), self.backend.extend(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
+    }
+
+    fn patience(&self) -> Duration {
+        if self.faults.has_happened() { ANSWER_MAX } else { PATIENCE }
     }
 
     /// Completes, with a timeout.
@@ -149,7 +155,8 @@ impl Pair {
             actuals: amounts(parts),
             labels: earmark_core::SettleLabels::NONE,
         };
-        let answer = tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
+        let answer =
+            tokio::time::timeout(self.patience(), self.backend.complete(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
 
