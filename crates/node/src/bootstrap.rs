@@ -21,8 +21,9 @@ use crate::runtime::random_id;
 /// How long a restarted node looks for the cluster named by `--join`. It starts without an answer, since all other
 /// nodes may be down.
 const CLUSTER_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a new node with an id waits to learn whether it may join, before it creates its folder.
-const JOIN_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a new node with an id waits to learn whether it may join, before it creates its folder. Without an answer it
+/// starts, and asks again until it is a member or refused.
+const JOIN_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a new node with `--join` waits for its id.
 const GIVE_ID_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two questions for the cluster or for an id.
@@ -247,11 +248,19 @@ impl Joiner<'_> {
     async fn may_join(&self, id: u64) -> Result<u128, NodeError> {
         let (cluster, member) = self.find(id).await?;
         let (peers, vouched) = (self.peers(Some(cluster), id), Vouched::default());
-        let asking = ask_to_join(&peers, &vouched, &member, JoinRequest { check_only: true });
-        match tokio::time::timeout(JOIN_CHECK_TIMEOUT, asking).await {
-            Ok(Err(MembersError::Refused(why))) => Err(NodeError::Invalid(format!("cannot join the cluster: {why}"))),
-            _ => Ok(cluster),
-        }
+        let asking = async {
+            loop {
+                match ask_to_join(&peers, &vouched, &member, JoinRequest { check_only: true }).await {
+                    Ok(_) => return Ok(cluster),
+                    Err(MembersError::Refused(why)) => {
+                        return Err(NodeError::Invalid(format!("cannot join the cluster: {why}")));
+                    }
+                    // The leader changes, for example.
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            }
+        };
+        tokio::time::timeout(JOIN_CHECK_TIMEOUT, asking).await.unwrap_or(Ok(cluster))
     }
 
     /// Finds the cluster, and asks it for an id until it gives one.
