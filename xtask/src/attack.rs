@@ -3,6 +3,7 @@
 //! Every attack runs alone, then all run at once. The attackers have another address and another namespace than the
 //! honest tenants, as they would have behind no proxy.
 
+mod gateway;
 mod honest;
 mod kinds;
 mod nodes;
@@ -10,12 +11,13 @@ mod usage;
 mod wire;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use crate::run::{self, Failure};
-use honest::{Live, Seen};
+use honest::{Call, Live, Seen};
 use kinds::{ATTACKS, Attack, Target};
 use nodes::Nodes;
 use usage::Usage;
@@ -49,15 +51,21 @@ pub(crate) struct Options {
     pub(crate) binary: Option<PathBuf>,
     pub(crate) seconds: u64,
     pub(crate) nodes: usize,
+    /// Whether a gateway is attacked, and not its server.
+    pub(crate) gateway: bool,
     /// One attack, or `all` at once; every one of them and then all if absent.
     pub(crate) only: Option<String>,
 }
 
 impl Options {
     pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
-        let mut options = Options { binary: None, seconds: SECONDS_DEFAULT, nodes: 1, only: None };
+        let mut options = Options { binary: None, seconds: SECONDS_DEFAULT, nodes: 1, gateway: false, only: None };
         let mut args = args.iter();
         while let Some(flag) = args.next() {
+            if *flag == "--gateway" {
+                options.gateway = true;
+                continue;
+            }
             let value = args.next().copied().unwrap_or_default();
             let refuse = |allowed: &str| Err(Failure::Usage(format!("{flag}: found {value:?}, allowed {allowed}")));
             match *flag {
@@ -71,27 +79,31 @@ impl Options {
                     "3" => options.nodes = 3,
                     _ => return refuse("are 1 and 3"),
                 },
-                "--only" => match names().contains(&value) {
-                    true => options.only = Some(value.to_owned()),
-                    false => return refuse(&format!("are {}", names().join(", "))),
-                },
-                _ => return refuse("are --binary PATH, --seconds N, --nodes 1|3 and --only ATTACK"),
+                "--only" if !value.is_empty() => options.only = Some(value.to_owned()),
+                _ => return refuse("are --binary PATH, --seconds N, --nodes 1|3, --gateway and --only ATTACK"),
             }
         }
-        Ok(options)
+        let names: Vec<&str> = options.attacks().iter().map(|attack| attack.name).chain(["all"]).collect();
+        match &options.only {
+            Some(only) if !names.contains(&only.as_str()) => {
+                Err(Failure::Usage(format!("--only: found {only:?}, allowed are {}", names.join(", "))))
+            }
+            _ => Ok(options),
+        }
+    }
+
+    /// The attacks on a server or on a gateway.
+    fn attacks(&self) -> &'static [Attack] {
+        if self.gateway { &gateway::ATTACKS } else { &ATTACKS }
     }
 
     /// The runs: their name and their attacks.
     fn runs(&self) -> Vec<(&'static str, Vec<&'static Attack>)> {
-        let single = ATTACKS.iter().map(|attack| (attack.name, vec![attack]));
-        let every = [("none", Vec::new())].into_iter().chain(single).chain([("all", ATTACKS.iter().collect())]);
+        let attacks = self.attacks();
+        let single = attacks.iter().map(|attack| (attack.name, vec![attack]));
+        let every = [("none", Vec::new())].into_iter().chain(single).chain([("all", attacks.iter().collect())]);
         every.filter(|(name, _)| *name == "none" || self.only.as_ref().is_none_or(|only| only == name)).collect()
     }
-}
-
-/// The names that `--only` takes.
-fn names() -> Vec<&'static str> {
-    ATTACKS.iter().map(|attack| attack.name).chain(["all"]).collect()
 }
 
 /// The result of one run.
@@ -109,6 +121,9 @@ struct Stage {
     /// The attacker's key, and those of the tenants.
     red: String,
     tenants: Vec<String>,
+    /// One call of a tenant, and its path.
+    call: Call,
+    path: &'static str,
 }
 
 pub(crate) fn attack(options: &Options) -> Result<(), Failure> {
@@ -143,7 +158,7 @@ pub(crate) fn attack(options: &Options) -> Result<(), Failure> {
 
 impl Stage {
     fn prepare(binary: &std::path::Path, options: &Options) -> Result<Stage, Failure> {
-        let nodes = Nodes::start(binary, options.nodes)?;
+        let mut nodes = Nodes::start(binary, options.nodes)?;
         let red = nodes.key("red")?;
         let tenants = TENANTS.map(|tenant| nodes.key(tenant)).into_iter().collect::<Result<Vec<_>, _>>()?;
         for tenant in &tenants {
@@ -151,7 +166,15 @@ impl Stage {
         }
         let full = r#"{"key":"full","kind":"rolling","capacity":1,"window_seconds":60}"#;
         nodes.ask_as(&red, "PUT", "/v1/admin/limits", full)?;
-        let stage = Stage { nodes, red, tenants };
+        if options.gateway {
+            nodes.ask_as(&red, "PUT", "/v1/admin/limits", honest::LIMIT)?;
+            for namespace in TENANTS.into_iter().chain(["red"]) {
+                nodes.ask("PUT", &format!("/v1/admin/policy?namespace={namespace}"), gateway::POLICY)?;
+            }
+            nodes.start_gateway(binary)?;
+            return Ok(Stage { nodes, red, tenants, call: gateway::call, path: gateway::CHAT });
+        }
+        let stage = Stage { nodes, red, tenants, call: honest::reserve_and_complete, path: "/v1/reserve" };
         if options.runs().iter().any(|(_, attacks)| attacks.iter().any(|attack| attack.name == "lists")) {
             let target = stage.target(u64::MAX);
             thread::scope(|scope| {
@@ -175,6 +198,8 @@ impl Stage {
             run,
             is_over: AtomicBool::new(false),
             count: AtomicU64::new(0),
+            path: self.path,
+            breach: OnceLock::new(),
         }
     }
 
@@ -185,7 +210,8 @@ impl Stage {
         thread::scope(|scope| {
             attacks.iter().for_each(|attack| (attack.start)(scope, &target));
             let tenants = self.tenants.iter();
-            let callers: Vec<_> = tenants.flat_map(|key| honest::start(scope, &addresses, key, &live)).collect();
+            let callers: Vec<_> =
+                tenants.flat_map(|key| honest::start(scope, &addresses, key, (&live, self.call))).collect();
             while start.elapsed() < time {
                 usage.look(start.elapsed(), &self.nodes);
                 if start.elapsed() >= shown + PROGRESS {
@@ -199,6 +225,8 @@ impl Stage {
             target.is_over.store(true, Ordering::Relaxed);
         });
         usage.look_at_disk(start.elapsed(), &self.nodes);
+        seen.failed += target.breach.get().into_iter().count();
+        seen.failures.extend(target.breach.get().cloned());
         let attacks = target.count.load(Ordering::Relaxed);
         Row { name, seen, attacks, usage, took: time }
     }
@@ -288,10 +316,12 @@ mod tests {
     #[test]
     fn options_are_parsed_and_wrong_ones_refused() {
         let options = Options::parse(&["--binary", "a", "--seconds", "5", "--nodes", "3", "--only", "idle"]).unwrap();
-        let expected = Options { binary: Some("a".into()), seconds: 5, nodes: 3, only: Some("idle".into()) };
+        let expected =
+            Options { binary: Some("a".into()), seconds: 5, nodes: 3, gateway: false, only: Some("idle".into()) };
         assert_eq!(options, expected);
         assert_eq!(options.runs().len(), 2);
         assert_eq!(Options::parse(&[]).unwrap().runs().len(), ATTACKS.len() + 2);
+        assert_eq!(Options::parse(&["--gateway"]).unwrap().runs().len(), gateway::ATTACKS.len() + 2);
         for (args, message) in [
             (["--seconds", "0"], "--seconds: found \"0\", allowed are 1 to 86400"),
             (["--nodes", "2"], "--nodes: found \"2\", allowed are 1 and 3"),

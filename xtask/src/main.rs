@@ -51,7 +51,7 @@ The tasks of this repository.
   cargo xtask fixtures            write the data of this version that later versions must open; changes files
   cargo xtask licences            check only the licences of the dependencies
   cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
-  cargo xtask attack [--nodes 3]  attack a server as one tenant, and measure what two others notice
+  cargo xtask attack [--nodes 3 | --gateway]  attack a server or a gateway as one tenant, and measure what two others notice
   cargo xtask instructions        count the instructions of the server for one reserve or call, with valgrind
   cargo xtask redis               compare reserves per second with Redis, and gRPC streams with HTTP
   cargo xtask bench-gateway       measure calls through a gateway against the same calls made directly

@@ -19,6 +19,9 @@ const SHOWN_MAX: usize = 5;
 /// The limit of every tenant.
 pub(super) const LIMIT: &str = r#"{"key":"calls","kind":"rolling","capacity":1000000000,"window_seconds":60}"#;
 
+/// One call of a tenant on a connection, with a key, a new lease id and the time when it began.
+pub(super) type Call = fn(&mut Wire, &str, &str, Instant) -> Result<Duration, String>;
+
 /// The end of a run, and its results so far.
 #[derive(Default)]
 pub(super) struct Live {
@@ -66,13 +69,13 @@ pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     addresses: &'scope [SocketAddr],
     key: &'scope str,
-    live: &'scope Live,
+    (live, one): (&'scope Live, Call),
 ) -> Vec<ScopedJoinHandle<'scope, Seen>> {
     let callers = addresses.iter().cycle().take(CALLERS.max(addresses.len()));
-    callers.map(|address| scope.spawn(move || call(*address, key, live))).collect()
+    callers.map(|address| scope.spawn(move || call(*address, key, live, one))).collect()
 }
 
-fn call(address: SocketAddr, key: &str, live: &Live) -> Seen {
+fn call(address: SocketAddr, key: &str, live: &Live, one: Call) -> Seen {
     let mut seen = Seen::default();
     let mut connection: Option<(Wire, u32)> = None;
     while !live.is_over.load(Ordering::Relaxed) {
@@ -88,7 +91,7 @@ fn call(address: SocketAddr, key: &str, live: &Live) -> Seen {
             }
         };
         let lease = wire::lease();
-        match reserve_and_complete(&mut wire, key, &lease, start) {
+        match one(&mut wire, key, &lease, start) {
             Ok(took) => {
                 seen.reserves_us.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
                 live.reserves.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +108,12 @@ fn call(address: SocketAddr, key: &str, live: &Live) -> Seen {
 }
 
 /// The time until the reserve was answered.
-fn reserve_and_complete(wire: &mut Wire, key: &str, lease: &str, start: Instant) -> Result<Duration, String> {
+pub(super) fn reserve_and_complete(
+    wire: &mut Wire,
+    key: &str,
+    lease: &str,
+    start: Instant,
+) -> Result<Duration, String> {
     let body = format!(r#"{{"lease_id":"{lease}","requirements":[{{"key":"calls","amount":1}}]}}"#);
     let request = Request { key, method: "POST", path: "/v1/reserve", body: &body };
     let answer = wire.ask(request).map_err(|error| format!("reserve: {}", describe(&error)))?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, sleep};
 use std::time::Duration;
@@ -39,6 +40,10 @@ pub(super) struct Target {
     pub(super) is_over: AtomicBool,
     /// Requests and connections of the attackers.
     pub(super) count: AtomicU64,
+    /// The path of the calls.
+    pub(super) path: &'static str,
+    /// The first success of an attack, which fails the task.
+    pub(super) breach: OnceLock<String>,
 }
 
 /// An attack.
@@ -60,17 +65,22 @@ pub(super) const ATTACKS: [Attack; 7] = [
 ];
 
 impl Target {
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn address(&self, place: usize) -> SocketAddr {
+    /// Notes that an attack had success.
+    pub(super) fn note(&self, breach: String) {
+        _ = self.breach.set(breach);
+    }
+
+    pub(super) fn address(&self, place: usize) -> SocketAddr {
         let count = self.addresses.len().max(1);
         self.addresses.get(place % count).copied().unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 
     /// Repeats some work until the target is over. Failures are the expected result of an attack.
-    fn repeat(&self, mut work: impl FnMut() -> io::Result<()>) {
+    pub(super) fn repeat(&self, mut work: impl FnMut() -> io::Result<()>) {
         while !self.is_over() {
             match work() {
                 Ok(()) => _ = self.count.fetch_add(1, Ordering::Relaxed),
@@ -80,7 +90,7 @@ impl Target {
     }
 
     /// Waits, but not beyond the end.
-    fn hold(&self, time: Duration) {
+    pub(super) fn hold(&self, time: Duration) {
         for _ in 0..time.as_millis() / POLL.as_millis().max(1) {
             if self.is_over() {
                 return;
@@ -114,14 +124,14 @@ impl Target {
 }
 
 /// Announces bodies and does not finish them.
-fn bodies<'scope>(scope: &'scope Scope<'scope, '_>, target: &'scope Target) {
+pub(super) fn bodies<'scope>(scope: &'scope Scope<'scope, '_>, target: &'scope Target) {
     let (connections, threads) = BODIES;
     for place in 0..threads {
         scope.spawn(move || {
             let (announced, sent) = BODY_BYTES;
-            let key = &target.key;
+            let (key, path) = (&target.key, target.path);
             let head = format!(
-                "POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {announced}\r\n\r\n"
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {announced}\r\n\r\n"
             );
             let part = vec![b' '; sent];
             while !target.is_over() {
@@ -159,7 +169,7 @@ fn windows<'scope>(scope: &'scope Scope<'scope, '_>, target: &'scope Target) {
 }
 
 /// Opens connections and sends nothing.
-fn idle<'scope>(scope: &'scope Scope<'scope, '_>, target: &'scope Target) {
+pub(super) fn idle<'scope>(scope: &'scope Scope<'scope, '_>, target: &'scope Target) {
     scope.spawn(move || {
         let mut held = Vec::new();
         target.repeat(|| {

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::gateway;
 use super::wire::{self, Request};
 use crate::run::Failure;
 
@@ -20,6 +21,8 @@ pub(super) struct Nodes {
     folder: PathBuf,
     children: Vec<Child>,
     ports: Vec<u16>,
+    /// The port of the gateway, if there is one.
+    gateway: Option<u16>,
     /// An admin key of namespace `default`.
     root: String,
 }
@@ -42,7 +45,8 @@ impl Nodes {
         let ports = |_| free_port().map_err(|error| failed(format!("has no free port: {error}")));
         let ports = (0..count * 2).map(ports).collect::<Result<Vec<u16>, Failure>>()?;
         let (ports, peers) = ports.split_at(count);
-        let mut nodes = Nodes { folder, children: Vec::new(), ports: ports.to_vec(), root: String::new() };
+        let mut nodes =
+            Nodes { folder, children: Vec::new(), ports: ports.to_vec(), gateway: None, root: String::new() };
         for place in 0..count {
             nodes.spawn(binary, place, peers)?;
             nodes.wait("a node that is ready", |nodes| nodes.is_ready(place))?;
@@ -83,6 +87,26 @@ impl Nodes {
         Ok(())
     }
 
+    /// Starts a gateway before the first node. From then on calls go to it.
+    pub(super) fn start_gateway(&mut self, binary: &Path) -> Result<(), Failure> {
+        let port = free_port().map_err(|error| failed(format!("has no free port: {error}")))?;
+        let upstream = gateway::upstream().map_err(|error| failed(format!("has no upstream: {error}")))?;
+        let (path, log) = (self.folder.join("gateway.toml"), self.folder.join("log-gateway"));
+        let write = |path: &Path, source| Failure::Write { path: path.to_owned(), source };
+        fs::write(&path, gateway::config(port, upstream)).map_err(|source| write(&path, source))?;
+        let log = File::create(&log).map_err(|source| write(&log, source))?;
+        let key = self.key_of("default", "gateway")?;
+        let server = self.ports.first().copied().unwrap_or_default();
+        let mut command = Command::new(binary);
+        command.arg("gateway").arg("--config").arg(path).arg("--calls").arg(self.folder.join("calls"));
+        command.args(["--server", &format!("http://127.0.0.1:{server}")]).env("EARMARK_KEY", key);
+        command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let line = crate::run::line(&command);
+        self.children.push(command.spawn().map_err(|source| Failure::Start { line, source })?);
+        self.gateway = Some(port);
+        self.wait("a gateway that is ready", |nodes| nodes.is_ready(0))
+    }
+
     fn data(&self, place: usize) -> PathBuf {
         self.folder.join(format!("n{place}"))
     }
@@ -117,7 +141,8 @@ impl Nodes {
 
     /// Asks the first node with a key.
     pub(super) fn ask_as(&self, key: &str, method: &str, path: &str, body: &str) -> Result<String, Failure> {
-        let address = self.honest().first().copied().ok_or_else(|| failed("has no node"))?;
+        let port = self.ports.first().copied().ok_or_else(|| failed("has no node"))?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let answer = wire::ask(address, Request { key, method, path, body });
         let answer = answer.map_err(|error| failed(format!("did not answer {method} {path}: {error}")))?;
         match answer.status {
@@ -128,7 +153,11 @@ impl Nodes {
 
     /// A new admin key of a namespace.
     pub(super) fn key(&self, namespace: &str) -> Result<String, Failure> {
-        let body = format!(r#"{{"name":"attack","role":"admin","namespace":"{namespace}"}}"#);
+        self.key_of(namespace, "admin")
+    }
+
+    fn key_of(&self, namespace: &str, role: &str) -> Result<String, Failure> {
+        let body = format!(r#"{{"name":"attack","role":"{role}","namespace":"{namespace}"}}"#);
         let body = self.ask("POST", "/v1/admin/keys", &body)?;
         let answer = wire::Answer { status: 200, body };
         answer.text("key").map(str::to_owned).ok_or_else(|| failed("returned no key"))
@@ -136,15 +165,21 @@ impl Nodes {
 
     /// The addresses for honest tenants.
     pub(super) fn honest(&self) -> Vec<SocketAddr> {
-        self.ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
+        self.targets().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
     }
 
     /// The addresses for attackers, whose own address then differs from that of the tenants.
     pub(super) fn attacked(&self) -> Vec<SocketAddr> {
-        self.ports.iter().map(|port| SocketAddr::from((Ipv6Addr::LOCALHOST, *port))).collect()
+        self.targets().map(|port| SocketAddr::from((Ipv6Addr::LOCALHOST, port))).collect()
     }
 
-    /// The memory of the largest node, in bytes.
+    /// The ports of the gateway or else of the nodes.
+    fn targets(&self) -> impl Iterator<Item = u16> + '_ {
+        let nodes = if self.gateway.is_some() { &[][..] } else { &self.ports };
+        self.gateway.into_iter().chain(nodes.iter().copied())
+    }
+
+    /// The memory of the largest node or gateway, in bytes.
     pub(super) fn memory(&self) -> u64 {
         self.children.iter().map(|child| resident(child.id())).max().unwrap_or(0)
     }
