@@ -91,12 +91,12 @@ impl Period {
     }
 
     /// Half of the shortest duration, in milliseconds.
-    pub(crate) const fn half_ms(self) -> u64 {
+    pub(crate) fn half_ms(self) -> u64 {
         let seconds = match self {
             Period::Hour | Period::Day | Period::Week => self.seconds_max(),
             Period::Month => 28 * 24 * 60 * 60,
         };
-        seconds as u64 * 500
+        u64::from(seconds).saturating_mul(500)
     }
 
     /// The name in definitions.
