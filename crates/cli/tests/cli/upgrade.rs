@@ -14,8 +14,8 @@ use crate::support::Server;
 const NODE: &str = "node.tar.gz";
 /// A folder with the file of SQLite, as a compressed tar file.
 const SQLITE: &str = "sqlite.tar.gz";
-/// A dump of PostgreSQL, as text.
-const POSTGRES: &str = "postgres.sql";
+/// A dump of PostgreSQL, as compressed text.
+const POSTGRES: &str = "postgres.sql.gz";
 const LIMITS: [&str; 3] = [
     "limits put --key gpt:rpm --kind rolling --capacity 60 --window 1m --unit requests",
     "limits put --key slots --kind concurrency --capacity 3 --timeout 3600",
@@ -29,13 +29,22 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The folders of all versions. The first release writes the first one.
+/// The folders of all versions, by name.
 fn versions() -> Vec<PathBuf> {
-    let Ok(found) = fs::read_dir(fixtures()) else {
-        eprintln!("skipped: there is no data of an earlier version; cargo xtask fixtures writes that of this one");
-        return Vec::new();
-    };
-    found.map(|entry| entry.unwrap().path()).collect()
+    let found =
+        fs::read_dir(fixtures()).expect("the data of earlier versions; cargo xtask fixtures writes that of this one");
+    let mut versions: Vec<PathBuf> = found.map(|entry| entry.unwrap().path()).collect();
+    versions.sort_unstable();
+    assert!(!versions.is_empty(), "{} is empty", fixtures().display());
+    versions
+}
+
+/// Unpacks the data folder that the last version in the list wrote.
+pub(crate) fn unpack_node(to: &Path) {
+    let version = versions().pop().unwrap();
+    let folder = TempDir::new_in(to.parent().unwrap()).unwrap();
+    unpack(&version.join(NODE), folder.path());
+    fs::rename(folder.path().join("data"), to).unwrap();
 }
 
 /// Issues credit, spends a part of it by a lease, and returns the answer to the first write.
@@ -60,9 +69,27 @@ fn check_credit(server: &Server, version: &Path, store: &str) {
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"), "{version:?}");
 }
 
-fn tar(words: &[&str], folder: &Path) {
-    let ran = Command::new("tar").args(words).current_dir(folder).output().unwrap();
-    assert!(ran.status.success(), "{ran:?}");
+fn program(name: &str, words: &[&str], folder: &Path) {
+    let ran = Command::new(name).args(words).current_dir(folder).output().unwrap();
+    assert!(ran.status.success(), "{name}: {ran:?}");
+}
+
+/// Writes an archive without what differs between machines.
+fn pack(archive: &Path, words: &[&str], folder: &Path) {
+    let same = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
+    let tar = folder.join("archive");
+    program("tar", &[&["cf", tar.to_str().unwrap()][..], &same, words].concat(), folder);
+    compress(&tar, archive);
+}
+
+/// Compresses a file without its name and time.
+fn compress(file: &Path, to: &Path) {
+    program("gzip", &["-9nf", file.to_str().unwrap()], Path::new("."));
+    fs::copy(format!("{}.gz", file.display()), to).unwrap();
+}
+
+fn unpack(archive: &Path, folder: &Path) {
+    program("tar", &["xzf", archive.to_str().unwrap()], folder);
 }
 
 /// The URL of the file of SQLite in a folder of its own, because a stopped server leaves its last changes in a second file.
@@ -80,7 +107,7 @@ fn client_program(name: &str) -> PathBuf {
 fn a_data_folder_of_each_version_opens_with_all_its_content() {
     for version in versions() {
         let folder = TempDir::new().unwrap();
-        tar(&["xzf", version.join(NODE).to_str().unwrap()], folder.path());
+        unpack(&version.join(NODE), folder.path());
         let server = Server::on(&folder.path().join("data"), &[]);
         check_credit(&server, &version, "node");
         for (line, part) in [
@@ -104,7 +131,7 @@ fn a_data_folder_of_each_version_opens_with_all_its_content() {
 fn a_credit_file_of_each_version_opens_with_all_its_content() {
     for version in versions() {
         let folder = TempDir::new().unwrap();
-        tar(&["xzf", version.join(SQLITE).to_str().unwrap()], folder.path());
+        unpack(&version.join(SQLITE), folder.path());
         let server = Server::start(&["--credits", &sqlite_url(folder.path())]);
         check_credit(&server, &version, "sqlite");
     }
@@ -114,8 +141,12 @@ fn a_credit_file_of_each_version_opens_with_all_its_content() {
 fn a_credit_database_of_each_version_opens_with_all_its_content() {
     for version in versions() {
         let database = postgres::Server::start_without_fsync().unwrap();
+        let folder = TempDir::new().unwrap();
+        let dump = folder.path().join(POSTGRES);
+        fs::copy(version.join(POSTGRES), &dump).unwrap();
+        program("gzip", &["-d", POSTGRES], folder.path());
         let mut psql = Command::new(client_program("psql"));
-        let psql = psql.args(["--quiet", "--set", "ON_ERROR_STOP=1", "--file"]).arg(version.join(POSTGRES));
+        let psql = psql.args(["--quiet", "--set", "ON_ERROR_STOP=1", "--file"]).arg(dump.with_extension(""));
         let loaded = psql.arg(database.url()).output().unwrap();
         assert!(loaded.status.success(), "{version:?}: {loaded:?}");
         let server = Server::start(&["--credits", &database.url()]);
@@ -138,16 +169,13 @@ fn the_fixtures_of_this_version_are_written() {
     server.earmark(&["policy", "put", policy.to_str().unwrap()]).ends(0);
     server.line("quota set default --quota limits=100").ends(0);
     server.stop();
-    tar(
-        &["czf", version.join(NODE).to_str().unwrap(), "--exclude=lock", "--owner=0", "--group=0", "data"],
-        folder.path(),
-    );
+    pack(&version.join(NODE), &["--exclude=lock", "data"], folder.path());
 
     fs::create_dir(folder.path().join("sqlite")).unwrap();
     let server = Server::start(&["--credits", &sqlite_url(folder.path())]);
     fs::write(receipt(&version, "sqlite"), fill_credit(&server)).unwrap();
     server.stop();
-    tar(&["czf", version.join(SQLITE).to_str().unwrap(), "--owner=0", "--group=0", "sqlite"], folder.path());
+    pack(&version.join(SQLITE), &["sqlite"], folder.path());
 
     let database = postgres::Server::start_without_fsync().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
@@ -160,5 +188,7 @@ fn the_fixtures_of_this_version_are_written() {
     let text = String::from_utf8(dumped.stdout).unwrap();
     let is_portable = |line: &&str| !line.starts_with('\\') && !line.contains("transaction_timeout");
     let text: Vec<&str> = text.lines().filter(is_portable).collect();
-    fs::write(version.join(POSTGRES), text.join("\n") + "\n").unwrap();
+    let file = folder.path().join("postgres.sql");
+    fs::write(&file, text.join("\n") + "\n").unwrap();
+    compress(&file, &version.join(POSTGRES));
 }

@@ -1,6 +1,6 @@
 //! The processes of a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -18,6 +18,8 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Three nodes with their data folders, killed on drop.
 pub(crate) struct Nodes {
+    /// The binary of the processes that start next.
+    binary: PathBuf,
     folder: TempDir,
     urls: Vec<String>,
     peers: Vec<String>,
@@ -39,6 +41,22 @@ impl Nodes {
     /// Starts all nodes and waits until all are voters.
     pub(crate) fn start() -> Nodes {
         Nodes::new(TempDir::new().unwrap(), COUNT).started()
+    }
+
+    /// Starts nodes of the previous version, whose binary `EARMARK_PREVIOUS` names. Without it they are of this version,
+    /// and the first one has data of an earlier version, which `unpack` writes to its folder.
+    pub(crate) fn of_previous_version(unpack: impl FnOnce(&Path)) -> Nodes {
+        let mut nodes = Nodes::new(TempDir::new().unwrap(), COUNT);
+        match std::env::var_os("EARMARK_PREVIOUS") {
+            Some(binary) => nodes.binary = PathBuf::from(binary),
+            None => {
+                eprintln!("EARMARK_PREVIOUS names no binary; the nodes start on the data of an earlier version");
+                unpack(&nodes.data(0));
+            }
+        }
+        let mut nodes = nodes.started();
+        nodes.binary = PathBuf::from(env!("CARGO_BIN_EXE_earmark"));
+        nodes
     }
 
     /// Like [`Nodes::start`], with a proxy in front of each node.
@@ -74,7 +92,8 @@ impl Nodes {
         let mut urls = free(count * 2);
         let peers = urls.split_off(count);
         let (children, fronts) = (Vec::new(), Vec::new());
-        Nodes { folder, urls, peers, children, fronts, links: None, root: None, flags: &[] }
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_earmark"));
+        Nodes { binary, folder, urls, peers, children, fronts, links: None, root: None, flags: &[] }
     }
 
     fn started(self) -> Nodes {
@@ -92,7 +111,7 @@ impl Nodes {
     }
 
     fn spawn(&self, place: usize) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
+        let mut command = Command::new(&self.binary);
         command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]).args(self.flags);
         command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
         command.arg(self.data(place));
