@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::support::{Ran, Server, command, free, run};
+use crate::ask::free;
+use crate::support::{Ran, Server, command, run};
 
 /// A server with credit and a reservation, and the file of its backup.
 fn backed_up(folder: &TempDir) -> (Server, PathBuf) {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Ran, Server, TIMEOUT, free};
+use crate::ask::free;
+use crate::support::{Ran, Server, TIMEOUT};
 
 fn node(folder: &Path, id: u64, address: &str, join: &[&str]) -> Server {
     let id_text = id.to_string();

@@ -6,8 +6,9 @@ pub(crate) mod postgres;
 
 use std::path::Path;
 
+use crate::ask::free;
 use crate::keys::namespaces_are_apart;
-use crate::support::{Ran, Server, free, run, wait};
+use crate::support::{Ran, Server, run, wait};
 
 const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 const USD: &str = "limits put --key usd --kind credit --account acme --asset usd --timeout 600";

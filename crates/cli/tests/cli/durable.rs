@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::support::{Server, TIMEOUT, free, run, wait};
+use crate::ask::free;
+use crate::support::{Server, TIMEOUT, run, wait};
 
 const PUT: &str = "limits put --key a --kind rolling --capacity 7 --window 3600";
 

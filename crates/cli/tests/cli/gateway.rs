@@ -107,7 +107,7 @@ fn a_server_runs_a_gateway_in_its_own_process() {
     let folder = tempfile::tempdir().unwrap();
     let (url, arrivals, go) = upstream();
     let config = config(folder.path(), &url);
-    let address = crate::support::free();
+    let address = crate::ask::free();
     let text = std::fs::read_to_string(&config).unwrap().replace("127.0.0.1:0", &address);
     std::fs::write(&config, text).unwrap();
     let server = Server::start(&["--gateway", &config]);

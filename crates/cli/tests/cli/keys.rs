@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::ask::ask_by;
-use crate::support::{Server, TIMEOUT, command, free, run, wait};
+use crate::ask::{ask_by, free};
+use crate::support::{Server, TIMEOUT, command, run, wait};
 
 /// The key in the banner.
 pub(crate) fn key(server: &Server) -> String {

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::ask::ask;
-pub(crate) use crate::ask::free;
 
 /// Test timeout, generous for a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);

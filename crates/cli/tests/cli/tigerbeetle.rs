@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::{Server, free, run, wait};
+use crate::ask::free;
+use crate::support::{Server, run, wait};
 
 const PUT: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 

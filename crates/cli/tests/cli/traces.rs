@@ -9,7 +9,8 @@ use earmark_proto::opentelemetry::proto::collector::trace::v1::ExportTraceServic
 use prost::Message as _;
 use serde_json::json;
 
-use crate::support::{Server, free, wait};
+use crate::ask::free;
+use crate::support::{Server, wait};
 
 /// A span with the instance that sent it.
 #[derive(Clone, Debug)]
