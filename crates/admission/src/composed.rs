@@ -483,7 +483,8 @@ impl<H: BookHost> Backend for Composed<H> {
         let registry = self.0.registry.stats();
         let limits = self.0.limits.stats();
         let decreasing_limits = registry.decreasing_limits.max(limits.decreasing_limits);
-        let is_expiry_waiting = registry.is_expiry_waiting || limits.is_expiry_waiting;
+        let is_expiry_waiting =
+            registry.is_expiry_waiting || limits.is_expiry_waiting || self.0.credits.is_expiry_waiting();
         Stats {
             limits: registry.limits,
             decreasing_limits,

@@ -65,8 +65,8 @@ pub trait Harness: Send + Sync {
         false
     }
 
-    /// Whether the backend has grants and plans. Otherwise their cases check that it refuses both by name.
-    fn has_grants(&self) -> bool {
+    /// Whether the backend has plans. Otherwise their cases check that it refuses them by name.
+    fn has_plans(&self) -> bool {
         true
     }
 

@@ -111,6 +111,11 @@ pub trait Credits: Send + Sync + 'static {
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
+    /// Whether credit does not expire, because clocks differ.
+    fn is_expiry_waiting(&self) -> bool {
+        false
+    }
+
     /// Whether the credit store can serve.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ mod read;
 mod recurring;
 mod settle_labels;
 mod vault;
-mod wallet;
+pub mod wallet;
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,12 @@
 //! Coin selection: which postings a plan consumes and which it creates.
 
+pub(crate) mod grants;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use earmark_core::credits::plan::{self, PlanError, SWEEP_MAX};
-use earmark_core::{AssetName, EntryPurpose, Label, Overdraft};
+use earmark_core::{AssetName, EntryPurpose, GrantTerms, Label, Operation, Overdraft};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::id::{PostingId, ReservationId};
@@ -12,6 +14,7 @@ use crate::local_locks::{AccountSlots, TakenPostings};
 use crate::model::{AccountKey, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
 use crate::saga::{Engine, Proposal, TaskError};
 use crate::store::{Change, PostingQuery, PostingSet};
+use grants::{TermChanges, choose_grant};
 
 /// Postings that a deposit is split into, so that as many calls can pay from the account at once.
 pub(crate) const SPLIT: usize = 16;
@@ -31,12 +34,43 @@ const LOOK_MAX: usize = 4_096;
 pub(crate) struct BalanceChange {
     pub(crate) account: AccountKey,
     pub(crate) asset: AssetName,
-    /// Not zero.
+    /// Zero only if it also spends.
     pub(crate) change: i128,
     /// Whether the account may go below zero.
     pub(crate) overdraft: Overdraft,
     /// Whether a positive change is split into several postings.
     pub(crate) is_deposit: bool,
+    /// Whether something is taken from it, also if more is added.
+    pub(crate) spends: bool,
+    /// The amounts that are added, by terms. The difference to the change is taken. Empty if all of it is plain.
+    pub(crate) deposits: Vec<(GrantTerms, i128)>,
+    /// The change by terms, once it is known that grants are involved.
+    pub(crate) by_terms: Option<TermChanges>,
+}
+
+impl BalanceChange {
+    /// A change of plain credit.
+    pub(crate) fn plain(account: &AccountKey, asset: &AssetName, change: i128, overdraft: Overdraft) -> BalanceChange {
+        let (account, asset, spends) = (account.clone(), asset.clone(), change < 0);
+        let (is_deposit, deposits, by_terms) = (false, Vec::new(), None);
+        BalanceChange { account, asset, change, overdraft, is_deposit, spends, deposits, by_terms }
+    }
+
+    /// The amounts that it took from grants, in spending order.
+    pub(crate) fn taken(&self) -> &[(GrantTerms, i128)] {
+        self.by_terms.as_ref().map_or(&[], |by_terms| &by_terms.taken)
+    }
+}
+
+/// Why a change is impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    /// The account is short.
+    Short,
+    /// Its balance would leave 128 bits.
+    OutOfRange,
+    /// It would have too many grants.
+    TooManyGrants,
 }
 
 /// The outcome of a selection.
@@ -51,21 +85,23 @@ pub(crate) enum SelectionOutcome {
     Short(usize),
     /// The balance of this change's account would leave 128 bits.
     OutOfRange(usize),
+    /// The account of this change would have too many grants.
+    TooManyGrants(usize),
 }
 
 impl SelectionOutcome {
-    /// The selection, or the proposal to make instead. `refuse` gets the index of the change that failed, and whether
-    /// its account is short rather than out of range.
+    /// The selection, or the proposal to make instead. `refuse` gets the index of the change that failed, and why.
     pub(crate) fn or_propose<A>(
         self,
-        refuse: impl FnOnce(usize, bool) -> Proposal<A>,
+        refuse: impl FnOnce(usize, Misfit) -> Proposal<A>,
     ) -> Result<Selection, Proposal<A>> {
         match self {
             SelectionOutcome::Postings(selection) => Ok(selection),
             SelectionOutcome::Busy(slots) => Err(Proposal::Busy(slots)),
             SelectionOutcome::Wait(slots) => Err(Proposal::Wait(slots)),
-            SelectionOutcome::Short(place) => Err(refuse(place, true)),
-            SelectionOutcome::OutOfRange(place) => Err(refuse(place, false)),
+            SelectionOutcome::Short(place) => Err(refuse(place, Misfit::Short)),
+            SelectionOutcome::OutOfRange(place) => Err(refuse(place, Misfit::OutOfRange)),
+            SelectionOutcome::TooManyGrants(place) => Err(refuse(place, Misfit::TooManyGrants)),
         }
     }
 }
@@ -76,6 +112,28 @@ pub(crate) struct Selection {
     pub(crate) inputs: Vec<Posting>,
     pub(crate) outputs: Vec<Posting>,
     pub(crate) taken: Vec<TakenPostings>,
+}
+
+impl Selection {
+    /// Adds inputs, unless another call of this process uses one.
+    fn consume(&mut self, each: &BalanceChange, inputs: &[LivePosting], slots: &Arc<AccountSlots>) -> bool {
+        let consumed: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
+        if !consumed.is_empty() {
+            match slots.take(consumed) {
+                Some(taken) => self.taken.push(taken),
+                None => return false,
+            }
+        }
+        self.inputs.extend(inputs.iter().map(|input| Posting {
+            id: input.id,
+            account: each.account.clone(),
+            asset: each.asset.clone(),
+            amount: input.amount,
+            terms: input.terms,
+            hold: None,
+        }));
+        true
+    }
 }
 
 /// Assigns the posting ids of one attempt.
@@ -97,7 +155,11 @@ impl PostingIds {
     ) -> Posting {
         let id = self.rid.posting(self.next);
         self.next = self.next.saturating_add(1);
-        Posting { id, account: account.clone(), asset: asset.clone(), amount, hold }
+        Posting { id, account: account.clone(), asset: asset.clone(), amount, terms: GrantTerms::PLAIN, hold }
+    }
+
+    fn grant(&mut self, owner: (&AccountKey, &AssetName), terms: GrantTerms, amount: i128) -> Posting {
+        Posting { terms, ..self.posting(owner, amount, None) }
     }
 }
 
@@ -124,7 +186,7 @@ impl Engine {
     ) -> (Vec<PostingQuery>, Vec<OwnedSemaphorePermit>) {
         let mut permits = Vec::new();
         let question = |each: &BalanceChange| {
-            let is_payer = each.change < 0;
+            let is_payer = each.spends;
             let looks_far = is_again || each.overdraft != Overdraft::Deny;
             let permit = match is_payer || is_again {
                 true => None,
@@ -148,8 +210,22 @@ impl Engine {
         (moves.iter().map(question).collect(), permits)
     }
 
+    /// Selects postings for all changes, those of grants included. `operations` are those of a transaction.
+    pub(crate) async fn select(
+        &self,
+        ids: &mut PostingIds,
+        moves: &mut [BalanceChange],
+        posting_sets: &[PostingSet],
+        operations: &[Operation],
+    ) -> Result<SelectionOutcome, TaskError> {
+        match self.spread_over_grants(moves, posting_sets, operations).await? {
+            Some(outcome) => Ok(outcome),
+            None => self.select_postings(ids, moves, posting_sets).await,
+        }
+    }
+
     /// Selects postings for all changes.
-    pub(crate) async fn select_postings(
+    async fn select_postings(
         &self,
         ids: &mut PostingIds,
         moves: &[BalanceChange],
@@ -158,6 +234,20 @@ impl Engine {
         let mut selection = Selection::default();
         for (place, (each, posting_set)) in moves.iter().zip(posting_sets).enumerate() {
             let slots = self.slot_table.of(&each.account);
+            if let Some(by_terms) = &each.by_terms
+                && let Some(outcome) = self.select_grants(ids, (each, by_terms), posting_set, &mut selection)
+            {
+                return Ok(outcome);
+            }
+            // Of the rest, a wallet has checked the balance.
+            let rest = each
+                .by_terms
+                .as_ref()
+                .map(|by_terms| BalanceChange::plain(&each.account, &each.asset, by_terms.plain, each.overdraft));
+            let each = rest.as_ref().unwrap_or(each);
+            if each.change == 0 {
+                continue;
+            }
             let is_in_work = |debt: &LivePosting| debt.reserved_by.is_some() || slots.is_taken(debt.id);
             if posting_set.owed.iter().any(is_in_work) {
                 return Ok(SelectionOutcome::Wait(Some(slots)));
@@ -184,21 +274,10 @@ impl Engine {
                 }
                 inputs.push(mark.clone());
             }
-            let consumed: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
-            if !consumed.is_empty() {
-                match slots.take(consumed) {
-                    Some(taken) => selection.taken.push(taken),
-                    None => return Ok(SelectionOutcome::Wait(None)),
-                }
+            if !selection.consume(each, &inputs, &slots) {
+                return Ok(SelectionOutcome::Wait(None));
             }
             let owner = (&each.account, &each.asset);
-            selection.inputs.extend(inputs.iter().map(|input| Posting {
-                id: input.id,
-                account: each.account.clone(),
-                asset: each.asset.clone(),
-                amount: input.amount,
-                hold: None,
-            }));
             let parts = split(output, pieces).map(|amount| ids.posting(owner, amount, None));
             selection.outputs.extend(parts);
             if needs_mark {
@@ -208,6 +287,28 @@ impl Engine {
         Ok(SelectionOutcome::Postings(selection))
     }
 
+    /// Selects the postings of grants for one change. Returns an outcome if the selection ends here.
+    fn select_grants(
+        &self,
+        ids: &mut PostingIds,
+        (each, by_terms): (&BalanceChange, &TermChanges),
+        posting_set: &PostingSet,
+        selection: &mut Selection,
+    ) -> Option<SelectionOutcome> {
+        let slots = self.slot_table.of(&each.account);
+        for (terms, change) in &by_terms.grants {
+            let chosen = choose_grant(posting_set, (*terms, *change), by_terms.is_crowded, &slots, ids.rid);
+            let Some(Chosen { inputs, output, pieces }) = chosen else { return Some(SelectionOutcome::Busy(slots)) };
+            if !selection.consume(each, &inputs, &slots) {
+                return Some(SelectionOutcome::Wait(None));
+            }
+            let pieces = if each.is_deposit { pieces } else { 1 };
+            let owner = (&each.account, &each.asset);
+            selection.outputs.extend(split(output, pieces).map(|amount| ids.grant(owner, *terms, amount)));
+        }
+        None
+    }
+
     /// Finds out whether an account is short or busy.
     async fn classify_shortage(
         &self,
@@ -215,7 +316,7 @@ impl Engine {
         each: &BalanceChange,
         slots: Arc<AccountSlots>,
     ) -> Result<SelectionOutcome, TaskError> {
-        let spendable = self.store.spendable(each.account.clone(), each.asset.clone(), self.time.now());
+        let spendable = self.store.spendable(each.account.clone(), each.asset.clone(), self.time.as_of());
         let found = self.call(spendable).await?;
         // Pending postings are consumed or come back. Only a deposit can raise the balance above this.
         let most = [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
@@ -236,7 +337,7 @@ fn overdraft_mark(each: &BalanceChange) -> Posting {
     let purpose = EntryPurpose::OverdraftMark(&account.account, asset);
     let id = Label::Entry(&account.home.namespace, &account.home.vault, purpose).id();
     let id = PostingId(id.to_u128());
-    Posting { id, account: account.clone(), asset: asset.clone(), amount: 0, hold: None }
+    Posting { id, account: account.clone(), asset: asset.clone(), amount: 0, terms: GrantTerms::PLAIN, hold: None }
 }
 
 /// Whether the postings read cover a change, if those of other calls are included. Only valid when all postings were
@@ -331,8 +432,8 @@ pub(crate) fn is_balanced(plan: &Plan) -> bool {
         add(&posting.account.home, &posting.asset, posting.amount.wrapping_neg());
     }
     for totals in &plan.totals {
-        let TotalsChange { asset, issued, retired } = totals;
-        add(&asset.home, &asset.asset, retired.wrapping_sub(*issued));
+        let TotalsChange { asset, issued, retired, expired } = totals;
+        add(&asset.home, &asset.asset, retired.wrapping_add(*expired).wrapping_sub(*issued));
     }
     // A mark replaces the mark of the same account and asset.
     let is_replaced = |mark: &Posting| {

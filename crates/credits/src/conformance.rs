@@ -128,6 +128,7 @@ macro_rules! conformance {
             amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits,
             funds_are_sums_by_what_becomes_of_the_postings,
             holds_that_ended_are_due_in_order,
+            grants_are_listed_in_spending_order_and_expire_in_time,
             the_holds_of_a_lease_are_found,
             holds_are_renewed_together_or_not_at_all,
             a_renewed_hold_is_consumed_only_as_it_was_read,

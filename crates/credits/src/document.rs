@@ -35,6 +35,7 @@ pub const fn body_kind(body: &EntryBody) -> &'static str {
         EntryBody::Settle(_) => "settle",
         EntryBody::Release { .. } => "release",
         EntryBody::Refused { .. } => "refused",
+        EntryBody::Expire(_) => "expire",
         EntryBody::Ended { .. } => "ended",
     }
 }
@@ -49,6 +50,7 @@ pub fn actor(body: &EntryBody) -> Option<&str> {
         | EntryBody::Settle(_)
         | EntryBody::Release { .. }
         | EntryBody::Refused { .. }
+        | EntryBody::Expire(_)
         | EntryBody::Ended { .. } => None,
     }
 }
@@ -204,6 +206,39 @@ pub(crate) mod moment {
     }
 }
 
+/// The priority and the expiry of credit. Plain credit has neither field.
+pub(crate) mod grant_terms {
+    use earmark_core::PRIORITY_DEFAULT;
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Document {
+        #[serde(default = "priority_default", skip_serializing_if = "is_default_priority")]
+        priority: u8,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at_unix_ms: Option<u64>,
+    }
+
+    const fn priority_default() -> u8 {
+        PRIORITY_DEFAULT
+    }
+
+    const fn is_default_priority(priority: &u8) -> bool {
+        *priority == PRIORITY_DEFAULT
+    }
+
+    pub(crate) fn serialize<S: Serializer>(terms: &GrantTerms, serializer: S) -> Result<S::Ok, S::Error> {
+        let expires_at_unix_ms = terms.expires_at().map(UnixMs::get);
+        Document { priority: terms.priority(), expires_at_unix_ms }.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GrantTerms, D::Error> {
+        let Document { priority, expires_at_unix_ms } = Document::deserialize(deserializer)?;
+        Ok(GrantTerms::new(priority, expires_at_unix_ms.map(UnixMs::new)))
+    }
+}
+
 /// The id of a transaction, a ULID.
 pub(crate) mod tx_id {
     use super::*;
@@ -285,8 +320,7 @@ enum OperationDocument {
         #[serde(with = "text")]
         amount: u128,
         memo: String,
-        /// Grants are refused, so that all credit is plain.
-        #[serde(skip)]
+        #[serde(flatten, with = "grant_terms")]
         terms: GrantTerms,
     },
     Transfer {

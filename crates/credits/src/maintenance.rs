@@ -11,12 +11,12 @@ use earmark_admission::Answer;
 use earmark_core::UnixMs;
 use futures_util::future::join_all;
 
-use crate::model::{AccountKey, Posting};
+use crate::model::{AccountKey, Plan, Posting};
 use crate::saga::{Engine, TaskError};
 use crate::store::{
     CHANGES_MAX, Change, DueCursor, DueQuery, Filter, RecordCursor, RecordPage, StaleOwners, StoreError,
 };
-use crate::task::{TimeoutTask, is_covered};
+use crate::task::{ExpireTask, TimeoutTask, is_covered};
 
 /// Records or holds per read.
 const BATCH: usize = 64;
@@ -213,6 +213,70 @@ impl Engine {
     async fn due(&self, account: Option<AccountKey>, after: DueCursor) -> Result<Vec<Posting>, TaskError> {
         let due = DueQuery { now: self.time.now(), account, after };
         Ok(self.call(self.store.due(due, BATCH)).await?)
+    }
+
+    /// Records the expiry of grants that are due, and returns the first error that needs an operator. A busy account does
+    /// not block the others; a later round tries it again.
+    pub(crate) async fn sweep_grants(&self) -> Result<(), TaskError> {
+        let (mut after, mut first_error) = (DueCursor::default(), None);
+        for _ in 0..BATCHES_MAX {
+            let due = DueQuery { now: self.time.as_of().expiry, account: None, after };
+            let found = self.call(self.store.expiring(due, BATCH)).await?;
+            let mut accounts: BTreeMap<&AccountKey, &Posting> = BTreeMap::new();
+            for posting in &found {
+                accounts.entry(&posting.account).or_insert(posting);
+            }
+            let tasks: Vec<ExpireTask> = accounts.into_values().map(ExpireTask::new).collect();
+            for some in tasks.chunks(CONCURRENT) {
+                for result in join_all(some.iter().map(|task| self.execute(task))).await {
+                    match result {
+                        Ok(_) | Err(TaskError::Busy) => {}
+                        Err(TaskError::Store(error)) if error.is_transient() => return Err(error.into()),
+                        Err(error) => first_error = first_error.or(Some(error)),
+                    }
+                }
+            }
+            match found.last().filter(|_| found.len() == BATCH) {
+                Some(last) => {
+                    let ends_at = last.terms.expires_at().unwrap_or_default();
+                    after = DueCursor { ends_at, id: last.id };
+                }
+                None => break,
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    /// Records the expiry of the grants of an account that are due, for a decision about it.
+    pub(crate) fn expire(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
+        Box::pin(async move {
+            for _ in 0..BATCHES_MAX {
+                let (now, account) = (self.time.as_of().expiry, Some(account.clone()));
+                let due = DueQuery { now, account, after: DueCursor::default() };
+                let found = self.call(self.store.expiring(due, 1)).await?;
+                let Some(posting) = found.first() else { break };
+                self.execute(&ExpireTask::new(posting)).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Records the expiry of what a plan returned to grants that have expired meanwhile. A failure is left to the
+    /// sweep: the plan has taken effect.
+    pub(crate) async fn expire_returned(&self, plan: &Plan) {
+        if plan.outputs.iter().all(|posting| posting.terms.expires_at().is_none()) {
+            return;
+        }
+        let expiry = self.time.as_of().expiry;
+        let mut accounts: Vec<&AccountKey> = Vec::new();
+        for posting in plan.outputs.iter().filter(|posting| posting.terms.is_expired(expiry)) {
+            if !accounts.contains(&&posting.account) {
+                accounts.push(&posting.account);
+            }
+        }
+        for account in accounts {
+            let _ = self.expire(account.clone()).await;
+        }
     }
 
     /// Settles the hold on a posting at its timeout. A posting without a hold is left as it is.

@@ -11,8 +11,8 @@ use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable,
-    StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
+    AsOf, CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records,
+    Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 use rows::Rows;
 
@@ -87,17 +87,25 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.due(&due, max))
     }
 
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        self.answer(|rows| rows.funds(&account, now))
+    fn grants(&self, account: AccountKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
+        self.answer(|rows| rows.grants(&account))
+    }
+
+    fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        self.answer(|rows| rows.expiring(&due, max))
+    }
+
+    fn funds(&self, account: AccountKey, as_of: AsOf) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        self.answer(|rows| rows.funds(&account, as_of))
     }
 
     fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
-        now: UnixMs,
+        as_of: AsOf,
     ) -> Answer<'_, Result<Spendable, StoreError>> {
-        self.answer(|rows| rows.spendable(&account, &asset, now))
+        self.answer(|rows| rows.spendable(&account, &asset, as_of))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

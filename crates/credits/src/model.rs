@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, ClientId, ClientOwner, CreditShortage, LeaseId, LimitKey, Moment,
-    NamespaceName, Operation, Overdraft, SettleLabels, TxId, UnixMs, VaultName, WriteId,
+    AccountName, AccountStatus, Actor, AssetName, ClientId, ClientOwner, CreditShortage, GrantTerms, LeaseId, LimitKey,
+    Moment, NamespaceName, Operation, Overdraft, SettleLabels, TxId, UnixMs, VaultName, WriteId,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::document::{
-    OverdraftDocument, ShortageDocument, StatusDocument, moment, operations, optional_text, settle_labels, text, tx_id,
-    unix_ms, write_id,
+    OverdraftDocument, ShortageDocument, StatusDocument, grant_terms, moment, operations, optional_text, settle_labels,
+    text, tx_id, unix_ms, write_id,
 };
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
@@ -135,6 +135,9 @@ pub struct Posting {
     /// Its amount; negative if owed. Only an overdraft mark has 0.
     #[serde(with = "text")]
     pub amount: i128,
+    /// Its priority and expiry. Held credit is one posting, whose hold knows the terms of its shares.
+    #[serde(default, skip_serializing_if = "is_default", with = "grant_terms")]
+    pub terms: GrantTerms,
     /// The lease that holds it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<PostingHold>,
@@ -162,6 +165,19 @@ pub struct PostingHold {
     /// as it was read.
     #[serde(default, skip_serializing_if = "is_default")]
     pub extension: u32,
+    /// The grants that it took from, in spending order. The rest of the amount is plain credit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<GrantShare>,
+}
+
+/// The part of a hold that one grant covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantShare {
+    /// The priority and the expiry.
+    #[serde(flatten, with = "grant_terms")]
+    pub terms: GrantTerms,
+    /// The amount.
+    pub amount: u64,
 }
 
 impl PostingHold {
@@ -169,7 +185,7 @@ impl PostingHold {
     #[must_use]
     pub fn new(lease: LeaseId, limit: LimitKey, ends_at: UnixMs, (amount, charges): (u64, bool)) -> PostingHold {
         let kept = if charges { amount } else { 0 };
-        PostingHold { lease, limit, ends_at, used: 0, kept, extension: 0 }
+        PostingHold { lease, limit, ends_at, used: 0, kept, extension: 0, shares: Vec::new() }
     }
 
     /// The hold of another amount, or with more usage.
@@ -181,6 +197,19 @@ impl PostingHold {
 }
 
 impl Posting {
+    /// The shares of a held posting in spending order, plain credit included.
+    #[must_use]
+    pub fn shares(&self) -> Vec<GrantShare> {
+        let mut shares = self.hold.as_ref().map_or_else(Vec::new, |hold| hold.shares.clone());
+        let in_grants = shares.iter().fold(0_u64, |sum, share| sum.saturating_add(share.amount));
+        let plain = u64::try_from(self.amount).unwrap_or(0).saturating_sub(in_grants);
+        if plain > 0 {
+            let place = shares.partition_point(|share| share.terms < GrantTerms::PLAIN);
+            shares.insert(place, GrantShare { terms: GrantTerms::PLAIN, amount: plain });
+        }
+        shares
+    }
+
     /// The last extension of its hold; 0 without one.
     #[must_use]
     pub fn extension(&self) -> u32 {
@@ -210,6 +239,8 @@ pub struct LivePosting {
     pub id: PostingId,
     /// Its amount.
     pub amount: i128,
+    /// Its priority and expiry.
+    pub terms: GrantTerms,
     /// The attempt that reserved it, if any.
     pub reserved_by: Option<ReservationId>,
 }
@@ -288,6 +319,8 @@ pub enum EntryBody {
         #[serde(with = "ShortageDocument")]
         why: CreditShortage,
     },
+    /// Credit of a grant expired.
+    Expire(Expiry),
     /// A lease ended without a hold or a charge.
     Ended {
         /// The lease.
@@ -304,9 +337,26 @@ impl EntryBody {
             EntryBody::Hold { terms, .. } | EntryBody::Release { terms, .. } => Some(terms.lease),
             EntryBody::Settle(settlement) => Some(settlement.hold.lease),
             EntryBody::Refused { lease, .. } | EntryBody::Ended { lease } => Some(*lease),
-            EntryBody::Transaction(_) => None,
+            EntryBody::Transaction(_) | EntryBody::Expire(_) => None,
         }
     }
+}
+
+/// Credit of a grant that expired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expiry {
+    /// The account.
+    #[serde(with = "text")]
+    pub account: AccountName,
+    /// The asset.
+    #[serde(with = "text")]
+    pub asset: AssetName,
+    /// The amount.
+    #[serde(with = "text")]
+    pub amount: i128,
+    /// The priority and the expiry.
+    #[serde(flatten, with = "grant_terms")]
+    pub terms: GrantTerms,
 }
 
 /// A committed sequenced write.
@@ -434,7 +484,7 @@ pub struct Client {
     pub owner: Option<ClientOwner>,
 }
 
-/// An addition to the issued and retired totals of an asset. Both may be 0, to register the asset.
+/// An addition to the totals of an asset. All may be 0, to register the asset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsChange {
     /// The asset.
@@ -446,6 +496,9 @@ pub struct TotalsChange {
     /// Amount retired.
     #[serde(with = "text")]
     pub retired: i128,
+    /// Amount expired.
+    #[serde(default, skip_serializing_if = "is_default", with = "text")]
+    pub expired: i128,
 }
 
 /// Everything that a saga does after the point of no return. The saga record contains it, so that any process can

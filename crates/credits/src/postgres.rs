@@ -299,6 +299,11 @@ impl Database for PostgresDatabase {
         select asset, part, cast(sum(amount) as text) as amount from (
             select asset, 'active' as part, amount from postings
             where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null
+            and priority is null
+            union all
+            select asset, case when expires_at_ms <= $5 then 'expired' else 'active' end, amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and priority is not null and state <> 'inactive'
+            and state = 'active'
             union all
             select asset, 'pending', amount from postings
             where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
@@ -315,7 +320,11 @@ impl Database for PostgresDatabase {
         select part, cast(sum(amount) as text) as amount from (
             select 'active' as part, amount from postings
             where namespace = $1 and vault = $2 and account = $3 and asset = $5
-            and state = 'active' and lease is null
+            and state = 'active' and lease is null and priority is null
+            union all
+            select 'active', amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and asset = $5 and priority is not null
+            and state <> 'inactive' and state = 'active' and (expires_at_ms is null or expires_at_ms > $6)
             union all
             select 'pending', amount from postings
             where state = 'pending' and lease is null
@@ -340,6 +349,8 @@ impl Database for PostgresDatabase {
         from assets where namespace = $1 and vault = $2
         union all
         select 'retired', asset, null, cast(retired as text), null from assets where namespace = $1 and vault = $2
+        union all
+        select 'expired', asset, null, cast(expired as text), null from assets where namespace = $1 and vault = $2
         union all
         select 'live', asset, account, cast(sum(amount) as text), null from postings
         where namespace = $1 and vault = $2 and state <> 'inactive' group by asset, account

@@ -281,7 +281,10 @@ impl Engine {
         };
         let gate = draft.gate;
         match self.commit(*draft).await? {
-            AttemptOutcome::Committed(plan) => return task.done(self, gate, &plan).await.map(Some),
+            AttemptOutcome::Committed(plan) => {
+                self.expire_returned(&plan).await;
+                return task.done(self, gate, &plan).await.map(Some);
+            }
             AttemptOutcome::Lost => {}
             AttemptOutcome::Blocked(sequence_claim) => drop(self.unblock(gate, sequence_claim).await?),
         }
@@ -406,14 +409,14 @@ impl Engine {
                 }
                 self.back_off(looks).await;
             }
-            let funds = self.call(self.store.funds(claim.account.clone(), self.time.now())).await?;
+            let funds = self.call(self.store.funds(claim.account.clone(), self.time.as_of())).await?;
             for fund in funds {
                 let of_account = |posting: &&crate::model::Posting| {
                     posting.account == claim.account && posting.asset == fund.asset && posting.hold.is_none()
                 };
                 let ours = plan.inputs.iter().filter(of_account);
                 let ours = ours.fold(0_i128, |sum, posting| sum.saturating_add(posting.amount));
-                if (fund.active, fund.pending, fund.held, fund.due) != (0, ours, 0, 0) {
+                if (fund.active, fund.expired, fund.pending, fund.held, fund.due) != (0, 0, ours, 0, 0) {
                     return Ok(false);
                 }
             }

@@ -341,11 +341,15 @@ async fn with_heartbeats<T>(engine: &Engine, work: impl Future<Output = T>) -> T
 async fn maintenance_round(engine: &Engine) -> Result<(), String> {
     engine.recover().await.map_err(|error| error.to_string())?;
     engine.delete_stale_owners().await.map_err(|error| error.to_string())?;
-    match engine.sweep().await {
-        // Another saga uses the account of a timed-out hold. The store is fine; the next round tries again.
-        Ok(()) | Err(TaskError::Busy) => Ok(()),
-        Err(trouble) => Err(backend_error(trouble).to_string()),
+    let expired = engine.sweep_grants().await;
+    for swept in [expired, engine.sweep().await] {
+        match swept {
+            // Another saga uses the account of a timed-out hold. The store is fine; the next round tries again.
+            Ok(()) | Err(TaskError::Busy) => {}
+            Err(trouble) => return Err(backend_error(trouble).to_string()),
+        }
     }
+    Ok(())
 }
 
 /// The error for a caller that gets no answer.
@@ -506,6 +510,10 @@ impl Credits for SagaCredits {
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(self.read_audit(VaultKey { namespace, vault }))
+    }
+
+    fn is_expiry_waiting(&self) -> bool {
+        self.shared.engine.get().is_some_and(|engine| engine.time.is_expiry_waiting())
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -10,9 +10,9 @@ mod worker;
 
 use std::str::FromStr;
 
-use earmark_core::{Overdraft, UnixMs};
+use earmark_core::{GrantTerms, Overdraft, UnixMs};
 
-use crate::model::ClaimKind;
+use crate::model::{ClaimKind, PostingHold};
 use crate::store::StoreError;
 
 /// The schema version that this Earmark creates and reads.
@@ -55,6 +55,20 @@ pub(crate) fn signed(number: u64) -> i64 {
 /// A row limit as a parameter.
 pub(crate) fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+/// The priority and the expiry of a posting as column values. Plain credit has neither.
+pub(crate) fn terms_values(terms: GrantTerms) -> (Option<u8>, Option<i64>) {
+    match terms {
+        GrantTerms::PLAIN => (None, None),
+        terms => (Some(terms.priority()), terms.expires_at().map(|at| signed(at.get()))),
+    }
+}
+
+/// The shares of a hold as a column value, if it took from grants.
+pub(crate) fn shares_text(hold: Option<&PostingHold>) -> Option<String> {
+    let shares = hold.map(|hold| &hold.shares).filter(|shares| !shares.is_empty())?;
+    serde_json::to_string(shares).ok()
 }
 
 /// An overdraft as a column value: a word, or the cap.

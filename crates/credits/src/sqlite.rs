@@ -206,7 +206,11 @@ impl Database for SqliteDatabase {
     // scanned.
     const FUNDS: &'static str = "
         select asset, 'active' as part, amount from postings
-        where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null
+        where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null and priority is null
+        union all
+        select asset, iif(expires_at_ms <= $5, 'expired', 'active'), amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and priority is not null and state <> 'inactive'
+        and state = 'active'
         union all
         select asset, 'pending', amount from postings indexed by postings_pending
         where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
@@ -220,7 +224,12 @@ impl Database for SqliteDatabase {
 
     const SPENDABLE: &'static str = "
         select 'active' as part, amount from postings
-        where namespace = $1 and vault = $2 and account = $3 and asset = $5 and state = 'active' and lease is null
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5
+        and state = 'active' and lease is null and priority is null
+        union all
+        select 'active', amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5 and priority is not null
+        and state <> 'inactive' and state = 'active' and (expires_at_ms is null or expires_at_ms > $6)
         union all
         select 'pending', amount from postings indexed by postings_pending
         where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3 and asset = $5
@@ -245,6 +254,8 @@ impl Database for SqliteDatabase {
         where namespace = $1 and vault = $2
         union all
         select 'retired', asset, null, retired, null from assets where namespace = $1 and vault = $2
+        union all
+        select 'expired', asset, null, expired, null from assets where namespace = $1 and vault = $2
         union all
         select 'live', asset, account, cast(sum(amount_order >> 32) as text), sum(amount_order & 4294967295)
         from postings where namespace = $1 and vault = $2 and state <> 'inactive'

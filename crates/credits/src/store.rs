@@ -201,8 +201,14 @@ pub trait Store: Send + Sync + 'static {
     /// Active postings of holds that have timed out, earliest end first, at most `max`.
     fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
 
+    /// The grants and holds of an account: its unconsumed postings except plain credit, unordered.
+    fn grants(&self, account: AccountKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>>;
+
+    /// Active grants whose expiry the query has reached, earliest first, at most `max`. Of an account they are unordered.
+    fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
+
     /// The sums of an account's unconsumed postings, ordered by asset.
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
+    fn funds(&self, account: AccountKey, as_of: AsOf) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
 
     /// The amounts of one asset that an account can spend now or soon. It does not read holds that have not timed out:
     /// there may be thousands, and every refused caller asks this.
@@ -210,7 +216,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         account: AccountKey,
         asset: AssetName,
-        now: UnixMs,
+        as_of: AsOf,
     ) -> Answer<'_, Result<Spendable, StoreError>>;
 
     /// The assets in the first and last [`CHANGES_SEEN_MAX`] changes of an account, in order.
@@ -242,6 +248,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finishes the calls in progress, then closes connections and files.
     fn close(&self) -> Answer<'_, ()>;
+}
+
+/// The times by which sums of credit are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsOf {
+    /// Holds that end at this time or earlier have timed out.
+    pub now: UnixMs,
+    /// Grants that expire at this time or earlier have expired. It stands still while the clocks differ.
+    pub expiry: UnixMs,
+}
+
+impl AsOf {
+    /// One time for both.
+    #[must_use]
+    pub const fn at(now: UnixMs) -> AsOf {
+        AsOf { now, expiry: now }
+    }
 }
 
 /// Which entries of an account to read.
@@ -296,9 +319,15 @@ pub struct Surveyed {
     pub assets: Vec<Option<AssetSums>>,
 }
 
+/// The grant postings of one account and asset that a survey returns: the first in spending order. A grant has a few, and
+/// an account has up to 64 grants.
+pub const GRANT_POSTINGS_MAX: usize = 2_048;
+
 /// Postings of one account and asset that no lease holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PostingSet {
+    /// The grants in spending order, pending and expired ones included. All other lists have plain credit only.
+    pub grants: Vec<LivePosting>,
     /// All negative postings, pending ones included.
     pub owed: Vec<LivePosting>,
     /// The overdraft mark, if the account ever needed one. It may be pending.
@@ -321,13 +350,15 @@ impl PostingSet {
     }
 }
 
-/// The issued and retired totals of an asset.
+/// The totals of an asset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AssetSums {
     /// Total ever issued.
     pub issued: i128,
     /// Total ever retired.
     pub retired: i128,
+    /// Total that ever expired.
+    pub expired: i128,
 }
 
 /// Which transactions to read.
@@ -455,21 +486,21 @@ pub struct UnreadRecord {
     pub why: StoreError,
 }
 
-/// Which timed-out holds to list.
+/// Which timed-out holds or expired grants to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueQuery {
-    /// Holds that end at this time or earlier.
+    /// Holds that end, or grants that expire, at this time or earlier.
     pub now: UnixMs,
-    /// Only holds of this account.
+    /// Only those of this account.
     pub account: Option<AccountKey>,
-    /// Only holds after this cursor.
+    /// Only those after this cursor.
     pub after: DueCursor,
 }
 
-/// The position of a hold in a list: end time, then posting id. The default is before the first.
+/// The position of a hold or grant in a list: end time, then posting id. The default is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DueCursor {
-    /// End of the hold.
+    /// End of the hold or grant.
     pub ends_at: UnixMs,
     /// Its posting.
     pub id: PostingId,
@@ -480,8 +511,10 @@ pub struct DueCursor {
 pub struct Funds {
     /// The asset.
     pub asset: AssetName,
-    /// Active postings that no lease holds.
+    /// Active postings that no lease holds and that have not expired.
     pub active: i128,
+    /// Grants that have expired, until their entry is written.
+    pub expired: i128,
     /// Pending postings that no lease holds.
     pub pending: i128,
     /// Postings in holds that have not timed out, and the part of timed-out holds that will be charged.
@@ -493,7 +526,7 @@ pub struct Funds {
 /// The amounts of one asset that an account can spend now or soon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spendable {
-    /// Active postings that no lease holds.
+    /// Active postings that no lease holds and that have not expired.
     pub active: i128,
     /// Pending postings that no lease holds.
     pub pending: i128,

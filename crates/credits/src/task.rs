@@ -1,6 +1,7 @@
 //! The tasks: transactions, holds, extensions, settlements and timeouts.
 
 mod charge;
+mod expire;
 mod grow;
 mod hold;
 mod lease;
@@ -10,6 +11,7 @@ mod shrink;
 mod timeout;
 mod transaction;
 
+pub(crate) use expire::ExpireTask;
 pub(crate) use grow::GrowTask;
 pub(crate) use hold::HoldTask;
 pub(crate) use lease::{LeaseStatus, Part};

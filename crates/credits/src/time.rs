@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use earmark_admission::Clock;
-use earmark_core::{Moment, UnixMs};
+use earmark_core::{EXPIRY_SKEW_MS_MAX, Moment, UnixMs};
+
+use crate::store::AsOf;
 
 /// How far the store's clock may jump back while this process waits for it to catch up, in milliseconds. After a larger
 /// jump this process follows it: standing still for longer would stop timeouts and recovery.
@@ -19,12 +21,16 @@ pub(crate) struct SharedTime {
     /// Whether the store has a clock, which has been read.
     is_learned: AtomicBool,
     latest_ms: AtomicU64,
+    /// The latest time at which all clocks agreed, by which credit expires.
+    agreed_ms: AtomicU64,
+    is_waiting: AtomicBool,
 }
 
 impl SharedTime {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> SharedTime {
         let (ahead_ms, is_learned) = (AtomicI64::new(0), AtomicBool::new(false));
-        SharedTime { clock, ahead_ms, is_learned, latest_ms: AtomicU64::new(0) }
+        let (latest_ms, agreed_ms, is_waiting) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        SharedTime { clock, ahead_ms, is_learned, latest_ms, agreed_ms, is_waiting }
     }
 
     pub(crate) fn now(&self) -> UnixMs {
@@ -50,6 +56,28 @@ impl SharedTime {
         Moment { log: self.now(), wall: UnixMs::new(wall_ms) }
     }
 
+    /// The time, and the time by which credit expires. That stands still while the shared time differs from a clock of
+    /// this process by more than [`EXPIRY_SKEW_MS_MAX`]: one of them is wrong.
+    pub(crate) fn as_of(&self) -> AsOf {
+        let (own, now) = (self.clock.now(), self.now());
+        let differs = |clock: UnixMs| clock.get().abs_diff(now.get()) > EXPIRY_SKEW_MS_MAX;
+        let is_waiting = differs(own.log) || differs(own.wall);
+        if self.is_waiting.swap(is_waiting, Ordering::Relaxed) != is_waiting {
+            note_waiting(is_waiting);
+        }
+        if is_waiting {
+            return AsOf { now, expiry: UnixMs::new(self.agreed_ms.load(Ordering::Relaxed)) };
+        }
+        let before_ms = self.agreed_ms.fetch_max(now.get(), Ordering::Relaxed);
+        AsOf { now, expiry: UnixMs::new(before_ms.max(now.get())) }
+    }
+
+    /// Whether credit does not expire, because the clocks differ.
+    pub(crate) fn is_expiry_waiting(&self) -> bool {
+        self.as_of();
+        self.is_waiting.load(Ordering::Relaxed)
+    }
+
     /// Sets the offset from a store time that was read between two local times.
     pub(crate) fn learn(&self, asked_at: UnixMs, store_time: UnixMs, answered_at: UnixMs) {
         let middle_ms = asked_at.get().midpoint(answered_at.get());
@@ -61,6 +89,17 @@ impl SharedTime {
     /// The time of this process alone.
     pub(crate) fn own(&self) -> UnixMs {
         self.clock.now().log
+    }
+}
+
+fn note_waiting(is_waiting: bool) {
+    match is_waiting {
+        true => tracing::warn!(
+            "credit in the database does not expire: the clock of the database and those of this process differ by more \
+             than {} minutes; check the clocks, then restart the process",
+            EXPIRY_SKEW_MS_MAX / 60_000
+        ),
+        false => tracing::info!("credit in the database expires again: the clocks agree"),
     }
 }
 
@@ -102,6 +141,30 @@ mod tests {
         assert_eq!(time.moment(), at(2_000_000, 2_000_000));
         time.learn(time.own(), UnixMs::new(1_999_000), time.own());
         assert_eq!(time.moment(), at(2_000_000, 1_999_000), "only log time waits");
+    }
+
+    /// A wall clock that is ten years ahead must not expire anything, whichever clock it is.
+    #[test]
+    fn credit_does_not_expire_while_a_clock_is_wrong() {
+        let years_ms = 10 * 365 * 86_400_000;
+        let clock = ManualClock::at(1_000_000);
+        let time = SharedTime::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let at = |now, expiry| AsOf { now: UnixMs::new(now), expiry: UnixMs::new(expiry) };
+        assert_eq!((time.as_of(), time.is_expiry_waiting()), (at(1_000_000, 1_000_000), false));
+        clock.set_wall(1_000_000 + years_ms);
+        assert_eq!((time.as_of(), time.is_expiry_waiting()), (at(1_000_000, 1_000_000), true), "this process's");
+        clock.set_wall(1_000_000);
+        time.learn(time.own(), UnixMs::new(1_000_000 + years_ms), time.own());
+        assert_eq!(
+            (time.as_of(), time.is_expiry_waiting()),
+            (at(1_000_000 + years_ms, 1_000_000), true),
+            "the store's"
+        );
+        clock.set_wall(1_000_000 + years_ms);
+        assert!(time.is_expiry_waiting(), "both, but not the steady clock");
+        time.learn(time.own(), UnixMs::new(1_000_500), time.own());
+        clock.set_wall(1_000_700);
+        assert_eq!((time.as_of(), time.is_expiry_waiting()), (at(1_000_500, 1_000_500), false));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::process::{self, report};
 use crate::support::{account, hold, namespace, settle, usd, vault, write};
-use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer, Writer};
+use earmark_admission::{AccountPath, Clock, Credits, HoldAnswer, SystemClock, WriteAnswer, Writer};
 use earmark_core::{AccountName, GrantTerms, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
@@ -22,6 +22,8 @@ const CALLERS: usize = 32;
 const ROUNDS: usize = 8;
 /// Initial credit of each account: less than the callers ask for.
 const DEPOSIT: u64 = 600;
+/// Grants of each account, with their expiry in milliseconds after the start. Both processes see them expire.
+const GRANTS: [(u64, u64); 3] = [(100, 500), (200, 1_500), (100, 2_500)];
 
 fn options() -> Options {
     Options { deadline: Duration::from_secs(60), ..Options::default() }
@@ -135,14 +137,22 @@ async fn storm(store: String) {
         let (account, asset, memo) = (account(number), usd(), String::new());
         Operation::Issue { account, asset, amount: DEPOSIT.into(), memo, terms: GrantTerms::PLAIN }
     };
-    let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).collect();
+    let start_ms = SystemClock::new().now().wall;
+    let grant = |(number, (amount, after_ms)): (usize, (u64, u64))| {
+        let (account, asset, memo) = (account(number), usd(), String::new());
+        let terms = GrantTerms::new(7, Some(start_ms.plus_ms(after_ms + 500)));
+        Operation::Issue { account, asset, amount: amount.into(), memo, terms }
+    };
+    let grants = (0..ACCOUNTS).flat_map(|number| GRANTS.map(|terms| (number, terms))).map(grant);
+    let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).chain(grants).collect();
     let opened = credits.write(Writer::system(), write("operator", 1, operations)).await;
     assert!(matches!(opened, Ok(WriteAnswer::Committed(_))), "{opened:?}");
     let spending = tokio::task::spawn_blocking({
         let store = store.clone();
         move || run_both(&store)
     });
-    let issued = i128::from(DEPOSIT) * ACCOUNTS as i128;
+    let granted: u64 = GRANTS.iter().map(|(amount, _)| amount).sum();
+    let issued = i128::from(DEPOSIT + granted) * ACCOUNTS as i128;
     while !spending.is_finished() {
         for number in 0..ACCOUNTS {
             let (available, held, _) = funds(&credits, account(number)).await;
@@ -154,6 +164,9 @@ async fn storm(store: String) {
     }
     let paid = spending.await.expect("processes that end");
     assert!(paid.iter().all(|paid| *paid > 0), "both had their share: {paid:?}");
+    while SystemClock::new().now().wall < start_ms.plus_ms(4_000) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     credits.maintain().await.expect("a store that answers");
     let mut left = 0;
     for number in 0..ACCOUNTS {
@@ -163,9 +176,16 @@ async fn storm(store: String) {
         left += available;
     }
     let paid = i128::from(paid.iter().sum::<u64>());
-    assert_eq!((funds(&credits, revenue()).await, left + paid), ((paid, 0, 0), issued));
     let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
     assert!(audit.balanced, "{audit:?}");
+    let expired = audit.assets[0].expired;
+    println!("{paid} paid, {expired} expired, {left} left");
+    assert_eq!((funds(&credits, revenue()).await, left + paid + expired), ((paid, 0, 0), issued));
+    for number in 0..ACCOUNTS {
+        let path = AccountPath { namespace: namespace(), vault: vault(), account: account(number) };
+        let left = credits.grants(path).await.expect("a store that answers");
+        assert!(left.iter().all(|grant| grant.terms.expires_at().is_none()), "{left:?}");
+    }
     credits.shut_down().await;
     let rows = process::open(&store).await;
     assert_eq!(rows.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");

@@ -1,8 +1,8 @@
 //! Grants: the order of spending, expiry, and the entries of both.
 
 use earmark_core::{
-    CreditField, CreditShortage, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, Operation, Overdraft,
-    UnixMs, VaultName, WriteError,
+    CreditShortage, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId, Operation, Overdraft, UnixMs,
+    VaultName, WriteError,
 };
 
 use super::Harness;
@@ -74,29 +74,11 @@ impl<H: Harness> Driver<'_, H> {
         let audit = self.0.backend().audit(namespace(), vault(VaultName::MAIN)).await.expect("a vault that exists");
         assert!(audit.balanced, "{audit:?}");
     }
-
-    /// Whether the case ends here, because the backend refuses grants by name.
-    async fn refuses_grants(&self) -> bool {
-        if self.0.has_grants() {
-            return false;
-        }
-        self.does(MAIN, vec![open("acme")]).await;
-        let expiry = GrantTerms::new(earmark_core::PRIORITY_DEFAULT, Some(self.now().plus_ms(HOUR_MS)));
-        let priority = GrantTerms::new(1, None);
-        for (terms, field) in [(expiry, CreditField::Expiry), (priority, CreditField::Priority)] {
-            let refused = self.is_refused(vec![grant("acme", 1, terms)]).await;
-            assert_eq!(refused, invalid(0, InvalidOperation::NotInDatabase(field)));
-        }
-        true
-    }
 }
 
 /// The lowest priority number is spent first, then what expires first. Credit with equal terms is one grant.
 pub async fn grants_are_spent_by_priority_then_by_expiry(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let start = driver.now();
     let terms = |priority, after_ms| GrantTerms::new(priority, Some(start.plus_ms(after_ms)));
     let operations = vec![
@@ -123,9 +105,6 @@ pub async fn grants_are_spent_by_priority_then_by_expiry(harness: &impl Harness)
 /// Expired credit is not spendable from that millisecond on, and has one entry.
 pub async fn an_expired_grant_is_not_spendable_and_has_an_entry(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let terms = GrantTerms::new(1, Some(driver.now().plus_ms(HOUR_MS)));
     driver.opens(vec![issue("acme", 10), grant("acme", 90, terms)]).await;
     harness.advance_ms(HOUR_MS - 1).await;
@@ -153,9 +132,6 @@ pub async fn an_expired_grant_is_not_spendable_and_has_an_entry(harness: &impl H
 /// A hold returns to the grants it took from, also when it runs out. The grants that are spent first pay.
 pub async fn a_hold_returns_to_the_grants_it_took_from(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let start = driver.now();
     let terms = |priority| GrantTerms::new(priority, Some(start.plus_ms(HOUR_MS)));
     driver.opens(vec![issue("acme", 10), grant("acme", 20, terms(1)), grant("acme", 30, terms(200))]).await;
@@ -179,9 +155,6 @@ pub async fn a_hold_returns_to_the_grants_it_took_from(harness: &impl Harness) {
 /// Held credit survives expiry, and expires when it returns.
 pub async fn held_credit_survives_expiry_and_expires_when_it_returns(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     driver.opens(vec![]).await;
     let mut spent = 0;
     for (round, cost, paid) in [(1, Some(60), 60), (2, Some(25), 25), (3, Some(0), 0), (4, None, 0)] {
@@ -208,9 +181,6 @@ pub async fn held_credit_survives_expiry_and_expires_when_it_returns(harness: &i
 /// A transfer carries expiry and priority. A write may spend the grant of its own later operation.
 pub async fn a_transfer_carries_expiry_and_priority(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let start = driver.now();
     let terms = |priority| GrantTerms::new(priority, Some(start.plus_ms(HOUR_MS)));
     driver.opens(vec![issue("acme", 10), grant("acme", 20, terms(1)), grant("other", 5, terms(1))]).await;
@@ -230,9 +200,6 @@ pub async fn a_transfer_carries_expiry_and_priority(harness: &impl Harness) {
 /// A deposit with terms covers debt first; a late complete is charged to what has not expired.
 pub async fn a_grant_covers_debt_first(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let start = driver.now();
     let terms = GrantTerms::new(1, Some(start.plus_ms(HOUR_MS)));
     driver.opens(vec![issue("acme", 10)]).await;
@@ -251,9 +218,6 @@ pub async fn a_grant_covers_debt_first(harness: &impl Harness) {
 /// An extension takes in spending order, and what it does not use returns in reverse.
 pub async fn an_extension_takes_from_grants_in_spending_order(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let start = driver.now();
     let terms = GrantTerms::new(1, Some(start.plus_ms(HOUR_MS)));
     driver.opens(vec![issue("acme", 10), grant("acme", 20, terms)]).await;
@@ -272,9 +236,6 @@ pub async fn an_extension_takes_from_grants_in_spending_order(harness: &impl Har
 /// Bad terms and too many grants are refused by name, and change nothing.
 pub async fn bad_grants_are_refused_by_name(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     driver.opens(vec![]).await;
     harness.advance_ms(1_000).await;
     let start = driver.now();
@@ -298,9 +259,6 @@ pub async fn bad_grants_are_refused_by_name(harness: &impl Harness) {
 pub async fn the_sums_of_grants_add_up(harness: &impl Harness) {
     const STEPS: u64 = 60;
     let driver = Driver(harness);
-    if driver.refuses_grants().await {
-        return;
-    }
     let owing = Operation::OpenAccount { account: account("third"), overdraft: Overdraft::Allow, plan: None };
     driver.opens(vec![owing, issue("acme", 50)]).await;
     let mut random = harness.now_ms() | 1;

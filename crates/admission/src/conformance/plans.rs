@@ -79,7 +79,7 @@ impl<H: Harness> Driver<'_, H> {
 
     /// Whether the case ends here, because the backend refuses plans by name.
     async fn refuses_plans(&self) -> bool {
-        if self.0.has_grants() {
+        if self.0.has_plans() {
             return false;
         }
         let plan = hourly(1, CarryOver::None);

@@ -223,24 +223,18 @@ pub enum InvalidOperation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CreditField {
-    /// The expiry of a grant.
-    Expiry = 1,
-    /// The priority of a grant.
-    Priority = 2,
     /// The plan of an account.
-    Plan = 3,
+    Plan = 1,
 }
 
 impl CreditField {
     /// All fields.
-    pub const ALL: [CreditField; 3] = [CreditField::Expiry, CreditField::Priority, CreditField::Plan];
+    pub const ALL: [CreditField; 1] = [CreditField::Plan];
 
     /// The name in the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            CreditField::Expiry => "expires_at_unix_ms",
-            CreditField::Priority => "priority",
             CreditField::Plan => "plan",
         }
     }

@@ -229,12 +229,10 @@ impl Operation {
         }
     }
 
-    /// The first field that a database of plain credit has no place for.
+    /// The field that a database of credit has no place for.
     #[must_use]
     pub fn book_only_field(&self) -> Option<CreditField> {
         match self {
-            Operation::Issue { terms, .. } if terms.expires_at().is_some() => Some(CreditField::Expiry),
-            Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN => Some(CreditField::Priority),
             Operation::OpenAccount { plan: Some(_), .. } | Operation::SetPlan { .. } => Some(CreditField::Plan),
             _ => None,
         }

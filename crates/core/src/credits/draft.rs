@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::plan::{self, Net, Overdraft, PlanError};
-use super::wallet::{Wallet, WalletError, WalletGrant};
+use super::wallet::{self, Wallet, WalletError, WalletGrant};
 use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner, Plan};
 use crate::book::{Change, Operation, VaultId};
 use crate::id::{AccountName, AssetName};
@@ -210,41 +210,18 @@ impl Credits {
         has_grants
     }
 
-    /// The credit of each owner by terms after all movements. Deposits come first, since an operation may spend the
-    /// deposit of a later one; transfers carry the terms of the credit that they take.
+    /// The credit of each owner by terms after all movements.
     fn try_moves(&self, draft: &Draft, operations: &[Operation]) -> Result<Wallets, Shortfall> {
         let mut wallets: Wallets = draft.net.keys().map(|key| (key, self.wallet(draft.now, key))).collect();
         let key_of = |account: &AccountName, asset: &AssetName| {
             let account = self.account(draft.vault, account)?;
             Some((AccountId(account), self.state.asset(draft.vault, asset)?))
         };
-        let mut moved = |key: Option<WalletKey>, step: &mut dyn FnMut(&mut Wallet) -> Result<(), WalletError>| {
-            let Some((key, wallet)) = key.and_then(|key| Some((key, wallets.get_mut(&key)?))) else { return Ok(()) };
-            step(wallet).map_err(|error| Shortfall(error.into(), Culprit::Balance(key.0, key.1)))
-        };
-        for operation in operations {
-            if let Operation::Issue { account, asset, amount, terms, .. } = operation {
-                moved(key_of(account, asset), &mut |wallet| wallet.deposit(*terms, signed(*amount)))?;
-            }
-        }
-        for operation in operations {
-            let (from, to, asset, amount) = match operation {
-                Operation::Transfer { from, to, asset, amount, .. } => (from, Some(to), asset, *amount),
-                Operation::Retire { account, asset, amount, .. } => (account, None, asset, *amount),
-                _ => continue,
-            };
-            let mut taken = Vec::new();
-            moved(key_of(from, asset), &mut |wallet| {
-                taken = wallet.withdraw(signed(amount))?;
-                Ok(())
-            })?;
-            for (terms, amount) in taken {
-                let to = to.and_then(|to| key_of(to, asset));
-                moved(to, &mut |wallet| wallet.deposit(terms, amount))?;
-            }
-        }
+        let shortfall =
+            |(error, key): (WalletError, WalletKey)| Shortfall(error.into(), Culprit::Balance(key.0, key.1));
+        wallet::try_moves(&mut wallets, operations, key_of).map_err(shortfall)?;
         for (key, wallet) in &wallets {
-            wallet.check().map_err(|error| Shortfall(error.into(), Culprit::Balance(key.0, key.1)))?;
+            wallet.check().map_err(|error| shortfall((error, *key)))?;
         }
         Ok(wallets)
     }
@@ -362,11 +339,6 @@ impl Credits {
 /// The owner and asset of a wallet.
 type WalletKey = (AccountId, AssetId);
 type Wallets = BTreeMap<WalletKey, Wallet>;
-
-/// An amount that the draft has checked.
-fn signed(amount: u128) -> i128 {
-    i128::try_from(amount).unwrap_or(i128::MAX)
-}
 
 fn is_revenue(name: &AccountName) -> bool {
     name.as_str() == AccountName::REVENUE

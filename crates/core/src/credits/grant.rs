@@ -41,8 +41,12 @@ impl GrantTerms {
 
     /// The terms of a grant. The latest time means no expiry.
     #[must_use]
-    pub fn new(priority: u8, expires_at: Option<UnixMs>) -> GrantTerms {
-        GrantTerms { priority, expires_at: expires_at.unwrap_or(UnixMs::MAX) }
+    pub const fn new(priority: u8, expires_at: Option<UnixMs>) -> GrantTerms {
+        let expires_at = match expires_at {
+            Some(expires_at) => expires_at,
+            None => UnixMs::MAX,
+        };
+        GrantTerms { priority, expires_at }
     }
 
     /// The priority; the lowest number is spent first.

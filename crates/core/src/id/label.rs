@@ -121,6 +121,8 @@ pub enum EntryPurpose<'a> {
     Key(&'a IdempotencyKey),
     /// The overdraft mark of an account and an asset.
     OverdraftMark(&'a AccountName, &'a AssetName),
+    /// The expiry of postings, by the id of the first.
+    Expire(u128),
 }
 
 /// One attempt to hold more for an extension.
@@ -208,6 +210,7 @@ impl fmt::Display for EntryPurpose<'_> {
             EntryPurpose::First(lease, returned) => write!(f, "first:{lease}:{returned}"),
             EntryPurpose::Key(key) => write!(f, "key:{key}"),
             EntryPurpose::OverdraftMark(account, asset) => write!(f, "overdraft:{asset}:{account}"),
+            EntryPurpose::Expire(posting) => write!(f, "expire:{}", LeaseId::from_u128(posting)),
         }
     }
 }

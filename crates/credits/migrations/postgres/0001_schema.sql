@@ -32,9 +32,10 @@ create table assets (
     asset text collate "C" not null,
     issued numeric(39) not null,
     retired numeric(39) not null,
+    expired numeric(39) not null default 0,
     primary key (namespace, vault, asset)
 );
-comment on table assets is 'Totals issued and retired. Their difference is the sum of all postings that are not inactive.';
+comment on table assets is 'Totals issued, retired and expired. Issued less the others is the sum of all postings that are not inactive.';
 
 create table clients (
     namespace text collate "C" not null,
@@ -54,19 +55,27 @@ create table postings (
     account text collate "C" not null,
     asset text collate "C" not null,
     amount numeric(39) not null,
+    priority bigint,
+    expires_at_ms bigint,
     lease text collate "C",
     limit_key text collate "C",
     ends_at_ms bigint,
     used numeric(20) not null default 0,
     kept numeric(20) not null default 0,
     extension bigint not null default 0,
+    shares text collate "C",
     state text collate "C" not null default 'active' check (state in ('active', 'pending', 'inactive')),
     reservation_id text collate "C",
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
+    check (priority between 0 and 255 and lease is null or priority is null and expires_at_ms is null),
+    check (shares is null or lease is not null),
     check ((state = 'active') = (reservation_id is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 comment on table postings is 'Signed amounts of accounts. Only the state, and the end and usage of a hold change; no row is deleted.';
 comment on column postings.amount is 'Negative if owed. 0 marks the overdraft of a capped account: plans that take it below zero consume the mark.';
+comment on column postings.priority is 'The priority of a grant; null for plain credit and holds. The lowest number is spent first.';
+comment on column postings.expires_at_ms is 'When the grant expires; null if never.';
+comment on column postings.shares is 'The grants that the hold took from, in spending order, as JSON; null if all of it is plain credit.';
 comment on column postings.lease is 'The lease that holds it, if any.';
 comment on column postings.limit_key is 'The credit limit of the hold.';
 comment on column postings.ends_at_ms is 'When the hold times out. Extensions of the lease move it.';
@@ -77,9 +86,12 @@ comment on column postings.state is 'active: can be spent. pending: reserved by 
 comment on column postings.reservation_id is 'The saga attempt that reserved or consumed it.';
 
 create index postings_free on postings (namespace, vault, account, asset, amount, id)
-    where state = 'active' and lease is null;
+    where state = 'active' and lease is null and priority is null;
 create index postings_owed on postings (namespace, vault, account, asset)
-    where state = 'pending' and lease is null and amount <= 0;
+    where state = 'pending' and lease is null and priority is null and amount <= 0;
+create index postings_grants on postings (namespace, vault, account, asset, priority, expires_at_ms)
+    where priority is not null and state <> 'inactive';
+create index postings_expiring on postings (expires_at_ms, id) where expires_at_ms is not null and state = 'active';
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)
@@ -328,9 +340,10 @@ begin
         when 'create' then
             if t_gate <> '' and t_phase = 'finalizing' then
                 insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms,
-                    used, kept, extension)
+                    used, kept, extension, priority, expires_at_ms, shares)
                 select k->>0, k->>1, k->>2, k->>3, k->>4, (k->>5)::numeric, k->>6, k->>7,
-                    (k->>8)::bigint, (k->>9)::numeric, (k->>10)::numeric, (k->>11)::int
+                    (k->>8)::bigint, (k->>9)::numeric, (k->>10)::numeric, (k->>11)::int,
+                    (k->>12)::bigint, (k->>13)::bigint, k->>14
                 from jsonb_array_elements(c->'outputs') k
                 on conflict (id) do nothing;
                 get diagnostics n = row_count;
@@ -471,12 +484,13 @@ begin
         from jsonb_array_elements(c->'changes') e;
     end if;
     if c ? 'totals' then
-        insert into assets (namespace, vault, asset, issued, retired)
-        select e->>0, e->>1, e->>2, (e->>3)::numeric, (e->>4)::numeric
+        insert into assets (namespace, vault, asset, issued, retired, expired)
+        select e->>0, e->>1, e->>2, (e->>3)::numeric, (e->>4)::numeric, (e->>5)::numeric
         from jsonb_array_elements(c->'totals') e order by 1, 2, 3
         on conflict (namespace, vault, asset) do update
         set issued = least(assets.issued + excluded.issued, most),
-            retired = least(assets.retired + excluded.retired, most);
+            retired = least(assets.retired + excluded.retired, most),
+            expired = least(assets.expired + excluded.expired, most);
     end if;
     if c ? 'client' then
         insert into clients (namespace, vault, client, last_sequence, owner)
@@ -508,11 +522,12 @@ create function commit_plans(
     i_plan int[], i_id text[], i_extension int[],
     n_plan int[], n_home int[], n_account text[], n_spends boolean[],
     o_plan int[], o_id text[], o_home int[], o_account text[], o_asset text[], o_amount text[], o_lease text[], o_limit text[],
-    o_ends bigint[], o_used text[], o_kept text[], o_extension int[],
+    o_ends bigint[], o_used text[], o_kept text[], o_extension int[], o_priority bigint[], o_expires bigint[], o_shares text[],
     e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[],
     e_actor text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
-    t_plan int[], t_home int[], t_asset text[], t_issued text[], t_retired text[]
+    t_plan int[], t_home int[], t_asset text[], t_issued text[], t_retired text[],
+    t_expired text[]
 ) returns boolean[]
 language plpgsql as $$
 declare
@@ -565,11 +580,14 @@ begin
         from unnest(e_plan, e_home) with ordinality e (plan, home, entry)) n;
     update postings p set state = 'inactive', reservation_id = p_rid[i_plan[width_bucket(p.id, i_id)]]
     where p.id = any (i_id) and is_done[i_plan[width_bucket(p.id, i_id)]];
-    insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension)
+    insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension,
+        priority, expires_at_ms, shares)
     select o.id, v_namespace[o.home], v_vault[o.home], o.account, o.asset, o.amount::numeric, o.lease, o.limit_key,
-        o.ends_at_ms, o.used::numeric, o.kept::numeric, o.extension
-    from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends, o_used, o_kept, o_extension)
-        o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension)
+        o.ends_at_ms, o.used::numeric, o.kept::numeric, o.extension, o.priority, o.expires_at_ms, o.shares
+    from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends, o_used, o_kept, o_extension,
+            o_priority, o_expires, o_shares)
+        o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension, priority,
+            expires_at_ms, shares)
     where is_done[o.plan];
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, actor, body)
     select v_namespace[e.home], v_vault[e.home], numbers[e.entry], p_gate[e.plan], e.place,
@@ -588,14 +606,16 @@ begin
         where v.namespace = v_namespace[place] and v.vault = v_vault[place] and added.count > 0;
     end loop;
     if cardinality(t_plan) > 0 then
-        insert into assets (namespace, vault, asset, issued, retired)
+        insert into assets (namespace, vault, asset, issued, retired, expired)
         select v_namespace[t.home], v_vault[t.home], t.asset, least(sum(t.issued::numeric), most),
-            least(sum(t.retired::numeric), most)
-        from unnest(t_plan, t_home, t_asset, t_issued, t_retired) t (plan, home, asset, issued, retired)
+            least(sum(t.retired::numeric), most), least(sum(t.expired::numeric), most)
+        from unnest(t_plan, t_home, t_asset, t_issued, t_retired, t_expired)
+            t (plan, home, asset, issued, retired, expired)
         where is_done[t.plan] group by t.home, t.asset
         on conflict (namespace, vault, asset) do update
         set issued = least(assets.issued + excluded.issued, most),
-            retired = least(assets.retired + excluded.retired, most);
+            retired = least(assets.retired + excluded.retired, most),
+            expired = least(assets.expired + excluded.expired, most);
     end if;
     insert into clients (namespace, vault, client, last_sequence, owner)
     select v_namespace[s.home], v_vault[s.home], s.client, s.sequence, s.owner
@@ -623,8 +643,15 @@ where state <> 'inactive'
 group by namespace, vault, account, asset;
 comment on view balances is 'Balances by account and asset.';
 
+create view grants as
+select namespace, vault, account, asset, priority, to_timestamp(expires_at_ms / 1000.0) as expires_at, sum(amount) as remaining
+from postings
+where priority is not null and state <> 'inactive'
+group by namespace, vault, account, asset, priority, expires_at_ms;
+comment on view grants is 'The free credit of grants by account, asset, priority and expiry.';
+
 create view live_holds as
-select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension,
+select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension, shares,
     to_timestamp(ends_at_ms / 1000.0) as ends_at, state
 from postings
 where lease is not null and state <> 'inactive';

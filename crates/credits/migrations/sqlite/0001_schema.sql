@@ -28,6 +28,7 @@ create table assets (
     asset text not null,
     issued text not null,
     retired text not null,
+    expired text not null,
     primary key (namespace, vault, asset)
 ) strict, without rowid;
 
@@ -48,22 +49,30 @@ create table postings (
     asset text not null,
     amount text not null,
     amount_order integer not null,
+    priority integer,
+    expires_at_ms integer,
     lease text,
     limit_key text,
     ends_at_ms integer,
     used text not null default '0',
     kept text not null default '0',
     extension integer not null default 0,
+    shares text,
     state text not null check (state in ('active', 'pending', 'inactive')),
     reservation_id text,
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
+    check (priority between 0 and 255 and lease is null or priority is null and expires_at_ms is null),
+    check (shares is null or lease is not null),
     check ((state = 'active') = (reservation_id is null))
 ) strict, without rowid;
 
 create index postings_free on postings (namespace, vault, account, asset, amount_order)
-    where state = 'active' and lease is null;
+    where state = 'active' and lease is null and priority is null;
 create index postings_owed on postings (namespace, vault, account, asset)
-    where state = 'pending' and lease is null and amount_order <= 0;
+    where state = 'pending' and lease is null and priority is null and amount_order <= 0;
+create index postings_grants on postings (namespace, vault, account, asset, priority, expires_at_ms)
+    where priority is not null and state <> 'inactive';
+create index postings_expiring on postings (expires_at_ms, id) where expires_at_ms is not null and state = 'active';
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)
@@ -152,8 +161,16 @@ from postings
 where state <> 'inactive'
 group by namespace, vault, account, asset;
 
+create view grants as
+select namespace, vault, account, asset, priority,
+    strftime('%Y-%m-%dT%H:%M:%fZ', expires_at_ms / 1000.0, 'unixepoch') as expires_at,
+    sum(cast(amount as numeric)) as remaining
+from postings
+where priority is not null and state <> 'inactive'
+group by namespace, vault, account, asset, priority, expires_at_ms;
+
 create view live_holds as
-select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension,
+select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension, shares,
     strftime('%Y-%m-%dT%H:%M:%fZ', ends_at_ms / 1000.0, 'unixepoch') as ends_at, state
 from postings
 where lease is not null and state <> 'inactive';

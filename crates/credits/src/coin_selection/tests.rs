@@ -17,13 +17,14 @@ fn live(amounts: &[i128]) -> Vec<LivePosting> {
     let posting = |(place, amount): (usize, &i128)| LivePosting {
         id: PostingId(place as u128 + 1),
         amount: *amount,
+        terms: GrantTerms::PLAIN,
         reserved_by: None,
     };
     amounts.iter().enumerate().map(posting).collect()
 }
 
 fn change(change: i128, overdraft: Overdraft) -> BalanceChange {
-    BalanceChange { account: account(), asset: usd(), change, overdraft, is_deposit: true }
+    BalanceChange { is_deposit: true, ..BalanceChange::plain(&account(), &usd(), change, overdraft) }
 }
 
 fn inputs(chosen: &Chosen) -> Vec<i128> {
@@ -161,9 +162,9 @@ fn a_plan_that_makes_money_from_nothing_is_found_out() {
     assert!(is_balanced(&fine));
     assert!(!is_balanced(&Plan { outputs: vec![four.clone()], ..fine.clone() }));
     let asset = AssetKey { home: account().home, asset: usd() };
-    let issued = TotalsChange { asset: asset.clone(), issued: 10, retired: 0 };
+    let issued = TotalsChange { asset: asset.clone(), issued: 10, retired: 0, expired: 0 };
     assert!(is_balanced(&Plan { outputs: vec![ten.clone()], totals: vec![issued], ..Plan::default() }));
-    let retired = TotalsChange { asset, issued: 0, retired: 6 };
+    let retired = TotalsChange { asset, issued: 0, retired: 6, expired: 0 };
     let change = Plan { inputs: vec![ten], outputs: vec![four], totals: vec![retired], ..Plan::default() };
     assert!(is_balanced(&change));
     let mut nothing = || vec![posting(0)];

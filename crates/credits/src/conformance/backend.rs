@@ -52,7 +52,7 @@ impl Harness for CreditsHarness {
         true
     }
 
-    fn has_grants(&self) -> bool {
+    fn has_plans(&self) -> bool {
         false
     }
 

@@ -222,7 +222,7 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
         (found.assets[0], found.client)
     };
     for (sequence, issued, retired) in [(1, i128::MAX, 0), (2, 0, 7)] {
-        let totals = vec![TotalsChange { asset: usd_key(), issued, retired }];
+        let totals = vec![TotalsChange { asset: usd_key(), issued, retired, expired: 3 }];
         // The second write claims nothing, which leaves the owner as it is.
         let owner = owner().filter(|_| sequence == 1);
         let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence, owner });
@@ -234,7 +234,7 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
         driver.finish(saga, &plan).await;
     }
     let stored = Client { last_sequence: 2, owner: owner() };
-    assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(stored)));
+    assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7, expired: 6 }), Some(stored)));
     assert_eq!(store.clients().await, Ok(1));
     let other = ClientId::new("other").expect("a valid client");
     let sequence_claim = Some(SequenceClaim {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, ClientId, ClientOwner, LeaseId, LimitKey, Moment, NamespaceName, Overdraft,
-    UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, ClientId, ClientOwner, GrantTerms, LeaseId, LimitKey, Moment, NamespaceName,
+    Overdraft, UnixMs, VaultName,
 };
 
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -91,7 +91,14 @@ pub(super) fn change(name: &str, amount: i128, held: i128) -> AccountChange {
 
 /// A posting of usd without a hold.
 pub(super) fn posting(token: SagaToken, place: u16, owner: &str, amount: i128) -> Posting {
-    Posting { id: token.rid.posting(place), account: account(owner), asset: usd(), amount, hold: None }
+    Posting {
+        id: token.rid.posting(place),
+        account: account(owner),
+        asset: usd(),
+        amount,
+        terms: GrantTerms::PLAIN,
+        hold: None,
+    }
 }
 
 pub(super) fn held(posting: Posting, lease: &LeaseKey, ends_at: UnixMs) -> Posting {
@@ -205,7 +212,7 @@ impl StoreDriver<'_> {
         let places = amounts.iter().zip(0_u16..);
         let outputs: Vec<Posting> = places.map(|(amount, place)| posting(naming, place, name, *amount)).collect();
         let issued = amounts.iter().sum();
-        let totals = vec![TotalsChange { asset: usd_key(), issued, retired: 0 }];
+        let totals = vec![TotalsChange { asset: usd_key(), issued, retired: 0, expired: 0 }];
         let entries = vec![entry(vec![change(name, issued, 0)])];
         self.execute(Plan { outputs: outputs.clone(), entries, totals, ..Plan::default() }).await;
         outputs

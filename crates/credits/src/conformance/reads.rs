@@ -1,13 +1,15 @@
 //! Reads.
 
 use earmark_admission::{AccountQuery, EntryOrder};
-use earmark_core::{AccountName, AccountStatus, UnixMs};
+use earmark_core::{AccountName, AccountStatus, GrantTerms, UnixMs};
 
 use super::driver::{
     NOW, StoreDriver, account, amounts, change, entry, held, home, lease, posting, taking, token, usd, vault,
 };
-use crate::model::{AccountKey, Plan, Posting, PostingState};
-use crate::store::{AssetSums, Census, DueCursor, DueQuery, Funds, HistoryQuery, Spendable, Store, UnevenAccount};
+use crate::model::{AccountKey, GrantShare, Plan, Posting, PostingState};
+use crate::store::{
+    AsOf, AssetSums, Census, DueCursor, DueQuery, Funds, HistoryQuery, Spendable, Store, UnevenAccount,
+};
 
 impl StoreDriver<'_> {
     /// Creates postings without issuing them, which the audit reports.
@@ -65,7 +67,7 @@ pub async fn amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits(store: 
 pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    assert_eq!(store.funds(account("acme"), NOW).await, Ok(vec![]));
+    assert_eq!(store.funds(account("acme"), AsOf::at(NOW)).await, Ok(vec![]));
     let postings = driver.issue("acme", &[1, 2, 4]).await;
     let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
     let naming = token();
@@ -78,16 +80,18 @@ pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
     ];
     driver.create_postings(holds.clone()).await;
     driver.prepare(Plan::clone(&taking(&[postings[2].clone(), holds[0].clone(), holds[1].clone()]))).await;
-    let of = |asset, active, pending, held, due| Funds { asset, active, pending, held, due };
+    let of = |asset, active, pending, held, due| Funds { asset, active, expired: 0, pending, held, due };
     let expected = vec![of(eur, 64, 0, 0, 0), of(usd(), -29, 4, 16, 8)];
-    assert_eq!(store.funds(account("acme"), NOW).await, Ok(expected));
-    let before = store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
+    assert_eq!(store.funds(account("acme"), AsOf::at(NOW)).await, Ok(expected));
+    let before =
+        store.funds(account("acme"), AsOf::at(UnixMs::new(NOW.get() - 1))).await.expect("a store that answers");
     assert_eq!((before[1].held, before[1].due), (24, 0));
-    let spendable = async |now| store.spendable(account("acme"), usd(), now).await.expect("a store that answers");
+    let spendable =
+        async |now| store.spendable(account("acme"), usd(), AsOf::at(now)).await.expect("a store that answers");
     assert_eq!(spendable(NOW).await, Spendable { active: -29, pending: 4, due: 8 });
     assert_eq!(spendable(NOW.plus_ms(1)).await.due, 24);
     assert_eq!(spendable(UnixMs::new(NOW.get() - 1)).await.due, 0);
-    assert_eq!(store.spendable(account("bob"), usd(), NOW).await, Ok(Spendable::default()));
+    assert_eq!(store.spendable(account("bob"), usd(), AsOf::at(NOW)).await, Ok(Spendable::default()));
 }
 
 /// The sweep takes the earliest first.
@@ -249,7 +253,7 @@ pub async fn a_vault_is_counted(store: &dyn Store) {
     let census = store.census(home()).await.expect("a store that answers");
     assert_eq!((census.records, &census.uneven), (1, &vec![]));
     let of_usd = census.assets.first().expect("an asset");
-    assert_eq!((&of_usd.asset, of_usd.sums), (&usd(), AssetSums { issued: i128::MAX, retired: 0 }));
+    assert_eq!((&of_usd.asset, of_usd.sums), (&usd(), AssetSums { issued: i128::MAX, ..AssetSums::default() }));
     assert_eq!((of_usd.live, of_usd.entered, census.assets.len()), (i128::MAX, i128::MAX, 1));
     driver.abort(saga).await;
     assert_eq!(store.census(home()).await.expect("a store that answers").records, 0);
@@ -284,4 +288,47 @@ pub async fn a_vault_that_does_not_add_up_is_found_out(store: &dyn Store) {
     let (account, asset) = (account("bob").account, usd());
     assert_eq!(census.uneven, [UnevenAccount { account, asset, live: 7, entered: 0 }]);
     assert_eq!((census.assets[0].live, census.assets[0].entered), (12, 5));
+}
+
+/// Grants are listed apart from plain credit, in spending order, and expire by their own index.
+pub async fn grants_are_listed_in_spending_order_and_expire_in_time(store: &dyn Store) {
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    driver.issue("acme", &[5]).await;
+    let terms = |priority, after_ms: Option<u64>| GrantTerms::new(priority, after_ms.map(|ms| NOW.plus_ms(ms)));
+    let (late, soon, first, last) = (terms(128, Some(20)), terms(128, Some(10)), terms(0, None), terms(255, Some(5)));
+    let naming = token();
+    let grant = |place, amount, terms| Posting { terms, ..posting(naming, place, "acme", amount) };
+    let mut hold = held(posting(naming, 4, "acme", 9), &lease(), NOW.plus_ms(1));
+    if let Some(hold) = &mut hold.hold {
+        hold.shares = vec![GrantShare { terms: first, amount: 7 }];
+    }
+    let grants = vec![grant(0, 1, late), grant(1, 2, soon), grant(2, 4, first), grant(3, 8, last), hold];
+    driver.create_postings(grants.clone()).await;
+    let (saga, _) = driver.prepare(Plan::clone(&taking(&grants[2..3]))).await;
+    let posting_set = driver.posting_set("acme").await;
+    let listed: Vec<_> = posting_set.grants.iter().map(|each| (each.terms, each.amount, each.reserved_by)).collect();
+    assert_eq!(listed, [(first, 4, Some(saga.rid)), (soon, 2, None), (late, 1, None), (last, 8, None)]);
+    assert_eq!((amounts(&posting_set.large), posting_set.active), (vec![5], 1), "plain credit");
+    driver.abort(saga).await;
+    let sorted = |mut postings: Vec<Posting>| {
+        postings.sort_by_key(|posting| posting.id);
+        postings
+    };
+    let found = store.grants(account("acme")).await.expect("a store that answers");
+    assert_eq!(sorted(found.into_iter().map(|(posting, _)| posting).collect()), sorted(grants.clone()));
+    let as_of = AsOf { now: NOW, expiry: NOW.plus_ms(10) };
+    let funds = store.funds(account("acme"), as_of).await.expect("a store that answers").remove(0);
+    assert_eq!((funds.active, funds.expired, funds.held), (10, 10, 9));
+    let spendable = store.spendable(account("acme"), usd(), as_of).await.expect("a store that answers");
+    assert_eq!(spendable.active, 10);
+    let due = |after_ms, account| DueQuery { now: NOW.plus_ms(after_ms), account, after: DueCursor::default() };
+    assert_eq!(store.expiring(due(4, None), 9).await, Ok(vec![]));
+    assert_eq!(store.expiring(due(10, None), 9).await, Ok(vec![grants[3].clone(), grants[1].clone()]));
+    assert_eq!(store.expiring(due(10, None), 1).await, Ok(vec![grants[3].clone()]));
+    let after = DueCursor { ends_at: NOW.plus_ms(5), id: grants[3].id };
+    assert_eq!(store.expiring(DueQuery { after, ..due(20, None) }, 1).await, Ok(vec![grants[1].clone()]));
+    let of_account = store.expiring(due(10, Some(account("acme"))), 9).await.expect("a store that answers");
+    assert_eq!(sorted(of_account), sorted(vec![grants[1].clone(), grants[3].clone()]));
+    assert_eq!(store.expiring(due(10, Some(account("bob"))), 9).await, Ok(vec![]));
 }

@@ -3,7 +3,7 @@
 use super::concurrent::concurrently;
 use super::driver::{NOW, StoreDriver, account, entry, held, lease, posting, record, taking, token, usd};
 use crate::model::{Plan, Posting, PostingHold, PostingState};
-use crate::store::{Change, DueCursor, DueQuery, Renewal, Spendable, Store};
+use crate::store::{AsOf, Change, DueCursor, DueQuery, Renewal, Spendable, Store};
 
 /// A held posting of each amount that ends at `NOW`, of one lease.
 async fn holds(driver: &StoreDriver<'_>, amounts: &[i128]) -> Vec<Posting> {
@@ -102,12 +102,12 @@ pub async fn what_a_timeout_will_charge_stays_held(store: &dyn Store) {
     };
     assert_eq!(driver.write_one(Change::Renew(vec![used(&holds[0], 20), used(&holds[1], 99)])).await, 2);
     let sums = async |now| {
-        let funds = store.funds(account("acme"), now).await.expect("a store that answers").remove(0);
+        let funds = store.funds(account("acme"), AsOf::at(now)).await.expect("a store that answers").remove(0);
         (funds.active, funds.held, funds.due)
     };
     assert_eq!(sums(NOW.minus_ms(1)).await, (100, 57, 0));
     assert_eq!(sums(NOW).await, (100, 27, 30));
-    let spendable = store.spendable(account("acme"), usd(), NOW).await;
+    let spendable = store.spendable(account("acme"), usd(), AsOf::at(NOW)).await;
     assert_eq!(spendable, Ok(Spendable { active: 100, pending: 0, due: 30 }));
 }
 

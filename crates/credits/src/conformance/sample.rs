@@ -9,12 +9,17 @@ use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
 };
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, EntryReason, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement,
-    TotalsChange, Transaction,
+    Claim, ClaimKind, Entry, EntryBody, EntryReason, Expiry, GrantShare, HoldTerms, Need, Plan, Posting, SagaToken,
+    SequenceClaim, Settlement, TotalsChange, Transaction,
 };
 
 fn name(text: &str) -> AccountName {
     AccountName::new(text).expect("a valid account")
+}
+
+/// The terms of a grant that expires.
+fn grant() -> GrantTerms {
+    GrantTerms::new(255, Some(NOW.plus_ms(7)))
 }
 
 fn actor(text: &str) -> Actor {
@@ -53,6 +58,13 @@ fn operations() -> Vec<Operation> {
             amount,
             memo: memo.clone(),
             terms: GrantTerms::PLAIN,
+        },
+        Operation::Issue {
+            account: account.clone(),
+            asset: asset.clone(),
+            amount: 3,
+            memo: String::new(),
+            terms: grant(),
         },
         Operation::Transfer { from: account.clone(), to: name("bob"), asset: asset.clone(), amount: 1, memo },
         Operation::Retire { account, asset, amount: 2, memo: String::new() },
@@ -95,6 +107,7 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         release(EntryReason::Late, None),
         release(EntryReason::Complete, None),
         EntryBody::Ended { lease: lease().lease },
+        EntryBody::Expire(Expiry { account: name("acme"), asset: usd(), amount: i128::MAX, terms: grant() }),
     ];
     for why in
         [CreditShortage::UnknownAccount, CreditShortage::Frozen, CreditShortage::Closed, CreditShortage::NotEnough]
@@ -112,16 +125,22 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
     let mut hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
     if let Some(hold) = &mut hold.hold {
         (hold.used, hold.kept, hold.extension) = (u64::MAX, 1, 9);
+        let share = |terms| GrantShare { terms, amount: u64::MAX };
+        hold.shares = vec![share(GrantTerms::new(0, None)), share(grant())];
     }
     let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
     let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });
     Plan {
         inputs: vec![posting(token, 0, "acme", i128::MIN), hold.clone()],
-        outputs: vec![posting(token, 1, "bob", i128::MAX), hold],
+        outputs: vec![
+            posting(token, 1, "bob", i128::MAX),
+            Posting { terms: grant(), ..posting(token, 3, "bob", 8) },
+            hold,
+        ],
         entries: entries.collect(),
         needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
         claims: vec![overdrawn, freeze, close],
-        totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX }],
+        totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX, expired: 7 }],
         sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1, owner: owner() }),
     }
 }

@@ -26,7 +26,8 @@ pub async fn a_thousand_rows_are_changed_by_one_step(store: &dyn Store) {
     assert_eq!(driver.decide(saga, &plan).await, 1);
     assert_eq!(driver.finish(saga, &plan).await, [1_000, 1_000, 0, 1, 1]);
     assert_eq!((driver.large("acme").await, driver.large("bob").await), (vec![], vec![1_000, 999, 998]));
-    let funds = store.funds(account("bob"), super::driver::NOW).await.expect("a store that answers");
+    let funds =
+        store.funds(account("bob"), crate::store::AsOf::at(super::driver::NOW)).await.expect("a store that answers");
     assert_eq!(funds[0].active, total);
 }
 
@@ -36,7 +37,7 @@ pub async fn a_list_that_is_made_again_changes_nothing_more(store: &dyn Store) {
     driver.open_accounts(&["acme"]).await;
     let inputs = driver.issue("acme", &[5]).await;
     let (saga, naming) = (token(), token());
-    let totals = vec![TotalsChange { asset: usd_key(), issued: 0, retired: 1 }];
+    let totals = vec![TotalsChange { asset: usd_key(), issued: 0, retired: 1, expired: 0 }];
     let entries = vec![entry(vec![change("acme", -1, 0)])];
     let outputs = vec![posting(naming, 0, "acme", 4)];
     let plan = Arc::new(Plan { inputs, outputs, entries, totals, ..Plan::default() });
@@ -130,7 +131,7 @@ pub async fn of_many_at_once_one_makes_each_step(store: &dyn Store) {
     let naming = token();
     let needs = vec![Need { account: account("acme"), spends: true }];
     let outputs = vec![posting(naming, 0, "acme", 11)];
-    let totals = vec![TotalsChange { asset: usd_key(), issued: 3, retired: 3 }];
+    let totals = vec![TotalsChange { asset: usd_key(), issued: 3, retired: 3, expired: 0 }];
     let (saga, plan) = (token(), Plan { needs, outputs, totals, ..Plan::clone(&taking(&inputs)) });
     let plan = Arc::new(plan);
     let of = || Arc::clone(&plan);

@@ -38,7 +38,7 @@ pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
         outputs: vec![posting(saga, 0, "bob", 7), hold.clone()],
         entries: entries.clone(),
         needs: vec![Need { account: account("acme"), spends: true }, Need { account: account("bob"), spends: false }],
-        totals: vec![TotalsChange { asset: usd_key(), issued: i128::MAX, retired: 3 }],
+        totals: vec![TotalsChange { asset: usd_key(), issued: i128::MAX, retired: 3, expired: 4 }],
         sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: 1, owner: owner() }),
         ..Plan::default()
     });
@@ -53,7 +53,7 @@ pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
     let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };
     let found = store.survey(survey).await.expect("a store that answers");
     // The issued total saturates.
-    let sums = AssetSums { issued: i128::MAX, retired: 3 };
+    let sums = AssetSums { issued: i128::MAX, retired: 3, expired: 4 };
     let written = Client { last_sequence: 1, owner: owner() };
     assert_eq!((found.assets, found.client), (vec![Some(sums)], Some(written)));
     let next = driver.execute(Plan::clone(&taking(&[]))).await;

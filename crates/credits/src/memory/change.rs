@@ -245,6 +245,7 @@ impl Rows {
             let sums = self.assets.entry(change.asset.clone()).or_default();
             sums.issued = sums.issued.saturating_add(change.issued);
             sums.retired = sums.retired.saturating_add(change.retired);
+            sums.expired = sums.expired.saturating_add(change.expired);
         }
         if let Some(sequence_claim) = &plan.sequence_claim {
             let client = self.clients.entry(sequence_claim.client.clone()).or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use earmark_admission::{AccountQuery, CreditCursor, EntryOrder};
-use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
+use earmark_core::{AccountName, AccountStatus, AssetName, GrantTerms, UnixMs};
 
 use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
@@ -13,9 +13,9 @@ use crate::model::{
     PostingHold, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, HistoryQuery, LoggedTransaction,
-    PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed,
-    TransactionQuery, Transactions,
+    AsOf, AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, GRANT_POSTINGS_MAX, HistoryQuery,
+    LoggedTransaction, PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey,
+    Surveyed, TransactionQuery, Transactions,
 };
 
 /// All rows.
@@ -32,6 +32,8 @@ pub(super) struct Rows {
     pending: BTreeMap<ReservationId, BTreeSet<PostingId>>,
     /// Active held postings by the end of their hold.
     ends: BTreeSet<(UnixMs, PostingId)>,
+    /// Active grants by their expiry.
+    expiring: BTreeSet<(UnixMs, PostingId)>,
     held: HashMap<LeaseKey, BTreeSet<PostingId>>,
     pub(super) records: BTreeMap<GateId, StoredRecord>,
     pub(super) by_rid: HashMap<ReservationId, GateId>,
@@ -47,8 +49,10 @@ pub(super) struct Rows {
 /// The unconsumed postings of one account and asset.
 #[derive(Default)]
 struct Live {
-    /// Active postings without a hold, by amount.
+    /// Active plain postings without a hold, by amount.
     free: BTreeSet<(i128, PostingId)>,
+    /// Active and pending grants, in spending order.
+    grants: BTreeSet<(GrantTerms, PostingId)>,
     /// Pending postings without a hold.
     pending: BTreeSet<PostingId>,
     /// Held postings, active or pending, by the end of their hold.
@@ -128,12 +132,19 @@ impl Rows {
         if let (PostingState::Active, Some(hold)) = (state, &posting.hold) {
             put(&mut self.ends, (hold.ends_at, id), is_added);
         }
+        if let (PostingState::Active, Some(expires_at)) = (state, posting.terms.expires_at()) {
+            put(&mut self.expiring, (expires_at, id), is_added);
+        }
         if matches!(state, PostingState::Inactive(_)) {
             return;
         }
         let live = self.live_mut(posting);
+        if posting.terms != GrantTerms::PLAIN {
+            put(&mut live.grants, (posting.terms, id), is_added);
+        }
         match (&posting.hold, state) {
             (Some(hold), _) => put(&mut live.held, (hold.ends_at, id), is_added),
+            (None, PostingState::Active) if posting.terms != GrantTerms::PLAIN => {}
             (None, PostingState::Active) => put(&mut live.free, (posting.amount, id), is_added),
             (None, _) => put(&mut live.pending, id, is_added),
         }
@@ -155,16 +166,19 @@ impl Rows {
     fn posting_set(&self, query: &PostingQuery) -> PostingSet {
         let live = self.live.get(&query.account).and_then(|assets| assets.get(&query.asset));
         let Some(live) = live else { return PostingSet::default() };
-        let active = |&(amount, id): &(i128, PostingId)| LivePosting { id, amount, reserved_by: None };
-        let pending = live.pending.iter().filter_map(|id| {
+        let terms = GrantTerms::PLAIN;
+        let active = |&(amount, id): &(i128, PostingId)| LivePosting { id, amount, terms, reserved_by: None };
+        let live_posting = |id: &PostingId| {
             let (posting, state) = self.postings.get(id)?;
-            let PostingState::Pending(rid) = state else { return None };
-            Some(LivePosting { id: *id, amount: posting.amount, reserved_by: Some(*rid) })
-        });
+            let reserved_by = if let PostingState::Pending(rid) = state { Some(*rid) } else { None };
+            Some(LivePosting { id: *id, amount: posting.amount, terms: posting.terms, reserved_by })
+        };
+        let pending = live.pending.iter().filter_map(live_posting).filter(|posting| posting.terms == terms);
         let first_owned = (1, PostingId::default());
         let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount <= 0));
         let owned = || live.free.range(first_owned..);
         let mut posting_set = PostingSet {
+            grants: live.grants.iter().take(GRANT_POSTINGS_MAX).filter_map(|(_, id)| live_posting(id)).collect(),
             large: owned().rev().take(query.largest).map(active).collect(),
             small: owned().take(query.smallest).map(active).collect(),
             active: owned().take(query.count_max).count(),
@@ -248,20 +262,45 @@ impl Rows {
         postings.filter(is_meant).take(max).cloned().collect()
     }
 
-    pub(super) fn funds(&self, account: &AccountKey, now: UnixMs) -> Vec<Funds> {
+    pub(super) fn expiring(&self, due: &DueQuery, max: usize) -> Vec<Posting> {
+        let behind = (Bound::Excluded((due.after.ends_at, due.after.id)), Bound::Unbounded);
+        let expired = self.expiring.range(behind).take_while(|(expires_at, _)| *expires_at <= due.now);
+        let postings = expired.filter_map(|(_, id)| self.postings.get(id)).map(|(posting, _)| posting);
+        let is_meant = |posting: &&Posting| due.account.as_ref().is_none_or(|account| posting.account == *account);
+        postings.filter(is_meant).take(max).cloned().collect()
+    }
+
+    pub(super) fn grants(&self, account: &AccountKey) -> Vec<(Posting, PostingState)> {
+        let live = self.live.get(account).into_iter().flatten().map(|(_, live)| live);
+        let ids = live.flat_map(|live| {
+            let grants = live.grants.iter().map(|(_, id)| id);
+            grants.chain(live.held.iter().map(|(_, id)| id))
+        });
+        ids.filter_map(|id| self.postings.get(id).cloned()).collect()
+    }
+
+    pub(super) fn funds(&self, account: &AccountKey, as_of: AsOf) -> Vec<Funds> {
         let assets = self.live.get(account).into_iter().flatten().filter(|(_, live)| !live.is_empty());
-        assets.map(|(asset, live)| self.fund(asset, live, now)).collect()
+        assets.map(|(asset, live)| self.fund(asset, live, as_of)).collect()
     }
 
-    pub(super) fn spendable(&self, account: &AccountKey, asset: &AssetName, now: UnixMs) -> Spendable {
+    pub(super) fn spendable(&self, account: &AccountKey, asset: &AssetName, as_of: AsOf) -> Spendable {
         let live = self.live.get(account).and_then(|assets| assets.get(asset));
-        live.map(|live| self.spendable_of(live, now)).unwrap_or_default()
+        live.map(|live| self.spendable_of(live, as_of)).unwrap_or_default()
     }
 
-    fn spendable_of(&self, live: &Live, now: UnixMs) -> Spendable {
-        let due = live.held.range(..=(now, PostingId(u128::MAX)));
+    /// The sum of the active grants that have expired or not.
+    fn granted(&self, live: &Live, is_expired: bool, as_of: AsOf) -> i128 {
+        let meant = live.grants.iter().filter(|(terms, _)| terms.is_expired(as_of.expiry) == is_expired);
+        let is_active = |id: &&PostingId| self.posting_state(**id) == Some(PostingState::Active);
+        self.sum(meant.map(|(_, id)| id).filter(is_active))
+    }
+
+    fn spendable_of(&self, live: &Live, as_of: AsOf) -> Spendable {
+        let due = live.held.range(..=(as_of.now, PostingId(u128::MAX)));
+        let plain = live.free.iter().fold(0_i128, |sum, (amount, _)| sum.saturating_add(*amount));
         Spendable {
-            active: live.free.iter().fold(0, |sum, (amount, _)| sum.saturating_add(*amount)),
+            active: plain.saturating_add(self.granted(live, false, as_of)),
             pending: self.sum(live.pending.iter()),
             due: self.sum(due.clone().map(|(_, id)| id)).saturating_sub(self.kept(due.map(|(_, id)| id))),
         }
@@ -278,12 +317,13 @@ impl Rows {
         holds.fold(0, |sum, hold| sum.saturating_add(hold.kept.into()))
     }
 
-    fn fund(&self, asset: &AssetName, live: &Live, now: UnixMs) -> Funds {
-        let Spendable { active, pending, due } = self.spendable_of(live, now);
+    fn fund(&self, asset: &AssetName, live: &Live, as_of: AsOf) -> Funds {
+        let Spendable { active, pending, due } = self.spendable_of(live, as_of);
+        let (expired, now) = (self.granted(live, true, as_of), as_of.now);
         let due_ids = live.held.range(..=(now, PostingId(u128::MAX))).map(|(_, id)| id);
         let held = live.held.iter().filter(|(ends_at, _)| *ends_at > now);
         let held = self.sum(held.map(|(_, id)| id)).saturating_add(self.kept(due_ids));
-        Funds { asset: asset.clone(), active, pending, held, due }
+        Funds { asset: asset.clone(), active, expired, pending, held, due }
     }
 
     pub(super) fn accounts(&self, home: &VaultKey, query: &AccountQuery) -> Vec<(AccountName, AccountStatus)> {
@@ -356,8 +396,9 @@ impl Rows {
         }
         for (account, assets) in self.live.iter().filter(|(account, _)| account.home == *home) {
             for (asset, live) in assets {
-                let Funds { active, pending, held, due, .. } = self.fund(asset, live, UnixMs::default());
-                for amount in [active, pending, held, due] {
+                let Funds { active, expired, pending, held, due, .. } =
+                    self.fund(asset, live, AsOf::at(UnixMs::default()));
+                for amount in [active, expired, pending, held, due] {
                     counted.add(true, asset.clone(), account.account.clone(), amount);
                 }
             }
@@ -382,6 +423,6 @@ impl Rows {
 
 impl Live {
     fn is_empty(&self) -> bool {
-        self.free.is_empty() && self.pending.is_empty() && self.held.is_empty()
+        self.free.is_empty() && self.grants.is_empty() && self.pending.is_empty() && self.held.is_empty()
     }
 }

@@ -10,7 +10,7 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, overdraft_text, signed};
+use crate::sql::{claim_word, overdraft_text, shares_text, signed, terms_values};
 use crate::store::{Change, Renewal};
 
 const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
@@ -136,7 +136,9 @@ impl ChangeList {
         if !plan.totals.is_empty() {
             let totals = plan.totals.iter().map(|change| {
                 let ([namespace, vault], asset) = (place(&change.asset.home), change.asset.asset.as_str());
-                json!([namespace, vault, asset, change.issued.to_string(), change.retired.to_string()])
+                let [issued, retired, expired] =
+                    [change.issued, change.retired, change.expired].map(|sum| sum.to_string());
+                json!([namespace, vault, asset, issued, retired, expired])
             });
             recorded.insert("totals".to_owned(), totals.collect());
         }
@@ -180,6 +182,7 @@ fn ids(postings: &[Posting]) -> Json {
 fn output(posting: &Posting) -> Json {
     let [namespace, vault, account] = account(&posting.account);
     let hold = posting.hold.as_ref();
+    let (priority, expires_at_ms) = terms_values(posting.terms);
     json!([
         posting.id.to_string(),
         namespace,
@@ -193,6 +196,9 @@ fn output(posting: &Posting) -> Json {
         hold.map_or(0, |hold| hold.used).to_string(),
         hold.map_or(0, |hold| hold.kept).to_string(),
         posting.extension(),
+        priority,
+        expires_at_ms,
+        shares_text(hold),
     ])
 }
 

@@ -9,12 +9,12 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{Entry, Posting, Record, VaultKey};
-use crate::sql::signed;
+use crate::sql::{shares_text, signed, terms_values};
 
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43,
-    $44, $45, $46, $47, $48)";
+    $44, $45, $46, $47, $48, $49, $50, $51, $52)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -52,6 +52,9 @@ pub(super) struct Columns<'a> {
     o_used: Vec<String>,
     o_kept: Vec<String>,
     o_extension: Vec<i32>,
+    o_priority: Vec<Option<i64>>,
+    o_expires: Vec<Option<i64>>,
+    o_shares: Vec<Option<String>>,
     e_plan: Vec<i32>,
     e_home: Vec<i32>,
     e_place: Vec<i32>,
@@ -71,6 +74,7 @@ pub(super) struct Columns<'a> {
     t_asset: Vec<&'a str>,
     t_issued: Vec<String>,
     t_retired: Vec<String>,
+    t_expired: Vec<String>,
 }
 
 impl<'a> Columns<'a> {
@@ -127,6 +131,7 @@ impl<'a> Columns<'a> {
             self.t_asset.push(change.asset.asset.as_str());
             self.t_issued.push(change.issued.to_string());
             self.t_retired.push(change.retired.to_string());
+            self.t_expired.push(change.expired.to_string());
         }
     }
 
@@ -144,6 +149,10 @@ impl<'a> Columns<'a> {
         self.o_used.push(hold.map_or(0, |hold| hold.used).to_string());
         self.o_kept.push(hold.map_or(0, |hold| hold.kept).to_string());
         self.o_extension.push(extension(posting));
+        let (priority, expires_at_ms) = terms_values(posting.terms);
+        self.o_priority.push(priority.map(i64::from));
+        self.o_expires.push(expires_at_ms);
+        self.o_shares.push(shares_text(hold));
     }
 
     fn add_entry(&mut self, plan: i32, home: i32, place: i32, entry: &'a Entry) {
@@ -176,12 +185,13 @@ impl<'a> Columns<'a> {
         let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
         let query = query.bind(&self.o_limit).bind(&self.o_ends);
         let query = query.bind(&self.o_used).bind(&self.o_kept).bind(&self.o_extension);
+        let query = query.bind(&self.o_priority).bind(&self.o_expires).bind(&self.o_shares);
         let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at).bind(&self.e_wall);
         let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_actor).bind(&self.e_body);
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
         let query = query.bind(&self.c_amount).bind(&self.c_held);
         let query = query.bind(&self.t_plan).bind(&self.t_home).bind(&self.t_asset);
-        query.bind(&self.t_issued).bind(&self.t_retired)
+        query.bind(&self.t_issued).bind(&self.t_retired).bind(&self.t_expired)
     }
 }
 

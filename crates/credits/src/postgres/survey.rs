@@ -13,37 +13,44 @@ const ACCOUNTS: &str =
      from unnest(?1::text[], ?2::text[], ?3::text[]) with ordinality k (namespace, vault, account, place)
      join accounts a using (namespace, vault, account)";
 
-const POSTING_SETS: &str = "select p.part, q.place - 1, p.a, p.b, p.c, null
+const POSTING_SETS: &str = "select p.part, q.place - 1, p.a, p.b, p.c, p.d
      from unnest(?1::text[], ?2::text[], ?3::text[], ?4::text[], ?5::bigint[], ?6::bigint[], ?7::bigint[])
          with ordinality q (namespace, vault, account, asset, largest, smallest, count_max, place)
      cross join lateral (
-         select 'owed' as part, o.id as a, o.amount::text as b, null as c from postings o
+         select 'owed' as part, o.id as a, o.amount::text as b, null as c, null as d from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount <= 0 and o.state = 'active' and o.lease is null
+         and o.amount <= 0 and o.state = 'active' and o.lease is null and o.priority is null
          union all
-         select 'owed', o.id, o.amount::text, o.reservation_id from postings o
+         select 'owed', o.id, o.amount::text, o.reservation_id, null from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount <= 0 and o.state = 'pending' and o.lease is null
+         and o.amount <= 0 and o.state = 'pending' and o.lease is null and o.priority is null
          union all
-         (select 'large', o.id, o.amount::text, null from postings o
+         (select 'grant', o.id, o.amount::text, o.reservation_id, o.priority || ' ' || coalesce(o.expires_at_ms::text, '')
+         from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount > 0 and o.state = 'active' and o.lease is null
+         and o.priority is not null and o.state <> 'inactive'
+         order by o.priority, o.expires_at_ms, o.id limit 2048)
+         union all
+         (select 'large', o.id, o.amount::text, null, null from postings o
+         where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
+         and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
          order by o.amount desc, o.id desc limit q.largest)
          union all
-         (select 'small', o.id, o.amount::text, null from postings o
+         (select 'small', o.id, o.amount::text, null, null from postings o
          where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-         and o.amount > 0 and o.state = 'active' and o.lease is null
+         and o.amount > 0 and o.state = 'active' and o.lease is null and o.priority is null
          order by o.amount, o.id limit q.smallest)
          union all
-         select 'active', count(*)::text, null, null from (
+         select 'active', count(*)::text, null, null, null from (
              select from postings o
              where o.namespace = q.namespace and o.vault = q.vault and o.account = q.account and o.asset = q.asset
-             and o.amount > 0 and o.state = 'active' and o.lease is null limit q.count_max) found) p";
+             and o.amount > 0 and o.state = 'active' and o.lease is null
+             and o.priority is null limit q.count_max) found) p";
 
 const CLIENT: &str = "select 'client', 0, l.last_sequence::text, l.owner, null, null
      from clients l where l.namespace = ?1 and l.vault = ?2 and l.client = ?3";
 
-const ASSETS: &str = "select 'asset', k.place - 1, a.issued::text, a.retired::text, null, null
+const ASSETS: &str = "select 'asset', k.place - 1, a.issued::text, a.retired::text, a.expired::text, null
      from unnest(?1::text[], ?2::text[], ?3::text[]) with ordinality k (namespace, vault, asset, place)
      join assets a using (namespace, vault, asset)";
 

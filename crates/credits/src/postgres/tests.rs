@@ -24,7 +24,7 @@ async fn every_view_can_be_read() {
     let store = PostgresStore::open(&url(), options()).await.expect("a store");
     a_list_that_is_made_again_changes_nothing_more(&store).await;
     let mut pooled = store.database.readers.acquire().await.expect("a connection");
-    for view in ["balances", "live_holds", "history", "sagas_under_way"] {
+    for view in ["balances", "grants", "live_holds", "history", "sagas_under_way"] {
         let sql = AssertSqlSafe(format!("select * from {view}"));
         let rows = sqlx::query(sql).fetch_all(&mut pooled.connection).await.expect("a view");
         let is_used = view == "balances" || view == "history";
@@ -99,6 +99,9 @@ const GROWN: &str = "
     insert into postings (id, namespace, vault, account, asset, amount)
     select 'f' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n
     from generate_series(1, 5000) n;
+    insert into postings (id, namespace, vault, account, asset, amount, priority, expires_at_ms)
+    select 'e' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n, n % 3, 1700000000000
+    from generate_series(1, 200) n;
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
     select 'default', 'main', n, 'g' || n, 0, n, n, 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, actor, body, tx)
@@ -327,7 +330,7 @@ fn survey() -> Question {
 type Question = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Every read, and the rows it finds in the grown tables.
-fn reads() -> [(&'static str, Question, usize); 13] {
+fn reads() -> [(&'static str, Question, usize); 15] {
     let by_lease = |sql| sqlx::query(sql).bind("default").bind("l7");
     let of_account = |query: Question| query.bind("default").bind("main").bind("a1");
     let page = |sql| sqlx::query(sql).bind("700").bind(1_i64).bind(10_i64).bind("default");
@@ -344,9 +347,11 @@ fn reads() -> [(&'static str, Question, usize); 13] {
         ("assets", of_account(sqlx::query(store::ASSETS_OF)).bind(10_i64), 1),
         ("due", first(store::DUE), 10),
         ("due of an account", of_account(first(store::DUE_OF)), 10),
-        ("funds", of_account(sqlx::query(PostgresDatabase::FUNDS)).bind(1_i64), 2),
-        ("spendable", of_account(sqlx::query(PostgresDatabase::SPENDABLE)).bind(1_i64).bind("usd"), 1),
-        ("survey", survey(), 9),
+        ("funds", of_account(sqlx::query(PostgresDatabase::FUNDS)).bind(1_i64).bind(1_i64), 2),
+        ("spendable", of_account(sqlx::query(PostgresDatabase::SPENDABLE)).bind(1_i64).bind("usd").bind(1_i64), 1),
+        ("expiring", first(store::EXPIRING), 10),
+        ("expiring of an account", of_account(sqlx::query(store::EXPIRING_OF).bind(past)).bind(10_i64), 10),
+        ("survey", survey(), 19),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! Reads: balances, history and the audit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,16 +9,18 @@ use earmark_admission::{
     EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
 };
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo, GrantTerms,
-    LimitStatus, NamespaceName, Operation, SettleReason, Usage,
+    AccountName, AccountStatus, Actor, AssetName, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo,
+    GrantTerms, LimitStatus, NamespaceName, Operation, SettleReason, Usage,
 };
 
 use super::{SagaCredits, backend_error};
+use crate::coin_selection::grants::split_shares;
 use crate::model::{
-    Account, AccountKey, ClaimKind, ClientKey, EntryBody, EntryReason, HoldTerms, StoredEntry, VaultKey,
+    Account, AccountKey, ClaimKind, ClientKey, EntryBody, EntryReason, GrantShare, HoldTerms, Posting, PostingState,
+    StoredEntry, VaultKey,
 };
 use crate::saga::TaskError;
-use crate::store::{Census, FindRecord, Funds, HistoryQuery, StoreError, Survey};
+use crate::store::{AsOf, AssetSums, Census, FindRecord, Funds, HistoryQuery, StoreError, Survey};
 use crate::task::receipt;
 
 /// Retries of an audit that does not balance while sagas are in progress.
@@ -69,22 +72,52 @@ impl SagaCredits {
 
     async fn read_funds(&self, key: AccountKey) -> Result<Vec<Funds>, CreditReadError> {
         let engine = self.engine()?;
-        let now = engine.time.now();
-        engine.call(engine.store.funds(key, now)).await.map_err(failed)
+        let as_of = engine.time.as_of();
+        let mut funds = engine.call(engine.store.funds(key.clone(), as_of)).await.map_err(failed)?;
+        if funds.iter().any(|funds| funds.due != 0) {
+            // Credit that a hold returns to an expired grant is not spendable, before its timeout is settled either.
+            let found = engine.call(engine.store.grants(key)).await.map_err(failed)?;
+            for (posting, _) in &found {
+                let returns = returned(posting, as_of).into_iter().filter(|share| share.terms.is_expired(as_of.expiry));
+                let lost = returns.fold(0_i128, |sum, share| sum.saturating_add(share.amount.into()));
+                if let Some(funds) = funds.iter_mut().find(|funds| funds.asset == posting.asset) {
+                    funds.due = funds.due.saturating_sub(lost);
+                }
+            }
+        }
+        Ok(funds)
     }
 
-    /// The grants of an account: a database has plain credit only.
+    /// The grants of an account, by asset and in spending order. Plain credit is the rest of its balance.
     pub(super) async fn read_grants(&self, account: AccountPath) -> Result<Vec<GrantInfo>, CreditReadError> {
-        let balances = self.read_balances(account).await?;
-        let grants = balances.into_iter().filter(|balance| (balance.available, balance.held) != (0, 0));
-        Ok(grants
-            .map(|BalanceInfo { asset, available, held, .. }| GrantInfo {
-                asset,
-                remaining: available,
-                held,
-                terms: GrantTerms::PLAIN,
-            })
-            .collect())
+        let (engine, key) = (self.engine()?, key_of(account));
+        self.find_account(&key).await?;
+        let as_of = engine.time.as_of();
+        let mut sums: BTreeMap<(AssetName, GrantTerms), (i128, i128)> = BTreeMap::new();
+        for balance in self.balances_of(key.clone()).await? {
+            sums.insert((balance.asset, GrantTerms::PLAIN), (balance.available, balance.held));
+        }
+        for (posting, state) in engine.call(engine.store.grants(key)).await.map_err(failed)? {
+            if posting.hold.is_none() && (posting.terms.is_expired(as_of.expiry) || state != PostingState::Active) {
+                continue;
+            }
+            let free = if posting.hold.is_none() { posting.amount } else { 0 };
+            let (kept, returned) = (kept(&posting, as_of), returned(&posting, as_of));
+            let mut add = |terms: GrantTerms, (free, held): (i128, i128)| {
+                // The rest of the balance is plain credit.
+                for (terms, sign) in [(terms, 1), (GrantTerms::PLAIN, -1)] {
+                    let sum = sums.entry((posting.asset.clone(), terms)).or_default();
+                    sum.0 = sum.0.saturating_add(free.saturating_mul(sign));
+                    sum.1 = sum.1.saturating_add(held.saturating_mul(sign));
+                }
+            };
+            add(posting.terms, (free, 0));
+            kept.into_iter().for_each(|share| add(share.terms, (0, share.amount.into())));
+            let usable = returned.into_iter().filter(|share| !share.terms.is_expired(as_of.expiry));
+            usable.for_each(|share| add(share.terms, (share.amount.into(), 0)));
+        }
+        let infos = sums.into_iter().filter(|(_, sum)| *sum != (0, 0));
+        Ok(infos.map(|((asset, terms), (remaining, held))| GrantInfo { asset, remaining, held, terms }).collect())
     }
 
     pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, CreditReadError> {
@@ -219,7 +252,7 @@ impl SagaCredits {
                 asset: found.asset.clone(),
                 issued: found.sums.issued,
                 retired: found.sums.retired,
-                expired: 0,
+                expired: found.sums.expired,
                 live: found.live,
             });
             let balanced = message.is_none();
@@ -229,14 +262,32 @@ impl SagaCredits {
     }
 }
 
+/// The shares of a held posting that are held at a time: all of them, or what its timeout will charge.
+fn kept(posting: &Posting, as_of: AsOf) -> Vec<GrantShare> {
+    match &posting.hold {
+        None => Vec::new(),
+        Some(hold) if hold.ends_at > as_of.now => posting.shares(),
+        Some(hold) => split_shares(&posting.shares(), hold.kept).0,
+    }
+}
+
+/// The shares of a held posting that have returned at a time, because it timed out.
+fn returned(posting: &Posting, as_of: AsOf) -> Vec<GrantShare> {
+    match posting.hold.as_ref().filter(|hold| hold.ends_at <= as_of.now) {
+        None => Vec::new(),
+        Some(hold) => split_shares(&posting.shares(), hold.kept).1,
+    }
+}
+
 /// The first difference between totals, postings and entries of a vault.
 fn difference(census: &Census) -> Option<String> {
     for found in &census.assets {
-        let expected = found.sums.issued.checked_sub(found.sums.retired);
+        let AssetSums { issued, retired, expired } = found.sums;
+        let expected = issued.checked_sub(retired).and_then(|left| left.checked_sub(expired));
         if expected != Some(found.live) {
             return Some(format!(
-                "{}: {} issued and {} retired, but the accounts have {}",
-                found.asset, found.sums.issued, found.sums.retired, found.live
+                "{}: {issued} issued, {retired} retired and {expired} expired, but the accounts have {}",
+                found.asset, found.live
             ));
         }
     }
@@ -280,6 +331,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             labels: settlement.labels.clone(),
         },
         EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
+        EntryBody::Expire(expiry) => EntryKind::Expire(expiry.terms),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
     let operations = match &entry.body {

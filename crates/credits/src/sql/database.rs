@@ -79,10 +79,11 @@ pub(crate) trait Database: Send + Sync + 'static {
     const HISTORY: &'static str;
     /// The same, newest first: namespace, vault, account, before, max.
     const HISTORY_NEWEST: &'static str;
-    /// The sums of an account's postings as `asset`, `part`, `amount`: namespace, vault, account, now. Of a
-    /// hold that is due, the part `kept` will be charged.
+    /// The sums of an account's postings as `asset`, `part`, `amount`: namespace, vault, account, now,
+    /// expiry. Of a hold that is due, the part `kept` will be charged.
     const FUNDS: &'static str;
-    /// The sums of what an account can spend as `part`, `amount`: namespace, vault, account, now, asset.
+    /// The sums of what an account can spend as `part`, `amount`: namespace, vault, account, now, asset,
+    /// expiry.
     const SPENDABLE: &'static str;
     /// A page of transactions, the latest commit first: commit, given, max, namespace.
     const TRANSACTIONS: &'static str;

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{AccountStatus, LeaseId, Moment, Overdraft};
+use earmark_core::{AccountStatus, GrantTerms, LeaseId, Moment, Overdraft};
 
 use super::database::Row;
 use super::{corrupt, parse, time};
 use crate::document;
 use crate::id::{GateId, ReservationId};
 use crate::model::{
-    Account, AccountChange, AccountKey, ClaimKind, Client, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan,
-    Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountChange, AccountKey, ClaimKind, Client, Entry, EntryBody, GrantShare, LeaseKey, LivePosting, Phase,
+    Plan, Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
@@ -57,6 +57,7 @@ pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreEr
             used: row.parse("used")?,
             kept: row.parse("kept")?,
             extension: u32::try_from(row.count("extension")?).map_err(|_| corrupt("extension", "too large"))?,
+            shares: shares(row)?,
         }),
         _ => return Err(corrupt("lease", "half a hold")),
     };
@@ -65,6 +66,7 @@ pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreEr
         account: AccountKey { home: home(row)?, account: row.parse("account")? },
         asset: row.parse("asset")?,
         amount: row.parse("amount")?,
+        terms: terms(row, ["priority", "expires_at_ms"])?,
         hold,
     };
     let rid = || row.parse::<ReservationId>("reservation_id");
@@ -75,6 +77,19 @@ pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreEr
         other => return Err(corrupt("state", other)),
     };
     Ok((posting, state))
+}
+
+/// The terms of a posting. Plain credit has no priority.
+fn terms(row: &impl Row, [priority, expires_at]: [&'static str; 2]) -> Result<GrantTerms, StoreError> {
+    let Some(found) = row.int_or_null(priority)? else { return Ok(GrantTerms::PLAIN) };
+    let expires_at = row.int_or_null(expires_at)?.map(|ms| time(expires_at, ms)).transpose()?;
+    let found = u8::try_from(found).map_err(|_| corrupt(priority, &found.to_string()))?;
+    Ok(GrantTerms::new(found, expires_at))
+}
+
+fn shares(row: &impl Row) -> Result<Vec<GrantShare>, StoreError> {
+    let Some(shares) = row.text_or_null("shares")? else { return Ok(Vec::new()) };
+    serde_json::from_str(&shares).map_err(|_| corrupt("shares", &shares))
 }
 
 pub(super) fn record(row: &impl Row) -> Result<StoredRecord, StoreError> {
@@ -145,7 +160,7 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
         }
         "asset" => {
             if let Some(slot) = found.assets.get_mut(place) {
-                *slot = Some(AssetSums { issued: row.parse("a")?, retired: row.parse("b")? });
+                *slot = Some(AssetSums { issued: row.parse("a")?, retired: row.parse("b")?, expired: row.parse("c")? });
             }
         }
         part => {
@@ -156,8 +171,13 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
             }
             let rid = row.text_or_null("c")?;
             let reserved_by = rid.map(|rid| parse("reservation_id", &rid)).transpose()?;
-            let posting = LivePosting { id: row.parse("a")?, amount: row.parse("b")?, reserved_by };
+            let terms = match part {
+                "grant" => grant_of(&row.text("d")?)?,
+                _ => GrantTerms::PLAIN,
+            };
+            let posting = LivePosting { id: row.parse("a")?, amount: row.parse("b")?, terms, reserved_by };
             match part {
+                "grant" => posting_set.grants.push(posting),
                 "large" => posting_set.large.push(posting),
                 "small" => posting_set.small.push(posting),
                 _ => posting_set.add_owed(posting),
@@ -165,6 +185,16 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// The terms of a grant in a survey: priority and expiry, with a blank between them.
+fn grant_of(text: &str) -> Result<GrantTerms, StoreError> {
+    let (priority, expires_at) = text.split_once(' ').ok_or_else(|| corrupt("priority", text))?;
+    let expires_at = match expires_at {
+        "" => None,
+        ms => Some(time("expires_at_ms", parse("expires_at_ms", ms)?)?),
+    };
+    Ok(GrantTerms::new(parse("priority", priority)?, expires_at))
 }
 
 pub(super) fn standing(word: &str) -> Result<AccountStatus, StoreError> {

@@ -18,7 +18,7 @@ use crate::document;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, PostingSet,
+    AsOf, CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, PostingSet,
     RecordPage, Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 
@@ -39,8 +39,9 @@ pub(crate) use entry_sql;
 macro_rules! posting_sql {
     ($rest:literal) => {
         concat!(
-            "select id, namespace, vault, account, asset, cast(amount as text) as amount, lease, limit_key, ends_at_ms,
-                cast(used as text) as used, cast(kept as text) as kept, extension, state, reservation_id from postings ",
+            "select id, namespace, vault, account, asset, cast(amount as text) as amount, priority, expires_at_ms, lease,
+                limit_key, ends_at_ms, cast(used as text) as used, cast(kept as text) as kept, extension, shares, state,
+                reservation_id from postings ",
             $rest
         )
     };
@@ -80,6 +81,22 @@ pub(crate) const DUE: &str = posting_sql!(
 pub(crate) const DUE_OF: &str = posting_sql!(
     "where namespace = $5 and vault = $6 and account = $7 and lease is not null and state <> 'inactive'
      and state = 'active' and ends_at_ms <= $1 and (ends_at_ms, id) > ($2, $3) order by ends_at_ms, id limit $4"
+);
+// A union of two indexes. Each part names the columns of its own.
+pub(crate) const GRANTS: &str = concat!(
+    posting_sql!(
+        "where namespace = $1 and vault = $2 and account = $3 and priority is not null and state <> 'inactive'"
+    ),
+    " union all ",
+    posting_sql!("where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive'")
+);
+pub(crate) const EXPIRING: &str = posting_sql!(
+    "where expires_at_ms is not null and state = 'active' and expires_at_ms <= $1 and (expires_at_ms, id) > ($2, $3)
+     order by expires_at_ms, id limit $4"
+);
+pub(crate) const EXPIRING_OF: &str = posting_sql!(
+    "where namespace = $2 and vault = $3 and account = $4 and priority is not null and state <> 'inactive'
+     and state = 'active' and expires_at_ms <= $1 limit $5"
 );
 pub(crate) const ORPHANS: &str = "with taken (rid) as (
     select reservation_id from postings where state = 'pending'
@@ -258,18 +275,46 @@ impl<D: Database> Store for SqlStore<D> {
         })
     }
 
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+    fn grants(&self, account: AccountKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
         Box::pin(async move {
             let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
-            let values = values![namespace, vault, account.account.as_str(), signed(now.get())];
+            let values = values![namespace, vault, account.account.as_str()];
+            self.database.read(GRANTS, values).await?.iter().map(rows::posting).collect()
+        })
+    }
+
+    fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        Box::pin(async move {
+            let (now, max) = (signed(due.now.get()), limit(max));
+            let found = match &due.account {
+                None => {
+                    let values = values![now, signed(due.after.ends_at.get()), due.after.id.to_string(), max];
+                    self.database.read(EXPIRING, values).await?
+                }
+                Some(key) => {
+                    let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
+                    let values = values![now, namespace, vault, key.account.as_str(), max];
+                    self.database.read(EXPIRING_OF, values).await?
+                }
+            };
+            found.iter().map(|row| rows::posting(row).map(|(posting, _)| posting)).collect()
+        })
+    }
+
+    fn funds(&self, account: AccountKey, as_of: AsOf) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        Box::pin(async move {
+            let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
+            let (now, expiry) = (signed(as_of.now.get()), signed(as_of.expiry.get()));
+            let values = values![namespace, vault, account.account.as_str(), now, expiry];
             let mut sums: BTreeMap<AssetName, Funds> = BTreeMap::new();
             for row in self.database.read(D::FUNDS, values).await? {
                 let asset: AssetName = row.parse("asset")?;
-                let none = || Funds { asset: asset.clone(), active: 0, pending: 0, held: 0, due: 0 };
+                let none = || Funds { asset: asset.clone(), active: 0, expired: 0, pending: 0, held: 0, due: 0 };
                 let funds = sums.entry(asset.clone()).or_insert_with(none);
                 let amount = rows::saturated(&row.text("amount")?);
                 let sum = match row.text("part")?.as_str() {
                     "active" => &mut funds.active,
+                    "expired" => &mut funds.expired,
                     "pending" => &mut funds.pending,
                     "held" => &mut funds.held,
                     "due" => &mut funds.due,
@@ -288,12 +333,12 @@ impl<D: Database> Store for SqlStore<D> {
         &self,
         account: AccountKey,
         asset: AssetName,
-        now: UnixMs,
+        as_of: AsOf,
     ) -> Answer<'_, Result<Spendable, StoreError>> {
         Box::pin(async move {
             let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
-            let now = signed(now.get());
-            let values = values![namespace, vault, account.account.as_str(), now, asset.as_str()];
+            let (now, expiry) = (signed(as_of.now.get()), signed(as_of.expiry.get()));
+            let values = values![namespace, vault, account.account.as_str(), now, asset.as_str(), expiry];
             let mut spendable = Spendable::default();
             for row in self.database.read(D::SPENDABLE, values).await? {
                 let amount = rows::saturated(&row.text("amount")?);
@@ -381,6 +426,7 @@ impl<D: Database> Store for SqlStore<D> {
                         counted.records = counted.records.saturating_add(u64::from(touches));
                     }
                     "issued" => counted.sums(row.parse("asset")?).issued = parse("issued", &amount)?,
+                    "expired" => counted.sums(row.parse("asset")?).expired = parse("expired", &amount)?,
                     "retired" => counted.sums(row.parse("asset")?).retired = parse("retired", &amount)?,
                     part => {
                         let amount = match row.int_or_null("low")? {

@@ -14,11 +14,11 @@ use super::script::Script;
 use crate::document;
 use crate::model::{AccountChange, AssetKey, Entry, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::values;
-use crate::sql::{parse, signed};
+use crate::sql::{parse, shares_text, signed, terms_values};
 use crate::store::{AssetSums, StoreError};
 
 /// The indexes of the plans that can commit.
-const FIT: &str = "select 0, s.key, null, null from json_each(?) s
+const FIT: &str = "select 0, s.key, null, null, null from json_each(?) s
     where not exists (select 1 from entries where gate = s.value->>'gate')
     and not exists (select 1 from sagas where gate = s.value->>'gate')
     and (select count(distinct p.id) from json_each(s.value, '$.inputs') i cross join postings p
@@ -38,10 +38,10 @@ const FIT: &str = "select 0, s.key, null, null from json_each(?) s
         and not exists (select 1 from sagas where client_namespace = s.value->>'namespace'
             and client_vault = s.value->>'vault' and client = s.value->>'client'))";
 
-const LAST_NUMBERS: &str = "select 1, k.key, v.last_number, null from json_each(?) k
+const LAST_NUMBERS: &str = "select 1, k.key, v.last_number, null, null from json_each(?) k
     cross join vaults v where v.namespace = k.value->>0 and v.vault = k.value->>1";
 
-const TOTALS: &str = "select 2, k.key, a.issued, a.retired from json_each(?) k
+const TOTALS: &str = "select 2, k.key, a.issued, a.retired, a.expired from json_each(?) k
     cross join assets a where a.namespace = k.value->>0 and a.vault = k.value->>1 and a.asset = k.value->>2";
 
 /// Commits the plans that can commit; returns which. No two share a gate, a client or an input.
@@ -145,10 +145,13 @@ impl<'a> Found<'a> {
                 }
             }
             _ => {
-                let (issued, retired): (String, String) =
-                    (row.try_get(2).map_err(refused)?, row.try_get(3).map_err(refused)?);
+                let total = |place: usize, name: &'static str| {
+                    let total: String = row.try_get(place).map_err(refused)?;
+                    parse(name, &total)
+                };
                 if let Some(sums) = self.totals.values_mut().nth(place) {
-                    *sums = AssetSums { issued: parse("issued", &issued)?, retired: parse("retired", &retired)? };
+                    let (issued, retired, expired) = (total(2, "issued")?, total(3, "retired")?, total(4, "expired")?);
+                    *sums = AssetSums { issued, retired, expired };
                 }
             }
         }
@@ -214,6 +217,7 @@ impl<'a> Rows<'a> {
             if let Some(sums) = found.totals.get_mut(&change.asset) {
                 sums.issued = sums.issued.saturating_add(change.issued);
                 sums.retired = sums.retired.saturating_add(change.retired);
+                sums.expired = sums.expired.saturating_add(change.expired);
             }
             self.assets.insert(&change.asset);
         }
@@ -253,9 +257,9 @@ impl<'a> Rows<'a> {
         );
         push(
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, used, kept, extension, state)
+                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, value->>10, value->>11, value->>12, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, 'active'
              from json_each(?)",
             self.created,
         );
@@ -285,12 +289,14 @@ impl<'a> Rows<'a> {
         let assets = found.totals.iter().filter(|(key, _)| self.assets.contains(*key));
         let totals = assets.map(|(key, sums)| {
             let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
-            json!([namespace, vault, key.asset.as_str(), sums.issued.to_string(), sums.retired.to_string()])
+            let [issued, retired, expired] = [sums.issued, sums.retired, sums.expired].map(|sum| sum.to_string());
+            json!([namespace, vault, key.asset.as_str(), issued, retired, expired])
         });
         push(
-            "insert into assets (namespace, vault, asset, issued, retired)
-             select value->>0, value->>1, value->>2, value->>3, value->>4 from json_each(?) where true
-             on conflict (namespace, vault, asset) do update set issued = excluded.issued, retired = excluded.retired",
+            "insert into assets (namespace, vault, asset, issued, retired, expired)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5 from json_each(?) where true
+             on conflict (namespace, vault, asset) do update set issued = excluded.issued, retired = excluded.retired,
+                 expired = excluded.expired",
             totals.collect(),
         );
         push(
@@ -312,6 +318,7 @@ pub(super) fn input(posting: &Posting) -> Json {
 /// A posting as a row.
 pub(super) fn created(posting: &Posting) -> Json {
     let (key, hold) = (&posting.account, posting.hold.as_ref());
+    let (priority, expires_at_ms) = terms_values(posting.terms);
     json!([
         posting.id.to_string(),
         key.home.namespace.as_str(),
@@ -326,6 +333,9 @@ pub(super) fn created(posting: &Posting) -> Json {
         hold.map_or(0, |hold| hold.used).to_string(),
         hold.map_or(0, |hold| hold.kept).to_string(),
         posting.extension(),
+        priority,
+        expires_at_ms,
+        shares_text(hold),
     ])
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::script::Script;
 use crate::sql::database::values;
 use crate::sql::limit;
-use crate::store::{PostingQuery, Survey};
+use crate::store::{GRANT_POSTINGS_MAX, PostingQuery, Survey};
 
 impl Script {
     /// Reads one posting set; nothing without a query.
@@ -27,31 +27,38 @@ impl Script {
         self.push(
             "select 'owed' as part, ? as place, id as a, amount as b, null as c from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
-             and state = 'active' and lease is null",
+             and state = 'active' and lease is null and priority is null",
             of(),
         );
         self.push(
             "select 'owed' as part, ? as place, id as a, amount as b, reservation_id as c from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order <= 0
-             and state = 'pending' and lease is null",
+             and state = 'pending' and lease is null and priority is null",
             of(),
+        );
+        self.push(
+            "select 'grant' as part, ? as place, id as a, amount as b, reservation_id as c,
+                 priority || ' ' || coalesce(expires_at_ms, '') as d from postings
+             where namespace = ? and vault = ? and account = ? and asset = ? and priority is not null
+             and state <> 'inactive' order by priority, expires_at_ms is null, expires_at_ms, id limit ?",
+            ends(|_| GRANT_POSTINGS_MAX),
         );
         self.push(
             "select 'large' as part, ? as place, id as a, amount as b, null as c from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
-             and state = 'active' and lease is null order by amount_order desc, id desc limit ?",
+             and state = 'active' and lease is null and priority is null order by amount_order desc, id desc limit ?",
             ends(|query| query.largest),
         );
         self.push(
             "select 'small' as part, ? as place, id as a, amount as b, null as c from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
-             and state = 'active' and lease is null order by amount_order, id limit ?",
+             and state = 'active' and lease is null and priority is null order by amount_order, id limit ?",
             ends(|query| query.smallest),
         );
         self.push(
             "select 'active' as part, ? as place, cast(count(*) as text) as a from (
                  select 1 from postings where namespace = ? and vault = ? and account = ? and asset = ?
-                 and amount_order > 0 and state = 'active' and lease is null limit ?)",
+                 and amount_order > 0 and state = 'active' and lease is null and priority is null limit ?)",
             ends(|query| query.count_max),
         );
     }
@@ -88,7 +95,7 @@ pub(super) fn script(survey: &Survey) -> Script {
     for (key, place) in survey.assets.iter().zip(0_i64..) {
         let home = &key.home;
         script.push(
-            "select 'asset' as part, ? as place, issued as a, retired as b from assets
+            "select 'asset' as part, ? as place, issued as a, retired as b, expired as c from assets
              where namespace = ? and vault = ? and asset = ?",
             values![place, home.namespace.as_str(), home.vault.as_str(), key.asset.as_str()],
         );

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{AccountName, AccountStatus, Actor, AssetName, Overdraft, SettleLabels};
+use earmark_core::{AccountName, AccountStatus, Actor, AssetName, GrantTerms, Overdraft, SettleLabels, UnixMs};
 
 use super::hold::need;
 use super::{AccountView, Part, account_view, or_itself};
+use crate::coin_selection::grants::split_shares;
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    Account, AccountChange, AccountKey, Entry, EntryBody, EntryReason, LeaseKey, Plan, Posting, Settlement,
+    Account, AccountChange, AccountKey, Entry, EntryBody, EntryReason, GrantShare, LeaseKey, Plan, Posting, Settlement,
 };
 use crate::saga::{Draft, Engine, Proposal, TaskError};
 use crate::store::{PostingSet, Survey, Surveyed};
@@ -40,12 +41,25 @@ struct Charge {
     paid: u64,
     debt: u64,
     uncollected: u64,
+    /// The shares of the hold that return to the owner.
+    returns: Vec<GrantShare>,
 }
 
 impl Charge {
     /// The part of the cost that the hold does not cover.
     fn missing(&self) -> u64 {
         self.cost.saturating_sub(self.held)
+    }
+
+    /// The part of the hold that returns.
+    fn left(&self) -> u64 {
+        self.returns.iter().fold(0, |sum, share| sum.saturating_add(share.amount))
+    }
+
+    /// The amount that returns to the owner and has not expired.
+    fn usable(&self, expiry: UnixMs) -> i128 {
+        let usable = self.returns.iter().filter(|share| !share.terms.is_expired(expiry));
+        usable.fold(0, |sum, share| sum.saturating_add(share.amount.into()))
     }
 
     /// The amount returned to the owner; negative if the owner pays.
@@ -68,6 +82,9 @@ impl Settling<'_> {
             let held = if part.posting.is_some() { part.amount() } else { 0 };
             // The payment at the timeout is neither repeated nor refunded.
             let cost = cost.saturating_sub(part.paid_at_timeout.unwrap_or(0));
+            // The credit that is spent first pays.
+            let shares = part.held().map_or_else(Vec::new, |(posting, _)| posting.shares());
+            let (_, returns) = split_shares(&shares, cost);
             Charge {
                 owner: account(&part.terms.account),
                 payee: account(&part.terms.revenue),
@@ -77,6 +94,7 @@ impl Settling<'_> {
                 paid: cost.min(held),
                 debt: 0,
                 uncollected: 0,
+                returns,
             }
         };
         self.parts.iter().zip(&self.costs).map(charge).collect()
@@ -91,9 +109,10 @@ impl Settling<'_> {
     ) -> Result<Charged, TaskError> {
         // The balance of each owner, including what its holds return.
         let mut balances: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
+        let as_of = engine.time.as_of();
         for charge in &charges {
             let balance = balances.entry((charge.owner.clone(), charge.asset.clone())).or_default();
-            *balance = balance.saturating_add(charge.returned());
+            *balance = balance.saturating_add(charge.usable(as_of.expiry));
         }
         let mut wanted: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
         for charge in charges.iter().filter(|charge| charge.missing() > 0) {
@@ -102,7 +121,7 @@ impl Settling<'_> {
         }
         for (key, missing) in wanted {
             let (account, asset) = key.clone();
-            let found = engine.call(engine.store.spendable(account.clone(), asset, engine.time.now())).await?;
+            let found = engine.call(engine.store.spendable(account.clone(), asset, as_of)).await?;
             let balance = balances.entry(key).or_default();
             *balance = balance.saturating_add(found.active);
             if *balance < missing && found.due > 0 {
@@ -160,7 +179,7 @@ impl Settling<'_> {
             Charged::Charges(charges) => charges,
             Charged::Wait => return Ok(Proposal::Wait(None)),
         };
-        let moves = moves(&charges, &owners);
+        let mut moves = moves(&charges, &owners);
         let mut permits = match self.is_timeout {
             // Payers wait for timeouts, so timeouts do not wait for payers.
             true => Vec::new(),
@@ -175,7 +194,7 @@ impl Settling<'_> {
         }
         permits.extend(merge_permits);
         let rid = engine.new_rid();
-        let selected = engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await?;
+        let selected = engine.select(&mut PostingIds::new(rid), &mut moves, &found.posting_sets, &[]).await?;
         // On a shortage the owner spent its balance meanwhile, so the rows are read again.
         let selection = match selected.or_propose(|_, _| Proposal::Wait(None)) {
             Ok(selection) => selection,
@@ -270,27 +289,22 @@ fn as_usual(accounts: usize, posting_sets: usize) -> Surveyed {
 
 /// The balance changes of all charges, by account and asset.
 fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<BalanceChange> {
-    let mut sums: BTreeMap<(&AccountKey, &AssetName), (i128, Overdraft)> = BTreeMap::new();
+    let mut sums: BTreeMap<(&AccountKey, &AssetName), BalanceChange> = BTreeMap::new();
     for (place, charge) in charges.iter().enumerate() {
-        let owner = sums.entry((&charge.owner, &charge.asset)).or_insert((0, Overdraft::Deny));
-        owner.0 = owner.0.saturating_add(charge.returned());
+        let none = |account| BalanceChange::plain(account, &charge.asset, 0, Overdraft::Deny);
+        let owner = sums.entry((&charge.owner, &charge.asset)).or_insert_with(|| none(&charge.owner));
+        owner.change = owner.change.saturating_add(charge.returned());
+        owner.spends |= charge.paid > charge.held.saturating_sub(charge.left());
+        owner.deposits.extend(charge.returns.iter().map(|share| (share.terms, i128::from(share.amount))));
         let may_owe = owners.get(place).copied().flatten().map(|owner| owner.overdraft);
         if charge.debt > 0 || may_owe.is_some_and(Overdraft::settles_below_zero) {
-            owner.1 = Overdraft::Allow;
+            owner.overdraft = Overdraft::Allow;
         }
-        let payee = sums.entry((&charge.payee, &charge.asset)).or_insert((0, Overdraft::Deny));
-        payee.0 = payee.0.saturating_add(charge.paid.into());
+        let payee = sums.entry((&charge.payee, &charge.asset)).or_insert_with(|| none(&charge.payee));
+        payee.change = payee.change.saturating_add(charge.paid.into());
+        payee.deposits.push((GrantTerms::PLAIN, charge.paid.into()));
     }
-    let changes = sums.into_iter().filter(|(_, (change, _))| *change != 0);
-    changes
-        .map(|((account, asset), (change, overdraft))| BalanceChange {
-            account: account.clone(),
-            asset: asset.clone(),
-            change,
-            overdraft,
-            is_deposit: false,
-        })
-        .collect()
+    sums.into_values().filter(|each| each.change != 0 || each.spends).collect()
 }
 
 /// The effects of a charge on the owner and the payee.

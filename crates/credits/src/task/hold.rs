@@ -2,14 +2,16 @@
 
 use earmark_admission::{HoldAnswer, HoldPart, HoldRequest};
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, CreditShortage, LimitKey, OnTimeout, Overage, Overdraft,
+    AccountName, AccountStatus, Actor, AssetName, CreditShortage, GrantTerms, LimitKey, OnTimeout, Overage, Overdraft,
 };
 
 use super::{AccountView, LeaseStatus, Part, account_view, first_gate, lease_gate, lease_key, or_itself};
+use crate::coin_selection::grants::{in_grants, join_shares, split_shares};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
-    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold, VaultKey,
+    AccountChange, AccountKey, Entry, EntryBody, GrantShare, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold,
+    VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{Survey, Surveyed};
@@ -97,13 +99,9 @@ impl HoldTask {
             let amount = i128::from(part.amount);
             match moves.iter_mut().find(|each| each.account == part.payer && each.asset == part.asset) {
                 Some(each) => each.change = each.change.saturating_sub(amount),
-                None => moves.push(BalanceChange {
-                    account: part.payer.clone(),
-                    asset: part.asset.clone(),
-                    change: amount.saturating_neg(),
-                    overdraft,
-                    is_deposit: false,
-                }),
+                None => {
+                    moves.push(BalanceChange::plain(&part.payer, &part.asset, amount.saturating_neg(), overdraft));
+                }
             }
         }
         moves
@@ -157,7 +155,7 @@ impl HoldTask {
             if !is_large && each.change > -LARGE && each.overdraft == Overdraft::Deny {
                 continue;
             }
-            let funds = engine.call(engine.store.funds(each.account.clone(), engine.time.now())).await?;
+            let funds = engine.call(engine.store.funds(each.account.clone(), engine.time.as_of())).await?;
             let held = funds.iter().find(|funds| funds.asset == each.asset).map_or(0, |funds| funds.held);
             if held.saturating_sub(each.change) > i128::from(u64::MAX) {
                 return Ok(Some(place));
@@ -167,14 +165,22 @@ impl HoldTask {
     }
 
     /// Adds the held postings and the entries to a plan. A hold that grows is replaced by a larger one.
-    fn fill(&self, engine: &Engine, ids: &mut PostingIds, plan: &mut Plan, parts: &[Part]) {
+    fn fill(
+        &self,
+        engine: &Engine,
+        ids: &mut PostingIds,
+        plan: &mut Plan,
+        (parts, moves): (&[Part], &[BalanceChange]),
+    ) {
+        let mut taken = Taken::by(moves);
         let now = engine.time.moment();
         let mut is_fenced = parts.is_empty();
         for part in &self.wanted {
             let before = parts.iter().find(|held| held.terms.limit == part.limit).and_then(Part::held);
             let held = before.map_or(0, |(posting, _)| u64::try_from(posting.amount).unwrap_or(0));
             let total = held.saturating_add(part.amount);
-            let hold = match before {
+            let shares = taken.split_off(part);
+            let mut hold = match before {
                 Some((posting, hold)) => {
                     plan.inputs.push(posting.clone());
                     is_fenced = true;
@@ -185,6 +191,7 @@ impl HoldTask {
                     PostingHold::new(self.lease.lease, part.limit.clone(), ends_at, (total, part.charges))
                 }
             };
+            hold.shares = join_shares(&hold.shares, &shares);
             let terms = HoldTerms {
                 lease: self.lease.lease,
                 limit: part.limit.clone(),
@@ -246,16 +253,16 @@ impl HoldTask {
         if let Some(place) = self.overflowing(base.parts) {
             return Ok(refuse(place, CreditShortage::NotEnough));
         }
-        let moves = self.moves(Some(&found));
+        let mut moves = self.moves(Some(&found));
         let rid = engine.new_rid();
         let mut ids = PostingIds::new(rid);
+        let selected = engine.select(&mut ids, &mut moves, &found.posting_sets, &[]).await?;
         let first_of = |place: usize| {
             let short = moves.get(place);
             let is_meant =
                 |part: &Wanted| short.is_some_and(|each| each.account == part.payer && each.asset == part.asset);
             self.wanted.iter().position(is_meant).unwrap_or(0)
         };
-        let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;
         let selection = match selected.or_propose(|place, _| refuse(first_of(place), CreditShortage::NotEnough)) {
             Ok(selection) => selection,
             Err(proposal) => return Ok(proposal),
@@ -265,7 +272,7 @@ impl HoldTask {
         if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
             return Ok(refuse(first_of(place), CreditShortage::NotEnough));
         }
-        self.fill(engine, &mut ids, &mut plan, base.parts);
+        self.fill(engine, &mut ids, &mut plan, (base.parts, &moves));
         let (gate, lease) = (base.gate, Some(self.lease.clone()));
         Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }
@@ -280,6 +287,28 @@ impl HoldTask {
             LeaseStatus::Holds(..) if status.is_live(engine.time.now()) => Ok(HoldAnswer::Held),
             LeaseStatus::Holds(..) => Ok(HoldAnswer::Ended),
         })
+    }
+}
+
+/// The amounts that the holds of a plan took from grants, and no hold has yet.
+struct Taken<'a>(Vec<(&'a BalanceChange, Vec<GrantShare>)>);
+
+impl<'a> Taken<'a> {
+    fn by(moves: &'a [BalanceChange]) -> Taken<'a> {
+        let share = |(terms, amount): &(GrantTerms, i128)| GrantShare {
+            terms: *terms,
+            amount: u64::try_from(*amount).unwrap_or(u64::MAX),
+        };
+        Taken(moves.iter().map(|each| (each, each.taken().iter().map(share).collect())).collect())
+    }
+
+    /// The shares of grants in one hold. The first hold takes what is spent first.
+    fn split_off(&mut self, part: &Wanted) -> Vec<GrantShare> {
+        let is_meant = |each: &BalanceChange| each.account == part.payer && each.asset == part.asset;
+        let Some((_, left)) = self.0.iter_mut().find(|(each, _)| is_meant(each)) else { return Vec::new() };
+        let (first, rest) = split_shares(left, part.amount);
+        *left = rest;
+        in_grants(&first)
     }
 }
 

@@ -7,6 +7,7 @@ use super::grow::confirmed;
 use super::hold::need;
 use super::lease::{Growths, Life, Part};
 use super::{LeaseStatus, entry_gate, lease_gate, lease_key, or_itself};
+use crate::coin_selection::grants::{in_grants, split_shares};
 use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{AccountChange, Entry, EntryBody, EntryReason, HoldTerms, LeaseKey, Plan};
@@ -33,12 +34,12 @@ impl ShrinkTask {
         grown: &[(&Part, u64)],
         returns: u32,
     ) -> Result<Proposal<()>, TaskError> {
-        let moves = moves(grown);
+        let mut moves = moves(grown);
         let (posting_sets, permits) = engine.posting_queries(&moves, attempt > 1);
         let found = engine.call(engine.store.survey(Survey { posting_sets, ..Survey::default() })).await?;
         let rid = engine.new_rid();
         let mut ids = PostingIds::new(rid);
-        let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;
+        let selected = engine.select(&mut ids, &mut moves, &found.posting_sets, &[]).await?;
         let selection = match selected.or_propose(|_, _| Proposal::Wait(None)) {
             Ok(selection) => selection,
             Err(proposal) => return Ok(proposal),
@@ -62,7 +63,8 @@ impl ShrinkTask {
         let rest = part.amount().saturating_sub(amount);
         if rest > 0 {
             // Usage is reported with the confirmation, so none of it belongs to this growth.
-            let hold = hold.with(rest, part.terms.charges, 0);
+            let mut hold = hold.with(rest, part.terms.charges, 0);
+            hold.shares = in_grants(&split_shares(&posting.shares(), rest).0);
             plan.outputs.push(ids.posting((&posting.account, &posting.asset), i128::from(rest), Some(hold)));
         }
         let change = AccountChange {
@@ -90,16 +92,18 @@ fn moves(grown: &[(&Part, u64)]) -> Vec<BalanceChange> {
     let mut moves: Vec<BalanceChange> = Vec::new();
     for (part, amount) in grown {
         let Some((posting, _)) = part.held() else { continue };
+        // The credit that is spent last returns first.
+        let (_, returned) = split_shares(&posting.shares(), part.amount().saturating_sub(*amount));
+        let returned = returned.iter().map(|share| (share.terms, i128::from(share.amount)));
         let amount = i128::from(*amount);
-        match moves.iter_mut().find(|each| each.account == posting.account && each.asset == posting.asset) {
-            Some(each) => each.change = each.change.saturating_add(amount),
-            None => moves.push(BalanceChange {
-                account: posting.account.clone(),
-                asset: posting.asset.clone(),
-                change: amount,
-                overdraft: Overdraft::Deny,
-                is_deposit: false,
-            }),
+        let place = moves.iter().position(|each| each.account == posting.account && each.asset == posting.asset);
+        let place = place.unwrap_or_else(|| {
+            moves.push(BalanceChange::plain(&posting.account, &posting.asset, 0, Overdraft::Deny));
+            moves.len().saturating_sub(1)
+        });
+        if let Some(each) = moves.get_mut(place) {
+            each.change = each.change.saturating_add(amount);
+            each.deposits.extend(returned);
         }
     }
     moves

@@ -87,6 +87,7 @@ impl Task for TimeoutTask {
                 EntryBody::Transaction(_)
                 | EntryBody::Hold { .. }
                 | EntryBody::Refused { .. }
+                | EntryBody::Expire(_)
                 | EntryBody::Ended { .. } => {}
             }
         }

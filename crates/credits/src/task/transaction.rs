@@ -12,14 +12,14 @@ use earmark_core::{
 
 use super::entry_gate;
 use super::hold::need;
-use crate::coin_selection::{BalanceChange, PostingIds, Selection};
+use crate::coin_selection::{BalanceChange, Misfit, PostingIds, Selection};
 use crate::id::GateId;
 use crate::model::{
     AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange, Transaction,
     VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
-use crate::store::{PostingQuery, StoreError, Survey, Surveyed};
+use crate::store::{Funds, PostingQuery, StoreError, Survey, Surveyed};
 use operations::{Operations, Verdict, Violation};
 
 /// Only amounts this large can bring a balance out of 128 bits.
@@ -134,9 +134,10 @@ impl TransactionTask {
             if each.change.unsigned_abs() < LARGE.unsigned_abs() && issued < LARGE {
                 continue;
             }
-            let funds = engine.call(engine.store.funds(each.account.clone(), engine.time.now())).await?;
+            let funds = engine.call(engine.store.funds(each.account.clone(), engine.time.as_of())).await?;
             let funds = funds.iter().find(|funds| funds.asset == each.asset);
-            let parts = funds.map_or([0; 4], |funds| [funds.active, funds.pending, funds.held, funds.due]);
+            let parts = |funds: &Funds| [funds.active, funds.expired, funds.pending, funds.held, funds.due];
+            let parts = funds.map_or([0; 5], parts);
             let after = parts.iter().try_fold(each.change, |sum, part| sum.checked_add(*part));
             if after.is_none() {
                 return Ok(Some(Violation::Balance(each.account.account.clone(), each.asset.clone())));
@@ -192,14 +193,14 @@ impl TransactionTask {
     }
 
     /// The refusal, with the operation that causes the violation.
-    fn refuse_for(&self, operations: &Operations, blame: &Violation, is_short: bool) -> Proposal<WriteAnswer> {
-        let operation = operations.violating_operation(&self.request.operations, blame, is_short);
-        let error = if is_short {
-            WriteError::InsufficientCredit { operation }
-        } else {
-            WriteError::Invalid(InvalidWrite::Operation { operation, why: InvalidOperation::OutOfRange })
-        };
-        Proposal::Answer(refused(error))
+    fn refuse_for(&self, operations: &Operations, blame: &Violation, why: Misfit) -> Proposal<WriteAnswer> {
+        let operation = operations.violating_operation(&self.request.operations, blame, why == Misfit::Short);
+        let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
+        Proposal::Answer(refused(match why {
+            Misfit::Short => WriteError::InsufficientCredit { operation },
+            Misfit::OutOfRange => invalid(InvalidOperation::OutOfRange),
+            Misfit::TooManyGrants => invalid(InvalidOperation::TooManyGrants),
+        }))
     }
 }
 
@@ -285,14 +286,15 @@ impl TransactionTask {
             each.overdraft = verdict.overdraft(&each.account.account).unwrap_or(Overdraft::Deny);
         }
         if let Some(blame) = self.find_overflow(engine, &moves, &totals).await? {
-            return Ok(self.refuse_for(&operations, &blame, false));
+            return Ok(self.refuse_for(&operations, &blame, Misfit::OutOfRange));
         }
         let rid = engine.new_rid();
-        let selected = engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await?;
-        let refuse = |place: usize, is_short| {
+        let (ids, all) = (&mut PostingIds::new(rid), &self.request.operations);
+        let selected = engine.select(ids, &mut moves, &found.posting_sets, all).await?;
+        let refuse = |place: usize, why| {
             let Some(each) = moves.get(place) else { return Proposal::Wait(None) };
             let violation = Violation::Balance(each.account.account.clone(), each.asset.clone());
-            self.refuse_for(&operations, &violation, is_short)
+            self.refuse_for(&operations, &violation, why)
         };
         let selection = match selected.or_propose(refuse) {
             Ok(selection) => selection,

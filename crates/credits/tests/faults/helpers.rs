@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_core::{AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName};
+use earmark_core::{
+    AccountName, AccountStatus, AssetName, GrantTerms, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName,
+};
 use earmark_credits::{
     AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan, Posting,
     Record, ReservationId, SagaToken, Store, StoreError, TotalsChange, VaultKey,
@@ -49,7 +51,8 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
 
 /// A plan that issues an amount to `revenue`.
 pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
-    let posting = Posting { id: token.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
+    let (id, account) = (token.rid.posting(0), account("revenue"));
+    let posting = Posting { id, account, asset: usd(), amount, terms: GrantTerms::PLAIN, hold: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
     let at = UnixMs::new(1_700_000_000_000).into();
     let entry =
@@ -58,7 +61,7 @@ pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
     Arc::new(Plan {
         outputs: vec![posting],
         entries: vec![entry],
-        totals: vec![TotalsChange { asset, issued: amount, retired: 0 }],
+        totals: vec![TotalsChange { asset, issued: amount, retired: 0, expired: 0 }],
         ..Plan::default()
     })
 }

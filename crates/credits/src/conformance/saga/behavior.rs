@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{BackendError, Clock, Credits, HoldAnswer, HoldState, WriteAnswer};
-use earmark_core::{CreditShortage, Overage, WriteError};
+use earmark_core::{CreditShortage, GrantTerms, Overage, WriteError};
 
 use super::faulty::{Faulty, Mode, When};
 use super::many::begin_saga;
@@ -247,8 +247,14 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
     let rid = ReservationId(ulid::Ulid::generate().0);
     let token = SagaToken { gate: GateId(rid.0), rid, owner: OwnerId(1) };
     let account = fixture.account(name);
-    let posting =
-        |place| Posting { id: rid.posting(place), account: account.clone(), asset: usd(), amount: 1, hold: None };
+    let posting = |place| Posting {
+        id: rid.posting(place),
+        account: account.clone(),
+        asset: usd(),
+        amount: 1,
+        terms: GrantTerms::PLAIN,
+        hold: None,
+    };
     let (amount, held) = (i128::from(count), 0);
     let change = AccountChange { account: account.account.clone(), asset: usd(), amount, held };
     let at = earmark_admission::Clock::now(&*fixture.clock);
@@ -257,7 +263,7 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
     let plan = Arc::new(Plan {
         outputs: (0..count).map(posting).collect(),
         entries: vec![entry],
-        totals: vec![TotalsChange { asset, issued: amount, retired: 0 }],
+        totals: vec![TotalsChange { asset, issued: amount, retired: 0, expired: 0 }],
         ..Plan::default()
     });
     let record = Record { token, lease: None, begun_at: at.log, plan };

@@ -40,7 +40,8 @@ async fn baseline(store: &Arc<dyn Store>, kind: TaskKind, is_whole: bool) -> Bas
         TaskKind::SettlesLate
         | TaskKind::SettlesLateAfterUsage
         | TaskKind::RenewsWhatWasReturned
-        | TaskKind::HoldsAndSettles => Some(half(store, kind).await),
+        | TaskKind::HoldsAndSettles
+        | TaskKind::SettlesAfterTheExpiry => Some(half(store, kind).await),
         _ => None,
     };
     assert_ne!(before, after, "{kind:?} is seen");
@@ -56,7 +57,7 @@ async fn half(store: &Arc<dyn Store>, kind: TaskKind) -> View {
     let (fixture, scenario) = (Fixture::new(store), Scenario::new(kind));
     let process = fixture.process().await;
     scenario.prepare(&fixture, &process).await;
-    scenario.half(&process).await.expect("a store that answers");
+    scenario.half(&fixture, &process).await.expect("a store that answers");
     scenario.view(&fixture, &process).await
 }
 

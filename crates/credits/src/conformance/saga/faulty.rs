@@ -11,8 +11,8 @@ use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
 use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
-    Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable, StaleOwners,
-    Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
+    AsOf, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable,
+    StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
 };
 
 /// Whether a fault hits before or after the effect of a call.
@@ -263,18 +263,26 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.due(due, max)))
     }
 
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+    fn grants(&self, account: AccountKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
+        Box::pin(self.through(move || self.inner.grants(account)))
+    }
+
+    fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        Box::pin(self.through(move || self.inner.expiring(due, max)))
+    }
+
+    fn funds(&self, account: AccountKey, as_of: AsOf) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         self.funds_reads.fetch_add(1, Ordering::SeqCst);
-        Box::pin(self.through(move || self.inner.funds(account, now)))
+        Box::pin(self.through(move || self.inner.funds(account, as_of)))
     }
 
     fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
-        now: UnixMs,
+        as_of: AsOf,
     ) -> Answer<'_, Result<Spendable, StoreError>> {
-        Box::pin(self.through(move || self.inner.spendable(account, asset, now)))
+        Box::pin(self.through(move || self.inner.spendable(account, asset, as_of)))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

@@ -10,7 +10,7 @@ use super::faulty::{Faulty, Mode, When};
 use super::process::{Fixture, hold_of, issue, open, open_overdrawn, options, short_deadline, transfer, usd};
 use crate::id::{GateId, ReservationId};
 use crate::model::{LivePosting, Plan, Posting, Record, SagaToken};
-use crate::store::{Change, Filter, PostingQuery, RecordPage, Store, Survey};
+use crate::store::{AsOf, Change, Filter, PostingQuery, RecordPage, Store, Survey};
 
 /// More than one page.
 const MANY: usize = 150;
@@ -62,7 +62,8 @@ pub async fn an_account_that_is_busy_keeps_no_hold_of_others(store: Arc<dyn Stor
     let now = earmark_admission::Clock::now(&*fixture.clock).log;
     store.write(vec![Change::Heartbeat(slow.credits.owner(), now)]).await.expect("a sign of life");
     process.maintain().await;
-    let held = async |name: &str| store.funds(fixture.account(name), now).await.expect("a store that answers");
+    let held =
+        async |name: &str| store.funds(fixture.account(name), AsOf::at(now)).await.expect("a store that answers");
     assert_eq!(held("bob").await.iter().map(|funds| funds.due).sum::<i128>(), 0);
     assert_eq!(held("acme").await.iter().map(|funds| funds.due).sum::<i128>(), 5);
     faulty.repair();
@@ -88,7 +89,7 @@ pub async fn holds_that_ended_are_given_back_side_by_side(store: Arc<dyn Store>)
     process.maintain().await;
     assert!(faulty.max_concurrency() > 4, "{}", faulty.max_concurrency());
     let now = earmark_admission::Clock::now(&*fixture.clock).log;
-    let funds = store.funds(fixture.account("acme"), now).await.expect("a store that answers");
+    let funds = store.funds(fixture.account("acme"), AsOf::at(now)).await.expect("a store that answers");
     assert_eq!(funds.iter().map(|funds| (funds.active, funds.due)).collect::<Vec<_>>(), [(1_000, 0)]);
     process.assert_balanced("main").await;
 }
@@ -181,6 +182,7 @@ pub(super) async fn begin_saga(
         account: fixture.account("acme"),
         asset: usd(),
         amount: live.amount,
+        terms: earmark_core::GrantTerms::PLAIN,
         hold: None,
     };
     let rid = ReservationId(ulid::Ulid::generate().0);

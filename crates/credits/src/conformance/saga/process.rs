@@ -85,6 +85,10 @@ pub(super) fn issue(name: &str, amount: u128) -> Operation {
     Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into(), terms: GrantTerms::PLAIN }
 }
 
+pub(super) fn grant(name: &str, amount: u128, terms: GrantTerms) -> Operation {
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: String::new(), terms }
+}
+
 pub(super) fn retire(name: &str, amount: u128) -> Operation {
     Operation::Retire { account: account(name), asset: usd(), amount, memo: String::new() }
 }

@@ -1,11 +1,11 @@
 //! Every kind of task, and the state that callers can see.
 
-use earmark_admission::{BackendError, GrowAnswer, HoldAnswer, RenewAnswer, SettleAnswer, WriteAnswer};
-use earmark_core::{LeaseId, LimitKey, OnTimeout, Overage, UnixMs, VaultName};
+use earmark_admission::{BackendError, Clock, Credits, GrowAnswer, HoldAnswer, RenewAnswer, SettleAnswer, WriteAnswer};
+use earmark_core::{GrantInfo, GrantTerms, LeaseId, LimitKey, OnTimeout, Operation, Overage, UnixMs, VaultName};
 
 use super::process::{
-    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, hold_of, issue, lease, open, open_capped,
-    open_overdrawn, renewal, retire, transfer, unfreeze, usage,
+    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, grant, hold_of, issue, lease, open,
+    open_capped, open_overdrawn, renewal, retire, transfer, unfreeze, usage,
 };
 use crate::model::{Account, AccountKey, LeaseKey, PostingHold};
 use crate::store::Survey;
@@ -51,9 +51,18 @@ pub(super) enum TaskKind {
     OwesAtTheTimeout,
     PaysTheWholeHold,
     SettlesLateAfterUsage,
+    IssuesAGrant,
+    TransfersAGrant,
+    HoldsGrants,
+    GrowsFromGrants,
+    SettlesGrants,
+    SettlesBeyondGrants,
+    ReturnsGrants,
+    ExpiresGrants,
+    SettlesAfterTheExpiry,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 35] = [
+pub(super) const TASK_KINDS: [TaskKind; 44] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
@@ -89,6 +98,15 @@ pub(super) const TASK_KINDS: [TaskKind; 35] = [
     TaskKind::OwesAtTheTimeout,
     TaskKind::PaysTheWholeHold,
     TaskKind::SettlesLateAfterUsage,
+    TaskKind::IssuesAGrant,
+    TaskKind::TransfersAGrant,
+    TaskKind::HoldsGrants,
+    TaskKind::GrowsFromGrants,
+    TaskKind::SettlesGrants,
+    TaskKind::SettlesBeyondGrants,
+    TaskKind::ReturnsGrants,
+    TaskKind::ExpiresGrants,
+    TaskKind::SettlesAfterTheExpiry,
 ];
 
 /// The answer to a task.
@@ -115,6 +133,7 @@ pub(super) struct Scenario {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     balances: Vec<Option<(i128, i128, i128)>>,
+    grants: Vec<GrantInfo>,
     entries: Vec<usize>,
     accounts: Vec<Option<Account>>,
     last: u64,
@@ -131,6 +150,9 @@ const MORE: HoldSpec = hold_of("acme", 100);
 /// A limit that the lease did not hold, in another vault. It sorts first.
 const OTHER: HoldSpec = HoldSpec { name: "a", vault: EU, ..hold_of("acme", 20) };
 
+/// When grants expire, after the start.
+const EXPIRES_AFTER_MS: u64 = 40_000;
+
 /// Moves the ends to 100 seconds after the start, whenever it is made: a lease lives for a day at most.
 const RENEWAL: RenewSpec<'static> = RenewSpec {
     reserved_at: UnixMs::new(START_MS + 100_000 - 24 * 60 * 60 * 1_000),
@@ -144,6 +166,17 @@ impl Scenario {
         Scenario { kind, lease: lease() }
     }
 
+    /// Two grants that are spent before plain credit, and one that is spent after it. Only the tasks about expiry reach
+    /// theirs: a sweep would take those of other tasks too.
+    fn granted(&self) -> Vec<Operation> {
+        let is_short = matches!(self.kind, TaskKind::ExpiresGrants | TaskKind::SettlesAfterTheExpiry);
+        let after_ms = if is_short { EXPIRES_AFTER_MS } else { 1_000 * EXPIRES_AFTER_MS };
+        let expires_at = Some(UnixMs::new(START_MS + after_ms));
+        [(100, 3, None), (250, 7, expires_at), (50, 200, expires_at)]
+            .map(|(amount, priority, expires_at)| grant("acme", amount, GrantTerms::new(priority, expires_at)))
+            .to_vec()
+    }
+
     /// Creates the accounts and holds that the task needs.
     pub(super) async fn prepare(&self, fixture: &Fixture, process: &TestProcess) {
         if self.kind != TaskKind::OpensAndIssues {
@@ -151,6 +184,9 @@ impl Scenario {
             process
                 .write_next([vec![open("acme"), open("bob"), issue("acme", 1_000)], overdrawn.to_vec()].concat())
                 .await;
+        }
+        if self.prepare_grants(fixture, process).await {
+            return;
         }
         match self.kind {
             TaskKind::OpensAndIssues
@@ -164,6 +200,15 @@ impl Scenario {
             | TaskKind::IsRefused
             | TaskKind::HoldsAndSettles
             | TaskKind::MarksAnUnknownLease => {}
+            TaskKind::IssuesAGrant
+            | TaskKind::TransfersAGrant
+            | TaskKind::HoldsGrants
+            | TaskKind::ExpiresGrants
+            | TaskKind::GrowsFromGrants
+            | TaskKind::SettlesGrants
+            | TaskKind::SettlesBeyondGrants
+            | TaskKind::ReturnsGrants
+            | TaskKind::SettlesAfterTheExpiry => {}
             TaskKind::Unfreezes => drop(process.write_next(vec![freeze("acme")]).await),
             TaskKind::SpendsUpToACap => drop(process.write_next(vec![open_capped("new", 200)]).await),
             TaskKind::CoversADebt => {
@@ -216,6 +261,32 @@ impl Scenario {
         }
     }
 
+    /// Creates what a task about grants needs; returns whether it is one.
+    async fn prepare_grants(&self, fixture: &Fixture, process: &TestProcess) -> bool {
+        let is_held = match self.kind {
+            TaskKind::IssuesAGrant => return true,
+            TaskKind::TransfersAGrant | TaskKind::HoldsGrants | TaskKind::ExpiresGrants => false,
+            TaskKind::GrowsFromGrants
+            | TaskKind::SettlesGrants
+            | TaskKind::SettlesBeyondGrants
+            | TaskKind::ReturnsGrants
+            | TaskKind::SettlesAfterTheExpiry => true,
+            _ => return false,
+        };
+        process.write_next(self.granted()).await;
+        if is_held {
+            assert_eq!(process.hold(self.lease, &[LONG]).await, HoldAnswer::Held);
+        }
+        if matches!(self.kind, TaskKind::ExpiresGrants | TaskKind::SettlesAfterTheExpiry) {
+            fixture.clock.advance_ms(EXPIRES_AFTER_MS);
+        }
+        if self.kind == TaskKind::SettlesAfterTheExpiry {
+            // Free credit expires before the task.
+            process.maintain().await;
+        }
+        true
+    }
+
     /// Runs or repeats the task.
     pub(super) async fn act(&self, process: &TestProcess) -> Result<Reply, BackendError> {
         let write = async |sequence, operations| process.try_write(sequence, operations).await.map(Reply::Write);
@@ -263,21 +334,41 @@ impl Scenario {
             TaskKind::MarksAnUnknownLease => settle(&[("acme", 1)], false).await,
             // The process that settles also made the hold, and remembers it.
             TaskKind::HoldsAndSettles => {
-                self.half(process).await?;
+                process.try_hold(self.lease, &[LONG]).await?;
                 settle(&[("acme", 150)], false).await
             }
-            TaskKind::Sweeps | TaskKind::PaysAtTheTimeout | TaskKind::OwesAtTheTimeout | TaskKind::PaysTheWholeHold => {
-                match process.credits.maintain().await {
-                    Ok(()) => Ok(Reply::Swept),
-                    Err(error) => Err(BackendError::Failed(error)),
-                }
+            TaskKind::IssuesAGrant => {
+                write(2, vec![grant("acme", 500, GrantTerms::new(3, None)), transfer("acme", "bob", 600)]).await
             }
+            TaskKind::TransfersAGrant => write(3, vec![transfer("acme", "bob", 500), retire("acme", 20)]).await,
+            TaskKind::HoldsGrants => hold(&[LONG]).await,
+            TaskKind::GrowsFromGrants => grow(&[MORE]).await,
+            TaskKind::SettlesGrants => settle(&[("acme", 150)], false).await,
+            TaskKind::SettlesBeyondGrants => settle(&[("acme", 1_500)], false).await,
+            TaskKind::ReturnsGrants => settle(&[], true).await,
+            TaskKind::SettlesAfterTheExpiry => settle(&[("acme", 150)], false).await,
+            TaskKind::ExpiresGrants
+            | TaskKind::Sweeps
+            | TaskKind::PaysAtTheTimeout
+            | TaskKind::OwesAtTheTimeout
+            | TaskKind::PaysTheWholeHold => match process.credits.maintain().await {
+                Ok(()) => Ok(Reply::Swept),
+                Err(error) => Err(BackendError::Failed(error)),
+            },
         }
     }
 
     /// Runs the first of two commits.
-    pub(super) async fn half(&self, process: &TestProcess) -> Result<(), BackendError> {
+    pub(super) async fn half(&self, fixture: &Fixture, process: &TestProcess) -> Result<(), BackendError> {
         match self.kind {
+            // While the clocks differ nothing expires.
+            TaskKind::SettlesAfterTheExpiry => {
+                let wall_ms = fixture.clock.now().wall.get();
+                fixture.clock.set_wall(wall_ms + 3_600_000);
+                let settled = process.try_settle(self.lease, &[("acme", 150)], false).await;
+                fixture.clock.set_wall(wall_ms);
+                settled.map(drop)
+            }
             TaskKind::SettlesLate | TaskKind::SettlesLateAfterUsage => {
                 process.credits.maintain().await.map_err(BackendError::Failed)
             }
@@ -296,8 +387,10 @@ impl Scenario {
     pub(super) async fn view(&self, fixture: &Fixture, process: &TestProcess) -> View {
         let main = ["acme", "bob", "carl", "new", "revenue"].map(|name| (VaultName::MAIN, name));
         let all = [main.as_slice(), &[(EU, "acme"), (EU, "revenue")]].concat();
-        let (mut balances, mut entries) = (Vec::new(), Vec::new());
+        let (mut balances, mut grants, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for (home, name) in &all {
+            // A missing account has none.
+            grants.extend(process.credits.grants(process.path(home, name)).await.unwrap_or_default());
             balances.push(process.balance_in(home, name).await);
             entries.push(process.history(home, name).await);
         }
@@ -306,10 +399,7 @@ impl Scenario {
         let survey = Survey { accounts: keys.collect::<Vec<AccountKey>>(), ..Survey::default() };
         let accounts = fixture.store.survey(survey).await.expect("a store that answers").accounts;
         let last = process.last().await;
-        let hold = format!("{:?}", {
-            use earmark_admission::Credits;
-            process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await
-        });
+        let hold = format!("{:?}", { process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await });
         let key = LeaseKey { namespace: fixture.namespace.clone(), lease: self.lease };
         let held = fixture.store.held(key).await.expect("a store that answers");
         let held = held.into_iter().filter_map(|(posting, _)| {
@@ -320,6 +410,6 @@ impl Scenario {
         });
         let mut held: Vec<_> = held.collect();
         held.sort_by(|a, b| a.0.cmp(&b.0));
-        View { balances, entries, accounts, last, hold, held }
+        View { balances, grants, entries, accounts, last, hold, held }
     }
 }

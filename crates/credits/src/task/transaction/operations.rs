@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation, Overdraft,
-    WriteError,
+    AccountName, AccountStatus, AssetName, GrantTerms, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
+    Overdraft, UnixMs, WriteError,
 };
 
 use crate::coin_selection::BalanceChange;
@@ -27,6 +27,10 @@ pub(super) enum Violation {
 pub(super) struct Operations {
     names: BTreeSet<AccountName>,
     net: BTreeMap<(AccountName, AssetName), i128>,
+    /// The issues that are not plain credit.
+    granted: BTreeMap<(AccountName, AssetName), Vec<(GrantTerms, i128)>>,
+    /// The balances that an operation spends.
+    spent: BTreeSet<(AccountName, AssetName)>,
     issued: BTreeMap<AssetName, i128>,
     retired: BTreeMap<AssetName, i128>,
     asset_names: BTreeSet<AssetName>,
@@ -96,8 +100,12 @@ impl Operations {
             | Operation::CloseAccount { account } => {
                 self.names.insert(account.clone());
             }
-            Operation::Issue { account, asset, amount, .. } => {
+            Operation::Issue { account, asset, amount, terms, .. } => {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
+                if *terms != GrantTerms::PLAIN {
+                    let granted = self.granted.entry((account.clone(), asset.clone())).or_default();
+                    granted.push((*terms, amount));
+                }
                 self.names.insert(account.clone());
                 self.asset_names.insert(asset.clone());
                 sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount);
@@ -107,6 +115,7 @@ impl Operations {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
                 self.names.extend([from.clone(), to.clone()]);
                 self.asset_names.insert(asset.clone());
+                self.spent.insert((from.clone(), asset.clone()));
                 sum(self.net.entry((from.clone(), asset.clone())).or_default(), amount.saturating_neg());
                 sum(self.net.entry((to.clone(), asset.clone())).or_default(), amount);
             }
@@ -114,6 +123,7 @@ impl Operations {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
                 self.names.insert(account.clone());
                 self.asset_names.insert(asset.clone());
+                self.spent.insert((account.clone(), asset.clone()));
                 sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount.saturating_neg());
                 sum(self.retired.entry(asset.clone()).or_default(), amount);
             }
@@ -137,14 +147,16 @@ impl Operations {
 
     /// The balance changes by account and asset.
     pub(super) fn moves(&self, home: &VaultKey) -> Vec<BalanceChange> {
-        let changes = self.net.iter().filter(|(_, change)| **change != 0);
+        let changes = self.net.iter().filter(|(key, change)| **change != 0 || self.spent.contains(*key));
         changes
-            .map(|((account, asset), change)| BalanceChange {
-                account: AccountKey { home: home.clone(), account: account.clone() },
-                asset: asset.clone(),
-                change: *change,
-                overdraft: Overdraft::Deny,
-                is_deposit: true,
+            .map(|(key, change)| {
+                let (account, asset) = (AccountKey { home: home.clone(), account: key.0.clone() }, &key.1);
+                BalanceChange {
+                    is_deposit: true,
+                    spends: self.spent.contains(key),
+                    deposits: self.granted.get(key).cloned().unwrap_or_default(),
+                    ..BalanceChange::plain(&account, asset, *change, Overdraft::Deny)
+                }
             })
             .collect()
     }
@@ -168,7 +180,7 @@ impl Operations {
             let issued = self.issued.get(asset).copied().unwrap_or(0);
             let retired = self.retired.get(asset).copied().unwrap_or(0);
             let key = AssetKey { home: home.clone(), asset: asset.clone() };
-            (TotalsChange { asset: key, issued, retired }, *sums)
+            (TotalsChange { asset: key, issued, retired, expired: 0 }, *sums)
         };
         let is_needed = |(change, sums): &(TotalsChange, Option<AssetSums>)| {
             sums.is_none() || (change.issued, change.retired) != (0, 0)
@@ -221,9 +233,10 @@ impl Operations {
         let rows = self.names.iter().cloned().zip(&found.accounts);
         let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
         let mut moved = BTreeMap::new();
+        let now = engine.time.now();
         *self = Operations::default();
         for (place, operation) in operations.iter().enumerate() {
-            let mut result = self.take(&mut accounts, &mut moved, operation);
+            let mut result = self.take(&mut accounts, &mut moved, (operation, now));
             if let (Ok(()), Operation::CloseAccount { account }) = (&result, operation) {
                 let key = AccountKey { home: home.clone(), account: account.clone() };
                 result = self.close(engine, &mut accounts, key).await?;
@@ -245,7 +258,7 @@ impl Operations {
         &mut self,
         accounts: &mut BTreeMap<AccountName, Drafted>,
         moved: &mut BTreeMap<AccountName, bool>,
-        operation: &Operation,
+        (operation, now): (&Operation, UnixMs),
     ) -> Result<(), Refusal> {
         match operation {
             Operation::OpenAccount { account, overdraft, .. } => {
@@ -259,9 +272,12 @@ impl Operations {
                     return Err(CONFLICT);
                 }
             }
-            Operation::Issue { account, amount, memo, .. } => {
+            Operation::Issue { account, amount, memo, terms, .. } => {
                 checked(*amount, memo)?;
                 find(accounts, account)?;
+                if terms.is_expired(now) {
+                    return Err(Refusal::Invalid(InvalidOperation::ExpiryPast));
+                }
                 moved.entry(account.clone()).or_insert(false);
             }
             Operation::Transfer { from, to, amount, memo, .. } => {
@@ -295,16 +311,20 @@ impl Operations {
         accounts: &mut BTreeMap<AccountName, Drafted>,
         key: AccountKey,
     ) -> Result<Result<(), Refusal>, TaskError> {
-        let now = engine.time.now();
+        let as_of = engine.time.as_of();
         let mut net: BTreeMap<&AssetName, i128> = BTreeMap::new();
         for ((account, asset), change) in &self.net {
             if *account == key.account {
                 net.insert(asset, *change);
             }
         }
-        let funds = engine.call(engine.store.funds(key.clone(), now)).await?;
+        let funds = engine.call(engine.store.funds(key.clone(), as_of)).await?;
         if funds.iter().any(|funds| funds.due > 0) {
             engine.sweep_account(key).await?;
+            return Ok(Err(Refusal::InDoubt));
+        }
+        if funds.iter().any(|funds| funds.expired != 0) {
+            engine.expire(key).await?;
             return Ok(Err(Refusal::InDoubt));
         }
         for funds in &funds {
