@@ -346,7 +346,11 @@ impl Scenario {
             TaskKind::SettlesGrants => settle(&[("acme", 150)], false).await,
             TaskKind::SettlesBeyondGrants => settle(&[("acme", 1_500)], false).await,
             TaskKind::ReturnsGrants => settle(&[], true).await,
-            TaskKind::SettlesAfterTheExpiry => settle(&[("acme", 150)], false).await,
+            // The sweep finishes what a process left.
+            TaskKind::SettlesAfterTheExpiry => {
+                settle(&[("acme", 150)], false).await?;
+                process.credits.maintain().await.map_err(BackendError::Failed).map(|()| Reply::Settle)
+            }
             TaskKind::ExpiresGrants
             | TaskKind::Sweeps
             | TaskKind::PaysAtTheTimeout
@@ -361,11 +365,11 @@ impl Scenario {
     /// Runs the first of two commits.
     pub(super) async fn half(&self, fixture: &Fixture, process: &TestProcess) -> Result<(), BackendError> {
         match self.kind {
-            // While the clocks differ nothing expires.
+            // For a process that starts while the clocks differ nothing expires.
             TaskKind::SettlesAfterTheExpiry => {
                 let wall_ms = fixture.clock.now().wall.get();
                 fixture.clock.set_wall(wall_ms + 3_600_000);
-                let settled = process.try_settle(self.lease, &[("acme", 150)], false).await;
+                let settled = fixture.process().await.try_settle(self.lease, &[("acme", 150)], false).await;
                 fixture.clock.set_wall(wall_ms);
                 settled.map(drop)
             }
