@@ -49,12 +49,12 @@ pub(super) fn policy() -> String {
 pub(super) fn run(url: &ServerUrl, in_flight: usize, bounds: &Bounds) -> Result<Run, Failure> {
     let authority = url.address().authority();
     let connect = || {
-        let tcp = TcpStream::connect(&authority)?;
+        let tcp = TcpStream::connect(authority)?;
         tcp.set_nodelay(true)?;
         tcp.set_read_timeout(Some(GRACE)).map(|()| tcp)
     };
     let tcp = connect().map_err(|error| Failure::Bench(format!("cannot connect to {authority}: {error}")))?;
-    let client = Client::new(PATH, &authority);
+    let client = Client::new(PATH, authority);
     let shared = Arc::new(Shared::new());
     let load = Load { client, tcp, in_flight, open: Vec::new(), calls: Calls::new(), message: RequestMessage::new() };
     let generator = std::thread::Builder::new().name("load".to_owned()).spawn({
