@@ -283,13 +283,13 @@ fn unused_credit_waits_with_its_plan_for_room() {
     bank.test.settle(lease, &[("usd", 15)]);
     assert_eq!(moved(&mut bank), [(100, 85)], "the settlement makes room");
     assert_eq!(bank.available("acme", "usd"), 63 + 185);
-    // Without its plan it expires.
+    // Without its plan it expires. The hold takes the 63 first, for their priority, and 37 of the 185.
     bank.test.advance(HOUR_MS - 10_000);
     bank.test.take(&[("usd", 100)]);
     wait(&mut bank, 10_000);
     assert_eq!(moved(&mut bank), []);
     bank.commit(vec![set(None)]);
-    assert_eq!(moved(&mut bank), [(-85, 0)]);
+    assert_eq!(moved(&mut bank), [(-148, 0)]);
 }
 
 /// A plan whose offset moved once issued a whole amount for the rest of the period in which it moved.
