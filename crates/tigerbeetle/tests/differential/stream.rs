@@ -252,10 +252,23 @@ impl Stream {
         }
         // Wait until everything short has expired on both sides.
         tokio::time::sleep(Duration::from_millis(5_000 + 2 * TOLERANCE_MS)).await;
-        if self.usages().await.is_err() {
+        if self.usages().await.is_err() || self.after_timeouts().await.is_err() {
             self.tally.disturbed += 1;
         }
         self.tally
+    }
+
+    /// Reads and extends every extended lease once more: by now those of only short limits have timed out.
+    async fn after_timeouts(&mut self) -> Asking {
+        for place in 0..self.leases.len() {
+            let asked = &self.leases[place];
+            let all = asked.all();
+            if asked.at.is_some() && asked.extended.is_some() && !asked.is_completed && self.are_clear(&all) {
+                self.lease_at(place).await?;
+                self.extend_at(place).await?;
+            }
+        }
+        Ok(true)
     }
 
     fn node(&mut self) -> Arc<TigerBeetleLimits> {

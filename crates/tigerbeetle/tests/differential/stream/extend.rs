@@ -19,7 +19,13 @@ pub(super) struct Extended {
 
 impl Stream {
     pub(super) async fn extend(&mut self) -> Asking {
-        let Some(place) = self.known() else { return Ok(false) };
+        match self.known() {
+            Some(place) => self.extend_at(place).await,
+            None => Ok(false),
+        }
+    }
+
+    pub(super) async fn extend_at(&mut self, place: usize) -> Asking {
         let asked = self.leases[place].clone();
         let last = asked.extended.clone();
         let next = last.as_ref().map_or(1, |last| last.number + 1);

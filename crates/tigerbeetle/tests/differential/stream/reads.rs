@@ -52,7 +52,13 @@ impl Stream {
     }
 
     pub(super) async fn lease(&mut self) -> Asking {
-        let Some(place) = self.known() else { return Ok(false) };
+        match self.known() {
+            Some(place) => self.lease_at(place).await,
+            None => Ok(false),
+        }
+    }
+
+    pub(super) async fn lease_at(&mut self, place: usize) -> Asking {
         let Asked { lease, at, is_unknown, extended, .. } = self.leases[place].clone();
         let parts = self.leases[place].all();
         // Only the process that denied a lease knows its state. Only one that used a derived key can name its account.
