@@ -76,7 +76,7 @@ fn venv(environment: &Path) -> Command {
     venv
 }
 
-pub(crate) fn missing(what: &str) -> Failure {
+fn missing(what: &str) -> Failure {
     let how = "on Debian and Ubuntu `apt-get install python3-venv` as root, elsewhere https://www.python.org, \
                and pip must reach a package index";
     Failure::Missing(vec![format!("{what}, for the tools that check the server and the Python client: {how}")])
