@@ -192,7 +192,7 @@ impl CallTask {
                 );
             }
         };
-        let request = trace::passed_on(request, admitted.span.as_ref());
+        let request = self.in_context(request, admitted.span.as_ref());
         let sent_at = Instant::now();
         let Some(answer) = relay.until(upstream.send(request)).await else {
             // The client has gone, or the total time is over: the upstream may have made the call.

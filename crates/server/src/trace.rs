@@ -8,9 +8,14 @@ pub(crate) fn begin(headers: &HeaderMap, name: impl FnOnce() -> String) -> Optio
     if !earmark_trace::is_on() {
         return None;
     }
-    let parent = headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()));
+    let parent = parent(headers);
     // Most requests are not sampled and need no name.
     let mut span = Span::of_request("", Kind::Server, parent)?;
     span.rename(name());
     Some(span)
+}
+
+/// The context in the header `traceparent`.
+pub(crate) fn parent(headers: &HeaderMap) -> Option<TraceContext> {
+    headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()))
 }

@@ -2,6 +2,8 @@
 
 /// The header of the context, over HTTP and gRPC.
 pub const TRACEPARENT: &str = "traceparent";
+/// The header of what other tracing systems add to the context. It is passed on as it came.
+pub const TRACESTATE: &str = "tracestate";
 /// Bytes of a context between nodes: trace id and span id.
 pub const CONTEXT_BYTES: usize = 24;
 

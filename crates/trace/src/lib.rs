@@ -14,7 +14,7 @@ pub mod otlp;
 mod recorder;
 mod span;
 
-pub use context::{CONTEXT_BYTES, TRACEPARENT, TraceContext};
+pub use context::{CONTEXT_BYTES, TRACEPARENT, TRACESTATE, TraceContext};
 pub use current::{current, within};
 pub use recorder::{DROPPED, EXPORTED, FAILED, QUEUE_MAX, SpanQueue, TRACES_MAX, install, is_on, next_context};
 pub use span::{Kind, Span, SpanRecord, Value, record_each};

@@ -1,9 +1,9 @@
 //! The trace of a call: its context to the server and to the upstream, and spans with the attributes `gen_ai.*`.
 
 use earmark_client::core::LeaseId;
-use earmark_trace::{Kind, Span, TRACEPARENT, TraceContext, current, next_context};
+use earmark_trace::{Kind, Span, TRACEPARENT, TRACESTATE, TraceContext, current, next_context};
 use hyper::Request;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 
 use super::CallTask;
 use crate::body::Bound;
@@ -23,7 +23,7 @@ impl CallTask {
     /// The context of the call, and its span if it is sampled. An unsampled context is passed on too, so that the next
     /// process does not sample either. Both are `None` while tracing is off.
     pub(super) fn begin_trace(&self) -> (Option<TraceContext>, Option<Span>) {
-        let parent = self.received().headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()));
+        let parent = parent(&self.received().headers);
         let context = next_context(parent);
         let span = context.filter(|context| context.is_sampled).map(|context| {
             let name = format!("POST {}", self.content.endpoint().path());
@@ -64,11 +64,23 @@ pub(super) fn end_attempt(mut span: Span, lease: LeaseId, end: &End) {
     }
 }
 
-/// The request with the context, for the upstream.
-pub(super) fn passed_on<B>(mut request: Request<B>, span: Option<&Span>) -> Request<B> {
-    let context = span.map(Span::context).or_else(current);
-    if let Some(header) = context.and_then(|context| HeaderValue::try_from(context.header()).ok()) {
+impl CallTask {
+    /// The request with the context, for the upstream. The client's `tracestate` goes with its own context only.
+    pub(super) fn in_context<B>(&self, mut request: Request<B>, span: Option<&Span>) -> Request<B> {
+        let Some(context) = span.map(Span::context).or_else(current) else { return request };
+        let Ok(header) = HeaderValue::try_from(context.header()) else { return request };
+        let received = self.received();
         request.headers_mut().insert(TRACEPARENT, header);
+        if parent(&received.headers).is_some() {
+            for state in received.headers.get_all(TRACESTATE) {
+                request.headers_mut().append(TRACESTATE, state.clone());
+            }
+        }
+        request
     }
-    request
+}
+
+/// The context in the header `traceparent`.
+fn parent(headers: &HeaderMap) -> Option<TraceContext> {
+    headers.get(TRACEPARENT).and_then(|header| TraceContext::parse(header.as_bytes()))
 }

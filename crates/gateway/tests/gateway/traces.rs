@@ -18,11 +18,13 @@ async fn the_context_of_a_call_reaches_the_server_and_the_upstream() {
     let running = real.open(&upstream).await;
     upstream.always(whole(200, "", CHAT));
     let parent = TraceContext { trace: 7, span: 9, is_sampled: true };
-    let headers = format!("traceparent: {}\r\n", parent.header());
+    let headers = format!("traceparent: {}\r\ntracestate: a=1\r\ntracestate: b=2\r\n", parent.header());
     assert_eq!(running.post("/v1/chat/completions", &headers, CHAT_BODY).await.status, 200);
     let unsampled = TraceContext { is_sampled: false, ..parent };
     let headers = format!("traceparent: {}\r\n", unsampled.header());
     assert_eq!(running.post("/v1/chat/completions", &headers, CHAT_BODY).await.status, 200);
+    // Without a context of its own, it belongs to nothing.
+    assert_eq!(running.post("/v1/chat/completions", "tracestate: a=1\r\n", CHAT_BODY).await.status, 200);
     running.stop().await;
 
     let spans: Vec<SpanRecord> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
@@ -43,7 +45,10 @@ async fn the_context_of_a_call_reaches_the_server_and_the_upstream() {
         assert_eq!(text(attempt, name), Some(&value), "{name}");
     }
     let seen: Vec<Option<String>> = upstream.seen().iter().map(|request| request.header("traceparent")).collect();
-    let [Some(sampled), Some(unsampled)] = &seen[..] else { panic!("{seen:?}") };
+    let [Some(sampled), Some(unsampled), Some(_)] = &seen[..] else { panic!("{seen:?}") };
+    let states: Vec<Vec<String>> =
+        upstream.seen().iter().map(|request| request.headers("tracestate").collect()).collect();
+    assert_eq!(states, [vec!["a=1".to_owned(), "b=2".to_owned()], vec![], vec![]]);
     assert_eq!(*sampled, attempt.context.header());
     let unsampled = TraceContext::parse(unsampled.as_bytes()).unwrap();
     assert_eq!((unsampled.trace, unsampled.is_sampled), (7, false));

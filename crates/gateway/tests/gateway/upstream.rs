@@ -29,7 +29,12 @@ pub struct Seen {
 
 impl Seen {
     pub fn header(&self, name: &str) -> Option<String> {
-        self.head.lines().skip(1).find_map(|line| {
+        self.headers(name).next()
+    }
+
+    /// The values of a header that may be repeated.
+    pub fn headers(&self, name: &str) -> impl Iterator<Item = String> {
+        self.head.lines().skip(1).filter_map(move |line| {
             let (found, value) = line.split_once(':')?;
             found.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
         })

@@ -14,6 +14,7 @@ use earmark_admission::{BATCH_MAX, CompleteRequest, ExtendRequest, ReserveReques
 use earmark_proto::v1;
 use earmark_proto::v1::leases_request::Request as Message;
 use earmark_proto::v1::leases_response::Answer;
+use earmark_trace::{Kind, Span, TraceContext, within};
 use prost::Message as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::codegen::tokio_stream::Stream;
@@ -32,6 +33,7 @@ use crate::budget::{BudgetShare, LARGE_BYTES};
 use crate::caller::{Access, AuthError};
 use crate::execute::{self, RequestContext};
 use crate::metrics::{Completed, Reserved};
+use crate::trace;
 
 /// The permission of the stream, for its beginning and while it lives.
 pub(super) const ACCESS: Access = Access::Call;
@@ -124,6 +126,8 @@ pub(super) struct LeaseStream {
     app: Arc<App>,
     context: RequestContext,
     credentials: Credentials,
+    /// The context that the stream was opened with: the parent of the spans of its calls.
+    parent: Option<TraceContext>,
     recheck: Interval,
     requests: Streaming<v1::LeasesRequest>,
     reserves: Lane<ReserveRequest>,
@@ -143,7 +147,9 @@ pub(super) struct LeaseStream {
 impl LeaseStream {
     pub(super) fn new(app: Arc<App>, request: Request<Streaming<v1::LeasesRequest>>) -> Result<LeaseStream, Status> {
         let context = context(&request)?;
-        let credentials = Credentials::new(request.metadata().clone().into_headers(), context.peer.as_ref());
+        let headers = request.metadata().clone().into_headers();
+        let parent = trace::parent(&headers);
+        let credentials = Credentials::new(headers, context.peer.as_ref());
         let mut recheck = tokio::time::interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         app.metrics.stream_opened();
@@ -152,6 +158,7 @@ impl LeaseStream {
             app,
             context,
             credentials,
+            parent,
             recheck,
             requests: request.into_inner(),
             reserves: Lane::new(),
@@ -268,22 +275,32 @@ impl LeaseStream {
         RequestContext { deadline: Instant::now() + self.app.request_timeout, ..self.context.clone() }
     }
 
+    /// The span of a call, if it is sampled: as the header of the stream says, or by the ratio for each call.
+    fn span(&self, name: &'static str, requests: usize) -> Option<Span> {
+        let mut span = Span::of_request(name, Kind::Server, self.parent)?;
+        span.set("earmark.requests", requests as u64);
+        Some(span)
+    }
+
     /// Begins calls with what waits.
     fn begin_calls(&mut self) -> bool {
         let mut has_begun = false;
         while let Some(batch) = self.reserves.batch() {
+            let span = self.span("earmark.v1.LimitsService/Leases reserve", batch.len());
             let call = reserve(Arc::clone(&self.app), self.call_context(), batch);
-            self.reserves.calls.push(Box::pin(call));
+            self.reserves.calls.push(in_span(span, call));
             has_begun = true;
         }
         while let Some(batch) = self.extends.batch() {
+            let span = self.span("earmark.v1.LimitsService/Leases extend", batch.len());
             let call = extend(Arc::clone(&self.app), self.call_context(), batch);
-            self.extends.calls.push(Box::pin(call));
+            self.extends.calls.push(in_span(span, call));
             has_begun = true;
         }
         while let Some(batch) = self.completes.batch() {
+            let span = self.span("earmark.v1.LimitsService/Leases complete", batch.len());
             let call = complete(Arc::clone(&self.app), self.call_context(), batch);
-            self.completes.calls.push(Box::pin(call));
+            self.completes.calls.push(in_span(span, call));
             has_begun = true;
         }
         has_begun
@@ -351,6 +368,18 @@ impl Drop for LeaseStream {
     fn drop(&mut self) {
         self.app.metrics.stream_closed();
     }
+}
+
+/// A call that runs in its span and ends it.
+fn in_span(span: Option<Span>, call: impl Future<Output = Outcome> + Send + 'static) -> Call {
+    let Some(mut span) = span else { return Box::pin(call) };
+    Box::pin(async move {
+        let outcome = within(span.context(), call).await;
+        if let Err(status) = &outcome {
+            span.fail(status.message());
+        }
+        outcome
+    })
 }
 
 async fn reserve(app: Arc<App>, context: RequestContext, batch: Vec<Waiting<ReserveRequest>>) -> Outcome {
