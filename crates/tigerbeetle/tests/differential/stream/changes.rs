@@ -11,7 +11,12 @@ use crate::support::wall_ms;
 
 impl Stream {
     pub(super) async fn change(&mut self) -> Asking {
-        let place = self.random.index(self.limits.len());
+        let mut place = self.random.index(self.limits.len());
+        if self.random.chance(30) {
+            // Deleting an override needs two changes of the same key.
+            let derived = self.limits.iter().position(|limit| limit.template.is_some());
+            place = derived.unwrap_or(place);
+        }
         if !self.is_clear(place) {
             return Ok(false);
         }
