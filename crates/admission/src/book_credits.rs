@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreditShortage, Definition, ExtendStep, GrantInfo, LeaseId, LeaseState,
-    NamespaceName, Principal, Usage, VaultName,
+    NamespaceName, Principal, UnixMs, Usage, VaultName,
 };
 
 use crate::backend::{
@@ -119,10 +119,10 @@ impl<H: BookHost> BookCredits<H> {
     }
 
     async fn grow_one(&self, actor: Option<Actor>, request: GrowRequest) -> Result<GrowAnswer, BackendError> {
-        let GrowRequest { namespace, lease, number, holds } = request;
+        let GrowRequest { namespace, lease, number, holds, first } = request;
         if !holds.is_empty() {
             let request = step_request(namespace.clone(), lease, number, &holds);
-            match self.step(actor, request, ExtendStep::Grow).await? {
+            match self.hold_more(actor, request, first).await? {
                 ExtendAnswer::Refused(Refusal::LeaseExpired) => {}
                 answer => return grown(answer),
             }
@@ -130,23 +130,37 @@ impl<H: BookHost> BookCredits<H> {
         Ok(match self.hold_state(&namespace, lease).await? {
             HoldState::Held if holds.is_empty() => GrowAnswer::Held,
             HoldState::Unknown if holds.is_empty() => GrowAnswer::Held,
-            HoldState::Unknown => {
-                let message = "add: this server cannot add the first credit limit to a lease; reserve one with it";
-                GrowAnswer::Blocked(Refusal::InvalidRequest { message: message.into() })
-            }
-            HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => GrowAnswer::Ended,
+            HoldState::Unknown | HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => GrowAnswer::Ended,
         })
     }
 
+    /// Takes the growth of an extension. The first growth of a lease, which was reserved at `first`, makes its record in
+    /// this Book.
+    async fn hold_more(
+        &self,
+        actor: Option<Actor>,
+        request: ExtendRequest,
+        first: Option<UnixMs>,
+    ) -> Result<ExtendAnswer, BackendError> {
+        let answer = self.step(actor.clone(), request.clone(), ExtendStep::Grow).await?;
+        let Some(reserved_at) = first.filter(|_| !request.add.is_empty() && answer == ExtendAnswer::expired()) else {
+            return Ok(answer);
+        };
+        match self.hold_state(&request.namespace, request.lease).await? {
+            HoldState::Unknown => self.step(actor, request, ExtendStep::Begin { reserved_at }).await,
+            HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => Ok(answer),
+        }
+    }
+
     async fn renew_one(&self, actor: Option<Actor>, request: RenewRequest) -> Result<RenewAnswer, BackendError> {
-        let RenewRequest { namespace, lease, number, holds, used, renew, .. } = request;
+        let RenewRequest { namespace, lease, number, holds, used, renew, reserved_at, .. } = request;
         let grow = step_request(namespace.clone(), lease, number, &holds);
         // The limits have accepted this body. Growth of another body under this number was abandoned and is returned;
         // growth of this one that a copy of the request returned is held again.
-        let mut answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
+        let mut answer = self.hold_more(actor.clone(), grow.clone(), Some(reserved_at)).await?;
         if let ExtendAnswer::Refused(Refusal::InvalidRequest { .. }) = answer {
             self.step(actor.clone(), grow.clone(), ExtendStep::Return).await?;
-            answer = self.step(actor.clone(), grow.clone(), ExtendStep::Grow).await?;
+            answer = self.hold_more(actor.clone(), grow.clone(), Some(reserved_at)).await?;
         }
         match answer {
             ExtendAnswer::Extended { .. } | ExtendAnswer::Refused(Refusal::LeaseExpired) => {}
@@ -163,11 +177,13 @@ impl<H: BookHost> BookCredits<H> {
         match renewed {
             ExtendAnswer::Extended { ends_at, ignored, above } => Ok(RenewAnswer::Alive { ends_at, ignored, above }),
             ExtendAnswer::Refused(Refusal::LeaseExpired) => match self.hold_state(&namespace, lease).await? {
-                HoldState::Unknown => {
+                HoldState::Unknown if holds.is_empty() => {
                     let ignored = used.into_iter().map(|used| used.key).collect();
                     Ok(RenewAnswer::Alive { ends_at: None, ignored, above: Vec::new() })
                 }
-                HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => Ok(RenewAnswer::Ended),
+                HoldState::Unknown | HoldState::Held | HoldState::Refused { .. } | HoldState::Ended => {
+                    Ok(RenewAnswer::Ended)
+                }
             },
             other => Err(BackendError::Failed(format!("the Book refused the last step of an extension: {other:?}"))),
         }

@@ -23,6 +23,7 @@ mod reserve;
 mod shared;
 mod statement;
 mod templates;
+mod timeouts;
 mod write;
 mod write_keys;
 
@@ -43,6 +44,7 @@ pub use reserve::*;
 pub use shared::*;
 pub use statement::*;
 pub use templates::*;
+pub use timeouts::*;
 pub use write::*;
 pub use write_keys::*;
 
@@ -209,11 +211,30 @@ macro_rules! conformance_of_grants {
     };
 }
 
+/// Generates a test for every case about extensions of credit holds, and about holds that run out.
+#[macro_export]
+macro_rules! conformance_of_extended_credit {
+    ($harness:path) => {
+        $crate::conformance!($harness:
+            credit_is_not_touched_for_a_claim_that_is_refused,
+            an_extension_holds_credit_with_its_limits_or_not_at_all,
+            a_renewed_hold_runs_out_and_keeps_what_was_used,
+            the_first_credit_of_a_lease_may_come_with_an_extension,
+            a_lease_that_runs_out_pays_what_it_reported,
+            a_lease_that_runs_out_may_pay_all_of_its_hold,
+            what_a_timeout_charges_is_never_spendable,
+            usage_above_a_hold_follows_the_rule_of_its_limit,
+            growth_from_an_account_that_cannot_pay_is_refused,
+        );
+    };
+}
+
 /// Generates a test for every case about writes, credit, credit holds, keys and the change log.
 #[macro_export]
 macro_rules! conformance_of_credit {
     ($harness:path) => {
         $crate::conformance_of_grants!($harness);
+        $crate::conformance_of_extended_credit!($harness);
         $crate::conformance!($harness:
             a_write_is_applied_once_and_its_retry_gets_the_same_answer,
             copies_of_a_write_at_once_are_one_write,
@@ -258,9 +279,6 @@ macro_rules! conformance_of_credit {
             a_statement_adds_up_and_groups_spending_by_label,
             a_statement_is_what_a_reader_sums_up_from_all_entries,
             what_a_lease_holds_and_pays_names_who_had_it_done,
-            credit_is_not_touched_for_a_claim_that_is_refused,
-            an_extension_holds_credit_with_its_limits_or_not_at_all,
-            a_renewed_hold_runs_out_and_keeps_what_was_used,
             a_key_is_accepted_until_it_is_revoked,
             nothing_is_changed_by_a_revoked_key,
             a_client_id_belongs_to_its_first_writer,

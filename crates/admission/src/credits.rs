@@ -209,6 +209,8 @@ pub struct GrowRequest {
     pub number: u32,
     /// The holds to add, ordered by key; may be empty, keys unique. With none, only the ends are checked.
     pub holds: Vec<HoldPart>,
+    /// When the limits reserved the lease, if they know that it never had credit: these may be its first holds.
+    pub first: Option<UnixMs>,
 }
 
 /// The answer to [`GrowRequest`].

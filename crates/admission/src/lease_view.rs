@@ -28,6 +28,8 @@ pub struct LeaseView {
     pub call_fingerprint: Option<u64>,
     /// Whether a gateway made it.
     pub by_gateway: bool,
+    /// Whether its reserve or an extension took credit. Unknown, so false, unless it is live or expired.
+    pub has_credit: bool,
 }
 
 impl LeaseView {
@@ -59,6 +61,7 @@ impl LeaseView {
             policy_revision: info.call.map(|call| call.policy_revision),
             call_fingerprint: info.call.map(CallMark::fingerprint),
             by_gateway: info.by_gateway,
+            has_credit: info.has_credit,
         })
     }
 
@@ -74,5 +77,6 @@ impl LeaseView {
         policy_revision: None,
         call_fingerprint: None,
         by_gateway: false,
+        has_credit: false,
     };
 }

@@ -33,4 +33,3 @@ async fn local() -> Local {
 }
 
 earmark_admission::conformance!(local);
-earmark_admission::conformance!(local: the_first_credit_of_a_lease_may_come_with_an_extension);

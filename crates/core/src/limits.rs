@@ -17,6 +17,7 @@ mod extend;
 mod extended;
 mod fingerprint;
 mod free_slots;
+mod growth;
 mod hint;
 pub(crate) mod index;
 mod keys;

@@ -19,4 +19,3 @@ async fn harness() -> CreditsHarness {
 earmark_credits::conformance!(fresh);
 earmark_credits::saga_conformance!(fresh);
 earmark_admission::conformance!(harness);
-earmark_admission::conformance!(harness: the_first_credit_of_a_lease_may_come_with_an_extension);

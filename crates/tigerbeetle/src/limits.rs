@@ -103,6 +103,7 @@ impl Inner {
             policy_revision: record.first.policy_revision(),
             call_fingerprint: record.first.is_call.then_some(record.first.fingerprint),
             by_gateway: record.first.by_gateway,
+            has_credit: record.newest.has_credit,
         }))
     }
 }

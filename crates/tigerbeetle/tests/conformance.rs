@@ -60,6 +60,7 @@ macro_rules! cases {
         earmark_admission::conformance_of_limits!(on_a_ledger);
         earmark_admission::conformance_of_extensions!(on_a_ledger);
         earmark_admission::conformance_of_templates!(on_a_ledger);
+        earmark_admission::conformance_of_extended_credit!(on_a_ledger);
 
         // Of the credit cases, only those that involve limits.
         earmark_admission::conformance!(on_a_ledger:
@@ -69,8 +70,6 @@ macro_rules! cases {
             copies_of_a_reserve_at_once_hold_once,
             a_missing_account_is_named_before_a_full_limit,
             a_client_id_belongs_to_its_first_writer,
-            an_extension_holds_credit_with_its_limits_or_not_at_all,
-            a_renewed_hold_runs_out_and_keeps_what_was_used,
         );
     };
 }

@@ -141,7 +141,7 @@ impl<H: BookHost> Parts<H> {
                 return Ok(Growth::nothing(CreditStep::Blocked(account_not_found(part.limit.key.clone()))));
             }
         }
-        let mut reserved_at = None;
+        let (mut reserved_at, mut first) = (None, None);
         if holds.is_empty() {
             if self.creditless.has(&namespace, lease) {
                 return Ok(Growth::nothing(CreditStep::Held));
@@ -163,8 +163,11 @@ impl<H: BookHost> Parts<H> {
                 return Ok(if has_ended { Growth::Expired } else { Growth::Decided(holds, view.reserved_at) });
             }
             reserved_at = view.reserved_at;
+            first = reserved_at.filter(|_| !view.has_credit);
+            // From now on completes settle its credit, and extensions look at its ends.
+            self.creditless.remove(&namespace, lease);
         }
-        let grow = GrowRequest { namespace, lease, number, holds: holds.clone() };
+        let grow = GrowRequest { namespace, lease, number, holds: holds.clone(), first };
         let grown = self.credits.grow(actor, vec![grow]).await.into_iter().next().ok_or_else(unanswered)??;
         Ok(match grown {
             GrowAnswer::Held => Growth::Told(CreditStep::Held, holds, reserved_at),

@@ -30,6 +30,13 @@ impl LeaseSet {
         generations.young.insert((namespace.clone(), lease));
     }
 
+    pub(super) fn remove(&self, namespace: &NamespaceName, lease: LeaseId) {
+        let key = (namespace.clone(), lease);
+        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        generations.young.remove(&key);
+        generations.old.remove(&key);
+    }
+
     pub(super) fn has(&self, namespace: &NamespaceName, lease: LeaseId) -> bool {
         let key = (namespace.clone(), lease);
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,5 +62,9 @@ mod tests {
         assert!(known.has(&namespace, lease(2 * GENERATION_MAX)));
         assert!(known.has(&namespace, lease(3 * GENERATION_MAX - 1)));
         assert!(!known.has(&NamespaceName::new("team").unwrap(), lease(3 * GENERATION_MAX - 1)));
+        for number in [2 * GENERATION_MAX, 3 * GENERATION_MAX - 1] {
+            known.remove(&namespace, lease(number));
+            assert!(!known.has(&namespace, lease(number)));
+        }
     }
 }

@@ -98,6 +98,41 @@ async fn an_extension_that_is_denied_returns_its_growth_wherever_it_was_cut_off(
     }
 }
 
+/// The first credit of a lease comes with an extension, which is cut off anywhere, accepted or denied.
+#[tokio::test]
+async fn the_first_credit_of_a_lease_is_held_once_or_returned_wherever_it_was_cut_off() {
+    let bare = Sums { rpm: 1, slots: 1, usd: 100, held: 0, paid: 0 };
+    let first = Sums { rpm: 3, slots: 1, usd: 80, held: 20, paid: 0 };
+    for (asked, last, sums) in [(MORE, Step::Renew, first), (TOO_FULL, Step::Shrink, bare)] {
+        let is_right = if asked == MORE { is_extended } else { is_denied };
+        for fault in faults(&[Step::Grow, Step::Extend, last]) {
+            for mut pair in pairs().await {
+                let lease = pair.lease(1);
+                assert!(is_allowed(pair.reserve(lease, &[("rpm", 1), ("slots", 1)]).await));
+                pair.faults.plan(fault);
+                let cut_off = pair.extend(lease, 1, asked).await;
+                assert!(cut_off.is_none_or(|answer| answer.is_err()), "{fault:?}");
+                assert!(pair.faults.has_happened(), "{fault:?}");
+                pair.start_again();
+                for _ in 0..2 {
+                    let again = pair.extend(lease, 1, asked).await;
+                    assert!(is_right(&again), "{fault:?}: {again:?}");
+                    assert_eq!(pair.sums().await, sums, "{fault:?}");
+                }
+                pair.settle_down().await;
+                assert_eq!(pair.sums().await, sums, "{fault:?}");
+                assert!(is_extended(&pair.extend(lease, 2, [&[("usd", 10)], &[]]).await), "{fault:?}");
+                assert_eq!(pair.sums().await.held, sums.held + 10, "{fault:?}");
+                assert!(pair.complete(lease, &[("usd", 15)]).await.unwrap().unwrap().reconciled);
+                let done = pair.sums().await;
+                assert_eq!((done.slots, done.held, done.paid, done.usd), (0, 0, 15, 85), "{fault:?}");
+                assert!(has_expired(&pair.extend(lease, 3, [&[("usd", 10)], &[]]).await), "{fault:?}");
+                assert_eq!(pair.sums().await, done, "{fault:?}");
+            }
+        }
+    }
+}
+
 /// A complete overtakes an extension between two of its steps: nothing is left of the extension.
 #[tokio::test]
 async fn a_complete_between_two_steps_of_an_extension_ends_the_lease() {

@@ -32,28 +32,33 @@ pub struct Extend<'a> {
 }
 
 /// The steps of an extension whose limits another system enforces: that system decides about the number after the credit
-/// has grown. The codes are part of the log format.
+/// has grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
 pub enum ExtendStep {
     /// Everything at once. Numbers follow each other without a gap.
     #[default]
-    Whole = 1,
+    Whole,
     /// Only takes `add`, until `Renew` confirms it or `Return` returns it. A refusal is not remembered.
-    Grow = 2,
+    Grow,
     /// Returns what `Grow` took under this number, which is free again.
-    Return = 3,
+    Return,
     /// Confirms what `Grow` took, which `add` repeats; moves the ends and reports `used`.
-    Renew = 4,
+    Renew,
     /// Changes nothing. Answers what comes before room, else that it was extended.
-    Judge = 5,
+    Judge,
     /// Another system has too little credit for the first amount of `add`: unless a limit has no room, the number is
     /// denied for that, and nothing is taken.
-    Deny = 6,
+    Deny,
     /// Like `Deny`: that account is frozen.
-    DenyFrozen = 7,
+    DenyFrozen,
     /// Like `Deny`: that account is closed.
-    DenyClosed = 8,
+    DenyClosed,
+    /// Like `Grow`, for a lease without credit: these are its first holds. Another system says that it is alive. After
+    /// `Return` the Book does not know the lease.
+    Begin {
+        /// When that system reserved the lease, from which its latest end is counted.
+        reserved_at: UnixMs,
+    },
 }
 
 impl ExtendStep {
@@ -65,8 +70,13 @@ impl ExtendStep {
             | ExtendStep::Deny
             | ExtendStep::DenyFrozen
             | ExtendStep::DenyClosed => true,
-            ExtendStep::Grow | ExtendStep::Return | ExtendStep::Renew => false,
+            ExtendStep::Grow | ExtendStep::Begin { .. } | ExtendStep::Return | ExtendStep::Renew => false,
         }
+    }
+
+    /// Whether it only takes credit, which is to be confirmed or returned.
+    pub(crate) const fn is_growth(self) -> bool {
+        matches!(self, ExtendStep::Grow | ExtendStep::Begin { .. })
     }
 
     /// Why another system has no credit.
@@ -75,13 +85,9 @@ impl ExtendStep {
             ExtendStep::Deny => Some(CreditShortage::NotEnough),
             ExtendStep::DenyFrozen => Some(CreditShortage::Frozen),
             ExtendStep::DenyClosed => Some(CreditShortage::Closed),
-            ExtendStep::Whole | ExtendStep::Judge | ExtendStep::Grow | ExtendStep::Return | ExtendStep::Renew => None,
+            ExtendStep::Whole | ExtendStep::Judge | ExtendStep::Grow | ExtendStep::Begin { .. } => None,
+            ExtendStep::Return | ExtendStep::Renew => None,
         }
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<ExtendStep> {
-        use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, Whole};
-        [Whole, Grow, Return, Renew, Judge, Deny, DenyFrozen, DenyClosed].into_iter().find(|step| *step as u8 == code)
     }
 }
 

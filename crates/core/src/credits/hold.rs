@@ -304,9 +304,9 @@ impl Credits {
         if is_moved {
             self.unlink(slot);
         }
-        let Hold { amount, ends_at, used, .. } = after;
+        let Hold { amount, ends_at, used, charges_timeout, .. } = after;
         let hold = self.state.holds.get_mut(slot);
-        (hold.amount, hold.ends_at, hold.used) = (amount, ends_at, used);
+        (hold.amount, hold.ends_at, hold.used, hold.charges_timeout) = (amount, ends_at, used, charges_timeout);
         if is_moved {
             self.link(slot, ends_at);
         }
@@ -388,6 +388,13 @@ impl Credits {
     pub(crate) fn move_end(&mut self, first: u32, limit: LimitSlot, ends_at: UnixMs) {
         if let Some(slot) = self.hold_of(first, limit) {
             self.change_hold(slot, None, |hold| hold.ends_at = ends_at);
+        }
+    }
+
+    /// Makes the timeout of the hold of a limit charge all of it.
+    pub(crate) fn set_charged_by_timeout(&mut self, first: u32, limit: LimitSlot) {
+        if let Some(slot) = self.hold_of(first, limit) {
+            self.change_hold(slot, None, |hold| hold.charges_timeout = true);
         }
     }
 

@@ -103,13 +103,18 @@ impl Limits {
     /// Deletes a lease from the index. From now on leases up to its ULID time are refused, since they cannot be told
     /// from deleted ones.
     fn forget(&mut self, namespace: NamespaceId, lease: LeaseId, reference: Reference) {
+        self.remove_from_index(namespace, lease, reference);
+        self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
+    }
+
+    /// Removes a lease from the index, as if it had never been reserved.
+    pub(super) fn remove_from_index(&mut self, namespace: NamespaceId, lease: LeaseId, reference: Reference) {
         self.state.nodes.count(1);
         let hash = self.index.hash(namespace, lease);
         if let Some((position, _)) = self.index.find(hash, |found| found == reference) {
             self.index.remove(position);
         }
         self.state.quotas.remove_lease(namespace);
-        self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
     }
 
     /// Frees the limits that a command left deleted and without leases, and looks at the next few limits, so that those

@@ -20,15 +20,16 @@ use crate::time::UnixMs;
 const RENEW_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 /// A live lease while it is extended.
-struct Extending {
-    slot: u32,
-    lease: Lease,
-    life: Life,
-    extended: Extended,
+pub(super) struct Extending {
+    /// The slot of its record; [`NONE`] if this extension begins it.
+    pub(super) slot: u32,
+    pub(super) lease: Lease,
+    pub(super) life: Life,
+    pub(super) extended: Extended,
     /// Ordered by limit.
-    parts: Vec<Reservation>,
+    pub(super) parts: Vec<Reservation>,
     /// Parallel to `parts`.
-    more: Vec<ExtendedPart>,
+    pub(super) more: Vec<ExtendedPart>,
 }
 
 impl Extending {
@@ -36,7 +37,7 @@ impl Extending {
         self.parts.binary_search_by_key(&limit, |part| part.limit)
     }
 
-    fn bound_end(&self) -> Option<UnixMs> {
+    pub(super) fn bound_end(&self) -> Option<UnixMs> {
         let bound = Life::of(self.lease.reserved_at, &self.parts, &self.more).bound;
         (bound != UnixMs::MAX).then_some(bound)
     }
@@ -47,7 +48,8 @@ impl Limits {
         if let Err(outcome) = self.check_extend(command) {
             return outcome;
         }
-        let Some(mut extending) = self.extending(now, command) else { return ExtendOutcome::LeaseExpired };
+        let found = self.extending(now, command).or_else(|| self.beginning(now, command));
+        let Some(mut extending) = found else { return ExtendOutcome::LeaseExpired };
         let mark = self.mark_of(command.namespace, command.lease, extending.lease.flags);
         let known = match mark.check(command.claim) {
             Err(ClaimRefusal::OwnedByGateway) => Some(ExtendOutcome::OwnedByGateway),
@@ -57,9 +59,7 @@ impl Limits {
         let outcome = match known {
             Some(outcome) => outcome,
             None => match command.step {
-                step if step.is_whole() || step == ExtendStep::Grow => {
-                    self.extend_live(now, command, &mut extending, credits)
-                }
+                step if step.is_whole() || step.is_growth() => self.extend_live(now, command, &mut extending, credits),
                 ExtendStep::Return => self.give_back(now, &mut extending, credits),
                 _ => self.stretch(now, command, &mut extending, credits),
             },
@@ -122,7 +122,7 @@ impl Limits {
     }
 
     /// The fingerprint of the body of an extension. The steps of one have fewer fields.
-    fn body_of(&self, command: &Extend<'_>) -> u64 {
+    pub(super) fn body_of(&self, command: &Extend<'_>) -> u64 {
         let is_whole = command.step.is_whole();
         let used = if is_whole { command.used } else { &[] };
         let hashed = |part: &Part| (self.hash_of(command.namespace, part), part.amount);
@@ -149,10 +149,10 @@ impl Limits {
             });
         }
         match command.step {
-            ExtendStep::Grow | ExtendStep::Renew if is_pending && asked != pending_body => {
+            ExtendStep::Grow | ExtendStep::Begin { .. } | ExtendStep::Renew if is_pending && asked != pending_body => {
                 Some(ExtendOutcome::NumberReused)
             }
-            ExtendStep::Grow if is_pending => {
+            ExtendStep::Grow | ExtendStep::Begin { .. } if is_pending => {
                 Some(ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() }))
             }
             // The growth that it confirms was returned.
@@ -202,10 +202,13 @@ impl Limits {
             Ok(has_credit) => {
                 extending.more.iter_mut().for_each(|more| more.grown = 0);
                 self.add_parts(now, &resolved, extending);
+                if extending.slot == NONE {
+                    self.begin_lease(extending);
+                }
                 if has_credit {
                     self.grow_credit(now, command, extending, credits);
                 }
-                if command.step == ExtendStep::Grow {
+                if command.step.is_growth() {
                     self.pend(command, extending)
                 } else {
                     self.stretch(now, command, extending, credits)
@@ -245,7 +248,7 @@ impl Limits {
         if found_limits > REQUIREMENTS_MAX {
             return Err(ExtendOutcome::TooManyLimits { found: found_limits });
         }
-        if let Some(kind) = self.full_quota_of_extension(now, command, found.has_credit) {
+        if let Some(kind) = self.full_quota_of_extension(now, command, extending, found.has_credit) {
             return Err(ExtendOutcome::QuotaExceeded { kind, retry_after_ms: QUOTA_RETRY_MS });
         }
         if command.step == ExtendStep::Judge {
@@ -280,7 +283,7 @@ impl Limits {
         (part, why): (usize, CreditShortage),
     ) -> ExtendOutcome {
         let denial = CreditDenial { requirement: part, retry_after_ms: super::credit::CREDIT_RETRY_MS, why };
-        if command.step == ExtendStep::Grow {
+        if command.step.is_growth() {
             // The system that enforces the limits decides whether the number stays denied.
             return ExtendOutcome::InsufficientCredit(denial);
         }
@@ -294,7 +297,16 @@ impl Limits {
     }
 
     /// The quota that leaves no room for an extension. The growth of a hold is recorded in the journal.
-    fn full_quota_of_extension(&mut self, now: UnixMs, command: &Extend<'_>, has_credit: bool) -> Option<QuotaKind> {
+    fn full_quota_of_extension(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        extending: &Extending,
+        has_credit: bool,
+    ) -> Option<QuotaKind> {
+        if extending.slot == NONE && !self.has_room_for_lease(command.namespace) {
+            return Some(QuotaKind::Leases);
+        }
         if has_credit && !self.state.quotas.has_room_in_journal(command.namespace, now) {
             return Some(QuotaKind::JournalBytesPerDay);
         }
@@ -329,7 +341,7 @@ impl Limits {
         self.store_extended(extending);
     }
 
-    fn store_extended(&mut self, extending: &Extending) {
+    pub(super) fn store_extended(&mut self, extending: &Extending) {
         let parts = (&extending.parts[..], &extending.more[..]);
         self.state.leases.extend(extending.slot, extending.life, extending.extended, parts);
     }
@@ -357,14 +369,6 @@ impl Limits {
         }
     }
 
-    /// Records growth that is to be confirmed or returned.
-    fn pend(&mut self, command: &Extend<'_>, extending: &mut Extending) -> ExtendOutcome {
-        let (pending, pending_body) = (command.number, self.body_of(command));
-        extending.extended = Extended { pending, pending_body, ..extending.extended };
-        self.store_extended(extending);
-        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
-    }
-
     /// Moves the ends, reports the usage and records the extension.
     fn stretch(
         &mut self,
@@ -373,6 +377,9 @@ impl Limits {
         extending: &mut Extending,
         credits: &mut Credits,
     ) -> ExtendOutcome {
+        if extending.extended.pending == command.number {
+            self.confirm_holds(extending, credits);
+        }
         if command.renew {
             self.renew(now, extending, credits);
         }
@@ -454,31 +461,6 @@ impl Limits {
         (ignored, above)
     }
 
-    /// Returns the credit of a growth. A limit that only the growth took is no longer one of the lease.
-    fn give_back(&mut self, now: UnixMs, extending: &mut Extending, credits: &mut Credits) -> ExtendOutcome {
-        let mut place = 0;
-        while let (Some(part), Some(more)) = (extending.parts.get_mut(place), extending.more.get_mut(place)) {
-            let grown = std::mem::take(&mut more.grown);
-            let limit = part.limit;
-            if grown > 0 && part.kind() == PartKind::Credit {
-                *part = part.with(part.amount.saturating_sub(grown), part.hold_seconds());
-                credits.shrink(now, (extending.lease.holds, limit), grown, &self.state);
-            }
-            if part.amount > 0 {
-                place = place.saturating_add(1);
-                continue;
-            }
-            let removed = extending.parts.remove(place);
-            extending.more.remove(place);
-            extending.lease.holds = credits.drop_hold(now, extending.lease.holds, limit);
-            _ = self.unlink_parts(now, &[removed]);
-        }
-        self.state.leases.set_holds(extending.slot, extending.lease.holds);
-        (extending.extended.pending, extending.extended.pending_body) = (0, 0);
-        self.store_extended(extending);
-        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
-    }
-
     /// Holds the planned credit: existing holds grow, and others are added to the lease.
     fn grow_credit(&mut self, now: UnixMs, command: &Extend<'_>, extending: &mut Extending, credits: &mut Credits) {
         for part in &self.planned {
@@ -486,7 +468,9 @@ impl Limits {
                 credits.grow(now, part.hold, (part.amount, command.number), &self.state);
                 continue;
             }
-            let hold = self.new_hold(now, (command.namespace, command.lease), part, credits);
+            let mut hold = self.new_hold(now, (command.namespace, command.lease), part, credits);
+            // A timeout charges no growth that the limits have not accepted.
+            hold.charges_timeout &= !command.step.is_growth();
             extending.lease.holds = credits.hold_more(now, hold, &self.state, (extending.lease.holds, command.number));
         }
         self.state.leases.set_holds(extending.slot, extending.lease.holds);

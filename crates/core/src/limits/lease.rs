@@ -156,6 +156,25 @@ pub(crate) struct Lease {
     parts: [Reservation; PARTS_INLINE],
 }
 
+impl Lease {
+    /// A lease that has reserved nothing yet.
+    pub(crate) fn new(namespace: NamespaceId, id: LeaseId, reserved_at: UnixMs) -> Lease {
+        Lease {
+            id,
+            reserved_at,
+            prev: NONE,
+            next: NONE,
+            more: NONE,
+            holds: NONE,
+            extended: NONE,
+            namespace,
+            count: 0,
+            flags: LeaseFlags::default(),
+            parts: [Reservation::default(); PARTS_INLINE],
+        }
+    }
+}
+
 impl Record for Lease {
     fn link(&self) -> u32 {
         self.next
@@ -222,19 +241,7 @@ impl Leases {
         (reserved_at, last, until): (UnixMs, UnixMs, UnixMs),
         parts: &[Reservation],
     ) -> u32 {
-        let mut record = Lease {
-            id: lease,
-            reserved_at,
-            prev: NONE,
-            next: NONE,
-            more: NONE,
-            holds: NONE,
-            extended: NONE,
-            namespace,
-            count: parts.len() as u8,
-            flags: LeaseFlags::default(),
-            parts: [Reservation::default(); PARTS_INLINE],
-        };
+        let mut record = Lease { count: parts.len() as u8, ..Lease::new(namespace, lease, reserved_at) };
         let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
         record.parts[..inline.len()].copy_from_slice(inline);
         for chunk in rest.chunks(PARTS_MORE).rev() {

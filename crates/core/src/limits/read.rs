@@ -129,6 +129,8 @@ pub struct LeaseInfo {
     pub call: Option<CallMark>,
     /// Whether a gateway made it.
     pub by_gateway: bool,
+    /// Whether a reservation of it is of credit. Unknown, so false, once it is denied or completed.
+    pub has_credit: bool,
 }
 
 /// The state of a lease.
@@ -340,6 +342,7 @@ impl Limits {
                     ends_at: (life.bound != UnixMs::MAX).then_some(life.bound),
                     call: mark.call,
                     by_gateway: mark.by_gateway,
+                    has_credit: parts.iter().any(super::Reservation::is_credit),
                 })
             }
             Found::Tombstone(number) => {
@@ -367,6 +370,7 @@ impl Limits {
                     ends_at: None,
                     call: mark.call,
                     by_gateway: mark.by_gateway,
+                    has_credit: false,
                 })
             }
         }

@@ -42,6 +42,7 @@ fn a_retry_in_another_order_or_by_number_is_the_same_retry() {
         ends_at: None,
         call: None,
         by_gateway: false,
+        has_credit: false,
     };
     assert_eq!(test.info(lease), Some(expected));
 }

@@ -15,6 +15,7 @@ mod derived;
 mod elsewhere;
 mod extend;
 mod extend_steps;
+mod first_credit;
 mod grants;
 mod hints;
 mod holds;

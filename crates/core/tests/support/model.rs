@@ -273,6 +273,7 @@ impl Model {
                 state: if is_live(now, lease) { LeaseState::Live } else { LeaseState::Expired },
                 call: lease.mark.call,
                 by_gateway: lease.mark.by_gateway,
+                has_credit: parts.iter().any(|part| matches!(part.kind, earmark_core::Kind::Credit(_))),
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed, lease),
             Fate::Marked { .. } => closed(None, LeaseState::Completed, lease),

@@ -27,7 +27,8 @@ impl SagaCredits {
 async fn renew(engine: &Engine, actor: Option<Actor>, request: RenewRequest) -> Result<RenewAnswer, BackendError> {
     let (namespace, lease, number) = (request.namespace.clone(), request.lease, request.number);
     let holds = request.holds.clone();
-    let grow = GrowRequest { namespace: namespace.clone(), lease, number, holds: holds.clone() };
+    let first = Some(request.reserved_at);
+    let grow = GrowRequest { namespace: namespace.clone(), lease, number, holds: holds.clone(), first };
     let grow = GrowTask::new(&grow, actor.clone()).ok_or_else(not_credit)?;
     let shrink = ShrinkTask::new(&ShrinkRequest { namespace, lease, number, holds }, actor);
     let renew = RenewTask::new(request);

@@ -85,6 +85,7 @@ pub(crate) async fn limits_elsewhere() -> Pair {
 pub(crate) async fn credit_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
+    other.record_placement(ExternalParts { limits: true, credit: false }).await.unwrap();
     let limits = Arc::new(BookLimits::new(registry.clone()));
     let credits = Arc::new(MirroredCredits::new(other));
     Pair::new(clock, registry, limits, credits, ExternalParts { limits: false, credit: true })

@@ -129,9 +129,10 @@ fn the_bytes_of_an_extension_never_change() {
     let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let parts = [7, 8].map(|amount| Part { limit: LimitRef::Key(LimitKey::new("rpm").unwrap()), amount });
     let (add, used) = parts.split_at(1);
-    use ExtendStep::{Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, Whole};
-    let steps = [Whole, Grow, Return, Renew, Judge, Deny, DenyFrozen, DenyClosed];
-    for (step, code) in steps.into_iter().zip(1..) {
+    use ExtendStep::{Begin, Deny, DenyClosed, DenyFrozen, Grow, Judge, Renew, Return, Whole};
+    let begin = Begin { reserved_at: UnixMs::new(0x0203) };
+    let steps = [Whole, Grow, Return, Renew, Judge, Deny, DenyFrozen, DenyClosed, begin];
+    for (step, code) in steps.into_iter().zip(1_u8..) {
         let command = Command::Extend(Extend {
             namespace,
             lease,
@@ -147,7 +148,8 @@ fn the_bytes_of_an_extension_never_change() {
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let head = "1102010400000000000000000003000000000005000000";
         let tail = "010001000000020300000072706d070000000000000001000000020300000072706d0800000000000000";
-        assert_eq!(found, format!("{head}{code:02x}{tail}"), "{step:?}");
+        let time = if step == begin { "0302000000000000" } else { "" };
+        assert_eq!(found, format!("{head}{code:02x}{time}{tail}"), "{step:?}");
         assert_eq!(CommandBuffer::default().decode(&bytes), Ok((command, bytes.len())));
     }
 }

@@ -211,6 +211,7 @@ pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState, lease: &Lease) -> 
         ends_at: None,
         call: lease.mark.call,
         by_gateway: lease.mark.by_gateway,
+        has_credit: false,
     }
 }
 

@@ -311,7 +311,13 @@ impl TestProcess {
         number: u32,
         parts: &[HoldSpec],
     ) -> Result<GrowAnswer, BackendError> {
-        let request = GrowRequest { namespace: self.namespace.clone(), lease, number, holds: sorted(parts) };
+        let request = GrowRequest {
+            namespace: self.namespace.clone(),
+            lease,
+            number,
+            holds: sorted(parts),
+            first: Some(lease.time()),
+        };
         self.credits.grow(None, vec![request]).await.remove(0)
     }
 
