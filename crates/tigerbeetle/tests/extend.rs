@@ -11,7 +11,8 @@ use earmark_admission::{
     ReserveAnswer,
 };
 use earmark_core::{CreditShortage, Kind, LeaseId, Period};
-use earmark_tigerbeetle::TigerBeetleLimits;
+use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions};
+use support::gate::{Gate, Stop};
 use support::ledger::Ledger;
 use support::registry::TestRegistry;
 use support::{amounts, definition, key, lease, namespace};
@@ -27,7 +28,11 @@ struct Process {
 
 impl Process {
     async fn start(server: &Ledger, registry: &Arc<TestRegistry>) -> Process {
-        let limits = TigerBeetleLimits::open(server.options(), registry.clone()).await.unwrap();
+        Process::start_with(server.options(), registry).await
+    }
+
+    async fn start_with(options: TigerBeetleOptions, registry: &Arc<TestRegistry>) -> Process {
+        let limits = TigerBeetleLimits::open(options, registry.clone()).await.unwrap();
         Process { limits, registry: Arc::clone(registry) }
     }
 
@@ -165,6 +170,86 @@ async fn an_extension_that_races_a_complete_leaks_nothing(server: Ledger) {
     assert!(extended_first > 0);
 }
 
+/// What one of two processes does with a lease while the other one is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Extend,
+    Complete,
+}
+
+impl Deed {
+    /// Does it. Returns whether the lease was extended; `None` for a complete.
+    async fn run(self, process: &Process, lease: LeaseId) -> Option<bool> {
+        match self {
+            Deed::Extend => {
+                let answer = process.extend(lease, 2).await;
+                assert!(is_extended(&answer) || answer == ExtendAnswer::expired(), "{answer:?}");
+                Some(is_extended(&answer))
+            }
+            Deed::Complete => {
+                assert!(process.complete(lease, 104).await.reconciled);
+                None
+            }
+        }
+    }
+}
+
+/// One process is stopped before and after each request that it sends to extend or to complete a lease. Meanwhile the
+/// other process does the opposite with the same lease, from its start to its end. No slot leaks, and nothing changes
+/// after the end of the lease.
+async fn an_extension_and_a_complete_meet_at_every_step(server: Ledger) {
+    let registry = Arc::new(TestRegistry::default());
+    let (gate, options) = Gate::before(server.options());
+    let stopped = Arc::new(Process::start_with(options, &registry).await);
+    let other = Process::start(&server, &registry).await;
+    other.put("tpm", MINUTE, 1_000_000).await;
+    other.put("slots", SLOTS, 3).await;
+    let (mut before, mut stops, mut kept) = (0, 0, 0);
+    let deeds = [(Deed::Extend, Deed::Complete), (Deed::Complete, Deed::Extend)];
+    for ((first, second), stop, is_cached) in deeds.into_iter().flat_map(|pair| {
+        [Stop::BeforeItsEffect, Stop::AfterItsEffect]
+            .into_iter()
+            .flat_map(move |stop| [true, false].map(|is_cached| (pair, stop, is_cached)))
+    }) {
+        for step in 0.. {
+            let owner = if is_cached { &*stopped } else { &other };
+            let lease = owner.admit(&[("tpm", 100), ("slots", 1)]).await;
+            assert!(is_extended(&owner.extend(lease, 1).await));
+            gate.stop_at(step, stop);
+            let process = Arc::clone(&stopped);
+            let mut running = tokio::spawn(async move { first.run(&process, lease).await });
+            let finished = tokio::select! {
+                () = gate.stopped() => None,
+                finished = &mut running => Some(finished.unwrap()),
+            };
+            let is_stopped = finished.is_none();
+            let theirs = second.run(&other, lease).await;
+            gate.open();
+            let mine = match finished {
+                Some(mine) => mine,
+                None => running.await.unwrap(),
+            };
+            let case = format!("{first:?} {stop:?} request {step}, cached: {is_cached}");
+            let is_made = mine.or(theirs).unwrap();
+            kept += u32::from(is_made && first == Deed::Complete && is_stopped);
+            // The total of 104 is less than the first two parts, which stay.
+            before += if is_made { 110 } else { 104 };
+            for process in [&*stopped, &other] {
+                assert_eq!(process.extend(lease, 2).await, ExtendAnswer::expired(), "{case}");
+                assert_eq!(process.extend(lease, 3).await, ExtendAnswer::expired(), "{case}");
+                assert!(process.complete(lease, 0).await.reconciled, "{case}");
+                assert_eq!((process.reserved("tpm").await, process.reserved("slots").await), (before, 0), "{case}");
+            }
+            stops += u32::from(is_stopped);
+            if !is_stopped {
+                break;
+            }
+        }
+    }
+    // Every deed sends at least one request, and an extension can overtake a complete that has not taken effect.
+    assert!(stops >= 8 && kept > 0, "{stops} stops, {kept} extensions before a stopped complete");
+}
+
 /// A lease of many extensions is rebuilt from the ledger alone, page by page.
 async fn a_process_that_starts_later_knows_every_extension(server: Ledger) {
     let [a, _] = two(&server).await;
@@ -259,6 +344,7 @@ async fn a_refusal_by_name_comes_after_what_another_process_did(server: Ledger) 
 on_ledgers!(
     extensions_and_completes_of_two_processes_never_pass_each_other,
     an_extension_that_races_a_complete_leaks_nothing,
+    an_extension_and_a_complete_meet_at_every_step,
     a_process_that_starts_later_knows_every_extension,
     a_denial_is_repeated_by_every_process,
     calendar_and_shadow_limits_are_extended,

@@ -1,4 +1,4 @@
-//! Calendar limits on a real server, across the end of a period.
+//! Calendar limits on the stand-in and on a real server, across the end of a period.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -10,37 +10,35 @@ use std::time::Duration;
 
 use earmark_admission::{CompleteAnswer, EnforcedStatus, Limits, LimitsComplete, LimitsReserve, ReserveAnswer};
 use earmark_core::{Kind, LeaseId, Period, UnixMs};
-use earmark_tigerbeetle::{LedgerUrl, TigerBeetleLimits, TigerBeetleOptions};
-use support::proxy::Proxy;
+use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions};
+use support::gate::Gate;
+use support::ledger::Ledger;
 use support::registry::TestRegistry;
-use support::server::Server;
 use support::{amounts, definition, key, lease, namespace, wall_ms};
 
-/// Limits behind a proxy, with one calendar limit whose period ends at `ends_at_ms`.
+/// Limits behind a gate, with one calendar limit whose period ends at `ends_at_ms`.
 struct AtTheEnd {
     limits: Arc<TigerBeetleLimits>,
     registry: Arc<TestRegistry>,
-    proxy: Proxy,
+    gate: Gate,
     ends_at_ms: u64,
-    _server: Server,
+    ledger: Ledger,
 }
 
 impl AtTheEnd {
     /// Hours that end with the next minute which is far enough away.
-    async fn new() -> Option<AtTheEnd> {
-        let server = Server::start()?;
+    async fn new(ledger: Ledger) -> AtTheEnd {
         let minute = (wall_ms() + 8_000).div_ceil(60_000);
         let utc_offset_minutes = i16::try_from((60 - minute % 60) % 60).unwrap();
         let kind = Kind::Calendar { period: Period::Hour, utc_offset_minutes };
         assert_eq!(kind.period_end(UnixMs::new(minute * 60_000 - 1)), Some(UnixMs::new(minute * 60_000)));
         let registry = Arc::new(TestRegistry::default());
         registry.put(&namespace(), definition("tph", kind, 100));
-        let proxy = Proxy::start(server.address());
-        let url: LedgerUrl = format!("tigerbeetle://{}?cluster=0", proxy.address).parse().unwrap();
-        let options = TigerBeetleOptions { deadline: Duration::from_secs(30), ..TigerBeetleOptions::new(url) };
+        let (gate, options) = Gate::before(ledger.options());
+        let options = TigerBeetleOptions { deadline: Duration::from_secs(30), ..options };
         let limits = Arc::new(TigerBeetleLimits::open(options, registry.clone()).await.unwrap());
         assert_eq!(limits.apply_definition(namespace(), key("tph")).await, Ok(EnforcedStatus::InForce));
-        Some(AtTheEnd { limits, registry, proxy, ends_at_ms: minute * 60_000, _server: server })
+        AtTheEnd { limits, registry, gate, ends_at_ms: minute * 60_000, ledger }
     }
 
     /// Sleeps until a time before (negative) or after the end of the period.
@@ -78,9 +76,8 @@ fn is_allowed(answer: &ReserveAnswer) -> bool {
 
 /// A reserve that was sent before the end of the period and reached the ledger after it counts in the new period. A
 /// complete after the end adds only its overage.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end() {
-    let Some(test) = AtTheEnd::new().await else { return };
+async fn a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end(ledger: Ledger) {
+    let test = AtTheEnd::new(ledger).await;
     let (before, late) = (lease(), lease());
     test.sleep_until(-2_500).await;
     assert!(is_allowed(&test.reserve(before, 60).await));
@@ -88,11 +85,11 @@ async fn a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end() {
     let ReserveAnswer::Denied { retry_after_ms, .. } = denied else { panic!("{denied:?}") };
     assert!(retry_after_ms <= test.ends_at_ms - wall_ms() + 1_000, "{retry_after_ms}");
     test.sleep_until(-400).await;
-    test.proxy.hold(true);
+    test.gate.close();
     // The limits never saw a time after the end, so this is sent for the period before it.
     let (reserving, release) = tokio::join!(test.reserve(late, 30), async {
         test.sleep_until(400).await;
-        test.proxy.hold(false);
+        test.gate.open();
     });
     let () = release;
     assert!(is_allowed(&reserving), "{reserving:?}");
@@ -110,12 +107,11 @@ async fn a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end() {
 
 /// The process stops after the ledger made a late reserve. The retry in another process takes it to the end of the
 /// period; so does a complete.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry() {
-    let Some(test) = AtTheEnd::new().await else { return };
+async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry(ledger: Ledger) {
+    let test = AtTheEnd::new(ledger).await;
     let leases = [lease(), lease()];
     test.sleep_until(-400).await;
-    test.proxy.hold(true);
+    test.gate.close();
     for lease in leases {
         let limits = Arc::clone(&test.limits);
         let requirements = amounts(&[("tph", 30)]);
@@ -124,12 +120,11 @@ async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry() {
         tokio::spawn(async move { limits.reserve(vec![request]).await });
     }
     test.sleep_until(400).await;
-    test.proxy.hold(false);
+    test.gate.open();
     // Stops before it can act on the answer, or after: both must hold.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    test.proxy.hold(true);
-    let url: LedgerUrl = format!("tigerbeetle://{}?cluster=0", test._server.address()).parse().unwrap();
-    let other = TigerBeetleLimits::open(TigerBeetleOptions::new(url), test.registry.clone()).await.unwrap();
+    test.gate.close();
+    let other = TigerBeetleLimits::open(test.ledger.options(), test.registry.clone()).await.unwrap();
     let requirements = amounts(&[("tph", 30)]);
     let request = LimitsReserve {
         namespace: namespace(),
@@ -153,5 +148,10 @@ async fn a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry() {
     let info = test.registry.get(&namespace(), &key("tph")).unwrap();
     let expected = if is_known { 60 } else { 30 };
     assert_eq!(other.usage(namespace(), info).await.unwrap().reserved, expected);
-    test.proxy.hold(false);
+    test.gate.open();
 }
+
+on_ledgers!(
+    a_reserve_that_arrives_in_the_next_period_is_taken_to_its_end,
+    a_late_reserve_whose_process_stopped_is_taken_again_by_its_retry,
+);

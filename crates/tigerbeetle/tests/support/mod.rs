@@ -3,8 +3,8 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+pub mod gate;
 pub mod ledger;
-pub mod proxy;
 #[path = "../../../core/tests/support/random.rs"]
 pub mod random;
 pub mod registry;
