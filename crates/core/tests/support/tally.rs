@@ -113,6 +113,7 @@ pub const ALL: &[&str] = &[
     "extend of a paused limit",
     "extend of an unknown account",
     "extend of limits elsewhere",
+    "extend to too many limits",
     "extend denied",
     "extend denied credit",
     "extended",

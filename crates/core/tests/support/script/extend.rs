@@ -1,6 +1,6 @@
 //! Extensions of a script.
 
-use earmark_core::{ExtendStep, Part};
+use earmark_core::{ExtendStep, Kind, LimitInfo, LimitRef, LimitStatus, NamespaceId, Part, REQUIREMENTS_MAX};
 
 use super::{Script, Used};
 use crate::support::step::Step;
@@ -25,13 +25,16 @@ impl Script {
             _ => last + 1,
         };
         let mut add = if self.random.chance(35) { Vec::new() } else { requirements.clone() };
-        if self.random.chance(25) {
+        let takes_all = self.random.chance(4);
+        if takes_all {
+            add = self.every_limit(namespace);
+        } else if self.random.chance(25) {
             let others = self.requirements(namespace);
             add.extend(others);
             add.dedup_by(|a, b| a.limit == b.limit);
         }
         self.random.shuffle(&mut add);
-        let most = self.random.pick(&[1, 1, 2, 3, 6, 33]);
+        let most = if takes_all { REQUIREMENTS_MAX } else { self.random.pick(&[1, 1, 2, 3, 6, 33]) };
         add.truncate(most);
         for part in &mut add {
             part.amount =
@@ -49,6 +52,19 @@ impl Script {
         }
         self.extensions.push(step.clone());
         step
+    }
+
+    /// One of each limit that can be taken now, so that a lease gets too many of them.
+    fn every_limit(&self, namespace: NamespaceId) -> Vec<Part> {
+        let limits = self.shadow.limits(self.shadow.time(), namespace).into_iter();
+        let is_open = |limit: &LimitInfo| {
+            let is_free = limit.status == LimitStatus::Active && limit.pause.is_none();
+            is_free && !matches!(limit.definition.kind, Kind::Credit(_))
+        };
+        limits
+            .filter(is_open)
+            .map(|limit| Part { limit: LimitRef::Key(limit.definition.key.clone()), amount: 1 })
+            .collect()
     }
 
     /// The same extension, with what it adds in another order; sometimes with another body.
