@@ -47,9 +47,21 @@ pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool, too
                 Ok("decreasing")
             }
             (Refusal::LeaseExpired, Refusal::LeaseExpired) => Ok("expired"),
+            (one, other) if is_same_shortage(one, other) => Ok("short of credit"),
             _ => Err(differ(book, ledger)),
         },
         _ => Err(differ(book, ledger)),
+    }
+}
+
+/// Hints are not compared.
+fn is_same_shortage(book: &Refusal, ledger: &Refusal) -> bool {
+    match (book, ledger) {
+        (
+            Refusal::InsufficientCredit { key: one, why, .. },
+            Refusal::InsufficientCredit { key: other, why: also, .. },
+        ) => one == other && why == also,
+        _ => false,
     }
 }
 
@@ -91,6 +103,7 @@ pub fn extend(book: &ExtendAnswer, ledger: &ExtendAnswer, is_first: bool, took_m
             {
                 Ok("extension by a decreasing limit")
             }
+            (one, other) if is_same_shortage(one, other) => Ok("extension short of credit"),
             _ => Err(differ(book, ledger)),
         },
         _ => Err(differ(book, ledger)),

@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a test may")]
 
 mod compare;
+mod credit;
 mod stream;
 #[path = "../support/mod.rs"]
 mod support;
@@ -42,6 +43,8 @@ const STREAMS: u64 = 60;
 const OPERATIONS: u64 = 110;
 /// Seeds by default.
 const SEEDS: u64 = 4;
+/// Seeds of the comparison of credit by default.
+const CREDIT_SEEDS: u64 = 1;
 
 #[test]
 fn the_book_decides_like_tigerbeetle() {
@@ -53,6 +56,18 @@ fn the_book_decides_like_tigerbeetle() {
 #[test]
 fn the_book_decides_like_the_stand_in_for_tigerbeetle() {
     decide_alike(&Ledger::stand_in().unwrap(), 1);
+}
+
+#[test]
+fn credit_beside_tigerbeetle_is_held_and_paid_as_in_one_book() {
+    if let Some(server) = Ledger::server() {
+        each_seed("differential of credit", CREDIT_SEEDS, |seed| credit::decide_alike(&server, seed));
+    }
+}
+
+#[test]
+fn credit_beside_the_stand_in_is_held_and_paid_as_in_one_book() {
+    credit::decide_alike(&Ledger::stand_in().unwrap(), 1);
 }
 
 fn decide_alike(ledger: &Ledger, seeds: u64) {
