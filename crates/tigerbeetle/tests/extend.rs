@@ -170,7 +170,7 @@ async fn an_extension_that_races_a_complete_leaks_nothing(server: Ledger) {
     assert!(extended_first > 0);
 }
 
-/// What one of two processes does with a lease while the other one is stopped.
+/// A request of one process about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Extend,

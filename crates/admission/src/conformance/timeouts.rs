@@ -110,7 +110,7 @@ pub async fn a_lease_that_runs_out_may_pay_all_of_its_hold(harness: &impl Harnes
     assert_eq!(driver.books().await, (59, 0, 41));
 }
 
-/// What a timeout will charge is never spendable, however many leases run out at once.
+/// Credit that a timeout will charge is never spendable, however many leases run out at once.
 pub async fn what_a_timeout_charges_is_never_spendable(harness: &impl Harness) {
     let driver = Driver(harness);
     driver.open_acme(OnTimeout::Release, Overage::Deny).await;

@@ -1,6 +1,6 @@
 //! Calendar limits on the stand-in and on a real server, across the end of a period.
 
-#![allow(clippy::unwrap_used, reason = "a test may")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 #[path = "../support/mod.rs"]
 mod support;
