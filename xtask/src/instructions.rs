@@ -4,6 +4,8 @@
 //! Times vary with the load of a machine, counts hardly do. The server runs under callgrind, which counts only while the
 //! measured requests are answered: reserves of four limits, one in flight on each of 64 connections.
 
+mod envoy;
+
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -40,31 +42,40 @@ pub(crate) enum Measured {
     Denied,
     /// A call whose attributes give the same limits by a policy.
     Calls,
+    /// A reserve of the two limits of a call of Envoy.
+    Pair,
+    /// A call of Envoy with two descriptors, 64 in flight on one HTTP/2 connection.
+    Envoy,
 }
 
 impl Measured {
-    const NAMES: [(&str, Measured); 3] =
-        [("reserve", Measured::Reserve), ("denied", Measured::Denied), ("calls", Measured::Calls)];
+    const NAMES: [(&str, Measured); 5] = [
+        ("reserve", Measured::Reserve),
+        ("denied", Measured::Denied),
+        ("calls", Measured::Calls),
+        ("pair", Measured::Pair),
+        ("envoy", Measured::Envoy),
+    ];
 
     fn line(self) -> &'static str {
         match self {
-            Measured::Reserve | Measured::Denied => "POST /v1/reserve",
             Measured::Calls => "POST /v1/calls",
+            _ => "POST /v1/reserve",
         }
     }
 
     fn capacity(self) -> u64 {
         match self {
-            Measured::Reserve | Measured::Calls => 1 << 60,
             Measured::Denied => TOKENS,
+            _ => 1 << 60,
         }
     }
 
     /// A part of each answer. The first calls fit into empty limits, even if later ones are denied.
     fn expected(self) -> &'static str {
         match self {
-            Measured::Reserve | Measured::Calls => r#""allowed":true"#,
             Measured::Denied => r#""allowed":"#,
+            _ => r#""allowed":true"#,
         }
     }
 }
@@ -89,7 +100,7 @@ impl Options {
         };
         let wrong = || {
             let allowed = format!(
-                "--binary PATH, --request reserve, denied or calls, --events 0 to {EVENTS_MAX}, and -- ARGS of serve"
+                "--binary PATH, --request reserve, denied, calls, pair or envoy, --events 0 to {EVENTS_MAX}, and -- ARGS of serve"
             );
             Failure::Usage(format!("found {:?}, allowed are {allowed}", args.join(" ")))
         };
@@ -160,8 +171,10 @@ impl Server {
             connections.push(self.connect()?);
         }
         put_limits(&mut connections, measured.capacity())?;
-        if measured == Measured::Calls {
-            put_policy(&mut connections[0])?;
+        match measured {
+            Measured::Calls => put_policy(&mut connections[0], &policy_of_calls())?,
+            Measured::Envoy => put_policy(&mut connections[0], &policy_of_envoy())?,
+            Measured::Reserve | Measured::Denied | Measured::Pair => {}
         }
         for _ in 0..events {
             let mut stream = self.connect()?;
@@ -170,9 +183,17 @@ impl Server {
             std::thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
         }
         let mut calls = Calls { state: 0, measured };
-        rounds(&mut connections, &mut calls, WARM_UP_ROUNDS)?;
+        let mut envoy = match measured {
+            Measured::Envoy => Some(envoy::Client::new(self.connect()?)),
+            _ => None,
+        };
+        let mut rounds = |count| match &mut envoy {
+            Some(client) => calls_of_envoy(client, &mut calls, count),
+            None => rounds(&mut connections, &mut calls, count),
+        };
+        rounds(WARM_UP_ROUNDS)?;
         self.count("on")?;
-        rounds(&mut connections, &mut calls, ROUNDS)?;
+        rounds(ROUNDS)?;
         self.count("off")?;
         Ok(ROUNDS * CONNECTIONS as u64)
     }
@@ -232,8 +253,14 @@ fn put_limits(connections: &mut [TcpStream], capacity: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the policy that gives a call the limits of a reserve.
-fn put_policy(stream: &mut TcpStream) -> io::Result<()> {
+fn put_policy(stream: &mut TcpStream, policy: &str) -> io::Result<()> {
+    let body = format!(r#"{{"policy":"{policy}"}}"#);
+    send(stream, "PUT /v1/admin/policy", &body)?;
+    answer(stream, "200 OK")
+}
+
+/// The policy that gives a call the limits of a reserve, as a text of JSON.
+fn policy_of_calls() -> String {
     let limits = [
         ("model", "rpm", "requests"),
         ("model", "tpm", "tokens"),
@@ -241,9 +268,18 @@ fn put_policy(stream: &mut TcpStream) -> io::Result<()> {
         ("tenant", "tpm", "tokens"),
     ]
     .map(|(owner, what, amount)| format!(r#"{{ key = \"bench:{{{owner}}}:{what}\", amount = \"{amount}\" }}"#));
-    let body = format!(r#"{{"policy":"[[rules]]\nname = \"bench\"\nlimits = [ {} ]\n"}}"#, limits.join(", "));
-    send(stream, "PUT /v1/admin/policy", &body)?;
-    answer(stream, "200 OK")
+    format!(r#"[[rules]]\nname = \"bench\"\nlimits = [ {} ]\n"#, limits.join(", "))
+}
+
+/// A rule for each descriptor of Envoy, as a text of JSON.
+fn policy_of_envoy() -> String {
+    [("model", "rpm", "requests"), ("tenant", "tpm", "tokens")]
+        .map(|(owner, what, amount)| {
+            let when = format!(r#"when = '{owner} != \"\"'"#);
+            let limit = format!(r#"{{ key = \"bench:{{{owner}}}:{what}\", amount = \"{amount}\" }}"#);
+            format!(r#"[[rules]]\nname = \"{owner}\"\n{when}\nlimits = [ {limit} ]\n"#)
+        })
+        .concat()
 }
 
 /// A fixed stream of calls.
@@ -253,23 +289,32 @@ struct Calls {
 }
 
 impl Calls {
-    fn next(&mut self) -> String {
+    /// A random number, and the model and the tenant that it gives.
+    fn pick(&mut self) -> (u64, u64, u64) {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let (model, tenant) = ((mixed >> 8) % MODELS, (mixed >> 32) % TENANTS);
+        (mixed, (mixed >> 8) % MODELS, (mixed >> 32) % TENANTS)
+    }
+
+    fn next(&mut self) -> String {
+        let (mixed, model, tenant) = self.pick();
         if self.measured == Measured::Calls {
             return format!(
                 r#"{{"lease_id":"{}","attributes":{{"model":"model-{model:02}","tenant":"tenant-{tenant:04}"}},"input_tokens_max":1000,"output_tokens_max":500}}"#,
                 lease(mixed)
             );
         }
-        let amounts = [
+        let mut amounts = vec![
             (format!("model-{model:02}:rpm"), 1),
             (format!("model-{model:02}:tpm"), TOKENS),
             (format!("model-{model:02}:concurrency"), 1),
             (format!("tenant-{tenant:04}:tpm"), TOKENS),
         ];
-        let amounts = amounts.map(|(key, amount)| format!(r#"{{"key":"bench:{key}","amount":{amount}}}"#));
+        if self.measured == Measured::Pair {
+            amounts.drain(1..3);
+        }
+        let amount = |(key, amount): &(String, u64)| format!(r#"{{"key":"bench:{key}","amount":{amount}}}"#);
+        let amounts: Vec<String> = amounts.iter().map(amount).collect();
         format!(r#"{{"lease_id":"{}","requirements":[{}]}}"#, lease(mixed), amounts.join(","))
     }
 }
@@ -291,6 +336,18 @@ fn rounds(connections: &mut [TcpStream], calls: &mut Calls, count: u64) -> io::R
         for stream in &mut *connections {
             answer(stream, calls.measured.expected())?;
         }
+    }
+    Ok(())
+}
+
+/// Sends requests of Envoy on its connection, then reads the answers.
+fn calls_of_envoy(client: &mut envoy::Client, calls: &mut Calls, count: u64) -> io::Result<()> {
+    for _ in 0..count {
+        for _ in 0..CONNECTIONS {
+            let (_, model, tenant) = calls.pick();
+            client.request(&envoy::message(&format!("model-{model:02}"), &format!("tenant-{tenant:04}"), TOKENS));
+        }
+        client.answers(CONNECTIONS)?;
     }
     Ok(())
 }
@@ -328,7 +385,7 @@ fn report(profile: &std::path::Path, requests: u64) -> Result<(), Failure> {
             println!("{:>24}  {}", count / requests, function.trim());
         }
     }
-    println!("\n{requests} requests with four limits: {} instructions per request", total / requests);
+    println!("\n{requests} requests: {} instructions per request", total / requests);
     println!("the whole profile: callgrind_annotate --inclusive=yes {}", profile.display());
     Ok(())
 }
