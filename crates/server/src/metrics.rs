@@ -9,6 +9,7 @@ mod denials;
 mod fullness;
 mod node;
 mod quotas;
+mod seconds;
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use earmark_admission::{ClusterStatus, CompleteAnswer, LimitFullness, Stats, register_expired};
 use earmark_core::{LimitKey, NamespaceName};
-use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tonic::Code;
 
@@ -30,12 +31,11 @@ use crate::log_rate::LINE_KINDS;
 use calls::Calls;
 use denials::Denials;
 use quotas::NamespaceQuotas;
+use seconds::Seconds;
 
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
-/// Bucket bounds of request durations, in seconds.
-const SECONDS: [f64; 16] =
-    [0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
+const HTTP_SECONDS: &str = "earmark_http_request_seconds";
 /// Bucket bounds of batch sizes, in events.
 const BATCH_SIZES: [f64; 14] =
     [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
@@ -150,7 +150,7 @@ pub(crate) struct BackendGauges {
 
 struct Served {
     label: &'static str,
-    seconds: Histogram,
+    seconds: Seconds,
     /// Created with the first response of its status, so that `/metrics` has no zeros.
     statuses: [OnceLock<Counter>; STATUSES.len()],
 }
@@ -187,8 +187,8 @@ impl Metrics {
             writes: WRITE_CODES.map(|code| counter("earmark_writes_total", "code", code)),
             committed: counter("earmark_writes_total", "code", "success"),
             denials: Denials::default(),
-            routes: labels.map(|label| Served::new(&recorder, label)).collect(),
-            calls: Calls::new(&recorder),
+            routes: labels.map(Served::new).collect(),
+            calls: Calls::new(),
             gauges: Gauges {
                 connections: gauge("earmark_connections"),
                 streams: gauge("earmark_lease_streams"),
@@ -303,7 +303,7 @@ impl Metrics {
     /// Counts a response of a route, by its index in the table.
     pub(crate) fn served(&self, route_index: usize, status: StatusCode, took: Duration) {
         let Some(served) = self.routes.get(route_index) else { return };
-        served.seconds.record(took.as_secs_f64());
+        served.seconds.record(took);
         let at = STATUSES.iter().position(|code| *code == status.as_u16()).unwrap_or(STATUSES.len() - 1);
         let make = || {
             let labels =
@@ -372,6 +372,9 @@ impl Metrics {
     /// All series as they are. `limits` is the number of defined limits, if it was counted.
     fn text(&self, limits: Option<usize>, gauges: &BackendGauges, cluster: Option<&ClusterStatus>) -> String {
         let mut text = self.recorder.handle().render();
+        let routes = self.routes.iter().map(|served| (served.label, &served.seconds));
+        seconds::render(&mut text, HTTP_SECONDS, "route", routes);
+        self.calls.render(&mut text);
         self.denials.render(limits, &mut text);
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
@@ -406,9 +409,8 @@ impl Metrics {
 }
 
 impl Served {
-    fn new(recorder: &PrometheusRecorder, label: &'static str) -> Served {
-        let key = Key::from_parts("earmark_http_request_seconds", vec![Label::from_static_parts("route", label)]);
-        Served { label, seconds: recorder.register_histogram(&key, &METADATA), statuses: Default::default() }
+    fn new(label: &'static str) -> Served {
+        Served { label, seconds: Seconds::default(), statuses: Default::default() }
     }
 }
 
@@ -422,9 +424,7 @@ fn recorder() -> PrometheusRecorder {
         builder.set_buckets_for_metric(Matcher::Full(name.into()), buckets).ok()
     };
     // Only an empty list of buckets is an error.
-    let builder = with_buckets(PrometheusBuilder::new(), "earmark_http_request_seconds", &SECONDS)
-        .and_then(|builder| with_buckets(builder, calls::SECONDS, &SECONDS))
-        .and_then(|builder| with_buckets(builder, "earmark_batch_size", &BATCH_SIZES));
+    let builder = with_buckets(PrometheusBuilder::new(), "earmark_batch_size", &BATCH_SIZES);
     let builder = node::HISTOGRAMS.iter().fold(builder, |builder, name| with_buckets(builder?, name, &node::SECONDS));
     builder.unwrap_or_default().build_recorder()
 }

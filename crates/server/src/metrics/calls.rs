@@ -3,14 +3,15 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, Key, Label, Recorder};
+use metrics::{Counter, Key, Label, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 use tonic::Code;
 
 use super::METADATA;
+use super::seconds::{self, Seconds};
 use crate::grpc::METHODS;
 
-pub(super) const SECONDS: &str = "earmark_grpc_request_seconds";
+const SECONDS: &str = "earmark_grpc_request_seconds";
 const TOTAL: &str = "earmark_grpc_requests_total";
 
 /// The gRPC status codes, in order of their numbers.
@@ -39,25 +40,25 @@ pub(super) struct Calls(Vec<Called>);
 
 struct Called {
     label: &'static str,
-    seconds: Histogram,
+    seconds: Seconds,
     /// Created with the first response of its code, so that `/metrics` has no zeros.
     codes: [OnceLock<Counter>; CODES.len()],
 }
 
 impl Calls {
-    pub(super) fn new(recorder: &PrometheusRecorder) -> Calls {
+    pub(super) fn new() -> Calls {
         let labels = METHODS.iter().map(|method| method.path.trim_start_matches('/')).chain(["unmatched"]);
-        let called = |label| {
-            let key = Key::from_parts(SECONDS, vec![Label::from_static_parts("method", label)]);
-            let seconds = recorder.register_histogram(&key, &METADATA);
-            Called { label, seconds, codes: Default::default() }
-        };
+        let called = |label| Called { label, seconds: Seconds::default(), codes: Default::default() };
         Calls(labels.map(called).collect())
+    }
+
+    pub(super) fn render(&self, text: &mut String) {
+        seconds::render(text, SECONDS, "method", self.0.iter().map(|called| (called.label, &called.seconds)));
     }
 
     pub(super) fn count(&self, recorder: &PrometheusRecorder, method_index: usize, code: Code, took: Duration) {
         let Some(called) = self.0.get(method_index) else { return };
-        called.seconds.record(took.as_secs_f64());
+        called.seconds.record(took);
         let at = code as usize;
         let (Some(counter), Some(name)) = (called.codes.get(at), CODES.get(at)) else { return };
         let make = || {
