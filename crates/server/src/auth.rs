@@ -183,7 +183,7 @@ impl Auth {
             match self.authenticate(backend, head.headers, certificate) {
                 Ok(caller) => caller,
                 Err(error) => {
-                    let connection = self.record_failure(head.peer).await;
+                    let connection = Box::pin(self.record_failure(head.peer)).await;
                     return Err(rejection(error, connection));
                 }
             }

@@ -73,7 +73,8 @@ pub(crate) async fn read<B: Readable>(body: B, bounds: BodyBounds<'_>) -> Result
     if let Poll::Ready(read) = poll_once(reading.as_mut()).await {
         return read;
     }
-    match tokio::time::timeout_at(bounds.deadline, reading).await {
+    // Boxed, as below: a future has room for its timers even if it needs none.
+    match Box::pin(tokio::time::timeout_at(bounds.deadline, reading)).await {
         Ok(read) => read,
         Err(_) => Err(TOO_SLOW),
     }
@@ -149,7 +150,7 @@ async fn next<B: Readable>(body: &mut B, stall_timeout: Duration) -> Result<Opti
         let mut frame = pin!(body.frame());
         let frame = match poll_once(frame.as_mut()).await {
             Poll::Ready(frame) => frame,
-            Poll::Pending => tokio::time::timeout(stall_timeout, frame).await.map_err(|_| TOO_SLOW)?,
+            Poll::Pending => Box::pin(tokio::time::timeout(stall_timeout, frame)).await.map_err(|_| TOO_SLOW)?,
         };
         match frame {
             None => return Ok(None),

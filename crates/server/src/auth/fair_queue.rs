@@ -116,9 +116,11 @@ impl CallerQueue {
         if self.is_log_due() {
             log();
         }
+        // Few requests wait, so the others have no room for it.
+        let permit = Box::pin(timeout_at(bounds.deadline, self.permits.acquire_many(count)));
         tokio::select! {
             biased;
-            permit = timeout_at(bounds.deadline, self.permits.acquire_many(count)) => match permit {
+            permit = permit => match permit {
                 Ok(Ok(permit)) => Ok(WorkPermit { _permit: Some(permit) }),
                 Ok(Err(_)) | Err(_) => Err(rejected),
             },

@@ -162,7 +162,27 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// An amount without spaces, its key first, as most clients write it.
+    fn compact_amount(&mut self, form: Form) -> Option<Amount> {
+        let after_key = match form {
+            Form::Reserve => "\",\"amount\":",
+            Form::Complete => "\",\"actual_amount\":",
+        };
+        let rest = self.text.get(self.at..)?.strip_prefix("{\"key\":\"")?;
+        let (key, rest) = rest.split_at_checked(memchr::memchr(b'"', rest.as_bytes())?)?;
+        let rest = rest.strip_prefix(after_key)?;
+        let mut number = Scan { text: rest, at: 0 };
+        let amount = number.number()?;
+        number.expect(b'}')?;
+        let key = key.parse::<LimitKey>().ok()?;
+        self.at = self.text.len() - rest.len() + number.at;
+        Some(Amount { key, amount })
+    }
+
     fn amount(&mut self, form: Form) -> Option<Amount> {
+        if let Some(amount) = self.compact_amount(form) {
+            return Some(amount);
+        }
         let (mut key, mut namespace, mut amount) = (None, None, None);
         self.fields(|scan, name| match name {
             "key" => once(&mut key, Text(scan.text()?.parse::<LimitKey>().ok()?)),
