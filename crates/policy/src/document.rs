@@ -53,6 +53,8 @@ pub struct Rule {
     pub when: Option<String>,
     /// Whether the rule is skipped when the call lacks an attribute of its keys. Otherwise the call is refused.
     pub optional: bool,
+    /// The names of rules that do not apply to a call that this rule matches.
+    pub replaces: Vec<String>,
     /// The effect on calls that the rule matches.
     pub effect: Effect,
 }

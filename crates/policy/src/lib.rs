@@ -49,6 +49,6 @@ pub use key_pattern::escaped;
 pub use mistake::Mistake;
 pub use policy::{
     ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, HITS_BOUND, Hits, HitsUsed, Policy, REQUIREMENTS_MAX, Refusal,
-    RuleMatch, Settlement,
+    Replaced, RuleMatch, Settlement,
 };
 pub use price::{Import, ImportOptions, Price, RATE_MAX, Rates, SCALE_MAX, Skipped, TIERS_MAX, Tier, Usage, import};

@@ -1,6 +1,7 @@
 //! A compiled policy: calls into requirements, usage into actual amounts.
 
 mod names;
+mod replaced;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,7 @@ use earmark_core::{AssetName, LimitKey, NameError, NamespaceName};
 
 pub use names::ATTRIBUTE_NAMES_MAX;
 pub(crate) use names::{Names, Slot, Values};
+pub use replaced::Replaced;
 
 use crate::Attributes;
 use crate::condition::{self, Condition};
@@ -26,6 +28,8 @@ pub struct Policy {
     names: Names,
     unmatched: Unmatched,
     rules: Vec<CompiledRule>,
+    /// Whether a rule replaces another one.
+    has_replacements: bool,
     prices: PriceTable,
     asset: Option<AssetName>,
 }
@@ -35,6 +39,7 @@ struct CompiledRule {
     name: Box<str>,
     when: Option<Condition>,
     optional: bool,
+    replaces: Replaced,
     effect: CompiledEffect,
 }
 
@@ -64,6 +69,8 @@ pub struct Hits<'a> {
     pub count: u32,
     /// The most input and output tokens, if the descriptor states them.
     pub tokens_max: Option<(u32, u32)>,
+    /// The rules that the descriptors of its request replace.
+    pub replaced: Replaced,
 }
 
 /// The usage behind the hits of a proxy.
@@ -136,7 +143,7 @@ pub enum Refusal {
 pub struct RuleMatch {
     /// The name of the rule.
     pub name: Box<str>,
-    /// Whether it applies. An optional rule that lacks an attribute does not.
+    /// Whether it applies. An optional rule that lacks an attribute does not, nor one that another rule replaces.
     pub matched: bool,
 }
 
@@ -222,10 +229,14 @@ impl Policy {
                 Mistake::new(line(place), format_args!("rules[{place}].limits[{limit}].key"), what)
             })?;
             let when = rule.when.as_ref().and_then(|_| conditions.next());
-            rules.push(CompiledRule { name: rule.name.as_str().into(), when, optional: rule.optional, effect });
+            let replaces = Replaced::by(rule, &document.rules);
+            let (name, optional) = (rule.name.as_str().into(), rule.optional);
+            rules.push(CompiledRule { name, when, optional, replaces, effect });
         }
         let asset = document.prices.first().map(|price| price.asset.clone());
-        Ok(Policy { names, unmatched: document.unmatched, rules, prices: PriceTable::new(&document.prices), asset })
+        let (unmatched, prices) = (document.unmatched, PriceTable::new(&document.prices));
+        let has_replacements = rules.iter().any(|rule| !rule.replaces.is_empty());
+        Ok(Policy { names, unmatched, rules, has_replacements, prices, asset })
     }
 
     /// The asset of all prices. `None` without prices.
@@ -239,7 +250,7 @@ impl Policy {
     /// # Errors
     /// The policy refuses the call.
     pub fn evaluate(&self, call: &Call<'_>) -> Result<Vec<CallAmount>, Refusal> {
-        self.evaluate_as(call.attributes, Measure::bound(self, call))
+        self.evaluate_as(call.attributes, Measure::bound(self, call), self.replaced([call.attributes]))
     }
 
     /// The limits that the hits of a proxy need, as [`Policy::evaluate`].
@@ -247,36 +258,64 @@ impl Policy {
     /// # Errors
     /// The policy refuses them.
     pub fn evaluate_hits(&self, hits: &Hits<'_>) -> Result<Vec<CallAmount>, Refusal> {
-        self.evaluate_as(hits.attributes, Measure::bound_of_hits(self, hits))
+        self.evaluate_as(hits.attributes, Measure::bound_of_hits(self, hits), hits.replaced)
     }
 
-    fn evaluate_as(&self, attributes: &Attributes, measure: Measure) -> Result<Vec<CallAmount>, Refusal> {
+    fn evaluate_as(
+        &self,
+        attributes: &Attributes,
+        measure: Measure,
+        replaced: Replaced,
+    ) -> Result<Vec<CallAmount>, Refusal> {
         let values = self.names.values(attributes);
         let mut evaluation = Evaluation::new(self, &values, measure);
         let mut matched = false;
-        for rule in &self.rules {
-            matched |= evaluation.judge(rule)?;
+        for (place, rule) in self.rules.iter().enumerate() {
+            matched |= match replaced.contains(place) {
+                false => evaluation.judge(rule)?,
+                true => rule.holds(&values),
+            };
         }
         evaluation.finish(matched)
+    }
+
+    /// The rules that these calls replace, which are judged together: the descriptors of one request, or one call.
+    #[must_use]
+    pub fn replaced<'a>(&self, calls: impl IntoIterator<Item = &'a Attributes>) -> Replaced {
+        let mut replaced = Replaced::default();
+        if self.has_replacements {
+            for attributes in calls {
+                let values = self.names.values(attributes);
+                let replacing = self.rules.iter().filter(|rule| !rule.replaces.is_empty() && rule.holds(&values));
+                replacing.for_each(|rule| replaced.add_all(&rule.replaces));
+            }
+        }
+        replaced
+    }
+
+    /// The rules that apply to a call, in order.
+    fn applying<'a>(&'a self, values: &'a Values<'_>, replaced: Replaced) -> impl Iterator<Item = &'a CompiledRule> {
+        let rules = self.rules.iter().enumerate();
+        rules.filter(move |(place, rule)| !replaced.contains(*place) && rule.holds(values)).map(|(_, rule)| rule)
     }
 
     /// The actual amounts of a call by its usage. A rule that would refuse the call is left out: what was reserved for it
     /// stays as it is.
     #[must_use]
     pub fn settle(&self, attributes: &Attributes, usage: &Usage) -> Settlement {
-        self.settle_as(attributes, Measure::actual(self, attributes, usage))
+        self.settle_as(attributes, Measure::actual(self, attributes, usage), self.replaced([attributes]))
     }
 
     /// The actual amounts of the hits of a proxy, as [`Policy::settle`]. `requests` stay as they were taken.
     #[must_use]
     pub fn settle_hits(&self, hits: &Hits<'_>, used: &HitsUsed) -> Settlement {
-        self.settle_as(hits.attributes, Measure::actual_of_hits(self, hits, used))
+        self.settle_as(hits.attributes, Measure::actual_of_hits(self, hits, used), hits.replaced)
     }
 
-    fn settle_as(&self, attributes: &Attributes, measure: Measure) -> Settlement {
+    fn settle_as(&self, attributes: &Attributes, measure: Measure, replaced: Replaced) -> Settlement {
         let values = self.names.values(attributes);
         let mut evaluation = Evaluation::new(self, &values, measure);
-        for rule in self.rules.iter().filter(|rule| rule.holds(&values)) {
+        for rule in self.applying(&values, replaced) {
             // A rule that fails has added nothing, so there is nothing to undo.
             let _refused = evaluation.add(rule);
         }
@@ -291,7 +330,7 @@ impl Policy {
     pub fn grow(&self, attributes: &Attributes, output_tokens: u32) -> Result<Vec<CallAmount>, Refusal> {
         let values = self.names.values(attributes);
         let mut evaluation = Evaluation::new(self, &values, Measure::growth(self, attributes, output_tokens));
-        for rule in &self.rules {
+        for rule in self.applying(&values, self.replaced([attributes])) {
             evaluation.judge(rule)?;
         }
         Ok(evaluation.amounts)
@@ -302,7 +341,7 @@ impl Policy {
     pub fn release(&self, attributes: &Attributes) -> Vec<CallAmount> {
         let values = self.names.values(attributes);
         let mut evaluation = Evaluation::new(self, &values, Measure::NOTHING);
-        for rule in self.rules.iter().filter(|rule| rule.holds(&values)) {
+        for rule in self.applying(&values, Replaced::default()) {
             // A rule that fails has added nothing, so there is nothing to undo.
             let _refused = evaluation.add(rule);
         }
@@ -314,9 +353,15 @@ impl Policy {
     pub fn explain(&self, call: &Call<'_>) -> Explanation {
         let values = self.names.values(call.attributes);
         let mut evaluation = Evaluation::new(self, &values, Measure::bound(self, call));
+        let replaced = self.replaced([call.attributes]);
         let (mut first_refusal, mut any) = (None, false);
         let mut rules = Vec::with_capacity(self.rules.len());
-        for rule in &self.rules {
+        for (place, rule) in self.rules.iter().enumerate() {
+            if replaced.contains(place) {
+                any |= rule.holds(&values);
+                rules.push(RuleMatch { name: rule.name.clone(), matched: false });
+                continue;
+            }
             let matched = evaluation.judge(rule).unwrap_or_else(|refusal| {
                 first_refusal.get_or_insert(refusal);
                 true

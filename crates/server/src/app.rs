@@ -1,7 +1,9 @@
 //! State that all requests share.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -136,8 +138,29 @@ impl App {
 
     /// Waits for the backend until the deadline. A submitted request is executed even if its wait ends.
     pub(crate) async fn by<T>(&self, deadline: Instant, answer: impl Future<Output = T>) -> Result<T, BackendError> {
-        tokio::time::timeout_at(deadline, answer).await.map_err(|_| {
-            BackendError::Failed(format!("no answer within {:?}; the outcome is unknown", self.request_timeout))
+        tokio::time::timeout_at(deadline, answer).await.map_err(|_| self.no_answer())
+    }
+
+    /// Waits as [`App::by`] does. A connection of HTTP/1 polls its request whenever it checks its own timeouts, so that
+    /// the request needs no timer, which would be set and cancelled millions of times for each time it fires.
+    pub(crate) async fn in_time<T>(
+        &self,
+        context: &RequestContext,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, BackendError> {
+        if context.peer.as_ref().is_none_or(|peer| peer.hangup.is_none()) {
+            return Box::pin(self.by(context.deadline, answer)).await;
+        }
+        let mut answer = pin!(answer);
+        poll_fn(|task| match answer.as_mut().poll(task) {
+            Poll::Ready(answer) => Poll::Ready(Ok(answer)),
+            Poll::Pending if Instant::now() >= context.deadline => Poll::Ready(Err(self.no_answer())),
+            Poll::Pending => Poll::Pending,
         })
+        .await
+    }
+
+    fn no_answer(&self) -> BackendError {
+        BackendError::Failed(format!("no answer within {:?}; the outcome is unknown", self.request_timeout))
     }
 }

@@ -17,7 +17,7 @@ use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
 use earmark_policy::{CallAmount, Refusal};
 
 pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
-pub(crate) use asked::{Asked, Descriptor};
+pub(crate) use asked::{Asked, CallAttributes, Descriptor};
 use cache::Compiled;
 pub(crate) use cache::PolicyCache;
 pub(crate) use explain::{
@@ -109,10 +109,11 @@ pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequ
         Err(error) => return Called::failed(error),
     };
     let Some(earlier) = earlier else { return counted(app, context, request, first) };
-    match app.policies.kept(&app.backend, &request.namespace, earlier).await {
-        Ok(Some(kept)) => counted(app, context, request, attempt(app, context, request, &kept).await),
+    // Policies seldom change between a call and its retry.
+    match Box::pin(app.policies.kept(&app.backend, &request.namespace, earlier)).await {
+        Ok(Some(kept)) => counted(app, context, request, Box::pin(attempt(app, context, request, &kept)).await),
         Ok(None) => {
-            let called = without_policy(app, context, request, first, earlier).await;
+            let called = Box::pin(without_policy(app, context, request, first, earlier)).await;
             counted(app, context, request, called)
         }
         Err(error) => Called::failed(error),
@@ -177,7 +178,7 @@ async fn first_revision(
             LimitRefusal::UnknownLimitKey(_) | LimitRefusal::AccountNotFound { .. },
         ))) => {
             let fingerprint = Some(request.mark(0).fingerprint());
-            let view = lease(app, context, &request.namespace, request.lease).await?;
+            let view = Box::pin(lease(app, context, &request.namespace, request.lease)).await?;
             Ok(view.filter(|view| view.call_fingerprint == fingerprint).and_then(|view| view.policy_revision))
         }
         Decision::Limits(Ok(ReserveAnswer::Denied { .. } | ReserveAnswer::Refused(_)) | Err(_)) => Ok(None),

@@ -10,7 +10,6 @@ use earmark_admission::{
     QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
-use earmark_policy::Attributes;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -19,6 +18,7 @@ use crate::app::App;
 use crate::auth::{Peer, WaitBounds, WorkPermit};
 use crate::budget::Holders;
 use crate::caller::{AuthError, Caller};
+use crate::calls::CallAttributes;
 use crate::http::RequestId;
 use crate::metrics::Reason;
 use crate::observed::{self, Subject};
@@ -128,7 +128,7 @@ pub(crate) async fn reserve_calls(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<ReserveRequest>,
-    attributes: Option<&Attributes>,
+    attributes: Option<CallAttributes<'_>>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.by_gateway = context.caller.by_gateway);
     let subject = |request: &ReserveRequest| {
@@ -142,7 +142,7 @@ pub(crate) async fn reserve_calls(
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.reserve(context.caller.by.clone(), requests);
-    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
+    let answers = one_per_request(app.in_time(context, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
         return answers;
@@ -176,7 +176,7 @@ pub(crate) async fn extend_calls(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<ExtendRequest>,
-    attributes: Option<&Attributes>,
+    attributes: Option<CallAttributes<'_>>,
 ) -> Vec<Result<ExtendAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let subject = |request: &ExtendRequest| {
@@ -186,7 +186,7 @@ pub(crate) async fn extend_calls(
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.extend(context.caller.settles_by().clone(), requests);
-    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
+    let answers = one_per_request(app.in_time(context, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
         return answers;
@@ -214,7 +214,7 @@ pub(crate) async fn complete_calls(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<CompleteRequest>,
-    attributes: Option<&Attributes>,
+    attributes: Option<CallAttributes<'_>>,
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
     requests.iter_mut().for_each(|request| request.claim.by_gateway = context.caller.by_gateway);
     let subject = |request: &CompleteRequest| {
@@ -224,7 +224,7 @@ pub(crate) async fn complete_calls(
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
     let answers = app.backend.complete(context.caller.settles_by().clone(), requests);
-    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
+    let answers = one_per_request(app.in_time(context, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
         return answers;

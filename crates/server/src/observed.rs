@@ -2,10 +2,10 @@
 
 use earmark_admission::{Amount, LimitOverage};
 use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
-use earmark_policy::Attributes;
 
 use crate::answer::Code;
 use crate::app::App;
+use crate::calls::CallAttributes;
 use crate::charts::Decided;
 use crate::decisions::{Decision, Outcome};
 use crate::execute::RequestContext;
@@ -21,17 +21,18 @@ pub(crate) struct Subject {
 }
 
 /// The request with its context, and the attributes of the call behind it.
-pub(crate) type Asked<'a> = (&'a RequestContext, &'a Subject, Option<&'a Attributes>);
+pub(crate) type Asked<'a> = (&'a RequestContext, &'a Subject, Option<CallAttributes<'a>>);
 
 impl Subject {
     fn record(&self, app: &App, (context, _, attributes): Asked<'_>, outcome: Outcome, limits: &[(&LimitKey, u64)]) {
+        let attributes = attributes.map(CallAttributes::all);
         app.decisions.record(&Decision {
             outcome,
             namespace: &self.namespace,
             actor: &context.caller.actor,
             lease: self.lease,
             job: self.job.as_ref(),
-            attributes,
+            attributes: attributes.as_deref(),
             limits,
         });
     }

@@ -26,8 +26,8 @@ Reads a configuration of envoyproxy/ratelimit and prints limits, templates and r
 becomes the namespace. A limit per unit becomes a rolling limit, which admits no more in any window of this length.
 
 Every mistake, and everything that Earmark cannot express, is named with its line, and nothing is printed then:
-`replaces`, `quota_mode`, keys that are no attribute names, the same entries in another order. `detailed_metric` and
-`value_to_metric` only change metrics, and are left out with a note.
+`quota_mode`, keys that are no attribute names, the same entries in another order, a `*` before the end of a value.
+`detailed_metric`, `value_to_metric` and `metadata` change no decision, and are left out with a note.
 
 Examples:
   earmark import ratelimit config.yaml > limits.yaml

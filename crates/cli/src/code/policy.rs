@@ -22,10 +22,11 @@ pub(super) const LISTS: [&str; 2] = ["rules", "prices"];
 const KEY: &str = "policy";
 
 /// The order of the fields of a rule and of a price.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "name",
     "when",
     "optional",
+    "replaces",
     "deny",
     "limits",
     "model",

@@ -24,6 +24,11 @@ impl fmt::Display for Rule {
         if self.optional {
             write!(f, "\noptional = true")?;
         }
+        if !self.replaces.is_empty() {
+            write!(f, "\nreplaces = [")?;
+            self.replaces.iter().try_for_each(|name| write!(f, "\n  {},", Quoted(name)))?;
+            write!(f, "\n]")?;
+        }
         match &self.effect {
             Effect::Deny(message) => write!(f, "\ndeny = {}", Quoted(message)),
             Effect::Limits(limits) => {

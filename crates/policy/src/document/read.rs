@@ -77,18 +77,26 @@ fn rules(tables: &[Fields<'_>]) -> Result<Vec<Rule>, Mistake> {
         }
         rules.push(rule);
     }
+    for (rule, table) in rules.iter().zip(tables) {
+        let is_other = |name: &&String| names.contains_key(*name) && **name != rule.name;
+        if let Some(name) = rule.replaces.iter().find(|name| !is_other(name)) {
+            let what = format!("found {}, allowed are the names of other rules", quoted(name));
+            return Err(table.wrong("replaces", what));
+        }
+    }
     Ok(rules)
 }
 
 fn rule(table: &Fields<'_>) -> Result<Rule, Mistake> {
-    table.allow(&["name", "when", "optional", "limits", "deny"])?;
+    table.allow(&["name", "when", "optional", "replaces", "limits", "deny"])?;
     let name = table.required_text("name")?;
     RULE_NAME.check(name).map_err(|error| table.wrong("name", error.mistake))?;
+    let replaces = table.texts("replaces", RULES_MAX)?.unwrap_or_default();
     let effect = match (table.tables("limits", REQUIREMENTS_MAX)?, table.text("deny")?) {
         (Some(_), Some(_)) => return Err(table.wrong("deny", "found limits too, allowed is one of limits and deny")),
         (None, None) => return Err(table.wrong("limits", "is required, unless the rule has deny")),
         (None, Some(message)) => Effect::Deny(deny(table, message)?),
-        (Some(limits), None) if limits.is_empty() => {
+        (Some(limits), None) if limits.is_empty() && replaces.is_empty() => {
             return Err(table.wrong("limits", format_args!("found none, allowed are 1 to {REQUIREMENTS_MAX}")));
         }
         (Some(limits), None) => Effect::Limits(limits.iter().map(limit).collect::<Result<_, _>>()?),
@@ -97,7 +105,17 @@ fn rule(table: &Fields<'_>) -> Result<Rule, Mistake> {
     if optional && matches!(effect, Effect::Deny(_)) {
         return Err(table.wrong("optional", "found deny too, allowed is optional for rules with limits"));
     }
-    Ok(Rule { name: name.to_owned(), when: table.text("when")?.map(str::to_owned), optional, effect })
+    if optional && !replaces.is_empty() {
+        return Err(table.wrong("replaces", "found optional too, allowed is one of optional and replaces"));
+    }
+    let when = table.text("when")?.map(str::to_owned);
+    Ok(Rule {
+        name: name.to_owned(),
+        when,
+        optional,
+        replaces: replaces.into_iter().map(str::to_owned).collect(),
+        effect,
+    })
 }
 
 fn deny(table: &Fields<'_>, message: &str) -> Result<String, Mistake> {

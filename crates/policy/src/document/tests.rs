@@ -97,6 +97,16 @@ fn a_mistake_is_named_with_its_field_and_line() {
         ),
         (with("deny = ", "optional = true\ndeny = "), "line 15: rules[1].optional: found deny too"),
         (
+            with("deny = ", "replaces = [\"other\"]\ndeny = "),
+            "line 15: rules[1].replaces: found \"other\", allowed are",
+        ),
+        (with("deny = ", "replaces = [\"plan\"]\ndeny = "), "line 15: rules[1].replaces: found \"plan\", allowed are"),
+        (with("deny = ", "replaces = \"plan\"\ndeny = "), "line 15: rules[1].replaces: found"),
+        (
+            with("optional = true\n", "optional = true\nreplaces = [\"plan\"]\n"),
+            "line 20: rules[2].replaces: found optional",
+        ),
+        (
             with("\"tokens\"", "\"token\""),
             "line 9: rules[0].limits[1].amount: found \"token\", allowed are requests, input_tokens",
         ),
@@ -199,13 +209,14 @@ fn any_limit() -> impl Strategy<Value = LimitUse> {
     )
 }
 
-fn any_rule() -> impl Strategy<Value = (Option<String>, bool, Effect)> {
+fn any_rule() -> impl Strategy<Value = (Option<String>, bool, Vec<usize>, Effect)> {
     let limits = prop::collection::vec(any_limit(), 1..4).prop_map(Effect::Limits);
     let deny = "[ -~ü\"\\\\]{1,20}".prop_map(Effect::Deny);
     let effect = prop_oneof![limits, deny];
-    (prop::option::of(text()), any::<bool>(), effect).prop_map(|(when, optional, effect)| {
-        let optional = optional && matches!(effect, Effect::Limits(_));
-        (when, optional, effect)
+    let replaces = prop::collection::vec(0..5_usize, 0..3);
+    (prop::option::of(text()), any::<bool>(), replaces, effect).prop_map(|(when, optional, replaces, effect)| {
+        let optional = optional && replaces.is_empty() && matches!(effect, Effect::Limits(_));
+        (when, optional, replaces, effect)
     })
 }
 
@@ -217,8 +228,11 @@ proptest! {
         prices in prop::collection::vec((crate::price::tests::any_price(), prop::option::of("[a-z\"ü]{1,4}")), 1..4),
     ) {
         let unmatched = if allow { Unmatched::Allow } else { Unmatched::Refuse };
-        let rules = rules.into_iter().enumerate().map(|(n, (when, optional, effect))| {
-            Rule { name: format!("r{n}"), when, optional, effect }
+        let count = rules.len();
+        let rules = rules.into_iter().enumerate().map(|(n, (when, optional, replaces, effect))| {
+            let others = replaces.into_iter().filter(|other| *other != n && *other < count);
+            let replaces = others.map(|other| format!("r{other}")).collect();
+            Rule { name: format!("r{n}"), when, optional, replaces, effect }
         });
         let prices = prices.into_iter().enumerate().map(|(n, (price, provider))| {
             Price { model: format!("m{n}*"), provider, ..price }

@@ -288,7 +288,7 @@ proptest! {
 }
 
 fn hits(text: &str, attributes: &Attributes, count: u32, tokens_max: Option<(u32, u32)>) -> Result<String, String> {
-    let hits = Hits { attributes, count, tokens_max };
+    let hits = Hits { attributes, count, tokens_max, replaced: Replaced::default() };
     let shown = |amounts: Vec<CallAmount>| shown(&amounts);
     policy(text).evaluate_hits(&hits).map(shown).map_err(|refusal| refusal.error())
 }
@@ -306,7 +306,7 @@ fn the_hits_of_a_proxy_are_the_amount_unless_they_state_tokens() {
     assert_eq!(hits(text, &call, 5, None).unwrap(), "rpm=5 tpm=5 in=5 out=5 flat=7");
     assert_eq!(hits(text, &call, 1, Some((1_200, 500))).unwrap(), "rpm=1 tpm=1700 in=1200 out=500 flat=7");
     let settle = |used| {
-        let hits = Hits { attributes: &call, count: 2, tokens_max: None };
+        let hits = Hits { attributes: &call, count: 2, tokens_max: None, replaced: Replaced::default() };
         shown(&policy(text).settle_hits(&hits, &used).actuals)
     };
     assert_eq!(settle(HitsUsed::Count(0)), "rpm=2 tpm=0 in=0 out=0 flat=7");
@@ -324,7 +324,59 @@ fn hits_without_bounds_have_no_cost_and_an_optional_rule_does_not_make_them_free
         assert_eq!(hits(&text, &call, 5, None).unwrap_err(), "missing_attribute:earmark_output_tokens_max");
         assert_eq!(hits(&text, &call, 5, Some((10, 20))).unwrap(), "acme:usd=30");
         // A usage that is one number has no cost, so that the hold stays as it is.
-        let taken = Hits { attributes: &call, count: 5, tokens_max: Some((10, 20)) };
+        let replaced = Replaced::default();
+        let taken = Hits { attributes: &call, count: 5, tokens_max: Some((10, 20)), replaced };
         assert_eq!(shown(&policy(&text).settle_hits(&taken, &HitsUsed::Count(3)).actuals), "");
     }
+}
+
+/// A rule that replaced another one only for its own call would let a proxy take both limits of one request.
+#[test]
+fn a_rule_that_matches_one_descriptor_replaces_others_in_all_of_them() {
+    let text = r#"
+        unmatched = "refuse"
+        [[rules]]
+        name   = "each"
+        when   = 'tenant != ""'
+        limits = [ { key = "{tenant}:rpm", amount = "requests" } ]
+        [[rules]]
+        name     = "vip"
+        when     = 'plan == "vip"'
+        replaces = [ "each", "closed" ]
+        limits   = [ { key = "vip:rpm", amount = "requests" } ]
+        [[rules]]
+        name = "closed"
+        when = 'plan == "vip"'
+        deny = "closed"
+        [[rules]]
+        name     = "free"
+        when     = 'plan == "free"'
+        replaces = [ "vip", "each" ]
+        limits   = []
+    "#;
+    let policy = policy(text);
+    let judge = |all: &[&str]| -> Vec<Result<String, String>> {
+        let all: Vec<Attributes> = all.iter().map(|one| attributes(one)).collect();
+        let replaced = policy.replaced(&all);
+        let hits = |attributes| Hits { attributes, count: 2, tokens_max: None, replaced };
+        let one = |attributes| policy.evaluate_hits(&hits(attributes)).map(|amounts| shown(&amounts));
+        all.iter().map(|attributes| one(attributes).map_err(|refusal| refusal.error())).collect()
+    };
+    let ok = |text: &str| Ok(text.to_owned());
+    assert_eq!(judge(&["tenant=a"]), [ok("a:rpm=2")]);
+    assert_eq!(judge(&["tenant=a", "plan=vip"]), [ok(""), ok("vip:rpm=2")]);
+    assert_eq!(judge(&["plan=vip", "tenant=a"]), [ok("vip:rpm=2"), ok("")]);
+    // A replaced rule still replaces.
+    assert_eq!(judge(&["tenant=a", "plan=vip", "plan=free"]), [ok(""), ok(""), ok("")]);
+    assert_eq!(judge(&["tenant=a", "model=m"]), [ok("a:rpm=2"), Err("no_rule".to_owned())]);
+    // One call is judged alone, before and after it.
+    let call = attributes("tenant=a plan=vip");
+    let bound = policy.evaluate(&Call { attributes: &call, input_tokens_max: 1, output_tokens_max: 1 }).unwrap();
+    assert_eq!(shown(&bound), "vip:rpm=1");
+    assert_eq!(shown(&policy.settle(&call, &Usage::default()).actuals), "vip:rpm=1");
+    assert_eq!(policy.grow(&call, 1).unwrap(), []);
+    let explained = policy.explain(&Call { attributes: &call, input_tokens_max: 1, output_tokens_max: 1 });
+    let applied: Vec<&str> = explained.rules.iter().filter(|rule| rule.matched).map(|rule| &*rule.name).collect();
+    assert_eq!(applied, ["vip"]);
+    assert_eq!(explained.requirements, Ok(bound));
 }

@@ -1,33 +1,57 @@
 //! The attributes and bounds by which the policy judges a call.
 
+use std::borrow::Cow;
+
 use earmark_core::ATTRIBUTES_MAX;
-use earmark_policy::{Attributes, Call, CallAmount, Hits, Policy, REQUIREMENTS_MAX, Refusal};
+use earmark_policy::{Attributes, Call, CallAmount, Hits, Policy, REQUIREMENTS_MAX, Refusal, Replaced};
 
 /// The attributes and bounds of a call.
 pub(crate) enum Asked {
     /// A call to a model.
     Call { attributes: Attributes, input_tokens_max: u32, output_tokens_max: u32 },
     /// The descriptors of a proxy, which make one reserve.
-    Descriptors {
-        list: Vec<Descriptor>,
-        /// All attributes, for the decision log. The first value of a name wins.
-        all: Attributes,
-    },
+    Descriptors(Vec<Descriptor>),
+}
+
+/// The attributes of a call, for the decision log.
+#[derive(Clone, Copy)]
+pub(crate) enum CallAttributes<'a> {
+    One(&'a Attributes),
+    OfDescriptors(&'a [Descriptor]),
+}
+
+impl<'a> CallAttributes<'a> {
+    /// All attributes. The first value of a name wins.
+    pub(crate) fn all(self) -> Cow<'a, Attributes> {
+        let list = match self {
+            CallAttributes::One(attributes) => return Cow::Borrowed(attributes),
+            CallAttributes::OfDescriptors(list) => list,
+        };
+        let mut all: Vec<(&str, &str)> = Vec::new();
+        for (name, value) in list.iter().flat_map(|descriptor| descriptor.attributes.iter()) {
+            if all.len() < ATTRIBUTES_MAX && !all.iter().any(|(other, _)| *other == name) {
+                all.push((name, value));
+            }
+        }
+        // Each was checked, and no name is there twice.
+        Cow::Owned(Attributes::new(all).unwrap_or_default())
+    }
 }
 
 /// One descriptor of a proxy.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Descriptor {
     pub(crate) attributes: Attributes,
-    /// The amount of `requests`, and of tokens where it states no bounds.
+    /// The amount of `requests`, and of tokens where it states no bounds. One without hits takes nothing; its rules
+    /// replace those of the others.
     pub(crate) hits: u32,
     /// The most input and output tokens.
     pub(crate) tokens_max: Option<(u32, u32)>,
 }
 
 impl Descriptor {
-    pub(crate) fn as_hits(&self) -> Hits<'_> {
-        Hits { attributes: &self.attributes, count: self.hits, tokens_max: self.tokens_max }
+    fn as_hits(&self, replaced: Replaced) -> Hits<'_> {
+        Hits { attributes: &self.attributes, count: self.hits, tokens_max: self.tokens_max, replaced }
     }
 
     fn fold_bounds(hash: u64, one: &Descriptor) -> u64 {
@@ -38,30 +62,17 @@ impl Descriptor {
 }
 
 impl Asked {
-    /// The descriptors of a proxy.
-    pub(crate) fn of_descriptors(list: Vec<Descriptor>) -> Asked {
-        let mut all: Vec<(&str, &str)> = Vec::new();
-        for (name, value) in list.iter().flat_map(|descriptor| descriptor.attributes.iter()) {
-            if all.len() < ATTRIBUTES_MAX && !all.iter().any(|(other, _)| *other == name) {
-                all.push((name, value));
-            }
-        }
-        // Each was checked, and no name is there twice.
-        let all = Attributes::new(all).unwrap_or_default();
-        Asked::Descriptors { list, all }
-    }
-
     pub(crate) fn descriptors(&self) -> &[Descriptor] {
         match self {
             Asked::Call { .. } => &[],
-            Asked::Descriptors { list, .. } => list,
+            Asked::Descriptors(list) => list,
         }
     }
 
-    pub(crate) fn attributes(&self) -> &Attributes {
+    pub(crate) fn attributes(&self) -> CallAttributes<'_> {
         match self {
-            Asked::Call { attributes, .. } => attributes,
-            Asked::Descriptors { all, .. } => all,
+            Asked::Call { attributes, .. } => CallAttributes::One(attributes),
+            Asked::Descriptors(list) => CallAttributes::OfDescriptors(list),
         }
     }
 
@@ -72,10 +83,10 @@ impl Asked {
                 let (input_tokens_max, output_tokens_max) = (*input_tokens_max, *output_tokens_max);
                 policy.evaluate(&Call { attributes, input_tokens_max, output_tokens_max })
             }
-            Asked::Descriptors { list, .. } => {
+            Asked::Descriptors(list) => {
                 let mut all = Vec::new();
-                for descriptor in list {
-                    raise(&mut all, policy.evaluate_hits(&descriptor.as_hits())?);
+                for hits in hits(policy, list) {
+                    raise(&mut all, policy.evaluate_hits(&hits)?);
                 }
                 if all.len() > REQUIREMENTS_MAX { Err(Refusal::TooManyLimits) } else { Ok(all) }
             }
@@ -88,7 +99,7 @@ impl Asked {
             Asked::Call { attributes, input_tokens_max, output_tokens_max } => {
                 (attributes.hash32(), bounds_hash(*input_tokens_max, *output_tokens_max))
             }
-            Asked::Descriptors { list, .. } => {
+            Asked::Descriptors(list) => {
                 let attributes = match list.as_slice() {
                     [one] => one.attributes.hash32(),
                     more => low(more.iter().fold(0, |hash, one| mix(hash ^ u64::from(one.attributes.hash32())))),
@@ -97,6 +108,12 @@ impl Asked {
             }
         }
     }
+}
+
+/// The hits of the descriptors of one request, as far as they have any.
+pub(super) fn hits<'a>(policy: &Policy, list: &'a [Descriptor]) -> impl Iterator<Item = Hits<'a>> + use<'a> {
+    let replaced = policy.replaced(list.iter().map(|descriptor| &descriptor.attributes));
+    list.iter().filter(|descriptor| descriptor.hits > 0).map(move |descriptor| descriptor.as_hits(replaced))
 }
 
 /// Adds amounts. A key that is there already takes the larger one.
@@ -139,7 +156,7 @@ mod tests {
             hits: *hits,
             tokens_max: None,
         };
-        Asked::of_descriptors(list.iter().map(one).collect())
+        Asked::Descriptors(list.iter().map(one).collect())
     }
 
     /// Leases keep the hashes on disk.
@@ -164,6 +181,6 @@ mod tests {
     #[test]
     fn the_decision_log_gets_the_first_value_of_each_attribute() {
         let all = descriptors(&[("tenant", "acme", 1), ("tenant", "globex", 1), ("model", "m", 1)]);
-        assert_eq!(all.attributes().iter().collect::<Vec<_>>(), [("model", "m"), ("tenant", "acme")]);
+        assert_eq!(all.attributes().all().iter().collect::<Vec<_>>(), [("model", "m"), ("tenant", "acme")]);
     }
 }

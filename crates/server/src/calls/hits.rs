@@ -4,10 +4,10 @@ use earmark_admission::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, Refusal as LimitRefusal, ReserveAnswer,
 };
 use earmark_core::{Kind, LeaseClaim, LeaseId, LimitKey, LimitStatus, NamespaceName, UnixMs};
-use earmark_policy::{CallAmount, HitsUsed, Policy, Refusal};
+use earmark_policy::{CallAmount, Hits, HitsUsed, Policy, Refusal};
 use futures_util::future::join_all;
 
-use super::asked::{Asked, Descriptor, raise};
+use super::asked::{Asked, hits, raise};
 use super::explain::find;
 use super::settle::reserved_of;
 use super::{CallRequest, Called, Decision, amounts_of, counted, policy_of};
@@ -52,18 +52,18 @@ pub(crate) async fn settle_hits(
         && let Some(compiled) = policy_of(app, context, subject, request.policy_revision).await?
     {
         let mut all = Vec::new();
-        for descriptor in request.asked.descriptors() {
-            raise(&mut all, actual(&compiled.policy, descriptor, &request.used));
+        for hits in hits(&compiled.policy, request.asked.descriptors()) {
+            raise(&mut all, actual(&compiled.policy, &hits, &request.used));
         }
         actuals = reserved_of(app, context, subject, amounts_of(all)).await?;
     }
     complete(app, context, subject, (&request.asked, actuals)).await
 }
 
-fn actual(policy: &Policy, descriptor: &Descriptor, used: &HeldUsage) -> Vec<CallAmount> {
+fn actual(policy: &Policy, hits: &Hits<'_>, used: &HeldUsage) -> Vec<CallAmount> {
     match used {
-        HeldUsage::Known(used) => policy.settle_hits(&descriptor.as_hits(), used).actuals,
-        HeldUsage::Nothing => policy.release(&descriptor.attributes),
+        HeldUsage::Known(used) => policy.settle_hits(hits, used).actuals,
+        HeldUsage::Nothing => policy.release(hits.attributes),
         HeldUsage::Unknown => Vec::new(),
     }
 }
@@ -79,7 +79,7 @@ pub(crate) async fn count(
     if requirements.iter().all(|amount| ends_soon(app, namespace, &amount.key)) {
         return Ok(());
     }
-    complete(app, context, (namespace, request.lease), (&request.asked, Vec::new())).await.map(drop)
+    Box::pin(complete(app, context, (namespace, request.lease), (&request.asked, Vec::new()))).await.map(drop)
 }
 
 fn ends_soon(app: &App, own: &NamespaceName, key: &LimitKey) -> bool {
@@ -162,15 +162,18 @@ async fn checked(
     })
 }
 
-/// The limits of each descriptor by the newest policy. `None` for a descriptor that the policy refuses.
+/// The limits of each descriptor with hits by the newest policy. `None` for a descriptor that the policy refuses.
 pub(crate) async fn keys_by_descriptor(
     app: &App,
     request: &CallRequest,
 ) -> Result<Vec<Option<Vec<LimitKey>>>, BackendError> {
-    let policy = app.policies.newest(&app.backend, &request.namespace).await?;
-    let keys = |descriptor: &Descriptor| {
-        let amounts = policy.as_ref()?.policy.evaluate_hits(&descriptor.as_hits()).ok()?;
+    let list = request.asked.descriptors();
+    let Some(compiled) = app.policies.newest(&app.backend, &request.namespace).await? else {
+        return Ok(vec![None; list.len()]);
+    };
+    let keys = |hits: Hits<'_>| {
+        let amounts = compiled.policy.evaluate_hits(&hits).ok()?;
         Some(amounts.into_iter().map(|amount| amount.key).collect())
     };
-    Ok(request.asked.descriptors().iter().map(keys).collect())
+    Ok(hits(&compiled.policy, list).map(keys).collect())
 }

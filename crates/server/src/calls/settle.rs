@@ -8,7 +8,7 @@ use earmark_core::{
 };
 use earmark_policy::{Attributes, Usage};
 
-use super::{amounts_of, lease, policy_of};
+use super::{CallAttributes, amounts_of, lease, policy_of};
 use crate::app::App;
 use crate::execute::{self, RequestContext};
 
@@ -121,7 +121,9 @@ pub(crate) async fn extend(
         renew: true,
         claim: claim(context, &request.attributes),
     };
-    let answer = execute::extend_calls(app, context, vec![extension], Some(&request.attributes)).await.pop();
+    let answer = execute::extend_calls(app, context, vec![extension], Some(CallAttributes::One(&request.attributes)))
+        .await
+        .pop();
     let mut answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())))?;
     // The caller named no keys, so none that the lease lacks are news.
     if let ExtendAnswer::Extended { ignored, .. } = &mut answer {
@@ -154,7 +156,9 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
         actuals: settlement.actuals.clone(),
         labels: request.labels.clone(),
     };
-    let answer = execute::complete_calls(app, context, vec![complete], Some(&request.attributes)).await.pop();
+    let answer = execute::complete_calls(app, context, vec![complete], Some(CallAttributes::One(&request.attributes)))
+        .await
+        .pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
     let Settlement { actuals, bound, cost } = if is_settled { settlement } else { Settlement::default() };

@@ -1,14 +1,16 @@
 //! The response of a gRPC call, before it becomes an HTTP response.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::response::Parts;
-use axum::http::{HeaderMap, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 
@@ -19,10 +21,16 @@ use crate::budget::NoRoom;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streaming;
 
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_OK: HeaderValue = HeaderValue::from_static("0");
+
 pub(super) enum Answer {
     /// A status without a message.
     Status(Status),
-    /// A message, and the status in its trailers.
+    /// The message of a call that succeeded, in its frame.
+    Message(Bytes),
+    /// A message of tonic, and the status in its trailers.
     Whole { head: Parts, message: Bytes, trailers: HeaderMap },
     /// A stream of messages.
     Streaming(Response<Body>),
@@ -68,7 +76,7 @@ impl Answer {
             Answer::Whole { trailers, .. } => {
                 Status::from_header_map(trailers).map_or(Code::Unknown, |status| status.code())
             }
-            Answer::Streaming(_) => Code::Ok,
+            Answer::Message(_) | Answer::Streaming(_) => Code::Ok,
         }
     }
 
@@ -76,13 +84,18 @@ impl Answer {
     pub(super) fn message(&self) -> &str {
         match self {
             Answer::Status(status) => status.message(),
-            Answer::Whole { .. } | Answer::Streaming(_) => "",
+            Answer::Message(_) | Answer::Whole { .. } | Answer::Streaming(_) => "",
         }
     }
 
     pub(super) fn into_response(self) -> Response<Body> {
         match self {
             Answer::Status(status) => status.into_http(),
+            Answer::Message(message) => {
+                let mut response = Response::new(Body::new(MessageBody::Message(message)));
+                response.headers_mut().insert(CONTENT_TYPE, GRPC);
+                response
+            }
             Answer::Whole { head, message, trailers } => {
                 let body = Full::new(message).with_trailers(std::future::ready(Some(Ok(trailers))));
                 Response::from_parts(head, Body::new(body))
@@ -95,16 +108,43 @@ impl Answer {
     }
 }
 
+/// One message, and the trailers of a call that succeeded.
+enum MessageBody {
+    Message(Bytes),
+    Trailers,
+    End,
+}
+
+impl HttpBody for MessageBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(match std::mem::replace(&mut *self, MessageBody::End) {
+            MessageBody::Message(message) => {
+                *self = MessageBody::Trailers;
+                Some(Ok(Frame::data(message)))
+            }
+            MessageBody::Trailers => {
+                let mut trailers = HeaderMap::with_capacity(1);
+                trailers.insert(GRPC_STATUS, GRPC_OK);
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            MessageBody::End => None,
+        })
+    }
+}
+
 /// The request stream of a client. It ends at the deadline, or when the server drains.
 pub(super) struct BoundedStream {
-    body: Body,
+    body: Incoming,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
 
 impl BoundedStream {
     pub(super) fn new(
-        body: Body,
+        body: Incoming,
         deadline: Option<Instant>,
         draining: impl Future<Output = ()> + Send + 'static,
     ) -> BoundedStream {
@@ -123,12 +163,12 @@ impl BoundedStream {
 
 impl HttpBody for BoundedStream {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = hyper::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         this.is_over |= this.end.as_mut().poll(context).is_ready();
         if this.is_over {

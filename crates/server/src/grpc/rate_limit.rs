@@ -12,14 +12,14 @@ mod lease;
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use earmark_admission::{BackendError, Refusal as LimitRefusal, ReserveAnswer};
 use earmark_core::{LeaseId, NamespaceName, UnixMs, redact_api_keys};
 use earmark_proto::convert;
 use earmark_proto::envoy::service::ratelimit::v3 as rls;
-use earmark_proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::Status;
 
-use super::ledger::context;
+use super::frame;
 use super::status::{failed, invalid, rejected};
 use crate::answer::CompleteWire;
 use crate::app::App;
@@ -36,35 +36,30 @@ pub(super) struct RateLimits {
     lease_ids: LeaseIds,
 }
 
-#[async_trait]
-impl RateLimitService for RateLimits {
-    async fn should_rate_limit(
-        &self,
-        request: Request<rls::RateLimitRequest>,
-    ) -> Result<Response<rls::RateLimitResponse>, Status> {
-        let context = context(&request)?;
-        let request = request.into_inner();
-        let namespace = namespace(&context, &request.domain).inspect_err(|_| self.count_invalid())?;
+impl RateLimits {
+    pub(super) fn new(app: &Arc<App>) -> RateLimits {
+        RateLimits { app: Arc::clone(app), lease_ids: LeaseIds::new() }
+    }
+
+    /// Answers the frame of a request with the frame of a response.
+    pub(super) async fn serve(&self, context: &RequestContext, request: &Bytes) -> Result<Bytes, Status> {
+        let request: rls::RateLimitRequest = frame::decode(request)?;
+        let namespace = namespace(context, &request.domain).inspect_err(|_| self.count_invalid())?;
         let count = request.descriptors.len();
-        match descriptors::parse(&context.caller, request) {
-            Ok(parsed) => self.decide(&context, namespace, parsed).await.map(Response::new),
+        let answer = match descriptors::parse(&context.caller, request) {
+            Ok(parsed) => self.decide(context, namespace, parsed).await?,
             Err(Mistake::Configuration(message)) => {
                 self.count_invalid();
-                Err(Status::invalid_argument(redact_api_keys(&message)))
+                return Err(Status::invalid_argument(redact_api_keys(&message)));
             }
             Err(Mistake::Value(message)) => {
                 self.count_invalid();
                 let message = redact_api_keys(&message).into_owned();
                 let called = Called::of(Ok(ReserveAnswer::Refused(LimitRefusal::InvalidRequest { message })));
-                Ok(Response::new(answer::of(count, &[Group::refused(count, called)], None)))
+                answer::of(count, &[Group::refused(count, called)], None)
             }
-        }
-    }
-}
-
-impl RateLimits {
-    pub(super) fn new(app: &Arc<App>) -> RateLimits {
-        RateLimits { app: Arc::clone(app), lease_ids: LeaseIds::new() }
+        };
+        frame::encode(&answer)
     }
 
     fn count_invalid(&self) {
@@ -80,24 +75,23 @@ impl RateLimits {
     ) -> Result<rls::RateLimitResponse, Status> {
         let Parsed { count, settlements, checks, takes, holds, request_id } = parsed;
         for settlement in settlements {
-            self.settle(context, &namespace, settlement).await?;
+            Box::pin(self.settle(context, &namespace, settlement)).await?;
         }
         let now = wall_time();
         let mut groups = Vec::new();
-        if !checks.is_empty() {
-            let (places, list) = checks.into_iter().unzip();
-            let request = request(&namespace, self.lease_ids.random(now), list);
-            let called = calls::check(&self.app, context, &request, now).await;
+        let [(check_places, checks), (take_places, takes)] = judged_together(checks, takes);
+        if !check_places.is_empty() {
+            let (places, request) = (check_places, request(&namespace, self.lease_ids.random(now), checks));
+            let called = Box::pin(calls::check(&self.app, context, &request, now)).await;
             groups.push(self.group(&request, called, places).await?);
         }
         let mut held = None;
-        if !takes.is_empty() && groups.iter().all(Group::is_allowed) {
+        if !take_places.is_empty() && groups.iter().all(Group::is_allowed) {
             let lease = match &request_id {
-                Some(id) => self.lease_of(context, &namespace, id, now).await?,
+                Some(id) => Box::pin(self.lease_of(context, &namespace, id, now)).await?,
                 None => self.lease_ids.random(now),
             };
-            let (places, list) = takes.into_iter().unzip();
-            let request = request(&namespace, lease, list);
+            let (places, request) = (take_places, request(&namespace, lease, takes));
             let mut called = calls::call(&self.app, context, &request).await;
             if holds {
                 held = HeldLease::of(&request, &called);
@@ -152,7 +146,7 @@ impl RateLimits {
     ) -> Result<(), Status> {
         let Settlement { held, used } = settlement;
         let HeldLease { lease, policy_revision, list } = held;
-        let asked = Asked::of_descriptors(list);
+        let asked = Asked::Descriptors(list);
         let request = SettleHits { namespace: namespace.clone(), lease, policy_revision, asked, used };
         let answer = calls::settle_hits(&self.app, context, &request).await;
         if let Err(error) = &answer {
@@ -173,20 +167,39 @@ impl RateLimits {
             return Err(failed(error));
         }
         let known = match self.app.reveals_remaining {
-            true => calls::known_limits(&self.app, &request.namespace, &called.requirements).await,
+            true => Box::pin(calls::known_limits(&self.app, &request.namespace, &called.requirements)).await,
             false => Vec::new(),
         };
         let mut group = Group { places, called, keys: Vec::new(), known };
         if !group.is_allowed() || self.app.reveals_remaining {
-            let keys = calls::keys_by_descriptor(&self.app, request).await;
+            let keys = Box::pin(calls::keys_by_descriptor(&self.app, request)).await;
             group.keys = keys.map_err(|error: BackendError| failed(&error))?;
         }
         Ok(group)
     }
 }
 
+/// The places and the descriptors of checks and of takes. Each list ends with the descriptors of the other one, without
+/// hits: all descriptors of a request are judged together.
+fn judged_together(
+    checks: Vec<(usize, Descriptor)>,
+    takes: Vec<(usize, Descriptor)>,
+) -> [(Vec<usize>, Vec<Descriptor>); 2] {
+    let [mut checks, mut takes]: [(Vec<usize>, Vec<Descriptor>); 2] =
+        [checks, takes].map(|list| list.into_iter().unzip());
+    if !checks.1.is_empty() && !takes.1.is_empty() {
+        let without_hits = |list: &[Descriptor]| -> Vec<Descriptor> {
+            list.iter().map(|descriptor| Descriptor { hits: 0, ..descriptor.clone() }).collect()
+        };
+        let (of_checks, of_takes) = (without_hits(&checks.1), without_hits(&takes.1));
+        checks.1.extend(of_takes);
+        takes.1.extend(of_checks);
+    }
+    [checks, takes]
+}
+
 fn request(namespace: &NamespaceName, lease: LeaseId, list: Vec<Descriptor>) -> CallRequest {
-    CallRequest { namespace: namespace.clone(), lease, job: None, asked: Asked::of_descriptors(list) }
+    CallRequest { namespace: namespace.clone(), lease, job: None, asked: Asked::Descriptors(list) }
 }
 
 fn namespace(context: &RequestContext, domain: &str) -> Result<NamespaceName, Status> {

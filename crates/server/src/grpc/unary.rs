@@ -2,13 +2,15 @@
 
 use axum::body::Body;
 use axum::http::Request;
+use axum::http::request::Parts;
+use hyper::body::Incoming;
 use tonic::Status;
 
 use super::Serve;
 use super::answer::Answer;
 use super::method::Method;
 use super::status::{body_error, rejected};
-use crate::answer::no_room_for_change;
+use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
 use crate::body;
 use crate::budget::AnswerRoom;
@@ -20,9 +22,8 @@ pub(super) async fn call(
     context: &RequestContext,
     method: &Method,
     serve: &Serve,
-    request: Request<Body>,
+    (parts, body): (Parts, Incoming),
 ) -> Answer {
-    let (parts, body) = request.into_parts();
     let message = match body::read(body, app.body_bounds(context)).await {
         Ok(message) => message,
         Err(error) => return Answer::of(body_error(&error)),
@@ -51,6 +52,21 @@ pub(super) async fn call(
         Ok(room) => room,
         Err(who) => return Answer::of(Status::unavailable(no_room_for_change(who))),
     };
-    let Ok(response) = serve(Request::from_parts(parts, Body::from(message))).await;
-    Answer::whole(response, |message| room.charge(&app.responses, context.holders(), message)).await
+    let charge = |message| room.charge(&app.responses, context.holders(), message);
+    match serve {
+        Serve::Tonic(serve) => {
+            Box::pin(async {
+                let mut request = Request::from_parts(parts, Body::from(message));
+                request.extensions_mut().insert(context.clone());
+                let Ok(response) = serve(request).await;
+                Answer::whole(response, charge).await
+            })
+            .await
+        }
+        Serve::RateLimit(service) => match service.serve(context, &message).await.map(charge) {
+            Ok(Ok(message)) => Answer::Message(message),
+            Ok(Err(who)) => Answer::of(Status::unavailable(no_room_for_read(who))),
+            Err(status) => Answer::of(status),
+        },
+    }
 }

@@ -248,12 +248,14 @@ fn http2_service(
     Error = std::convert::Infallible,
     Future: Send + 'static,
 > + Unpin {
-    service_fn(move |mut request: Request<Incoming>| {
-        let (request_guard, services, peer) = (streams.begin_request(), services.clone(), peer.clone());
-        async move {
+    // A request counts one reference to the services, in place of one to each of their parts.
+    let services = Arc::new(services);
+    service_fn(move |request: Request<Incoming>| {
+        let (request_guard, services, peer) = (streams.begin_request(), Arc::clone(&services), peer.clone());
+        // hyper moves the future three times before its first poll.
+        Box::pin(async move {
             let response = if is_call(&request) {
-                request.extensions_mut().insert(peer);
-                services.grpc.serve(request.map(Body::new)).await
+                services.grpc.serve(request, peer).await
             } else {
                 services.routes.serve(request, &peer).await
             };
@@ -262,7 +264,7 @@ fn http2_service(
             }
             let is_streaming = response.extensions().get::<Streaming>().is_some();
             Ok(response.map(|body| if is_streaming { request_guard.stream(body) } else { request_guard.answer(body) }))
-        }
+        })
     })
 }
 
@@ -316,11 +318,20 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     graceful: impl Fn(&mut C),
     mut timed_out: impl FnMut(Instant) -> Option<Phase>,
     timeouts: Timeouts,
-    mut shutdown: ShutdownSignal,
+    shutdown: ShutdownSignal,
 ) -> Ending {
-    let mut next_check = Seldom::new(sleep(timeouts.check_interval));
-    let mut shutdown = Seldom::new(async move { shutdown.requested().await });
     let mut is_ending = false;
+    // Both in one future, because the connection polls it several times per request.
+    let next = |is_ending: bool| {
+        let mut shutdown = shutdown.clone();
+        Seldom::new(async move {
+            tokio::select! {
+                () = sleep(timeouts.check_interval) => Interruption::Check,
+                () = shutdown.requested(), if !is_ending => Interruption::Shutdown,
+            }
+        })
+    };
+    let mut interruption = next(is_ending);
     loop {
         tokio::select! {
             // The connection is nearly always the one that is ready.
@@ -331,25 +342,33 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
                 }
                 return Ending::Done;
             }
-            () = &mut next_check => {
-                let now = Instant::now();
-                next_check = Seldom::new(sleep(timeouts.check_interval));
-                match timed_out(now) {
-                    None => {}
-                    // An idle connection gets a graceful shutdown. It is dropped if the next check finds it idle too.
-                    Some(Phase::Idle) if !is_ending => {
+            interrupted = &mut interruption => {
+                match interrupted {
+                    Interruption::Check => match timed_out(Instant::now()) {
+                        None => {}
+                        // An idle connection gets a graceful shutdown. It is dropped if the next check finds it idle too.
+                        Some(Phase::Idle) if !is_ending => {
+                            is_ending = true;
+                            graceful(connection);
+                        }
+                        Some(phase) => return Ending::TimedOut(phase),
+                    },
+                    Interruption::Shutdown => {
                         is_ending = true;
                         graceful(connection);
                     }
-                    Some(phase) => return Ending::TimedOut(phase),
                 }
-            }
-            () = &mut shutdown, if !is_ending => {
-                is_ending = true;
-                graceful(connection);
+                interruption = next(is_ending);
             }
         }
     }
+}
+
+/// An event that interrupts the serving of a connection.
+enum Interruption {
+    /// The next check of its timeouts is due.
+    Check,
+    Shutdown,
 }
 
 /// The last activity stamp, and since when it has not changed.

@@ -1,7 +1,8 @@
 //! The YAML of envoyproxy/ratelimit: a tree of descriptors, of which a request follows exactly one path.
 //!
 //! A node of the tree with a limit becomes a rule. Its condition says that a descriptor has the entries of the path and
-//! no other key of the file, and that no sibling is more specific. A value that is free becomes a placeholder.
+//! no other key of the file, and that no sibling is more specific. A value that is free becomes a placeholder. A limit
+//! that replaces others by name becomes a rule that replaces theirs, in all descriptors of a request.
 
 mod condition;
 mod read;
@@ -52,9 +53,12 @@ pub(super) fn convert(root: &Node) -> Result<Converted, Vec<Mistake>> {
         templates: Vec::new(),
         rules: Vec::new(),
         paths: BTreeMap::new(),
+        named: BTreeMap::new(),
+        replacing: Vec::new(),
         mistakes,
     };
     converter.level(&descriptors, &[]);
+    converter.replace();
     let Converter { limits, templates, rules, mut mistakes, .. } = converter;
     if rules.len() > RULES_MAX {
         mistakes.push(Mistake::new(1, format_args!("found {} limits, a policy has {RULES_MAX} rules", rules.len())));
@@ -81,6 +85,10 @@ struct Converter {
     rules: Vec<Item>,
     /// The lines of nodes by the entries of their paths, in order of keys.
     paths: BTreeMap<Vec<String>, usize>,
+    /// The names of rules by the names of their limits, of which several may share one.
+    named: BTreeMap<String, Vec<String>>,
+    /// Rules by their place, with the names of the limits that they replace.
+    replacing: Vec<(usize, Vec<String>)>,
     mistakes: Vec<Mistake>,
 }
 
@@ -122,14 +130,30 @@ impl Converter {
             let what = format!("the same entries as on line {first} in another order, which attributes do not have");
             return Err(Mistake::new(line, what));
         }
-        let Rate::Limited { requests, window_seconds, name } = rate else { return Ok(()) };
-        let rule = format!("{}.{line}", descriptor.key.chars().take(40).collect::<String>());
-        let mut rule: Item = vec![("name", rule.into()), ("when", when.into())];
-        if *requests == 0 {
-            if !descriptor.is_shadow {
-                rule.push(("deny", "requests_per_unit is 0".into()));
-                self.rules.push(rule);
+        let rule_name = format!("{}.{line}", descriptor.key.chars().take(40).collect::<String>());
+        let mut rule: Item = vec![("name", rule_name.as_str().into()), ("when", when.into())];
+        if !descriptor.replaces.is_empty() {
+            self.replacing.push((self.rules.len(), descriptor.replaces.clone()));
+        }
+        let (requests, window_seconds, name) = match rate {
+            Rate::Limited { requests, window_seconds, name } if *requests > 0 || !descriptor.is_shadow => {
+                (requests, window_seconds, name)
             }
+            // Nothing to take. The rule is there only for what it replaces.
+            Rate::Unlimited | Rate::Limited { .. } => {
+                if !descriptor.replaces.is_empty() {
+                    rule.push(("limits", json!([])));
+                    self.rules.push(rule);
+                }
+                return Ok(());
+            }
+        };
+        if let Some(name) = name {
+            self.named.entry(name.clone()).or_default().push(rule_name);
+        }
+        if *requests == 0 {
+            rule.push(("deny", "requests_per_unit is 0".into()));
+            self.rules.push(rule);
             return Ok(());
         }
         let Key { pattern, template, placeholders } = key_of(path);
@@ -157,6 +181,21 @@ impl Converter {
             self.templates.push(limit)
         }
         Ok(())
+    }
+
+    /// Adds to each rule the rules that it replaces. A name that no limit has replaces nothing.
+    fn replace(&mut self) {
+        for (place, names) in std::mem::take(&mut self.replacing) {
+            let rules: Vec<&String> = names.iter().filter_map(|name| self.named.get(name)).flatten().collect();
+            let Some(rule) = self.rules.get_mut(place) else { continue };
+            match rules.is_empty() {
+                false => rule.insert(2, ("replaces", json!(rules))),
+                // A policy has no rules without an effect.
+                true if rule.iter().any(|(name, value)| *name == "limits" && *value == json!([])) => rule.clear(),
+                true => {}
+            }
+        }
+        self.rules.retain(|rule| !rule.is_empty());
     }
 
     /// The condition of a path: its entries, and none of the other keys.

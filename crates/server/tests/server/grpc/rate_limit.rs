@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod held;
+mod replaced;
 
 use earmark_core::Role;
 use earmark_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

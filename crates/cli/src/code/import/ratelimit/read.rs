@@ -23,6 +23,8 @@ pub(super) struct Descriptor {
     pub(super) key: String,
     pub(super) matches: Matches,
     pub(super) rate: Option<Rate>,
+    /// The names of limits that do not count for a request that reaches this node.
+    pub(super) replaces: Vec<String>,
     pub(super) is_shadow: bool,
     /// All values of a prefix count together.
     pub(super) is_shared: bool,
@@ -41,8 +43,13 @@ pub(super) enum Matches {
 /// The limit of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rate {
+    /// No limit. Its name does not matter, because there is nothing to replace.
     Unlimited,
-    Limited { requests: u64, window_seconds: u64, name: Option<String> },
+    Limited {
+        requests: u64,
+        window_seconds: u64,
+        name: Option<String>,
+    },
 }
 
 impl Descriptor {
@@ -96,16 +103,20 @@ impl Reader {
     }
 
     fn descriptor(&mut self, node: &Node) -> Option<Descriptor> {
-        let (mut key, mut value, mut rate) = (None, None, None);
+        let (mut key, mut value, mut rate, mut replaces) = (None, None, None, Vec::new());
         let (mut is_shadow, mut is_shared, mut children) = (false, false, Vec::new());
         for entry in self.fields(node, "a descriptor") {
             match entry.name.as_str() {
                 "key" => key = self.text(entry),
                 "value" => value = self.text(entry).filter(|value| !value.is_empty()),
-                "rate_limit" => rate = self.rate(entry),
+                "rate_limit" => (rate, replaces) = self.rate(entry),
                 "descriptors" => children = self.list(entry),
                 "shadow_mode" => is_shadow = self.flag(entry),
                 "share_threshold" => is_shared = self.flag(entry),
+                "metadata" => {
+                    let note = "metadata: left out, it only describes an answer";
+                    self.notes.push(Mistake::new(entry.line, note));
+                }
                 name @ ("detailed_metric" | "value_to_metric") => {
                     if self.flag(entry) {
                         let note = format!("{name}: left out, Earmark counts denials by limit and template");
@@ -121,7 +132,7 @@ impl Reader {
                     entry.line,
                     format_args!(
                         "found {other:?}, allowed are key, value, rate_limit, descriptors, shadow_mode, detailed_metric, \
-                         value_to_metric and share_threshold"
+                         value_to_metric, share_threshold and metadata"
                     ),
                 ),
             }
@@ -143,14 +154,21 @@ impl Reader {
         {
             self.wrong(node.line, format_args!("value: {what}"));
         }
+        if let Matches::Exactly(value) | Matches::Prefix(value) = &matches
+            && value.contains('*')
+        {
+            self.wrong(node.line, "value: found * before its end, allowed is one * at the end");
+        }
         if is_shared && !matches!(matches, Matches::Prefix(_)) {
             self.wrong(node.line, "share_threshold: allowed only with a value that ends in *");
         }
-        Some(Descriptor { line: node.line, key, matches, rate, is_shadow, is_shared, children })
+        Some(Descriptor { line: node.line, key, matches, rate, replaces, is_shadow, is_shared, children })
     }
 
-    fn rate(&mut self, entry: &Entry) -> Option<Rate> {
+    /// A limit, and the names of those that it replaces.
+    fn rate(&mut self, entry: &Entry) -> (Option<Rate>, Vec<String>) {
         let (mut requests, mut unit, mut multiplier, mut name, mut is_unlimited) = (None, None, 1, None, false);
+        let mut replaces = Vec::new();
         for field in self.fields(&entry.node, "rate_limit") {
             match field.name.as_str() {
                 "requests_per_unit" => requests = self.number(field),
@@ -158,20 +176,29 @@ impl Reader {
                 "unit_multiplier" => multiplier = self.number(field).unwrap_or(1),
                 "unlimited" => is_unlimited = self.flag(field),
                 "name" => name = self.text(field).filter(|name| !name.is_empty()),
-                "replaces" => self.wrong(
-                    field.line,
-                    "replaces: cannot be expressed, because descriptors are judged one by one; let Envoy send only the \
-                     descriptor that replaces the other",
-                ),
+                "replaces" => replaces = self.replaces(field),
                 other => self.wrong(
                     field.line,
-                    format_args!("found {other:?}, allowed are requests_per_unit, unit, unlimited and name"),
+                    format_args!("found {other:?}, allowed are requests_per_unit, unit, unlimited, name and replaces"),
                 ),
             }
         }
-        if is_unlimited {
-            return Some(Rate::Unlimited);
+        if name.is_some() && replaces.iter().any(|replaced| Some(replaced) == name.as_ref()) {
+            self.wrong(entry.line, "replaces: found the limit's own name, allowed are the names of others");
         }
+        let rate = match is_unlimited {
+            true => Some(Rate::Unlimited),
+            false => self.limited(entry, (requests, unit, multiplier), name),
+        };
+        (rate, replaces)
+    }
+
+    fn limited(
+        &mut self,
+        entry: &Entry,
+        (requests, unit, multiplier): (Option<u64>, Option<u64>, u64),
+        name: Option<String>,
+    ) -> Option<Rate> {
         match (requests, unit) {
             (Some(requests), Some(seconds)) => {
                 let window_seconds =
@@ -190,6 +217,29 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// The names in a list of `name: NAME`.
+    fn replaces(&mut self, field: &Entry) -> Vec<String> {
+        let Tree::List(items) = &field.node.value else {
+            self.wrong(field.line, format_args!("replaces: found {}, allowed is a list", field.node.quoted()));
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for item in items {
+            let mut name = None;
+            for entry in self.fields(item, "replaces") {
+                match entry.name.as_str() {
+                    "name" => name = self.text(entry).filter(|name| !name.is_empty()),
+                    other => self.wrong(entry.line, format_args!("found {other:?}, allowed is name")),
+                }
+            }
+            match name {
+                Some(name) => names.push(name),
+                None => self.wrong(item.line, "replaces: name is required"),
+            }
+        }
+        names
     }
 
     fn unit(&mut self, field: &Entry) -> Option<u64> {

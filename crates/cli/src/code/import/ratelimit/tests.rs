@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use earmark_policy::{Attributes, Hits};
+
 use super::super::super::document::{Format, Source};
 use super::super::super::export::Exporter;
 use super::super::super::yaml;
@@ -65,8 +67,8 @@ fn limits_templates_and_rules_follow_the_tree() {
     assert_eq!(notes, [(14, "detailed_metric: left out, Earmark counts denials by limit and template")]);
 }
 
-/// The rules that a descriptor matches, by the number of the limit.
-fn matched(text: &str, entries: &[(&str, &str)]) -> Result<Vec<String>, String> {
+/// The amounts that each descriptor of a request takes.
+fn judged(text: &str, descriptors: &[&[(&str, &str)]]) -> Vec<Result<Vec<String>, String>> {
     let all = converted(text);
     let mut document = String::from("unmatched = \"allow\"\n");
     for rule in &all.rules {
@@ -75,11 +77,16 @@ fn matched(text: &str, entries: &[(&str, &str)]) -> Result<Vec<String>, String> 
             document.push_str(&format!("{name} = {}\n", crate::code::policy::inline(value)));
         }
     }
-    let policy = earmark_policy::Policy::parse(&all.namespace, &document).map_err(|mistake| mistake.to_string())?;
-    let attributes = earmark_policy::Attributes::new(entries.iter().copied()).unwrap();
-    let hits = earmark_policy::Hits { attributes: &attributes, count: 3, tokens_max: None };
-    let amounts = policy.evaluate_hits(&hits).map_err(|refusal| refusal.error())?;
-    Ok(amounts.iter().map(|amount| format!("{}={}", amount.key, amount.amount)).collect())
+    let policy = earmark_policy::Policy::parse(&all.namespace, &document).unwrap_or_else(|error| panic!("{error}"));
+    let attributes = |entries: &&[(&str, &str)]| Attributes::new(entries.iter().copied()).unwrap();
+    let descriptors: Vec<Attributes> = descriptors.iter().map(attributes).collect();
+    let replaced = policy.replaced(&descriptors);
+    let take = |attributes| {
+        let amounts = policy.evaluate_hits(&Hits { attributes, count: 3, tokens_max: None, replaced });
+        let amounts = amounts.map_err(|refusal| refusal.error())?;
+        Ok(amounts.iter().map(|amount| format!("{}={}", amount.key, amount.amount)).collect())
+    };
+    descriptors.iter().map(take).collect()
 }
 
 #[test]
@@ -98,8 +105,66 @@ fn a_descriptor_takes_the_limit_of_exactly_its_path() {
         (&[("path", "/other")], Ok(vec![])),
     ] {
         let expected = expected.map(|keys: Vec<&str>| keys.into_iter().map(str::to_owned).collect::<Vec<String>>());
-        assert_eq!(matched(CONFIG, entries), expected.map_err(str::to_owned), "{entries:?}");
+        assert_eq!(judged(CONFIG, &[entries]), [expected.map_err(str::to_owned)], "{entries:?}");
     }
+}
+
+/// The seventh example of ratelimit's own documentation, and its corner cases.
+#[test]
+fn a_limit_replaces_those_of_its_names_in_the_whole_request() {
+    const CONFIG: &str = r#"
+domain: rl
+descriptors:
+  - key: key_1
+    value: value_1
+    descriptors:
+      - key: user
+        value: bkthomps
+        rate_limit: { name: specific_limit, requests_per_unit: 5, unit: second }
+  - key: key_2
+    value: value_2
+    descriptors:
+      - key: user
+        value: bkthomps
+        rate_limit: { replaces: [{ name: specific_limit }], requests_per_unit: 10, unit: second }
+  - key: source
+    rate_limit: { name: specific_limit, requests_per_unit: 7, unit: day }
+  - key: closed
+    value: yes
+    rate_limit: { name: closed, requests_per_unit: 0, unit: day }
+  - key: open
+    rate_limit: { unlimited: true, name: open, replaces: [{ name: closed }, { name: nobody }, { name: third }] }
+  - key: third
+    rate_limit: { name: third, replaces: [{ name: specific_limit }, { name: open }], requests_per_unit: 1, unit: day }
+  - key: nothing
+    rate_limit: { unlimited: true, replaces: [{ name: nobody }] }
+"#;
+    let (first, second): (&[_], &[_]) =
+        (&[("key_1", "value_1"), ("user", "bkthomps")], &[("key_2", "value_2"), ("user", "bkthomps")]);
+    let (source, closed, open, third): (&[_], &[_], &[_], &[_]) =
+        (&[("source", "10.0.0.1")], &[("closed", "yes")], &[("open", "x")], &[("third", "x")]);
+    let took = |key: &str| Ok(vec![format!("{key}=3")]);
+    let (none, denied) = (|| Ok(Vec::new()), || Err("denied_by_rule:closed.18".to_owned()));
+    let (of_first, of_second) = (|| took("key_1:value_1:user:bkthomps"), || took("key_2:value_2:user:bkthomps"));
+    let of_source = || took("source:10.0.0.1");
+    for (request, expected) in [
+        (&[first][..], vec![of_first()]),
+        (&[second], vec![of_second()]),
+        (&[first, second], vec![none(), of_second()]),
+        (&[second, first, source], vec![of_second(), none(), none()]),
+        (&[source], vec![of_source()]),
+        (&[closed, source], vec![denied(), of_source()]),
+        // A limit that is no limit replaces too, and has nothing that could be replaced.
+        (&[closed, open], vec![none(), none()]),
+        (&[third, open, closed], vec![none(), none(), none()]),
+        // A replaced limit still replaces.
+        (&[open, third, first], vec![none(), none(), none()]),
+        (&[third, first], vec![took("third:x"), none()]),
+    ] {
+        assert_eq!(judged(CONFIG, request), expected, "{request:?}");
+    }
+    let rules = shown(&converted(CONFIG).rules);
+    assert!(!rules.iter().any(|rule| rule.contains("nothing.")), "{rules:?}");
 }
 
 #[test]
@@ -107,10 +172,22 @@ fn what_cannot_be_expressed_is_refused_by_name_and_line() {
     for (descriptor, line, what) in [
         ("key: a-b", 3, "key: found the name \"a-b\""),
         (
-            "key: a\n    rate_limit:\n      unit: minute\n      requests_per_unit: 1\n      replaces: [{ name: b }]",
+            "key: a\n    rate_limit:\n      unit: minute\n      requests_per_unit: 1\n      replaces: b",
             7,
-            "replaces: cannot be expressed",
+            "replaces: found \"b\", allowed is a list",
         ),
+        (
+            "key: a\n    rate_limit: { unit: day, requests_per_unit: 1, replaces: [{}] }",
+            4,
+            "replaces: name is required",
+        ),
+        (
+            "key: a\n    rate_limit: { unit: day, requests_per_unit: 1, name: b, replaces: [{ name: b }] }",
+            4,
+            "replaces: found the limit's own name",
+        ),
+        ("key: a\n    value: b*c", 3, "value: found * before its end"),
+        ("key: a\n    value: b*c*", 3, "value: found * before its end"),
         ("key: a\n    quota_mode: true", 4, "quota_mode: cannot be expressed"),
         ("key: a\n    rate_limit: { unit: fortnight, requests_per_unit: 1 }", 4, "unit: found \"fortnight\""),
         ("key: a\n    rate_limit: { unit: day, requests_per_unit: -1 }", 4, "requests_per_unit: found -1"),

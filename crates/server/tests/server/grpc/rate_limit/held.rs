@@ -6,7 +6,7 @@ const PAID: &str = "paid=yes slots=yes model=gpt tenant=acme earmark_settle=at_e
                     earmark_output_tokens_max=100";
 
 /// The lease in the metadata of an answer.
-fn lease_of(answer: &RateLimitResponse) -> String {
+pub(super) fn lease_of(answer: &RateLimitResponse) -> String {
     text_of(answer, "lease")
 }
 
@@ -18,7 +18,7 @@ fn text_of(answer: &RateLimitResponse, name: &str) -> String {
 }
 
 /// The descriptor of the end of a stream.
-fn end(lease: &str, more: &str) -> RateLimitDescriptor {
+pub(super) fn end(lease: &str, more: &str) -> RateLimitDescriptor {
     let mut end = descriptor(more);
     end.entries.push(Entry { key: "earmark_lease".into(), value: lease.into() });
     end
