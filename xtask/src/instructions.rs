@@ -136,7 +136,8 @@ pub(crate) fn count(options: &Options) -> Result<(), Failure> {
         }
     };
     let profile = run::root().join("target/instructions.callgrind");
-    // An old profile would be taken for the new one.
+    // The folder is missing if cargo builds elsewhere. An old profile would be taken for the new one.
+    _ = profile.parent().map(fs::create_dir_all);
     _ = fs::remove_file(&profile);
     let mut server = Server::start(&binary, &profile, &options.serve)?;
     let requests = server.measure(options.measured, options.events);
