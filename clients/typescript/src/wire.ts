@@ -289,6 +289,7 @@ export type Operation =
   | { put_limit: { definition: LimitDefinition; expected_revision?: number } }
   | { delete_limit: { key: string; expected_revision?: number } }
   | { open_vault: { vault: string } }
+  | { delete_vault: { vault: string } }
   | { open_account: { account: string; overdraft: "deny" | "allow" | { limit: string }; plan?: Plan } }
   | { set_plan: { account: string; plan?: Plan } }
   | { freeze_account: { account: string } }

@@ -270,7 +270,9 @@ pub fn describe_write_error(error: &WriteError) -> String {
             format!("operations[{operation}]: the account is frozen and cannot pay; see unfreeze_account")
         }
         WriteError::Conflict { operation } => format!(
-            "operations[{operation}]: the account to open exists, or the account to close has a balance or is the vault's revenue account"
+            "operations[{operation}]: the account to open exists; or the account to close has a balance or is the vault's \
+             revenue account; or the vault to delete has accounts, assets or client ids, is main of default, or is opened \
+             again in this write"
         ),
         WriteError::InsufficientCredit { operation } => {
             format!("operations[{operation}]: the account has too little of this asset")
@@ -341,7 +343,7 @@ fn describe_operation(why: &InvalidOperation) -> String {
             "client_id: no such client has written in this scope, or it is the client of this write".into()
         }
         InvalidOperation::CreditExternal => {
-            "not possible with --credits, because the database keeps the clients of its vaults".into()
+            "not possible with --credits, because the database keeps the vaults and their clients".into()
         }
         InvalidOperation::ToItself => "to: found the paying account; name another".into(),
     };

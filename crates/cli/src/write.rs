@@ -23,7 +23,9 @@ of your choice instead: several programs may send it, and it happens once.
 Operations with --vault:
   open_account, freeze_account, unfreeze_account, close_account, set_plan, issue, transfer, retire
 Operations without --vault:
-  put_limit, delete_limit, open_vault
+  put_limit, delete_limit, open_vault, delete_vault (of a vault that was never used)
+Operations in both, for role admin:
+  retire_client
 
 Examples:
   earmark write --client billing --sequence 1 --vault main \\

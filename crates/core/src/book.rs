@@ -224,7 +224,7 @@ impl Book {
     /// Whether any credit was ever issued here.
     #[must_use]
     pub fn has_credit(&self) -> bool {
-        let mut assets = self.credits.state.vaults.iter().flat_map(|vault| &vault.assets);
+        let mut assets = self.credits.state.vaults.values().flat_map(|vault| &vault.assets);
         assets.any(|asset| asset.issued != 0)
     }
 
@@ -469,7 +469,7 @@ impl Book {
     /// The namespace and the name of a vault.
     #[must_use]
     pub fn vault_name(&self, vault: VaultId) -> Option<(NamespaceId, &VaultName)> {
-        let vault = self.credits.state.vaults.get(vault.0 as usize)?;
+        let vault = self.credits.state.vaults.get(&vault)?;
         Some((vault.namespace, &vault.name))
     }
 
@@ -477,6 +477,12 @@ impl Book {
     #[must_use]
     pub fn account(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
         self.credits.account_info(vault, name)
+    }
+
+    /// The ids of all accounts from this one on, in order.
+    pub fn accounts(&self, from: AccountId) -> impl Iterator<Item = AccountId> + '_ {
+        let ids = (from.0..self.credits.state.accounts.used()).map(AccountId);
+        ids.filter(|id| self.account_name(*id).is_some())
     }
 
     /// The vault and the name of an account.

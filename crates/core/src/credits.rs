@@ -19,7 +19,7 @@ mod settle_labels;
 mod vault;
 pub mod wallet;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use account::{ACCOUNTS_MAX, AccountId, AccountStatus, AssetId};
 pub(crate) use account::{Account, Balance};
@@ -53,6 +53,8 @@ pub(crate) struct Credits {
     index: Index,
     /// The number of accounts by namespace.
     account_counts: Vec<u32>,
+    /// The empty account records. The lowest is used first, so that every replica chooses the same.
+    free_accounts: BTreeSet<u32>,
     /// Journal records that [`Book::drain_journal`](crate::Book::drain_journal) has not taken yet.
     pub(crate) journal: Vec<JournalRecord>,
     /// The actor of the command being applied; `None` for Earmark's own commands.
@@ -67,8 +69,11 @@ pub(crate) struct Credits {
 /// The replicated state, in tables that a snapshot can share.
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) vaults: Vec<Vault>,
-    /// In the order in which they were opened. Accounts are never removed.
+    pub(crate) vaults: BTreeMap<VaultId, Vault>,
+    /// The number of vaults ever opened, which is the number of the next one.
+    pub(crate) vaults_created: u32,
+    /// The revenue account of a deleted vault leaves an empty record, which the next account takes. No other account is
+    /// ever removed.
     pub(crate) accounts: Slab<Account>,
     pub(crate) balances: Slab<Balance>,
     pub(crate) grants: Slab<Grant>,
@@ -104,6 +109,7 @@ impl Credits {
             names: Vec::new(),
             index: Index::new(table_seed),
             account_counts: Vec::new(),
+            free_accounts: BTreeSet::new(),
             journal: Vec::new(),
             actor: None,
             wall: UnixMs::default(),
@@ -116,6 +122,7 @@ impl Credits {
     pub(crate) fn share(&mut self) -> State {
         State {
             vaults: self.state.vaults.clone(),
+            vaults_created: self.state.vaults_created,
             accounts: self.state.accounts.share(),
             balances: self.state.balances.share(),
             grants: self.state.grants.share(),

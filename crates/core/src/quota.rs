@@ -23,6 +23,9 @@ const POLICIES_BYTES_MAX: u64 = 16 << 20;
 const SHARE: u64 = 10;
 /// Retired client ids that count as one client: a hash takes less than a sixteenth of the memory of a client.
 pub(crate) const RETIRED_PER_CLIENT: u32 = 16;
+/// Deleted vaults that count as one vault: the numbers of vaults, 2^32, by the maximum number of vaults, 2^16. Only their
+/// numbers stay used, so nobody can use up more of these than a share.
+pub(crate) const DELETED_PER_VAULT: u64 = 1 << 16;
 /// When to try again after a quota refused a reserve: 10 seconds, since nobody knows when records are freed.
 pub(crate) const QUOTA_RETRY_MS: u64 = 10_000;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -37,7 +40,7 @@ pub enum QuotaKind {
     DerivedLimits = 2,
     /// Templates of limits.
     Templates = 3,
-    /// Vaults.
+    /// Vaults; 65,536 deleted ones count as one.
     Vaults = 4,
     /// Accounts of all vaults, closed ones included.
     Accounts = 5,
@@ -166,6 +169,8 @@ pub(crate) struct Quotas {
     set: BTreeMap<(NamespaceId, QuotaKind), u64>,
     /// By namespace.
     hot: Vec<Hot>,
+    /// The number of deleted vaults of each namespace that has deleted one.
+    deleted_vaults: BTreeMap<NamespaceId, u64>,
 }
 
 impl Quotas {
@@ -240,6 +245,25 @@ impl Quotas {
         if let Some(hot) = self.hot.get_mut(usize::from(namespace.0)) {
             (hot.journal_day, hot.journal_bytes) = (day(now), before.saturating_add(bytes));
         }
+    }
+
+    pub(crate) fn deleted_vaults(&self, namespace: NamespaceId) -> u64 {
+        self.deleted_vaults.get(&namespace).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add_deleted_vault(&mut self, namespace: NamespaceId) {
+        let count = self.deleted_vaults.entry(namespace).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// The number of deleted vaults of each namespace that has deleted one, in order.
+    pub(crate) fn all_deleted_vaults(&self) -> impl Iterator<Item = (NamespaceId, u64)> + '_ {
+        self.deleted_vaults.iter().map(|(namespace, count)| (*namespace, *count))
+    }
+
+    /// Restores the number of deleted vaults of a namespace. Returns false if it has one already.
+    pub(crate) fn restore_deleted_vaults(&mut self, namespace: NamespaceId, count: u64) -> bool {
+        self.deleted_vaults.insert(namespace, count).is_none()
     }
 
     /// The quotas that were set, in order.

@@ -185,6 +185,8 @@ pub(crate) struct Sequences<R> {
     clients_max: u32,
     /// The number of clients and of retired client ids by namespace.
     counts: Vec<(u32, u32)>,
+    /// The number of clients of each vault that has one.
+    vault_counts: BTreeMap<VaultId, u32>,
     /// The empty records. The lowest is used first, so that every replica chooses the same.
     free: BTreeSet<u32>,
 }
@@ -199,6 +201,7 @@ impl<R: Clone + Default> Sequences<R> {
             base: 0,
             clients_max,
             counts: Vec::new(),
+            vault_counts: BTreeMap::new(),
             free: BTreeSet::new(),
         }
     }
@@ -230,6 +233,21 @@ impl<R: Clone + Default> Sequences<R> {
     pub(crate) fn clients_of(&self, namespace: NamespaceId) -> u64 {
         let (live, retired) = self.counts.get(usize::from(namespace.0)).copied().unwrap_or_default();
         u64::from(live).saturating_add(retired.div_ceil(RETIRED_PER_CLIENT).into())
+    }
+
+    /// Whether a client has written in the scope of a vault and was not retired.
+    pub(crate) fn has_clients(&self, vault: VaultId) -> bool {
+        self.vault_counts.contains_key(&vault)
+    }
+
+    fn uncount_in_vault(&mut self, scope: Scope) {
+        let Some(vault) = scope.vault else { return };
+        if let Some(count) = self.vault_counts.get_mut(&vault) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.vault_counts.remove(&vault);
+            }
+        }
     }
 
     /// The counters of a namespace.
@@ -283,6 +301,7 @@ impl<R: Clone + Default> Sequences<R> {
             }
             let (live, _) = self.count_mut(scope.namespace);
             *live = live.saturating_sub(1);
+            self.uncount_in_vault(scope);
             self.free.insert(number);
             self.restore_retired(scope.namespace, hash);
         }
@@ -396,6 +415,10 @@ impl<R: Clone + Default> Sequences<R> {
     fn add(&mut self, hash: Hash, scope: Scope, client: ClientId) -> u32 {
         let (live, _) = self.count_mut(scope.namespace);
         *live = live.saturating_add(1);
+        if let Some(vault) = scope.vault {
+            let count = self.vault_counts.entry(vault).or_default();
+            *count = count.saturating_add(1);
+        }
         let stream = Stream { scope, client: Some(client), ..Stream::default() };
         let number = match self.free.pop_first() {
             Some(number) => {

@@ -288,6 +288,8 @@ enum OperationDocument {
     #[serde(skip)]
     OpenVault { vault: VaultName },
     #[serde(skip)]
+    DeleteVault { vault: VaultName },
+    #[serde(skip)]
     RetireClient { client: ClientId },
     OpenAccount {
         #[serde(with = "text")]

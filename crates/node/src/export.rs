@@ -68,16 +68,17 @@ impl Export {
     fn accounts(&mut self, from: AccountId) -> Vec<u8> {
         let (mut piece, mut id) = (Vec::new(), from);
         while piece.len() < PIECE_BYTES {
-            let Some((vault, amounts)) = put_account(&mut piece, &self.frozen, id) else {
+            let Some((found, account)) = self.frozen.account_from(id) else {
                 self.stage = Stage::Vaults(VaultId(0));
                 break;
             };
-            for (asset, amount) in amounts {
-                let live = self.live.entry((vault, asset)).or_default();
+            put_account(&mut piece, found, &account);
+            for (asset, amount) in account.amounts {
+                let live = self.live.entry((account.vault, asset)).or_default();
                 *live = live.wrapping_add(amount);
             }
             self.counts.0 += 1;
-            id = AccountId(id.0.saturating_add(1));
+            id = AccountId(found.0.saturating_add(1));
             self.stage = Stage::Accounts(id);
         }
         self.signed.add(&piece);
@@ -87,13 +88,14 @@ impl Export {
     fn vaults(&mut self, from: VaultId) -> Vec<u8> {
         let (mut piece, mut id) = (Vec::new(), from);
         while piece.len() < PIECE_BYTES {
-            let live = |asset| self.live.get(&(id, asset)).copied().unwrap_or(0);
-            if put_vault(&mut piece, &self.frozen, id, live).is_none() {
+            let Some((found, vault)) = self.frozen.vault_from(id) else {
                 self.stage = Stage::Over;
                 break;
-            }
+            };
+            let live = |asset| self.live.get(&(found, asset)).copied().unwrap_or(0);
+            put_vault(&mut piece, (found, &vault), self.frozen.assets(found).collect(), live);
             self.counts.1 += 1;
-            id = VaultId(id.0.saturating_add(1));
+            id = VaultId(found.0.saturating_add(1));
             self.stage = Stage::Vaults(id);
         }
         self.signed.add(&piece);

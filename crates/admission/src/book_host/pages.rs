@@ -11,7 +11,7 @@ use crate::writes::{CreditReadError, PAGE_MAX};
 /// Limits that a page reads while it holds the Book: about a tenth of a millisecond.
 const LIMITS_PIECE: usize = 100;
 /// Accounts whose names are compared while the Book is held: about a tenth of a millisecond.
-const ACCOUNTS_PIECE: u32 = 2_048;
+const ACCOUNTS_PIECE: usize = 2_048;
 /// Accounts whose balances are read while the Book is held.
 const BALANCES_PIECE: usize = 100;
 
@@ -115,19 +115,18 @@ impl<H: BookHost> BookBackend<H> {
         let mut first = 0_u32;
         loop {
             let has_more = self.0.host.with_book(|book| {
-                (first..first.saturating_add(ACCOUNTS_PIECE)).map(AccountId).all(|id| match book.account_name(id) {
-                    Some((vault, name)) if vault == home => {
+                let mut accounts = book.accounts(AccountId(first));
+                for id in accounts.by_ref().take(ACCOUNTS_PIECE) {
+                    first = id.0.saturating_add(1);
+                    if let Some((_, name)) = book.account_name(id).filter(|(vault, _)| *vault == home) {
                         collector.add(name);
-                        true
                     }
-                    Some(_) => true,
-                    None => false,
-                })
+                }
+                accounts.next().is_some()
             });
             if !has_more {
                 break;
             }
-            first = first.saturating_add(ACCOUNTS_PIECE);
             tokio::task::yield_now().await;
         }
         let (names, has_more) = collector.finish();

@@ -237,6 +237,7 @@ pub fn summary(operation: &Operation) -> String {
         Operation::PutLimit { definition, .. } => format!("put_limit {}", definition.key),
         Operation::DeleteLimit { key, .. } => format!("delete_limit {key}"),
         Operation::OpenVault { vault } => format!("open_vault {vault}"),
+        Operation::DeleteVault { vault } => format!("delete_vault {vault}"),
         Operation::RetireClient { client } => format!("retire_client {client}"),
         Operation::OpenAccount { account, plan: None, .. } => format!("open_account {account}"),
         Operation::OpenAccount { account, plan: Some(plan), .. } => {

@@ -93,6 +93,7 @@ impl Sums {
                 Operation::PutLimit { .. }
                 | Operation::DeleteLimit { .. }
                 | Operation::OpenVault { .. }
+                | Operation::DeleteVault { .. }
                 | Operation::RetireClient { .. }
                 | Operation::OpenAccount { .. }
                 | Operation::SetPlan { .. }
@@ -186,7 +187,7 @@ impl Sums {
             };
             sums.insert((account, name.clone()), sum);
         }
-        for account in (0..).map(AccountId) {
+        for account in book.accounts(AccountId(0)) {
             let Some((home, name)) = book.account_name(account) else { break };
             if home != vault {
                 continue;

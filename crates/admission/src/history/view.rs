@@ -109,6 +109,7 @@ fn memo<'a>(operation: &'a Operation, name: &AccountName) -> Option<&'a str> {
         Operation::PutLimit { .. }
         | Operation::DeleteLimit { .. }
         | Operation::OpenVault { .. }
+        | Operation::DeleteVault { .. }
         | Operation::RetireClient { .. }
         | Operation::OpenAccount { .. }
         | Operation::SetPlan { .. }

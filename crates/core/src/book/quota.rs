@@ -23,7 +23,7 @@ impl Book {
         let now = self.limits.at(now);
         match kind {
             QuotaKind::Limits => self.limits.limits_of(namespace),
-            QuotaKind::Vaults => self.credits.vaults_of(namespace),
+            QuotaKind::Vaults => self.vaults_of(namespace),
             QuotaKind::Accounts => self.credits.accounts_of(namespace).into(),
             QuotaKind::Clients => self.sequences.clients_of(namespace),
             QuotaKind::Keys => self.namespace_name(namespace).map_or(0, |name| self.keys.count_of(name) as u64),

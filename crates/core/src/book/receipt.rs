@@ -49,7 +49,7 @@ pub enum OperationResult {
         /// The status after the change.
         status: LimitStatus,
     },
-    /// A vault exists.
+    /// A vault exists, or was deleted.
     Vault(VaultId),
     /// An account was opened, frozen, unfrozen or closed, or its plan was set.
     Account(AccountId),
@@ -126,7 +126,7 @@ pub enum WriteError {
         /// The index of the operation.
         operation: usize,
     },
-    /// The account to open exists, or the account to close is not empty or is `revenue`.
+    /// The account to open exists, the account to close is not empty or is `revenue`, or the vault to delete is in use.
     Conflict {
         /// The index of the operation.
         operation: usize,

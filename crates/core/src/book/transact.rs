@@ -6,11 +6,11 @@ use super::journal::{JournalRecord, Replaced, Transaction};
 use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 use super::transact_identity::Identity;
 use super::write::{OPERATIONS_MAX, Operation, Write};
-use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit};
+use super::{Book, DeleteLimit, LimitOutcome, NamespaceId, PutLimit, VaultId};
 use crate::credits::CreditRefusal;
 use crate::id::VaultName;
 use crate::limits::UndoLimit;
-use crate::quota::QuotaKind;
+use crate::quota::{DELETED_PER_VAULT, QuotaKind};
 use crate::sequence::Scope;
 use crate::time::{Moment, UnixMs};
 
@@ -95,17 +95,18 @@ impl Book {
     ) -> Result<Vec<OperationResult>, WriteError> {
         let mut results = Vec::with_capacity(write.operations.len());
         let mut undo: Vec<UndoLimit> = Vec::new();
-        let vaults = self.credits.vaults();
+        let mut deleted: Vec<VaultId> = Vec::new();
+        let vaults = self.credits.state.vaults_created;
         let (revision, reclaimable) = (self.limits.state.revision, self.limits.state.reclaimable);
         let freeable = self.limits.freeable.len();
         for (position, operation) in write.operations.iter().enumerate() {
             let old = operation.limit().and_then(|key| self.definition(now, write.namespace, key));
             replaced.extend(old.map(|definition| Replaced { operation: position, definition }));
-            let result = self.change_namespace(now, write, operation, &mut undo);
+            let result = self.change_namespace(now, write, operation, (&mut undo, &mut deleted));
             match result.map_err(|refusal| refusal.at(position)) {
                 Ok(result) => results.push(result),
                 Err(error) => {
-                    self.credits.truncate_vaults(vaults);
+                    self.credits.undo_vaults(vaults);
                     for change in undo.into_iter().rev() {
                         self.limits.undo(change);
                     }
@@ -117,6 +118,10 @@ impl Book {
                 }
             }
         }
+        for vault in deleted {
+            self.credits.remove_vault(vault);
+            self.limits.state.quotas.add_deleted_vault(write.namespace);
+        }
         Ok(results)
     }
 
@@ -125,7 +130,7 @@ impl Book {
         now: UnixMs,
         write: &Write,
         operation: &Operation,
-        undo: &mut Vec<UndoLimit>,
+        (undo, deleted): (&mut Vec<UndoLimit>, &mut Vec<VaultId>),
     ) -> Result<OperationResult, Refusal> {
         let namespace = write.namespace;
         let outcome = match operation {
@@ -141,9 +146,14 @@ impl Book {
                 self.limits.delete_limit(now, &DeleteLimit { namespace, key, expected_revision })
             }
             Operation::OpenVault { vault } => {
-                self.check_open_vault(namespace, vault)?;
+                self.check_open_vault(namespace, vault, deleted)?;
                 let opened = self.credits.open_vault(namespace, vault);
                 let vault = opened.ok_or(Refusal::Invalid(InvalidOperation::TooManyVaults))?;
+                return Ok(OperationResult::Vault(vault));
+            }
+            Operation::DeleteVault { vault } => {
+                let vault = self.deletable_vault(namespace, vault, deleted)?;
+                deleted.push(vault);
                 return Ok(OperationResult::Vault(vault));
             }
             Operation::RetireClient { .. } => return Ok(OperationResult::Client),
@@ -170,17 +180,46 @@ impl Book {
 }
 
 impl Book {
-    /// Checks that the namespace may open another vault, which has an account of its own.
-    fn check_open_vault(&self, namespace: NamespaceId, vault: &VaultName) -> Result<(), Refusal> {
-        if self.credits.vault(namespace, vault).is_some() {
-            return Ok(());
+    /// Checks that the namespace may open another vault, which has an account of its own. A vault that the transaction
+    /// deletes is there until its end.
+    fn check_open_vault(&self, namespace: NamespaceId, vault: &VaultName, deleted: &[VaultId]) -> Result<(), Refusal> {
+        if let Some(vault) = self.credits.vault(namespace, vault) {
+            let is_deleted = deleted.contains(&vault);
+            return if is_deleted { Err(Refusal::Credit(CreditRefusal::Conflict)) } else { Ok(()) };
         }
         let used = [
-            (QuotaKind::Vaults, self.credits.vaults_of(namespace)),
+            (QuotaKind::Vaults, self.vaults_of(namespace)),
             (QuotaKind::Accounts, self.credits.accounts_of(namespace).into()),
         ];
         let full = used.into_iter().find(|(kind, used)| *used >= self.quota(namespace, *kind));
         full.map_or(Ok(()), |(kind, _)| Err(Refusal::Quota(kind)))
+    }
+}
+
+impl Book {
+    /// The vault to delete. The first vault of all stays, because a Book always has it.
+    fn deletable_vault(
+        &self,
+        namespace: NamespaceId,
+        vault: &VaultName,
+        deleted: &[VaultId],
+    ) -> Result<VaultId, Refusal> {
+        if self.external_parts().credit {
+            return Err(Refusal::Invalid(InvalidOperation::CreditExternal));
+        }
+        let vault = self.credits.vault(namespace, vault).filter(|vault| !deleted.contains(vault));
+        let vault = vault.ok_or(Refusal::VaultNotFound)?;
+        let is_used = !self.credits.is_unused(vault) || self.sequences.has_clients(vault);
+        if is_used || vault == VaultId::MAIN {
+            return Err(Refusal::Credit(CreditRefusal::Conflict));
+        }
+        Ok(vault)
+    }
+
+    /// The use of the quota of vaults. The number of a vault is not used again, so deleted ones count a little.
+    pub(super) fn vaults_of(&self, namespace: NamespaceId) -> u64 {
+        let deleted = self.limits.state.quotas.deleted_vaults(namespace);
+        self.credits.vaults_of(namespace).saturating_add(deleted / DELETED_PER_VAULT)
     }
 }
 

@@ -72,7 +72,10 @@ impl Book {
                 return Ok(OperationResult::Entry);
             }
             Operation::RetireClient { .. } => return Ok(OperationResult::Client),
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {
+            Operation::PutLimit { .. }
+            | Operation::DeleteLimit { .. }
+            | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. } => {
                 return Err(Refusal::WrongScope);
             }
         };
@@ -101,6 +104,7 @@ impl Book {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. }
             | Operation::RetireClient { .. }
             | Operation::OpenAccount { .. }
             | Operation::SetPlan { .. }

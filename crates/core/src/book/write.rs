@@ -117,6 +117,12 @@ pub enum Operation {
         /// The name.
         vault: VaultName,
     },
+    /// Deletes a vault of the namespace that was never used: it has no account but its revenue account, never had an
+    /// asset, and no client id. Its number is not used again.
+    DeleteVault {
+        /// The name.
+        vault: VaultName,
+    },
     /// Retires a client id of the scope: it is refused for ever, and its memory is freed. Needs role admin.
     RetireClient {
         /// The client id.
@@ -199,7 +205,7 @@ impl Operation {
         match self {
             Operation::PutLimit { definition, .. } => definition.key.as_str(),
             Operation::DeleteLimit { key, .. } => key.as_str(),
-            Operation::OpenVault { vault } => vault.as_str(),
+            Operation::OpenVault { vault } | Operation::DeleteVault { vault } => vault.as_str(),
             Operation::RetireClient { client } => client.as_str(),
             Operation::OpenAccount { account, .. }
             | Operation::SetPlan { account, .. }
@@ -217,6 +223,7 @@ impl Operation {
             Operation::PutLimit { definition, .. } => Some(&definition.key),
             Operation::DeleteLimit { key, .. } => Some(key),
             Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. }
             | Operation::OpenAccount { .. }
             | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }
@@ -243,7 +250,10 @@ impl Operation {
     pub const fn fits(&self, is_of_vault: bool) -> bool {
         match self {
             Operation::RetireClient { .. } => true,
-            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => !is_of_vault,
+            Operation::PutLimit { .. }
+            | Operation::DeleteLimit { .. }
+            | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. } => !is_of_vault,
             Operation::OpenAccount { .. }
             | Operation::SetPlan { .. }
             | Operation::FreezeAccount { .. }

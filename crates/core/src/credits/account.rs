@@ -11,7 +11,7 @@ use crate::limits::slab::{NONE, Record};
 /// The maximum number of accounts in all vaults: 2^24, which take 8 GiB at 500 bytes each with their balances.
 pub const ACCOUNTS_MAX: u32 = 1 << 24;
 
-/// The id of an account. Never reused.
+/// The id of an account. Reused only if nothing was ever recorded of the account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(pub u32);
 
@@ -132,33 +132,54 @@ impl Credits {
     /// Adds a new account; `None` if the maximum is reached.
     pub(crate) fn add_account(&mut self, account: Account) -> Option<u32> {
         let name = account.name.clone()?;
-        if self.state.accounts.used() >= ACCOUNTS_MAX {
+        if self.account_count() >= ACCOUNTS_MAX {
             return None;
         }
         let hash = self.account_hash(account.vault, &name);
-        if let Some(count) = self.accounts_of_mut(account.vault) {
-            *count = count.saturating_add(1);
-        }
-        let slot = self.state.accounts.insert(account);
+        self.count_accounts(account.vault, |count| count.saturating_add(1));
+        let slot = match self.free_accounts.pop_first() {
+            Some(slot) => {
+                *self.state.accounts.get_mut(slot) = account;
+                slot
+            }
+            None => self.state.accounts.insert(account),
+        };
         self.index.insert(hash, Reference::record(slot));
         Some(slot)
     }
 
-    /// Removes the account that was added last. It has no balances.
-    pub(crate) fn pop_account(&mut self) {
-        let Some(slot) = self.state.accounts.used().checked_sub(1) else { return };
-        let account = self.state.accounts.get(slot);
-        let vault = account.vault;
-        if let Some(name) = &account.name {
-            let hash = self.account_hash(vault, name);
-            if let Some((position, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
-                self.index.remove(position);
-            }
+    /// Restores an account in the next record; `None` if the maximum is reached.
+    pub(crate) fn restore_account(&mut self, account: Account) -> Option<u32> {
+        let free = std::mem::take(&mut self.free_accounts);
+        let slot = self.add_account(account);
+        self.free_accounts = free;
+        slot
+    }
+
+    /// Restores the empty record of a removed account.
+    pub(crate) fn restore_empty_account(&mut self) {
+        let slot = self.state.accounts.insert(Account::default());
+        self.free_accounts.insert(slot);
+    }
+
+    /// Removes an account that has no balances. The last record of the table is never an empty one.
+    pub(crate) fn remove_account(&mut self, slot: u32) {
+        let Account { vault, name, .. } = std::mem::take(self.state.accounts.get_mut(slot));
+        let Some(name) = name else { return };
+        let hash = self.account_hash(vault, &name);
+        if let Some((position, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
+            self.index.remove(position);
         }
-        self.state.accounts.pop();
-        if let Some(count) = self.accounts_of_mut(vault) {
-            *count = count.saturating_sub(1);
+        self.count_accounts(vault, |count| count.saturating_sub(1));
+        self.free_accounts.insert(slot);
+        while self.state.accounts.used().checked_sub(1).is_some_and(|last| self.free_accounts.remove(&last)) {
+            self.state.accounts.pop();
         }
+    }
+
+    /// The number of accounts of all vaults.
+    pub(crate) fn account_count(&self) -> u32 {
+        self.state.accounts.used().saturating_sub(u32::try_from(self.free_accounts.len()).unwrap_or(u32::MAX))
     }
 
     /// The number of accounts of a namespace, closed ones included.
@@ -166,13 +187,16 @@ impl Credits {
         self.account_counts.get(usize::from(namespace.0)).copied().unwrap_or(0)
     }
 
-    /// The counter of accounts of a vault's namespace.
-    fn accounts_of_mut(&mut self, vault: VaultId) -> Option<&mut u32> {
-        let namespace = usize::from(self.state.vaults.get(vault.0 as usize)?.namespace.0);
+    /// Changes the counters of accounts of a vault and of its namespace.
+    fn count_accounts(&mut self, vault: VaultId, change: fn(u32) -> u32) {
+        let Some(vault) = self.state.vaults.get_mut(&vault) else { return };
+        vault.accounts = change(vault.accounts);
+        let namespace = usize::from(vault.namespace.0);
         if self.account_counts.len() <= namespace {
             self.account_counts.resize(namespace.saturating_add(1), 0);
         }
-        self.account_counts.get_mut(namespace)
+        let count = &mut self.account_counts[namespace];
+        *count = change(*count);
     }
 
     /// The balance of an account in an asset, created if needed.

@@ -49,7 +49,8 @@ pub(crate) struct Draft {
     /// The number of accounts that the namespace may still open.
     accounts_left: u64,
     assets: usize,
-    opened: usize,
+    /// The accounts that it opened, in order.
+    opened: Vec<u32>,
     standings: Vec<(u32, AccountStatus)>,
     net: Net<(AccountId, AssetId)>,
     issued: Net<AssetId>,
@@ -61,8 +62,8 @@ pub(crate) struct Draft {
 impl Credits {
     /// `accounts_quota` is the number of accounts that the namespace of the vault may have.
     pub(crate) fn begin(&self, now: UnixMs, vault: VaultId, accounts_quota: u64) -> Draft {
-        let assets = self.state.vaults.get(vault.0 as usize).map_or(0, |vault| vault.assets.len());
-        let namespace = self.state.vaults.get(vault.0 as usize).map(|vault| vault.namespace);
+        let assets = self.state.vaults.get(&vault).map_or(0, |vault| vault.assets.len());
+        let namespace = self.state.vaults.get(&vault).map(|vault| vault.namespace);
         let accounts = namespace.map_or(0, |namespace| u64::from(self.accounts_of(namespace)));
         Draft { now, vault, assets, accounts_left: accounts_quota.saturating_sub(accounts), ..Draft::default() }
     }
@@ -79,7 +80,7 @@ impl Credits {
         draft.accounts_left = draft.accounts_left.checked_sub(1).ok_or(CreditRefusal::AccountsQuota)?;
         let account = Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
         let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
-        draft.opened = draft.opened.saturating_add(1);
+        draft.opened.push(account);
         self.check_plan(draft, plan)?;
         Ok(AccountId(account))
     }
@@ -262,7 +263,7 @@ impl Credits {
     }
 
     fn check_totals(&self, draft: &Draft) -> Result<(), Culprit> {
-        let Some(vault) = self.state.vaults.get(draft.vault.0 as usize) else { return Ok(()) };
+        let Some(vault) = self.state.vaults.get(&draft.vault) else { return Ok(()) };
         let total = |asset: AssetId| &vault.assets[usize::from(asset.0)];
         for (asset, amount) in draft.issued.iter() {
             total(asset).issued.checked_add(amount).ok_or(Culprit::Issued(asset))?;
@@ -275,7 +276,7 @@ impl Credits {
 
     /// Adds to the issued and retired totals.
     fn count(&mut self, draft: &Draft) {
-        let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) else { return };
+        let Some(vault) = self.state.vaults.get_mut(&draft.vault) else { return };
         for (asset, amount) in draft.issued.iter() {
             let issued = &mut vault.assets[usize::from(asset.0)].issued;
             *issued = issued.saturating_add(amount);
@@ -291,10 +292,10 @@ impl Credits {
         for (account, standing) in draft.standings.into_iter().rev() {
             self.state.accounts.get_mut(account).standing = standing;
         }
-        for _ in 0..draft.opened {
-            self.pop_account();
+        for account in draft.opened.into_iter().rev() {
+            self.remove_account(account);
         }
-        if let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) {
+        if let Some(vault) = self.state.vaults.get_mut(&draft.vault) {
             vault.assets.truncate(draft.assets);
         }
     }

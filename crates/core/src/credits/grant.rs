@@ -301,7 +301,7 @@ impl Credits {
         let at = self.moment(now);
         let asset = self.state.balances.get(owner.balance).asset;
         let vault = self.state.accounts.get(owner.account).vault;
-        let Some(vault) = self.state.vaults.get_mut(vault.0 as usize) else { return };
+        let Some(vault) = self.state.vaults.get_mut(&vault) else { return };
         if let Some(totals) = vault.assets.get_mut(usize::from(asset.0)) {
             totals.expired = totals.expired.saturating_add(amount);
         }

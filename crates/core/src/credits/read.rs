@@ -80,7 +80,7 @@ impl Credits {
     }
 
     pub(crate) fn asset_name(&self, vault: VaultId, asset: AssetId) -> Option<&AssetName> {
-        let vault = self.state.vaults.get(vault.0 as usize)?;
+        let vault = self.state.vaults.get(&vault)?;
         vault.assets.get(usize::from(asset.0)).map(|asset| &asset.name)
     }
 
@@ -170,7 +170,7 @@ impl Credits {
 
     /// The totals of a vault, summed again over all its accounts.
     pub(crate) fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
-        let Some(found) = self.state.vaults.get(vault.0 as usize) else { return Vec::new() };
+        let Some(found) = self.state.vaults.get(&vault) else { return Vec::new() };
         let live = self.live();
         let mut totals: Vec<AssetTotals> = (found.assets.iter().zip(0..))
             .map(|(asset, id)| {

@@ -167,7 +167,7 @@ impl State {
         let found = self.accounts.get(account);
         let state = (found.plan != NONE).then(|| self.plans.get(found.plan))?;
         let terms = state.terms?;
-        let vault = self.vaults.get(found.vault.0 as usize)?;
+        let vault = self.vaults.get(&found.vault)?;
         let plan = Plan {
             asset: vault.assets.get(usize::from(terms.asset.0))?.name.clone(),
             amount: terms.amount,
@@ -314,7 +314,7 @@ impl Credits {
         let asset = balance.asset;
         let has_room = self.state.whole(balance).checked_add(period.issued).is_some();
         let vault = self.state.accounts.get(owner.account).vault;
-        let Some(vault) = self.state.vaults.get_mut(vault.0 as usize) else { return };
+        let Some(vault) = self.state.vaults.get_mut(&vault) else { return };
         let namespace = vault.namespace;
         let Some(totals) = vault.assets.get_mut(usize::from(asset.0)) else { return };
         let Some(issued) = totals.issued.checked_add(period.issued).filter(|_| has_room) else { return };

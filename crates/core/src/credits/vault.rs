@@ -17,6 +17,8 @@ pub const ASSETS_MAX: usize = 256;
 pub(crate) struct Vault {
     pub(crate) namespace: NamespaceId,
     pub(crate) name: VaultName,
+    /// The number of its accounts, the revenue account included.
+    pub(crate) accounts: u32,
     /// In the order in which they were added.
     pub(crate) assets: Vec<Asset>,
 }
@@ -32,8 +34,13 @@ pub(crate) struct Asset {
 
 impl State {
     pub(crate) fn asset(&self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
-        let position = self.vaults.get(vault.0 as usize)?.assets.iter().position(|asset| asset.name == *name)?;
+        let position = self.vaults.get(&vault)?.assets.iter().position(|asset| asset.name == *name)?;
         u16::try_from(position).ok().map(AssetId)
+    }
+
+    /// The number of the next vault; `None` if all numbers are used up.
+    fn next_vault(&self) -> Option<VaultId> {
+        (self.vaults_created < u32::MAX).then_some(VaultId(self.vaults_created))
     }
 }
 
@@ -44,7 +51,7 @@ impl Credits {
 
     /// Adds an asset; `None` if the maximum is reached.
     pub(crate) fn add_asset(&mut self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
-        let assets = &mut self.state.vaults.get_mut(vault.0 as usize)?.assets;
+        let assets = &mut self.state.vaults.get_mut(&vault)?.assets;
         let id = AssetId(assets.len() as u16);
         if assets.len() >= ASSETS_MAX {
             return None;
@@ -55,7 +62,7 @@ impl Credits {
 
     /// Removes the asset that was added last. No account has any of it.
     pub(crate) fn pop_asset(&mut self, vault: VaultId) {
-        if let Some(vault) = self.state.vaults.get_mut(vault.0 as usize) {
+        if let Some(vault) = self.state.vaults.get_mut(&vault) {
             vault.assets.pop();
         }
     }
@@ -65,27 +72,29 @@ impl Credits {
         if let Some(vault) = self.vault(namespace, name) {
             return Some(vault);
         }
-        if self.state.accounts.used() >= ACCOUNTS_MAX {
+        if self.account_count() >= ACCOUNTS_MAX {
             return None;
         }
-        let vault = self.add_vault(Vault { namespace, name: name.clone(), assets: Vec::new() })?;
+        let id = self.state.next_vault()?;
+        let vault = self.add_vault(id, Vault { namespace, name: name.clone(), accounts: 0, assets: Vec::new() })?;
         let revenue = AccountName::new(AccountName::REVENUE).ok();
         self.add_account(Account { vault, name: revenue, ..Account::default() });
         Some(vault)
     }
 
-    /// Adds a new vault without its revenue account.
-    pub(crate) fn add_vault(&mut self, vault: Vault) -> Option<VaultId> {
+    /// Adds a new vault without its revenue account. Its number is higher than that of any vault before; `None` if the
+    /// maximum number of vaults is reached.
+    pub(crate) fn add_vault(&mut self, id: VaultId, vault: Vault) -> Option<VaultId> {
         if self.state.vaults.len() >= VAULTS_MAX {
             return None;
         }
-        let id = VaultId(self.state.vaults.len() as u32);
+        self.state.vaults_created = id.0.saturating_add(1);
         let namespace = usize::from(vault.namespace.0);
         if self.names.len() <= namespace {
             self.names.resize_with(namespace.saturating_add(1), Default::default);
         }
         self.names[namespace].insert(vault.name.clone(), id);
-        self.state.vaults.push(vault);
+        self.state.vaults.insert(id, vault);
         Some(id)
     }
 
@@ -105,19 +114,29 @@ impl Credits {
         self.names.get(usize::from(namespace.0)).map_or(0, |names| names.len() as u64)
     }
 
-    /// The number of vaults.
-    pub(crate) fn vaults(&self) -> usize {
-        self.state.vaults.len()
+    /// Whether a vault was never used: it has its revenue account only, and never had an asset.
+    pub(crate) fn is_unused(&self, vault: VaultId) -> bool {
+        self.state.vaults.get(&vault).is_some_and(|vault| vault.accounts <= 1 && vault.assets.is_empty())
     }
 
-    /// Removes the vaults beyond the first `len`, each with its revenue account.
-    pub(crate) fn truncate_vaults(&mut self, len: usize) {
-        while self.state.vaults.len() > len {
-            self.pop_account();
-            let Some(Vault { namespace, name, .. }) = self.state.vaults.pop() else { return };
-            if let Some(names) = self.names.get_mut(usize::from(namespace.0)) {
-                names.remove(&name);
-            }
+    /// Removes an unused vault and its revenue account. Its number stays used.
+    pub(crate) fn remove_vault(&mut self, vault: VaultId) {
+        debug_assert!(self.is_unused(vault), "a vault with accounts or assets is removed");
+        let revenue = AccountName::new(AccountName::REVENUE).ok();
+        if let Some(slot) = revenue.and_then(|revenue| self.account(vault, &revenue)) {
+            self.remove_account(slot);
         }
+        let Some(Vault { namespace, name, .. }) = self.state.vaults.remove(&vault) else { return };
+        if let Some(names) = self.names.get_mut(usize::from(namespace.0)) {
+            names.remove(&name);
+        }
+    }
+
+    /// Removes the vaults from number `first` on, which were opened last, and frees their numbers.
+    pub(crate) fn undo_vaults(&mut self, first: u32) {
+        while let Some((&vault, _)) = self.state.vaults.last_key_value().filter(|(vault, _)| vault.0 >= first) {
+            self.remove_vault(vault);
+        }
+        self.state.vaults_created = first;
     }
 }

@@ -124,7 +124,8 @@ impl Limits {
             return Some(payers);
         }
         let payers = self.find_payers(namespace, slot, credits, new_assets)?;
-        // The assets added for this plan are removed again if the lease is denied, so do not cache them yet.
+        // The assets added for this plan are removed again if the lease is denied, so do not cache them yet. A vault with
+        // a lasting asset is never deleted, so its accounts keep their slots.
         if new_assets.is_empty() {
             self.state.limits[slot].set_payers(Some(payers));
         }

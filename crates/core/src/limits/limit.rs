@@ -149,7 +149,7 @@ impl Flags {
     }
 }
 
-/// The accounts of a credit limit. Account slots never change.
+/// The accounts of a credit limit. The slots of accounts never change in a vault that has an asset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payers {
     pub(crate) account: u32,

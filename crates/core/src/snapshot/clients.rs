@@ -54,9 +54,8 @@ pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> 
         return is_empty.then(|| book.sequences.restore_empty()).ok_or(Malformed("an empty client has a scope"));
     }
     let client = ClientId::new(name).map_err(|_| Malformed("a client has no valid name"))?;
-    let is_there = vault.is_none_or(|vault| {
-        book.credits.state.vaults.get(vault.0 as usize).is_some_and(|vault| vault.namespace == namespace)
-    });
+    let vaults = &book.credits.state.vaults;
+    let is_there = vault.is_none_or(|vault| vaults.get(&vault).is_some_and(|vault| vault.namespace == namespace));
     if !book.limits.has_namespace(namespace) || !is_there {
         return Err(Malformed("a client is in no scope"));
     }

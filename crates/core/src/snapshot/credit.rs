@@ -3,7 +3,8 @@
 use super::records::i128;
 use crate::book::{Book, NamespaceId, VaultId, codec};
 use crate::credits::{
-    ASSETS_MAX, Account, AccountStatus, Asset, AssetId, GRANTS_MAX, GrantTerms, Hold, Owner, State, Vault, second,
+    ACCOUNTS_MAX, ASSETS_MAX, Account, AccountStatus, Asset, AssetId, GRANTS_MAX, GrantTerms, Hold, Owner, State,
+    Vault, second,
 };
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::index::Found;
@@ -11,7 +12,8 @@ use crate::limits::slab::NONE;
 use crate::limits::{ExtendedPart, LimitSlot, PartKind, Reservation};
 use crate::wire::{Bytes, Malformed, Put};
 
-pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
+pub(super) fn put_vault(out: &mut Vec<u8>, id: VaultId, vault: &Vault) {
+    out.put_u32(id.0);
     out.put_u16(vault.namespace.0);
     out.put_text(vault.name.as_str());
     out.put_len(vault.assets.len());
@@ -24,11 +26,15 @@ pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
 }
 
 pub(super) fn read_vault(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-    let namespace = NamespaceId(input.u16()?);
+    let (id, namespace) = (VaultId(input.u32()?), NamespaceId(input.u16()?));
     let name = VaultName::new(input.text()?).map_err(|_| Malformed("a vault has no valid name"))?;
     let is_main = namespace == NamespaceId::DEFAULT && name.as_str() == VaultName::MAIN;
-    if !book.limits.has_namespace(namespace) || book.credits.state.vaults.is_empty() != is_main {
+    let is_first = id == VaultId::MAIN && book.credits.state.vaults.is_empty();
+    if !book.limits.has_namespace(namespace) || is_first != is_main {
         return Err(Malformed("vaults are in no namespace or do not start with the main one"));
+    }
+    if id.0 < book.credits.state.vaults_created || id.0 == u32::MAX {
+        return Err(Malformed("vaults are out of order"));
     }
     if book.credits.vault(namespace, &name).is_some() {
         return Err(Malformed("a vault is doubled"));
@@ -43,7 +49,7 @@ pub(super) fn read_vault(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), M
         }
         assets.push(Asset { name, issued, retired, expired });
     }
-    let added = book.credits.add_vault(Vault { namespace, name, assets });
+    let added = book.credits.add_vault(id, Vault { namespace, name, accounts: 0, assets });
     added.map(drop).ok_or(Malformed("there are too many vaults"))
 }
 
@@ -51,6 +57,9 @@ pub(super) fn put_account(out: &mut Vec<u8>, state: &State, slot: u32) {
     let account = state.accounts.get(slot);
     out.put_u32(account.vault.0);
     out.put_text(account.name.as_ref().map_or("", AccountName::as_str));
+    if account.name.is_none() {
+        return;
+    }
     out.put_u8(account.standing as u8);
     codec::put_overdraft(out, account.overdraft);
     out.put_len(state.balance_slots(slot).count());
@@ -62,8 +71,14 @@ pub(super) fn put_account(out: &mut Vec<u8>, state: &State, slot: u32) {
 }
 
 pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-    let vault = VaultId(input.u32()?);
-    let name = AccountName::new(input.text()?).map_err(|_| Malformed("an account has no valid name"))?;
+    let (vault, name) = (VaultId(input.u32()?), input.text()?);
+    if name.is_empty() {
+        let is_empty = vault == VaultId::default() && book.credits.state.accounts.used() < ACCOUNTS_MAX;
+        return is_empty
+            .then(|| book.credits.restore_empty_account())
+            .ok_or(Malformed("an empty account has a vault, or is one too many"));
+    }
+    let name = AccountName::new(name).map_err(|_| Malformed("an account has no valid name"))?;
     let standing = match input.u8()? {
         1 => AccountStatus::Open,
         2 => AccountStatus::Frozen,
@@ -72,13 +87,13 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
     };
     let overdraft = codec::overdraft(input)?;
     let credits = &mut book.credits;
-    let assets = credits.state.vaults.get(vault.0 as usize).map(|vault| vault.assets.len());
+    let assets = credits.state.vaults.get(&vault).map(|vault| vault.assets.len());
     let assets = assets.ok_or(Malformed("an account is in no vault"))?;
     if credits.account(vault, &name).is_some() {
         return Err(Malformed("an account is doubled"));
     }
     let account = Account { vault, name: Some(name), standing, overdraft, ..Account::default() };
-    let account = credits.add_account(account).ok_or(Malformed("there are too many accounts"))?;
+    let account = credits.restore_account(account).ok_or(Malformed("there are too many accounts"))?;
     for _ in 0..input.u32()? {
         let asset = AssetId(input.u16()?);
         if usize::from(asset.0) >= assets || credits.state.balance(account, asset).is_some() {
@@ -232,7 +247,7 @@ impl HoldsRead {
             return Err(Malformed("a hold is of no account"));
         }
         let (payer, payee) = (state.accounts.get(account).vault, state.accounts.get(revenue).vault);
-        let vault = state.vaults.get(payer.0 as usize).map(|vault| vault.namespace);
+        let vault = state.vaults.get(&payer).map(|vault| vault.namespace);
         let balance = state.balance(account, asset);
         let hold = Hold {
             lease,
@@ -300,12 +315,12 @@ fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold, parts: &[(u32, 
 pub(super) fn check_vaults(book: &Book) -> Result<(), Malformed> {
     let revenue = AccountName::new(AccountName::REVENUE).map_err(|_| Malformed("no name for an account"))?;
     let live = book.credits.live();
-    for (vault, number) in book.credits.state.vaults.iter().zip(0..) {
-        if book.credits.account(VaultId(number), &revenue).is_none() {
+    for (&number, vault) in &book.credits.state.vaults {
+        if book.credits.account(number, &revenue).is_none() {
             return Err(Malformed("a vault is without its account"));
         }
         for (asset, id) in vault.assets.iter().zip(0..) {
-            let live = live.get(&(VaultId(number), AssetId(id))).copied().unwrap_or(0);
+            let live = live.get(&(number, AssetId(id))).copied().unwrap_or(0);
             let left = asset.issued.checked_sub(asset.retired).and_then(|left| left.checked_sub(asset.expired));
             if left != Some(live) {
                 return Err(Malformed("accounts have more or less than was issued"));

@@ -404,11 +404,16 @@ fn end(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if input.u64()? != u64::from(state.leases.len()) || input.u64()? != state.tombstones.len() as u64 {
         return Err(Malformed("leases are missing"));
     }
-    let (clients, vaults) = (u64::from(book.sequences.state.len()), book.credits.vaults() as u64);
+    let (clients, vaults) = (u64::from(book.sequences.state.len()), book.credits.state.vaults.len() as u64);
     let accounts = u64::from(book.credits.state.accounts.used());
-    if input.u64()? != clients || input.u64()? != vaults || input.u64()? != accounts {
-        return Err(Malformed("clients, vaults or accounts are missing"));
+    if input.u64()? != clients || input.u64()? != vaults {
+        return Err(Malformed("clients or vaults are missing"));
     }
+    let vaults_created = input.u32()?;
+    if vaults_created < book.credits.state.vaults_created || input.u64()? != accounts {
+        return Err(Malformed("vaults or accounts are missing"));
+    }
+    book.credits.state.vaults_created = vaults_created;
     check_vaults(book)?;
     if state.namespaces.is_empty() || vaults == 0 {
         return Err(Malformed("it has no namespaces or no vaults"));

@@ -15,7 +15,7 @@ use super::records::{
     BookRecord, CellRecord, LeaseRecord, put_free, put_job, put_limit, put_mark, put_pause, put_tombstone,
 };
 use super::templates::{TemplateRecord, all_templates};
-use crate::book::{NamespaceId, Receipt};
+use crate::book::{NamespaceId, Receipt, VaultId};
 use crate::credits::{self, Hold, PlanState};
 use crate::id::{JobId, LeaseId};
 use crate::idempotency::UsedKeys;
@@ -179,6 +179,7 @@ impl Encoded<'_> {
                 block.put_u64(self.state.tombstones.len() as u64);
                 block.put_u64(u64::from(self.frozen.streams.len()));
                 block.put_u64(self.frozen.credits.vaults.len() as u64);
+                block.put_u32(self.frozen.credits.vaults_created);
                 block.put_u64(u64::from(self.frozen.credits.accounts.used()));
                 block.put_u64(self.frozen.keys.all.len() as u64);
                 block.put_u32(self.frozen.keys.created);
@@ -202,9 +203,10 @@ impl Encoded<'_> {
 
     fn fill_vaults(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let Some(vault) = self.frozen.credits.vaults.get(self.position as usize) else { return };
-            put_vault(block, vault);
-            self.position = self.position.saturating_add(1);
+            let next = self.frozen.credits.vaults.range(VaultId(self.position)..).next();
+            let Some((&id, vault)) = next else { return };
+            put_vault(block, id, vault);
+            self.position = id.0.saturating_add(1);
         }
     }
 

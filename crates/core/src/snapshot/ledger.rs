@@ -41,17 +41,17 @@ pub struct FrozenAccount<'a> {
 }
 
 impl Frozen {
-    /// A vault; `None` after the last one.
+    /// The first vault with this number or a higher one.
     #[must_use]
-    pub fn vault(&self, vault: VaultId) -> Option<FrozenVault<'_>> {
-        let found = self.credits.vaults.get(vault.0 as usize)?;
+    pub fn vault_from(&self, vault: VaultId) -> Option<(VaultId, FrozenVault<'_>)> {
+        let (&id, found) = self.credits.vaults.range(vault..).next()?;
         let namespace_name = self.state.namespaces.get(usize::from(found.namespace.0))?;
-        Some(FrozenVault { namespace: found.namespace, namespace_name, name: &found.name })
+        Some((id, FrozenVault { namespace: found.namespace, namespace_name, name: &found.name }))
     }
 
     /// The assets of a vault, ordered by their ids.
     pub fn assets(&self, vault: VaultId) -> impl Iterator<Item = FrozenAsset<'_>> {
-        let assets = self.credits.vaults.get(vault.0 as usize).map_or(&[][..], |found| &found.assets);
+        let assets = self.credits.vaults.get(&vault).map_or(&[][..], |found| &found.assets);
         assets.iter().map(|asset| FrozenAsset {
             name: &asset.name,
             issued: asset.issued,
@@ -60,17 +60,16 @@ impl Frozen {
         })
     }
 
-    /// An account; `None` after the last one.
+    /// The first account with this number or a higher one.
     #[must_use]
-    pub fn account(&self, account: AccountId) -> Option<FrozenAccount<'_>> {
-        if account.0 >= self.credits.accounts.used() {
-            return None;
-        }
-        let found = self.credits.accounts.get(account.0);
-        let slots = self.credits.balance_slots(account.0).map(|slot| self.credits.balances.get(slot));
+    pub fn account_from(&self, account: AccountId) -> Option<(AccountId, FrozenAccount<'_>)> {
+        let named = |slot: u32| Some((slot, self.credits.accounts.get(slot).name.as_ref()?));
+        let (slot, name) = (account.0..self.credits.accounts.used()).find_map(named)?;
+        let vault = self.credits.accounts.get(slot).vault;
+        let slots = self.credits.balance_slots(slot).map(|slot| self.credits.balances.get(slot));
         let mut amounts: Vec<_> = slots.map(|balance| (balance.asset, self.credits.whole(balance))).collect();
         amounts.sort_unstable_by_key(|(asset, _)| *asset);
-        Some(FrozenAccount { vault: found.vault, name: found.name.as_ref()?, amounts })
+        Some((AccountId(slot), FrozenAccount { vault, name, amounts }))
     }
 
     /// Which parts of the state other systems keep.

@@ -1,7 +1,7 @@
 //! The records of plans.
 
 use crate::book::{Book, codec};
-use crate::credits::{AccountStatus, AssetId, CarryOver, PlanState, PlanTerms, State};
+use crate::credits::{Account, AccountStatus, AssetId, CarryOver, PlanState, PlanTerms, State};
 use crate::limits::UTC_OFFSET_MINUTES;
 use crate::limits::calendar::Calendar;
 use crate::limits::slab::NONE;
@@ -32,7 +32,8 @@ pub(super) fn put_plan(out: &mut Vec<u8>, plan: &PlanState) {
 pub(super) fn read_plan(book: &mut Book, last: &mut Option<u32>, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let account = input.u32()?;
     let state = &book.credits.state;
-    if account >= state.accounts.used() || state.accounts.get(account).standing == AccountStatus::Closed {
+    let is_live = |account: &Account| account.name.is_some() && account.standing != AccountStatus::Closed;
+    if account >= state.accounts.used() || !is_live(state.accounts.get(account)) {
         return Err(Malformed("a plan is of no account, or of a closed one"));
     }
     if last.replace(account) >= Some(account) {

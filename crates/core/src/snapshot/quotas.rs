@@ -1,4 +1,5 @@
-//! The records of quotas: those that were set, and the journal bytes of the last day of each namespace.
+//! The records of quotas: those that were set, the journal bytes of the last day of each namespace, and the number of
+//! its deleted vaults.
 
 use crate::book::{Book, NamespaceId};
 use crate::limits::State;
@@ -7,12 +8,14 @@ use crate::wire::{Bytes, Malformed, Put};
 
 const SET: u8 = 1;
 const JOURNAL: u8 = 2;
+const DELETED: u8 = 3;
 
 /// A record about quotas.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum QuotaRecord {
     Set(NamespaceId, QuotaKind, u64),
     Journal(NamespaceId, u64, u64),
+    Deleted(NamespaceId, u64),
 }
 
 impl QuotaRecord {
@@ -20,7 +23,9 @@ impl QuotaRecord {
     pub(super) fn all(state: &State) -> impl Iterator<Item = QuotaRecord> + Send + '_ {
         let set = state.quotas.all_set().map(|(namespace, kind, quota)| QuotaRecord::Set(namespace, kind, quota));
         let days = state.quotas.journal_days();
-        set.chain(days.map(|(namespace, day, bytes)| QuotaRecord::Journal(namespace, day, bytes)))
+        let days = days.map(|(namespace, day, bytes)| QuotaRecord::Journal(namespace, day, bytes));
+        let deleted = state.quotas.all_deleted_vaults();
+        set.chain(days).chain(deleted.map(|(namespace, count)| QuotaRecord::Deleted(namespace, count)))
     }
 
     pub(super) fn put(self, out: &mut Vec<u8>) {
@@ -37,6 +42,11 @@ impl QuotaRecord {
                 out.put_u64(day);
                 out.put_u64(bytes);
             }
+            QuotaRecord::Deleted(namespace, count) => {
+                out.put_u8(DELETED);
+                out.put_u16(namespace.0);
+                out.put_u64(count);
+            }
         }
     }
 
@@ -48,6 +58,7 @@ impl QuotaRecord {
                 Ok(QuotaRecord::Set(namespace, kind, input.u64()?))
             }
             JOURNAL => Ok(QuotaRecord::Journal(namespace, input.u64()?, input.u64()?)),
+            DELETED => Ok(QuotaRecord::Deleted(namespace, input.u64()?)),
             _ => Err(Malformed("a record of quotas is unknown")),
         }
     }
@@ -72,6 +83,10 @@ pub(super) fn read_quota(
         QuotaRecord::Journal(namespace, written, bytes) => {
             bytes > 0 && written <= day(state.now()) && state.quotas.restore_journal(namespace, written, bytes)
         }
+        QuotaRecord::Deleted(namespace, count) => {
+            let is_known = usize::from(namespace.0) < state.namespaces.len();
+            is_known && count > 0 && state.quotas.restore_deleted_vaults(namespace, count)
+        }
     };
     if is_right { Ok(()) } else { Err(Malformed("a quota is out of bounds or of no namespace")) }
 }
@@ -82,6 +97,7 @@ impl QuotaRecord {
         match self {
             QuotaRecord::Set(namespace, kind, _) => (SET, namespace, Some(kind)),
             QuotaRecord::Journal(namespace, _, _) => (JOURNAL, namespace, None),
+            QuotaRecord::Deleted(namespace, _) => (DELETED, namespace, None),
         }
     }
 }

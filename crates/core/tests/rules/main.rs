@@ -36,4 +36,5 @@ mod shadow;
 mod shared;
 mod templates;
 mod timeouts;
+mod vaults;
 mod writes;

@@ -258,6 +258,7 @@ impl Tables {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. }
             | Operation::SetPlan { .. }
             | Operation::RetireClient { .. } => {}
         }

@@ -174,6 +174,10 @@ impl Pair {
         let (book, model) = (&self.book, &self.model);
         for (id, account) in (0..).map(AccountId).zip(&model.accounts) {
             let found = book.account(account.vault, &account.name);
+            if account.is_gone {
+                same("deleted account", &(found, book.account_name(id)), &(None, None))?;
+                continue;
+            }
             same("account", &found, &Some(model.info(id)))?;
             let balances = book.balances(at, id);
             let assets = &model.vaults[account.vault.0 as usize].assets;
@@ -204,6 +208,10 @@ impl Pair {
             _ = book.totals(book.time().plus_ms(later_ms));
         }
         for (id, vault) in (0..).map(VaultId).zip(&model.vaults) {
+            if vault.is_deleted {
+                same("deleted vault", &book.vault_name(id), &None)?;
+                continue;
+            }
             same("vault", &book.vault(vault.namespace, &vault.name), &Some(id))?;
             let totals = book.audit(id);
             same("audit", &totals, &model.audit(id))?;

@@ -4,7 +4,7 @@
 //! end frame with the signature.
 
 use bytes::Bytes;
-use earmark_core::{AccountId, AssetId, Frozen, VaultId};
+use earmark_core::{AccountId, AssetId, FrozenAccount, FrozenAsset, FrozenVault, VaultId};
 use sha2::{Digest as _, Sha256};
 
 use crate::entry::{CodecError, Input};
@@ -121,13 +121,8 @@ pub(super) fn put_frame(out: &mut Vec<u8>, kind: u64, number: u64, payload: impl
     debug_assert!(put.is_ok(), "a frame of an export is too long");
 }
 
-/// Appends the frame of an account; `None` after the last account. Returns its vault and amounts.
-pub(super) fn put_account(
-    out: &mut Vec<u8>,
-    frozen: &Frozen,
-    id: AccountId,
-) -> Option<(VaultId, Vec<(AssetId, i128)>)> {
-    let account = frozen.account(id)?;
+/// Appends the frame of an account.
+pub(super) fn put_account(out: &mut Vec<u8>, id: AccountId, account: &FrozenAccount<'_>) {
     put_frame(out, ACCOUNT, id.0.into(), |out| {
         out.extend_from_slice(&account.vault.0.to_le_bytes());
         put_text(out, account.name.as_str());
@@ -137,24 +132,26 @@ pub(super) fn put_account(
             out.extend_from_slice(&amount.to_le_bytes());
         }
     });
-    Some((account.vault, account.amounts))
 }
 
-/// Appends the frame of a vault; `None` after the last vault. `live` gives the sum of all accounts in an asset.
-pub(super) fn put_vault(out: &mut Vec<u8>, frozen: &Frozen, id: VaultId, live: impl Fn(AssetId) -> i128) -> Option<()> {
-    let vault = frozen.vault(id)?;
+/// Appends the frame of a vault. `live` gives the sum of all accounts in an asset.
+pub(super) fn put_vault(
+    out: &mut Vec<u8>,
+    (id, vault): (VaultId, &FrozenVault<'_>),
+    assets: Vec<FrozenAsset<'_>>,
+    live: impl Fn(AssetId) -> i128,
+) {
     put_frame(out, VAULT, id.0.into(), |out| {
         put_text(out, vault.namespace_name.as_str());
         put_text(out, vault.name.as_str());
-        put_len(out, frozen.assets(id).count());
-        for (asset, number) in frozen.assets(id).zip(0..) {
+        put_len(out, assets.len());
+        for (asset, number) in assets.iter().zip(0..) {
             put_text(out, asset.name.as_str());
             for amount in [asset.issued, asset.retired, asset.expired, live(AssetId(number))] {
                 out.extend_from_slice(&amount.to_le_bytes());
             }
         }
     });
-    Some(())
 }
 
 pub(super) fn put_end(out: &mut Vec<u8>, end: &EndFrame) {

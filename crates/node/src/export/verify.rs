@@ -146,6 +146,7 @@ pub fn verify_export(
         signed: Signed::new(&raw),
         accounts: 0,
         vaults: 0,
+        next: (0, 0),
         totals: BTreeMap::new(),
         assets: Vec::new(),
     };
@@ -301,6 +302,8 @@ struct Ledger {
     signed: Signed,
     accounts: u64,
     vaults: u64,
+    /// The lowest numbers that the next account and the next vault may have. Numbers of deleted vaults are missing.
+    next: (u64, u64),
     /// The sums of all accounts by vault and asset.
     totals: BTreeMap<(VaultId, AssetId), AccountSum>,
     assets: Vec<VerifiedAsset>,
@@ -310,20 +313,22 @@ impl Ledger {
     /// Reads all frames up to the end.
     fn read<R: Read>(&mut self, source: &mut Source<R>) -> Result<EndFrame, ExportDefect> {
         loop {
-            let (accounts, vaults) = (self.accounts, self.vaults);
+            let (accounts, vaults) = self.next;
             let frame = source.frame(format::FRAMING)?;
             let frame = frame.map_err(|defect| at(accounts, vaults, truncated(defect)))?;
             let (kind, number) = frame.numbers;
             let payload = Bytes::copy_from_slice(frame.payload);
             let malformed = |error: crate::entry::CodecError| at(accounts, vaults, error.to_string());
             match kind {
-                ACCOUNT if vaults == 0 && number == accounts => {
+                ACCOUNT if vaults == 0 && number >= accounts => {
                     self.account(number, &AccountFrame::decode(payload).map_err(malformed)?)?;
                     self.accounts += 1;
+                    self.next.0 = number.saturating_add(1);
                 }
-                VAULT if number == vaults => {
+                VAULT if number >= vaults => {
                     self.vault(number, VaultFrame::decode(payload).map_err(malformed)?)?;
                     self.vaults += 1;
+                    self.next.1 = number.saturating_add(1);
                 }
                 END if number == 0 => {
                     let end = EndFrame::decode(payload).map_err(|error| ExportDefect::End(error.to_string()))?;

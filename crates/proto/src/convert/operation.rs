@@ -75,8 +75,8 @@ fn write_id(key: Option<&str>, client_id: &str, sequence: u64) -> Result<WriteId
 }
 
 /// Operation fields, for error messages.
-const KINDS: &str = "put_limit, delete_limit, open_vault, retire_client, open_account, freeze_account, \
-                     unfreeze_account, close_account, set_plan, issue, transfer, retire";
+const KINDS: &str = "put_limit, delete_limit, open_vault, delete_vault, retire_client, open_account, \
+                     freeze_account, unfreeze_account, close_account, set_plan, issue, transfer, retire";
 
 fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
     use v1::operation::Operation as Kind;
@@ -91,6 +91,9 @@ fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
         Kind::OpenVault(open) => name("vault", &open.vault)
             .map(|vault| Operation::OpenVault { vault })
             .map_err(|error| error.inside("open_vault")),
+        Kind::DeleteVault(delete) => name("vault", &delete.vault)
+            .map(|vault| Operation::DeleteVault { vault })
+            .map_err(|error| error.inside("delete_vault")),
         Kind::RetireClient(retire) => name("client_id", &retire.client_id)
             .map(|client| Operation::RetireClient { client })
             .map_err(|error| error.inside("retire_client")),

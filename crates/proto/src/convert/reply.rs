@@ -147,6 +147,7 @@ pub fn operation_of(operation: &Operation) -> v1::Operation {
             Kind::DeleteLimit(v1::DeleteLimitOperation { key: key.to_string(), expected_revision: *expected_revision })
         }
         Operation::OpenVault { vault } => Kind::OpenVault(v1::OpenVaultOperation { vault: vault.to_string() }),
+        Operation::DeleteVault { vault } => Kind::DeleteVault(v1::DeleteVaultOperation { vault: vault.to_string() }),
         Operation::RetireClient { client } => {
             Kind::RetireClient(v1::RetireClientOperation { client_id: client.to_string() })
         }

@@ -266,6 +266,7 @@ fn what_a_client_sends_is_what_a_server_reads() {
         Operation::PutLimit { definition: rolling, expected_revision: Some(0) },
         Operation::DeleteLimit { key: "rpm".parse().unwrap(), expected_revision: None },
         Operation::OpenVault { vault: "v".parse().unwrap() },
+        Operation::DeleteVault { vault: "v".parse().unwrap() },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: None },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow, plan: None },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(u64::MAX), plan: None },

@@ -141,7 +141,9 @@ operations! {
     /// Namespace: deletes a limit once nothing is held.
     DeleteLimit(DeleteLimit) = "delete_limit",
     /// Namespace: opens a vault.
-    OpenVault(OpenVault) = "open_vault",
+    OpenVault(OnlyVault) = "open_vault",
+    /// Namespace: deletes a vault that was never used: no account but `revenue`, no asset and no client id.
+    DeleteVault(OnlyVault) = "delete_vault",
     /// Namespace or vault: retires a client id of this scope for ever and frees its memory. Needs role admin.
     RetireClient(RetireClient) = "retire_client",
     /// Vault: opens an account.
@@ -181,7 +183,7 @@ body! {
 }
 
 body! {
-    pub(super) struct OpenVault {
+    pub(super) struct OnlyVault {
         /// The vault.
         vault: Text<VaultName>,
     }
@@ -466,7 +468,8 @@ impl From<OperationBody> for Operation {
                 let expected_revision = expected_revision.map(|revision| revision.0);
                 Operation::DeleteLimit { key: key.0, expected_revision }
             }
-            OperationBody::OpenVault(Object(OpenVault { vault })) => Operation::OpenVault { vault: vault.0 },
+            OperationBody::OpenVault(Object(OnlyVault { vault })) => Operation::OpenVault { vault: vault.0 },
+            OperationBody::DeleteVault(Object(OnlyVault { vault })) => Operation::DeleteVault { vault: vault.0 },
             OperationBody::RetireClient(Object(body)) => Operation::RetireClient { client: body.client_id.0 },
             OperationBody::OpenAccount(Object(OpenAccount { account, overdraft, plan })) => {
                 let plan = plan.map(|plan| plan.0.into_plan());

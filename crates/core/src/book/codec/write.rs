@@ -20,6 +20,7 @@ const TRANSFER: u8 = 9;
 const RETIRE: u8 = 10;
 const RETIRE_CLIENT: u8 = 11;
 const SET_PLAN: u8 = 12;
+const DELETE_VAULT: u8 = 13;
 
 pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
     out.put_u16(write.namespace.0);
@@ -92,6 +93,10 @@ fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
             out.put_u8(OPEN_VAULT);
             out.put_text(vault.as_str());
         }
+        Operation::DeleteVault { vault } => {
+            out.put_u8(DELETE_VAULT);
+            out.put_text(vault.as_str());
+        }
         Operation::RetireClient { client } => {
             out.put_u8(RETIRE_CLIENT);
             out.put_text(client.as_str());
@@ -152,6 +157,7 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
             Operation::DeleteLimit { expected_revision, key: LimitKey::new(input.text()?)? }
         }
         OPEN_VAULT => Operation::OpenVault { vault: VaultName::new(input.text()?)? },
+        DELETE_VAULT => Operation::DeleteVault { vault: VaultName::new(input.text()?)? },
         RETIRE_CLIENT => Operation::RetireClient { client: ClientId::new(input.text()?)? },
         OPEN_ACCOUNT => {
             Operation::OpenAccount { account: account(input)?, overdraft: overdraft(input)?, plan: plan(input)? }

@@ -78,6 +78,7 @@ fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation>
         Operation::PutLimit { definition: definition(Kind::Credit(terms()), 0), expected_revision: None },
         Operation::DeleteLimit { key: key(), expected_revision: revision },
         Operation::OpenVault { vault: VaultName::new("eu").unwrap() },
+        Operation::DeleteVault { vault: VaultName::new("eu").unwrap() },
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Limit(7), plan: Some(plan()) },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use earmark_core::{
     AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
-    CreditTerms, GrantTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, OnTimeout, Overage, Overdraft, UnixMs,
-    Usage, VaultId, VaultName,
+    CreditTerms, GrantTerms, InvalidOperation, InvalidWrite, Kind, LeaseId, LimitId, LimitStatus, NamespaceId,
+    OnTimeout, Overage, Overdraft, UnixMs, Usage, VaultId, VaultName, WriteError,
 };
 
 use super::Model;
@@ -17,6 +17,7 @@ const RETRY_MS: u64 = 10_000;
 pub struct Vault {
     pub namespace: NamespaceId,
     pub name: VaultName,
+    pub is_deleted: bool,
     /// In order of first use.
     pub assets: Vec<Asset>,
 }
@@ -33,6 +34,8 @@ pub struct Asset {
 pub struct Account {
     pub vault: VaultId,
     pub name: AccountName,
+    /// Its vault was deleted. The next account takes its place.
+    pub is_gone: bool,
     pub standing: AccountStatus,
     pub overdraft: Overdraft,
     /// Plain credit, held credit included.
@@ -82,7 +85,8 @@ impl Hold {
 
 impl Model {
     pub fn vault(&self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
-        let place = self.vaults.iter().position(|v| v.namespace == namespace && v.name == *name)?;
+        let is_meant = |v: &Vault| v.namespace == namespace && v.name == *name && !v.is_deleted;
+        let place = self.vaults.iter().position(is_meant)?;
         Some(VaultId(u32::try_from(place).unwrap()))
     }
 
@@ -91,24 +95,55 @@ impl Model {
         if let Some(vault) = self.vault(namespace, name) {
             return vault;
         }
-        self.vaults.push(Vault { namespace, name: name.clone(), assets: Vec::new() });
+        self.vaults.push(Vault { namespace, name: name.clone(), is_deleted: false, assets: Vec::new() });
         let vault = VaultId(u32::try_from(self.vaults.len() - 1).unwrap());
         self.add_account(vault, &AccountName::new(AccountName::REVENUE).unwrap(), Overdraft::Deny);
         vault
     }
 
     pub fn add_account(&mut self, vault: VaultId, name: &AccountName, overdraft: Overdraft) -> AccountId {
-        let (name, amounts) = (name.clone(), BTreeMap::new());
-        self.accounts.push(Account {
+        let account = Account {
             vault,
-            name,
+            name: name.clone(),
+            is_gone: false,
             standing: AccountStatus::Open,
             overdraft,
-            amounts,
+            amounts: BTreeMap::new(),
             grants: BTreeMap::new(),
             plan: None,
-        });
-        AccountId(u32::try_from(self.accounts.len() - 1).unwrap())
+        };
+        let place = self.accounts.iter().position(|account| account.is_gone).unwrap_or(self.accounts.len());
+        match self.accounts.get_mut(place) {
+            Some(gone) => *gone = account,
+            None => self.accounts.push(account),
+        }
+        AccountId(u32::try_from(place).unwrap())
+    }
+
+    /// The vault to delete, unless it is in use or `deleted` has it already.
+    pub fn deletable(
+        &self,
+        operation: usize,
+        (namespace, name): (NamespaceId, &VaultName),
+        deleted: &[VaultId],
+    ) -> Result<VaultId, WriteError> {
+        if self.external.credit {
+            let why = InvalidOperation::CreditExternal;
+            return Err(WriteError::Invalid(InvalidWrite::Operation { operation, why }));
+        }
+        let vault = self.vault(namespace, name).filter(|vault| !deleted.contains(vault));
+        let vault = vault.ok_or(WriteError::VaultNotFound { operation: Some(operation) })?;
+        let accounts = self.accounts.iter().filter(|account| account.vault == vault).count();
+        let is_used = accounts > 1 || !self.vaults[vault.0 as usize].assets.is_empty() || self.has_clients(vault);
+        if is_used || vault == VaultId::MAIN { Err(WriteError::Conflict { operation }) } else { Ok(vault) }
+    }
+
+    pub fn delete_vault(&mut self, vault: VaultId) {
+        self.vaults[vault.0 as usize].is_deleted = true;
+        self.accounts.iter_mut().filter(|account| account.vault == vault).for_each(|account| account.is_gone = true);
+        while self.accounts.last().is_some_and(|account| account.is_gone) {
+            self.accounts.pop();
+        }
     }
 
     pub fn find_account(&self, vault: VaultId, name: &AccountName) -> Option<AccountId> {

@@ -54,8 +54,14 @@ impl Model {
         let count = match kind {
             QuotaKind::Limits => self.limits_of(namespace, false),
             QuotaKind::DerivedLimits => self.limits_of(namespace, true),
-            QuotaKind::Vaults => self.vaults.iter().filter(|vault| vault.namespace == namespace).count(),
-            QuotaKind::Accounts => self.accounts.iter().filter(|account| home(account.vault)).count(),
+            QuotaKind::Vaults => {
+                let mine = self.vaults.iter().filter(|vault| vault.namespace == namespace);
+                let (deleted, live): (Vec<_>, Vec<_>) = mine.partition(|vault| vault.is_deleted);
+                live.len() + deleted.len() / 65_536
+            }
+            QuotaKind::Accounts => {
+                self.accounts.iter().filter(|account| home(account.vault) && !account.is_gone).count()
+            }
             QuotaKind::Clients => {
                 let retired = self.retired.iter().filter(|(home, _, _)| *home == namespace).count();
                 self.clients_of(namespace) + retired.div_ceil(16)

@@ -184,6 +184,10 @@ impl Model {
         (0..).map(NamespaceId).zip(&self.namespaces).map(|(namespace, _)| self.clients_of(namespace)).sum()
     }
 
+    pub fn has_clients(&self, vault: VaultId) -> bool {
+        self.committed.iter().any(|c| c.vault == Some(vault) && !c.is_retired && c.id.client().is_some())
+    }
+
     pub fn clients_of(&self, namespace: NamespaceId) -> usize {
         let mine = self.committed.iter().filter(|c| c.namespace == namespace && !c.is_retired);
         let mut all: Vec<_> = mine.filter_map(|c| Some((c.namespace, c.vault, c.id.client()?.as_str()))).collect();
@@ -215,17 +219,22 @@ impl Model {
     fn operate(&mut self, write: &Write, vault: Option<VaultId>) -> Result<Vec<OperationResult>, WriteError> {
         match vault {
             Some(vault) => self.write_vault(vault, &write.operations),
-            None => (write.operations.iter().enumerate())
-                .map(|(place, operation)| self.change_namespace(write.namespace, place, operation))
-                .collect(),
+            None => {
+                let mut deleted = Vec::new();
+                let results = (write.operations.iter().enumerate())
+                    .map(|(place, operation)| self.change_namespace(write.namespace, (place, operation), &mut deleted))
+                    .collect();
+                deleted.into_iter().for_each(|vault| self.delete_vault(vault));
+                results
+            }
         }
     }
 
     fn change_namespace(
         &mut self,
         namespace: NamespaceId,
-        operation: usize,
-        asked: &Operation,
+        (operation, asked): (usize, &Operation),
+        deleted: &mut Vec<VaultId>,
     ) -> Result<OperationResult, WriteError> {
         let outcome = match asked {
             Operation::PutLimit { definition, expected_revision } => {
@@ -239,7 +248,14 @@ impl Model {
                 self.delete(DeleteLimit { namespace, key, expected_revision: *expected_revision })
             }
             Operation::RetireClient { .. } => return Ok(OperationResult::Client),
+            Operation::DeleteVault { vault } => {
+                deleted.push(self.deletable(operation, (namespace, vault), deleted)?);
+                return Ok(OperationResult::Vault(*deleted.last().unwrap()));
+            }
             Operation::OpenVault { vault } => {
+                if self.vault(namespace, vault).is_some_and(|vault| deleted.contains(&vault)) {
+                    return Err(WriteError::Conflict { operation });
+                }
                 for kind in [QuotaKind::Vaults, QuotaKind::Accounts] {
                     if self.vault(namespace, vault).is_none() && !self.has_room(namespace, kind) {
                         return Err(WriteError::QuotaExceeded { operation: Some(operation), kind });

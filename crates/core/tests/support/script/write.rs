@@ -27,7 +27,8 @@ impl Script {
             7..9 => ("main", "a", "never"),
             9..25 => ("eu", random.pick(&["a", "b"]), "revenue"),
             25..30 => ("main", "a", "a"),
-            30..50 => ("main", random.pick(&["a", "b", "c"]), "sales"),
+            30..33 => ("us", "revenue", "revenue"),
+            33..50 => ("main", random.pick(&["a", "b", "c"]), "sales"),
             _ => ("main", random.pick(&["a", "a", "a", "b", "c", "revenue"]), "revenue"),
         };
         let what = random.pick(&ASSETS);
@@ -177,6 +178,7 @@ impl Script {
             90..95 => (TEAM, Some("main")),
             95..97 => (TEAM, None),
             97 => (NamespaceId(9), None),
+            98 => (NamespaceId::DEFAULT, Some("us")),
             _ => (NamespaceId::DEFAULT, Some("nowhere")),
         };
         let count = self.random.pick(&[0, 1, 1, 1, 1, 2, 3, 6]);
@@ -289,7 +291,8 @@ impl Script {
                 Step::Delete { key, expected_revision, .. } => Operation::DeleteLimit { key, expected_revision },
                 other => panic!("{other:?} deletes nothing"),
             },
-            _ => Operation::OpenVault { vault: vault(self.random.pick(&["eu", "main", "us"])) },
+            75..88 => Operation::DeleteVault { vault: vault(self.random.pick(&["us", "us", "eu", "main"])) },
+            _ => Operation::OpenVault { vault: vault(self.random.pick(&["eu", "main", "us", "us"])) },
         }
     }
 

@@ -130,6 +130,7 @@ impl Operations {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. }
             | Operation::RetireClient { .. } => {}
         }
         if overflows { Err(Refusal::Invalid(InvalidOperation::OutOfRange)) } else { Ok(()) }
@@ -298,6 +299,7 @@ impl Operations {
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
+            | Operation::DeleteVault { .. }
             | Operation::SetPlan { .. }
             | Operation::RetireClient { .. } => {}
         }

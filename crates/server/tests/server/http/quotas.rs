@@ -174,6 +174,33 @@ async fn an_admin_retires_a_client_and_its_late_writes_are_refused() {
     assert!(log.contains("retire_client c"), "{log}");
 }
 
+/// Regression: a vault kept its place for ever, so that a table filled by mistake stayed full.
+#[tokio::test]
+async fn a_deleted_vault_makes_room_for_another() {
+    let keyed = KeyedServer::open().await;
+    let mut team = Tenant::new(&keyed, "team").await;
+    set(&keyed, "team", json!({"vaults": 2})).await;
+    let open = |vault: &str| json!({"open_vault": {"vault": vault}});
+    let delete = |vault: &str| json!({"delete_vault": {"vault": vault}});
+    let (_, opened) = team.write(&keyed, None, open("a")).await;
+    assert_eq!(team.write(&keyed, None, open("b")).await.0, 200);
+    assert_refused(team.write(&keyed, None, open("c")).await, "QUOTA_EXCEEDED", "quota_exceeded:vaults");
+    let (status, deleted) = team.write(&keyed, None, delete("a")).await;
+    assert_eq!((status, &deleted["success"]["results"]), (200, &opened["success"]["results"]), "{deleted}");
+    assert_eq!(get(&keyed, "team").await["vaults"]["used"], 1);
+    assert_eq!(team.write(&keyed, None, open("c")).await.0, 200);
+
+    let account = json!({"open_account": {"account": "p", "overdraft": "deny"}});
+    assert_eq!(team.write(&keyed, Some("c"), account).await.0, 200);
+    // That was a sequence of another client.
+    team.sequence -= 1;
+    assert_refused(team.write(&keyed, None, delete("c")).await, "CONFLICT", "the vault to delete has accounts");
+    let (status, answer) = team.write(&keyed, None, delete("a")).await;
+    assert_eq!((status, &answer["error"]["code"]), (404, &json!("VAULT_NOT_FOUND")), "{answer}");
+    let log = keyed.ask(Some(&team.admin), "GET", "/v1/audit", "").await.text;
+    assert!(log.contains("delete_vault a"), "{log}");
+}
+
 #[tokio::test]
 async fn journal_bytes_beyond_the_quota_refuse_writes_and_definitions() {
     let keyed = KeyedServer::open().await;
