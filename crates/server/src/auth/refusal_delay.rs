@@ -13,6 +13,9 @@ use crate::caller::CallerShares;
 
 /// Longest delay. A connection then gets at most four refusals a second, and no client timeout is that short.
 const DELAY_MAX: Duration = Duration::from_millis(250);
+/// Further delay for each refusal of the same caller that waits already. Otherwise a caller with many connections and a
+/// high rate, whose hint is a millisecond, would get thousands of refusals a second.
+const SPACING: Duration = Duration::from_millis(5);
 /// Delayed refusals of all callers. Each holds the head of its request, so this bounds their memory.
 const DELAYED_MAX: usize = 8_192;
 /// Delayed refusals of one caller: an eighth, as for other shares.
@@ -31,9 +34,12 @@ impl RefusalDelays {
     /// Begins the delay of a refusal. When too many are delayed, the response is immediate, and its connection closes.
     pub(super) fn begin(&self, caller: &Arc<CallerShares>, retry_after: Duration) -> Refusal {
         let Ok(permit) = Arc::clone(&self.0).try_acquire_owned() else { return Refusal::Immediate(Connection::Closes) };
-        let delay = RefusalDelay { time: retry_after.min(DELAY_MAX), caller: Arc::clone(caller), _permit: permit };
+        let waiting = caller.delayed_refusals.fetch_add(1, Ordering::Relaxed);
+        let spacing = SPACING.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+        let time = retry_after.saturating_add(spacing).min(DELAY_MAX);
         // The count of a refused delay is taken back by its drop.
-        match caller.delayed_refusals.fetch_add(1, Ordering::Relaxed) {
+        let delay = RefusalDelay { time, caller: Arc::clone(caller), _permit: permit };
+        match waiting {
             0..DELAYED_PER_CALLER_MAX => Refusal::Delayed(delay),
             _ => Refusal::Immediate(Connection::Closes),
         }
@@ -103,6 +109,21 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
         delay().wait(Duration::from_millis(10), pending()).await;
         assert_eq!(start.elapsed(), Duration::from_millis(10));
+    }
+
+    /// Regression: a caller with 200 connections got 13,900 refusals a second, because the hint of each was a
+    /// millisecond, and its neighbours waited for the processor.
+    #[tokio::test(start_paused = true)]
+    async fn each_refusal_of_a_caller_that_waits_delays_the_next_one_and_no_other_caller() {
+        let (delays, caller, other) =
+            (RefusalDelays::default(), Arc::new(CallerShares::default()), Arc::new(CallerShares::default()));
+        let hint = Duration::from_millis(1);
+        let waiting: Vec<_> = (0..100).map(|_| delayed(delays.begin(&caller, hint)).unwrap()).collect();
+        let expected = (0..100).map(|place| Duration::from_millis((1 + 5 * place).min(250)));
+        assert!(waiting.iter().map(|delay| delay.time).eq(expected));
+        assert_eq!(delayed(delays.begin(&other, hint)).unwrap().time, hint);
+        drop(waiting);
+        assert_eq!(delayed(delays.begin(&caller, hint)).unwrap().time, hint);
     }
 
     #[test]
