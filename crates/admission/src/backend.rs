@@ -28,9 +28,10 @@ use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, Wr
 /// in the crate that makes it and not in every program that awaits it.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Spawns a boxed future: tokio's task code is compiled once per result type instead of once per future.
+/// Spawns a boxed future: tokio's task code is compiled once per result type instead of once per future. The task runs
+/// in the trace of its caller.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    let boxed: Answer<'static, T> = Box::pin(future);
+    let boxed: Answer<'static, T> = Box::pin(earmark_trace::carried(future));
     tokio::spawn(boxed)
 }
 

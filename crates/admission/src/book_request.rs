@@ -1,14 +1,13 @@
 //! Requests to a Book. Each request type names its answer, so that an answer cannot belong to another request.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use earmark_core::{
     Book, CallMark, Command, Complete, CompleteOutcome, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup,
     JobId, KeyInfo, LeaseClaim, LeaseId, LimitKey, LimitRef, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
     Part, Principal, PutLimit, Release, Reserve, ReserveOutcome, RevokeKey, SettleLabels, UnixMs, Write, WriteOutcome,
 };
-use earmark_trace::{Span, TraceContext};
+use earmark_trace::{InQueue, TraceContext};
 use tokio::sync::oneshot;
 
 use crate::answer;
@@ -70,8 +69,7 @@ impl Applied<'_> {
 /// Requests of one type by one caller, in a queue. They stay in one batch.
 pub struct Submission {
     requests: Box<dyn Queued>,
-    /// The context of a sampled request, and when it was queued.
-    trace: Option<(TraceContext, SystemTime)>,
+    trace: Option<InQueue>,
 }
 
 /// A submission of any request type.
@@ -124,10 +122,8 @@ impl Submission {
         let count = requests.len();
         let (reply, answers) = oneshot::channel();
         let stopped = |_| BackendError::Failed("the server stopped before it answered".into());
-        let trace = earmark_trace::current().filter(|context| context.is_sampled);
-        let trace = trace.map(|context| (context, SystemTime::now()));
         let typed = Typed { by, requests, answers: Vec::new(), reply };
-        let answers = match enqueue(Submission { requests: Box::new(typed), trace }) {
+        let answers = match enqueue(Submission { requests: Box::new(typed), trace: InQueue::begin() }) {
             Ok(()) => answers.await.map_err(stopped),
             Err(error) => Err(error),
         };
@@ -136,13 +132,13 @@ impl Submission {
 
     /// The context of its request, if that is sampled.
     pub fn trace(&self) -> Option<TraceContext> {
-        self.trace.map(|(context, _)| context)
+        self.trace.as_ref().map(InQueue::context)
     }
 
     /// Ends the span of its time in the queue.
     pub fn dequeued(&self) {
-        if let Some((context, since)) = self.trace {
-            drop(Span::below_since("queue", context, since));
+        if let Some(queued) = self.trace {
+            queued.end();
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use earmark_trace::{InQueue, TraceContext};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -47,9 +48,17 @@ pub struct PendingItem<I, O> {
     /// The item.
     pub item: I,
     reply: oneshot::Sender<O>,
+    trace: Option<InQueue>,
 }
 
 impl<I, O> PendingItem<I, O> {
+    /// Ends the time of the item in the queue. Returns the context of its request, if that is sampled.
+    pub fn dequeued(&self) -> Option<TraceContext> {
+        let queued = self.trace?;
+        queued.end();
+        Some(queued.context())
+    }
+
     /// Sends the outcome. This has no effect if the caller has disconnected.
     pub fn reply(self, outcome: O) {
         _ = self.reply.send(outcome);
@@ -141,7 +150,7 @@ where
         direction: Direction,
     ) -> impl Future<Output = Result<O, BackendError>> + Send + use<I, O, T> {
         let (reply, outcome) = oneshot::channel();
-        let queued = self.enqueue(PendingItem { item, reply }, events, direction);
+        let queued = self.enqueue(PendingItem { item, reply, trace: InQueue::begin() }, events, direction);
         async move {
             queued?;
             outcome.await.map_err(|_| BackendError::Failed("the server stopped before it answered".into()))

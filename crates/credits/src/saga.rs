@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_core::UnixMs;
+use earmark_trace::step;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
@@ -184,9 +185,9 @@ impl Engine {
         ReservationId(ulid::Ulid::generate().0)
     }
 
-    /// Waits for a store call with a timeout.
+    /// Waits for a store call with a timeout. It has a span in the trace of its request.
     pub(crate) async fn call<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        match tokio::time::timeout(self.options.call_timeout, call).await {
+        match step("database", tokio::time::timeout(self.options.call_timeout, call)).await {
             Ok(answer) => answer,
             Err(_) => {
                 let seconds = self.options.call_timeout.as_secs();

@@ -246,11 +246,11 @@ impl Inner {
     ) -> impl Future<Output = Result<R::Reply, BackendError>> + Send + use<R> {
         let (read, reply) = QueuedRead::new(request);
         let queued = self.reads.enqueue(read, 1, Direction::GivesBack);
-        async move {
+        earmark_trace::step("ledger", async move {
             queued?;
             let stopped = |_| BackendError::Failed("the server stopped before it answered".into());
             reply.await.map_err(stopped)?
-        }
+        })
     }
 
     /// Sends a read and returns its number. Of two reads, the one with the higher number was answered later.

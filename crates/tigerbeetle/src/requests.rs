@@ -1,6 +1,9 @@
 //! Creates transfers in batches.
 
+use std::time::SystemTime;
+
 use earmark_admission::{BackendError, BatchTarget, PendingItem};
+use earmark_trace::{TRACES_MAX, TraceContext, record_each};
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus, Transfer};
 
 use crate::batch::{BATCH_EVENTS_MAX, Chains, RequestSize, next_request};
@@ -99,7 +102,12 @@ impl BatchTarget for Writes {
                 many.iter().flat_map(|pending| &pending.item.lens).copied().collect(),
             ),
         };
+        let traced: Vec<TraceContext> = batch.iter().filter_map(PendingItem::dequeued).take(TRACES_MAX).collect();
+        let since = (!traced.is_empty()).then(SystemTime::now);
         let mut created = self.create(&transfers, &lens).await.into_iter();
+        if let Some(since) = since {
+            record_each("ledger", traced, since, &[("earmark.transfers", transfers.len() as u64)]);
+        }
         for (pending, count) in batch.into_iter().zip(counts) {
             pending.reply(created.by_ref().take(count).collect());
         }

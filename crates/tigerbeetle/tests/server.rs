@@ -12,6 +12,7 @@ use earmark_admission::{
 };
 use earmark_core::{Kind, LeaseId, LeaseState, Usage};
 use earmark_tigerbeetle::TigerBeetleLimits;
+use earmark_trace::{SpanRecord, TraceContext, within};
 use support::ledger::Ledger;
 use support::registry::TestRegistry;
 use support::{amounts, definition, key, lease, namespace};
@@ -324,3 +325,26 @@ on_ledgers!(
     a_complete_gives_back_what_another_process_allowed_after_a_denial,
     how_many_leases_live_is_not_told_and_the_rest_is,
 );
+
+/// The one test of this program that turns tracing on, because it is on for the whole process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_to_the_ledger_are_in_the_trace_of_their_request() {
+    let mut queue = earmark_trace::install(0.0).unwrap();
+    let server = Ledger::stand_in().unwrap();
+    let [first, second] = [TestLimits::on(&server).await, TestLimits::on(&server).await];
+    for bench in [&first, &second] {
+        bench.put("tpm", MINUTE, 100).await;
+    }
+    let context = |trace, is_sampled| TraceContext { trace, span: 9, is_sampled };
+    let lease = within(context(1, true), first.admit(&[("tpm", 60)])).await;
+    // Another process reads the lease before it settles it, in a task of its own.
+    assert!(within(context(2, true), second.complete(lease, &[("tpm", 30)])).await.reconciled);
+    within(context(3, false), first.admit(&[("tpm", 1)])).await;
+    let spans: Vec<SpanRecord> = std::iter::from_fn(|| queue.try_recv().ok()).collect();
+    for (trace, names) in [(1, &["queue", "ledger"][..]), (2, &["ledger", "queue", "ledger"])] {
+        let of: Vec<&SpanRecord> = spans.iter().filter(|span| span.context.trace == trace).collect();
+        assert_eq!(of.iter().map(|span| &*span.name).collect::<Vec<_>>(), names, "{of:#?}");
+        assert!(of.iter().all(|span| span.parent == Some(9)), "{of:#?}");
+    }
+    assert_eq!(spans.len(), 5, "{spans:#?}");
+}

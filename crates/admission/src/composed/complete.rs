@@ -2,6 +2,7 @@
 //! lease may be refused, the limits judge it before credit is settled.
 
 use earmark_core::{Actor, LeaseClaim, LimitKey, NamespaceName};
+use earmark_trace::step;
 
 use super::Parts;
 use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored, describe_raised};
@@ -28,7 +29,8 @@ impl<H: BookHost> Parts<H> {
             completes.push(complete);
             first.add(settle.filter(|_| self.may_complete(request)));
         }
-        let (completed, first) = tokio::join!(self.limits.complete(completes), self.settle(actor.clone(), first));
+        let limits = step("limits", self.limits.complete(completes));
+        let (completed, first) = tokio::join!(limits, self.settle(actor.clone(), first));
         let mut second = Settlements::default();
         for ((request, completed), settled) in requests.iter().zip(&completed).zip(&first) {
             let is_due = settled.is_none() && self.is_due_after(request, completed);
@@ -54,7 +56,10 @@ impl<H: BookHost> Parts<H> {
         batch: Settlements,
     ) -> Vec<Option<Result<SettleAnswer, BackendError>>> {
         let Settlements { requests, places } = batch;
-        let settled = if requests.is_empty() { Vec::new() } else { self.credits.settle(actor, requests).await };
+        let settled = match requests.is_empty() {
+            true => Vec::new(),
+            false => step("credit", self.credits.settle(actor, requests)).await,
+        };
         let answer = |place: usize| settled.get(place).cloned().unwrap_or_else(unanswered);
         places.into_iter().map(|place| place.map(answer)).collect()
     }

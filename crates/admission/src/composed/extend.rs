@@ -9,6 +9,7 @@ use std::sync::Arc;
 use earmark_core::{
     Actor, CreditShortage, EXTENSIONS_MAX, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX, UnixMs,
 };
+use earmark_trace::step;
 
 use super::reserve::{CreditNeed, account_not_found, shortage};
 use super::{Parts, all};
@@ -102,7 +103,7 @@ impl<H: BookHost> Parts<H> {
             claim: request.claim,
             credit,
         };
-        let extended = self.limits.extend(vec![asked]).await.into_iter().next();
+        let extended = step("limits", self.limits.extend(vec![asked])).await.into_iter().next();
         let LimitsExtended { answer, may_have_credit } = extended.ok_or_else(unanswered)??;
         match answer {
             ExtendAnswer::Extended { ends_at, ignored, above } => {
@@ -115,7 +116,8 @@ impl<H: BookHost> Parts<H> {
             ExtendAnswer::Denied { .. } | ExtendAnswer::Refused(_) => {
                 if !holds.is_empty() && !is_other_body(&answer, is_decided) {
                     let (namespace, lease, number) = (request.namespace.clone(), request.lease, request.number);
-                    self.credits.shrink(actor, ShrinkRequest { namespace, lease, number, holds }).await?;
+                    let shrink = self.credits.shrink(actor, ShrinkRequest { namespace, lease, number, holds });
+                    step("credit", shrink).await?;
                 }
                 Ok(answer)
             }
@@ -168,7 +170,8 @@ impl<H: BookHost> Parts<H> {
             self.creditless.remove(&namespace, lease);
         }
         let grow = GrowRequest { namespace, lease, number, holds: holds.clone(), first };
-        let grown = self.credits.grow(actor, vec![grow]).await.into_iter().next().ok_or_else(unanswered)??;
+        let grown =
+            step("credit", self.credits.grow(actor, vec![grow])).await.into_iter().next().ok_or_else(unanswered)??;
         Ok(match grown {
             GrowAnswer::Held => Growth::Told(CreditStep::Held, holds, reserved_at),
             GrowAnswer::Refused { key, why: CreditShortage::UnknownAccount } => {
@@ -236,7 +239,11 @@ impl<H: BookHost> Parts<H> {
             used: of_credit.cloned().collect(),
             timeouts: self.timeouts(&namespace),
         };
-        let renewed = self.credits.renew(actor, vec![renew]).await.into_iter().next().ok_or_else(unanswered)??;
+        let renewed = step("credit", self.credits.renew(actor, vec![renew]))
+            .await
+            .into_iter()
+            .next()
+            .ok_or_else(unanswered)??;
         Ok(match renewed {
             RenewAnswer::Alive { ends_at, ignored, above } => {
                 self.merge_extended(request, by_limits, &Extended { ends_at, ignored, above })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{Actor, CreditShortage, LimitKey, NamespaceName, SettleLabels};
+use earmark_trace::step;
 
 use super::{Parts, all};
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
@@ -98,7 +99,7 @@ impl<H: BookHost> Parts<H> {
             if self.accounts.has(&path) {
                 continue;
             }
-            match self.credits.balances(path.clone()).await {
+            match step("credit", self.credits.balances(path.clone())).await {
                 Ok(_) => self.accounts.add(path),
                 Err(CreditReadError::Backend(_)) => {}
                 Err(_) => return true,
@@ -139,7 +140,7 @@ impl<H: BookHost> Parts<H> {
             by_gateway: request.by_gateway,
             requirements: request.requirements.clone(),
         });
-        let taken = self.limits.reserve(asked.collect()).await;
+        let taken = step("limits", self.limits.reserve(asked.collect())).await;
         let mut holds = Vec::new();
         let steps: Vec<NextStep> = (requests.iter().zip(&taken))
             .map(|(request, answer)| match answer {
@@ -147,7 +148,10 @@ impl<H: BookHost> Parts<H> {
                 Err(_) => NextStep::Answer,
             })
             .collect();
-        let held = if holds.is_empty() { Vec::new() } else { self.credits.hold(actor.clone(), holds).await };
+        let held = match holds.is_empty() {
+            true => Vec::new(),
+            false => step("credit", self.credits.hold(actor.clone(), holds)).await,
+        };
         let answers = requests.iter().zip(taken).zip(steps).map(|((request, taken), step)| {
             let held = match step {
                 NextStep::Hold(place) => held.get(place).cloned(),
@@ -231,7 +235,7 @@ impl<H: BookHost> Parts<H> {
         key: LimitKey,
         why: CreditShortage,
     ) -> Result<ReserveAnswer, BackendError> {
-        self.limits.release(request.namespace.clone(), request.lease).await?;
+        step("limits", self.limits.release(request.namespace.clone(), request.lease)).await?;
         Ok(ReserveAnswer::Refused(shortage(key, why)))
     }
 
@@ -243,7 +247,7 @@ impl<H: BookHost> Parts<H> {
         gone: Option<LimitKey>,
     ) -> Result<ReserveAnswer, BackendError> {
         let (namespace, requirements) = (request.namespace.clone(), request.requirements.clone());
-        let state = self.credits.holds(namespace, request.lease, requirements).await?;
+        let state = step("credit", self.credits.holds(namespace, request.lease, requirements)).await?;
         match (state, gone) {
             (HoldState::Refused { key, why }, None) => Ok(ReserveAnswer::Refused(shortage(key, why))),
             (HoldState::Refused { key, why }, Some(_)) => self.refuse(request, key, why).await,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use earmark_proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ask::free;
 use crate::support::{Server, wait};
@@ -87,17 +87,24 @@ fn spans(request: &ExportTraceServiceRequest) -> Vec<Got> {
 
 /// Sends a reserve with a header `traceparent`.
 fn reserve(server: &Server, lease: &str, header: &str) {
-    let body = json!({"lease_id": lease, "requirements": [{"key": "rpm", "amount": 1}]}).to_string();
+    let body = json!({"lease_id": lease, "requirements": [{"key": "rpm", "amount": 1}]});
+    let answer = post(server, "/v1/reserve", &body, header);
+    assert!(answer.contains("\"allowed\":true"), "{answer}");
+}
+
+/// Sends a request with a header `traceparent`.
+fn post(server: &Server, path: &str, body: &Value, header: &str) -> String {
+    let body = body.to_string();
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let length = body.len();
     let head = format!(
-        "POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ntraceparent: {header}\r\ncontent-length: {length}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ntraceparent: {header}\r\ncontent-length: {length}\r\n\
          connection: close\r\n\r\n{body}"
     );
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains("\"allowed\":true"), "{answer}");
+    answer
 }
 
 #[test]
@@ -156,4 +163,45 @@ fn the_spans_of_one_reserve_through_three_nodes_have_one_trace_id() {
         assert_eq!(span.parent, consensus.span, "{span:?}");
     }
     assert_eq!((name("disk").len(), name("apply").len()), (3, 3), "{got:#?}");
+}
+
+/// Regression: the steps of a backend that is composed of parts run in tasks of their own, which lost the trace.
+#[test]
+fn the_steps_of_limits_and_credit_in_a_database_are_in_the_trace_of_their_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let collector = Collector::start();
+    let credits = format!("sqlite:{}", folder.path().join("credit.db").display());
+    let traces = ["--otlp-endpoint", &collector.url, "--otlp-protocol", "http/protobuf", "--trace-sample", "0"];
+    let server = Server::start(&[&["--credits", &credits][..], &traces].concat());
+    server.issue_credit(700).ends(0);
+    server.line("limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
+    server.line("limits put --key rpm --kind rolling --capacity 10 --window 60").ends(0);
+    let lease = ulid::Ulid::generate().to_string();
+    let requirements = json!([{"key": "rpm", "amount": 1}, {"key": "usd", "amount": 60}]);
+    let extension = json!({"lease_id": lease, "extension": 1, "add": [{"key": "usd", "amount": 5}]});
+    for (trace, path, body, part) in [
+        (1, "/v1/reserve", json!({"lease_id": lease, "requirements": requirements}), "\"allowed\":true"),
+        (2, "/v1/extend", extension, "\"allowed\":true"),
+        (3, "/v1/complete", json!({"lease_id": lease, "actuals": []}), "\"reconciled\":true"),
+    ] {
+        let answer = post(&server, path, &body, &format!("00-{trace:032x}-b7ad6b7169203331-01"));
+        assert!(answer.contains(part), "{answer}");
+        let name = format!("POST {path}");
+        wait("the span of the request", || collector.spans().iter().any(|span| span.name == name));
+        let got = collector.spans();
+        let of = |name: &str| -> Vec<&Got> {
+            got.iter().filter(|span| span.trace == u128::to_be_bytes(trace) && span.name == name).collect()
+        };
+        let [root, limits] = [of(&name), of("limits")].map(|found| match found[..] {
+            [span] => span,
+            _ => panic!("{got:#?}"),
+        });
+        let credit: BTreeSet<&[u8]> = of("credit").iter().map(|span| &span.span[..]).collect();
+        assert!(of("credit").iter().chain(&[limits]).all(|span| span.parent == root.span), "{got:#?}");
+        for step in [of("queue"), of("apply")] {
+            assert!(!step.is_empty() && step.iter().all(|span| span.parent == limits.span), "{got:#?}");
+        }
+        let database = of("database");
+        assert!(!database.is_empty() && database.iter().all(|span| credit.contains(&span.parent[..])), "{got:#?}");
+    }
 }
