@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
+use earmark_admission::utc;
 use earmark_client::http::{Method, encoded};
-use earmark_core::{Actor, JobId, NamespaceName};
+use earmark_core::{Actor, JobId, NamespaceName, UnixMs};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
@@ -130,12 +131,12 @@ pub(crate) fn run(args: &DecisionsArgs) -> Result<Done, Failure> {
         if args.client.json {
             output::print_json(&Document { decisions })?;
         } else {
-            output::print_painted(&text(&decisions, true), &colours(&decisions, true))?;
+            output::print_painted(&text(&decisions, true, output::width()), &colours(&decisions, true))?;
         }
         return Ok(Done::Ok);
     }
     let mut follower = Follower { since, seen: HashSet::new() };
-    let (mut is_first, mut has_complained) = (true, false);
+    let (mut has_header, mut has_complained) = (true, false);
     loop {
         let mut new = follower.unseen(decisions);
         new.reverse();
@@ -143,10 +144,10 @@ pub(crate) fn run(args: &DecisionsArgs) -> Result<Done, Failure> {
             for decision in &new {
                 output::print_json(decision)?;
             }
-        } else if is_first || !new.is_empty() {
-            output::print_painted(&text(&new, is_first), &colours(&new, is_first))?;
+        } else if !new.is_empty() {
+            output::print_painted(&text(&new, has_header, output::width()), &colours(&new, has_header))?;
+            has_header = false;
         }
-        is_first = false;
         std::thread::sleep(FOLLOW_PAUSE);
         decisions = match client::block_on(args.read(follower.since, u32::MAX)) {
             Ok(decisions) => {
@@ -252,25 +253,44 @@ fn colours(decisions: &[Decision], has_header: bool) -> Vec<Option<Colour>> {
     header.into_iter().chain(each).collect()
 }
 
-/// A table of decisions.
-fn text(decisions: &[Decision], has_header: bool) -> String {
+/// A time. On a terminal, whose lines are short, it is that of today, or the date with it.
+fn at(unix_ms: u64, is_terminal: bool) -> String {
+    if !is_terminal {
+        return output::date(unix_ms);
+    }
+    let [at, now] = [unix_ms, ago(0)].map(|time| utc(UnixMs::new(time)));
+    match (at.split_once('T'), now.split_once('T')) {
+        (Some((day, time)), Some((today, _))) if day == today => time.to_owned(),
+        _ => at,
+    }
+}
+
+/// The limits in the way, and the attributes of the call.
+fn why(decision: &Decision) -> String {
+    let limits: Vec<String> = decision.limits.iter().map(limit).collect();
+    let limits = if limits.is_empty() { "by policy".to_owned() } else { limits.join(", ") };
+    let attributes: Vec<String> = decision.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if attributes.is_empty() { limits } else { format!("{limits} for {}", attributes.join(", ")) }
+}
+
+/// A table of decisions, for a terminal of this width or for a pipe.
+fn text(decisions: &[Decision], has_header: bool, width: Option<usize>) -> String {
     if decisions.is_empty() {
         return if has_header { "no decisions\n".to_owned() } else { String::new() };
     }
     let header = ["AT", "OUTCOME", "ACTOR", "JOB", "LEASE", "MORE", "LIMITS"].map(str::to_owned);
     let rows = decisions.iter().map(|one| {
-        let limits: Vec<String> = one.limits.iter().map(limit).collect();
         [
-            output::date(one.at_unix_ms),
+            at(one.at_unix_ms, width.is_some()),
             one.outcome.clone(),
             one.actor.clone(),
             one.job_id.clone().unwrap_or_else(|| "-".to_owned()),
             one.lease_id.clone(),
             if one.repeated == 0 { "-".to_owned() } else { format!("+{}", thousands(one.repeated.into())) },
-            if limits.is_empty() { "by policy".to_owned() } else { limits.join(", ") },
+            why(one),
         ]
     });
-    fitted(&has_header.then_some(header).into_iter().chain(rows).collect::<Vec<_>>(), output::width())
+    fitted(&has_header.then_some(header).into_iter().chain(rows).collect::<Vec<_>>(), width)
 }
 
 #[cfg(test)]
@@ -305,14 +325,20 @@ mod tests {
         let date = output::date(0);
         let blank = " ".repeat(date.len() - 2);
         assert_eq!(
-            text(&[decision(0, "L")], true),
+            text(&[decision(0, "L")], true, None),
             format!(
                 "AT{blank}  OUTCOME  ACTOR       JOB  LEASE  MORE    LIMITS\n\
                  {date}  denied   client:web  -    L      +1,234  a:rpm (1,500 asked, 0 of 60,000 available), !default:b\n"
             )
         );
-        assert_eq!(text(&[], true), "no decisions\n");
-        assert_eq!(text(&[], false), "");
+        assert_eq!(text(&[], true, None), "no decisions\n");
+        assert_eq!(text(&[], false, None), "");
+        let attributes = BTreeMap::from([("tenant".into(), "acme".into()), ("model".into(), "gpt-4o".into())]);
+        let call = Decision { attributes, limits: Vec::new(), ..decision(0, "L") };
+        let row = text(&[call], false, Some(200));
+        assert!(row.starts_with("1970-01-01T00:00:00Z  denied") && !row.contains("ago"), "{row}");
+        assert!(row.ends_with("  by policy for model=gpt-4o, tenant=acme\n"), "{row}");
+        assert!(!at(ago(0), true).contains('T'), "the time of today");
     }
 
     #[test]

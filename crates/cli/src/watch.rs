@@ -104,7 +104,8 @@ fn header(client: &ClientArgs, seconds: u64, problem: Option<&Failure>) -> Strin
     let time = utc(UnixMs::new(u64::try_from(now).unwrap_or(u64::MAX)));
     let first = format!("{}  {time}  every {seconds} s, Ctrl-C ends", client.server);
     let second = match problem {
-        Some(failure) => format!("{failure}; this is the last list, trying again"),
+        // First what counts, because a line ends at the edge of the screen.
+        Some(failure) => format!("the last list, trying again: {failure}"),
         None => request::get::<Charts>(client, "/v1/charts").map_or_else(|_| String::new(), |charts| charts.line()),
     };
     format!("{first}\n{second}\n\n")

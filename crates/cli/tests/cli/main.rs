@@ -28,6 +28,7 @@ mod signals;
 mod streams;
 mod support;
 mod templates;
+mod terminal;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 mod traces;
