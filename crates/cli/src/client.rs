@@ -177,7 +177,7 @@ fn file_of(variable: &str) -> Option<PathBuf> {
 
 fn usage(error: OptionsError) -> Failure {
     match error {
-        OptionsError::Certificate { why } => Failure::Usage(format!("{CERT_FILE}: {why}")),
+        OptionsError::Certificate { why } => Failure::Usage(format!("{CERT_FILE}, {CERT_KEY_FILE}: {why}")),
         OptionsError::Roots { why } => Failure::Usage(format!("{CA_FILE}: {why}")),
         other => Failure::Usage(other.to_string()),
     }

@@ -20,10 +20,13 @@ pub(crate) struct Credentials(String);
 impl Credentials {
     /// Checks the characters of a key or session token.
     pub(crate) fn new(text: &str) -> Result<Credentials, Failure> {
+        Credentials::read(text).ok_or_else(|| wrong(KEY))
+    }
+
+    fn read(text: &str) -> Option<Credentials> {
         let text = text.trim();
         let is_fit = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        let wrong = || Failure::Usage(format!("{KEY}: found neither a key nor a session token"));
-        if is_fit { Ok(Credentials(text.to_owned())) } else { Err(wrong()) }
+        is_fit.then(|| Credentials(text.to_owned()))
     }
 
     /// The credentials in EARMARK_KEY, or in the file named by EARMARK_KEY_FILE.
@@ -38,7 +41,7 @@ impl Credentials {
         if let Some(warning) = exposure(path) {
             output::complain(&format!("earmark: {KEY_FILE}: {warning}"));
         }
-        Credentials::new(&text).map(Some)
+        Credentials::read(&text).ok_or_else(|| wrong(KEY_FILE)).map(Some)
     }
 
     /// The credentials for the Rust client.
@@ -50,6 +53,10 @@ impl Credentials {
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
+}
+
+fn wrong(variable: &str) -> Failure {
+    Failure::Usage(format!("{variable}: found neither a key nor a session token"))
 }
 
 impl fmt::Debug for Credentials {

@@ -47,6 +47,8 @@ mod usage;
 mod watch;
 mod whoami;
 mod write;
+#[cfg(test)]
+mod wrong_values;
 
 use std::ffi::OsString;
 use std::path::Path;

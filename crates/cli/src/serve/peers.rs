@@ -84,7 +84,8 @@ impl PeerArgs {
     /// The invitation of `--invitation-file`, or of the environment.
     pub(crate) fn invitation(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.invitation_file else {
-            return Ok(std::env::var("EARMARK_INVITATION").ok().map(|text| text.trim().to_owned()));
+            let text = std::env::var("EARMARK_INVITATION").unwrap_or_default();
+            return Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()));
         };
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| Failure::Usage(format!("--invitation-file: {}: {error}", path.display())))?;

@@ -494,5 +494,5 @@ fn a_command_with_a_certificate_needs_no_key() {
     let half = whoami(&client, "").ends(2);
     assert!(half.stderr.contains("found one, set both or none"), "{half:?}");
     let unfit = whoami(&client, &client).ends(2);
-    assert!(unfit.stderr.contains("EARMARK_CERT_FILE: cannot read a private key"), "{unfit:?}");
+    assert!(unfit.stderr.contains("EARMARK_CERT_FILE, EARMARK_CERT_KEY_FILE: cannot read a private key"), "{unfit:?}");
 }

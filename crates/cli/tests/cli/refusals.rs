@@ -77,8 +77,38 @@ fn the_environment_is_checked_like_the_flags() {
     let list = list.output().unwrap();
     let message = "EARMARK_CA_FILE: cannot read /no/such/file";
     assert!(Ran::of(list).ends(2).stderr.contains(message));
-    let list = command(&["limits", "list"]).env("EARMARK_SERVER", "nonsense").output().unwrap();
-    assert_eq!(list.status.code(), Some(2));
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "").unwrap();
+    for (variables, message) in [
+        (&[("EARMARK_SERVER", "nonsense")][..], "found \"nonsense\", allowed is http://HOST:PORT"),
+        (&[("EARMARK_KEY", "two words")], "EARMARK_KEY: found neither a key nor a session token"),
+        (&[("EARMARK_KEY_FILE", "/no/such/file")], "EARMARK_KEY_FILE: cannot read /no/such/file"),
+        (&[("EARMARK_KEY_FILE", empty.to_str().unwrap())], "EARMARK_KEY_FILE: found neither a key nor"),
+        (&[("EARMARK_CERT_FILE", "/no/such/file")], "EARMARK_CERT_FILE and EARMARK_CERT_KEY_FILE: found one"),
+        (
+            &[
+                ("EARMARK_SERVER", "https://127.0.0.1:1"),
+                ("EARMARK_CERT_FILE", "/no/such/file"),
+                ("EARMARK_CERT_KEY_FILE", "/no/such/file"),
+            ],
+            "EARMARK_CERT_FILE, EARMARK_CERT_KEY_FILE: cannot read a private key from /no/such/file",
+        ),
+    ] {
+        let list = Ran::of(command(&["limits", "list"]).envs(variables.iter().copied()).output().unwrap()).ends(2);
+        assert!(list.stderr.contains(message), "{variables:?}: {list:?}");
+    }
+    let serve = ["serve", "--in-memory", "--listen", "127.0.0.1:0"];
+    for (variable, value, message) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector", "--otlp-endpoint: found \"collector\"; allowed are URLs"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "[possible values: grpc, http/protobuf]"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1.5", "found \"1.5\", allowed are numbers from 0 to 1"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "token", "OTEL_EXPORTER_OTLP_HEADERS: found an entry without ="),
+    ] {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+        let refused = Ran::of(command(&serve).envs([endpoint, (variable, value)]).output().unwrap()).ends(2);
+        assert!(refused.stderr.contains(message), "{variable}: {refused:?}");
+    }
 }
 
 #[test]
