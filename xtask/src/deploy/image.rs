@@ -1,4 +1,7 @@
-//! The image: its last stage built by buildah around the debug binary, and a server run in it.
+//! The image: its last stage built by buildah around a binary, and a server run in it.
+//!
+//! The debug binary of the tests is linked with glibc, so it gets the libraries of this machine below it. A static one, as
+//! the first stage makes it, gets nothing below it.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,7 +13,7 @@ use super::{Checked, copy, failed, has, libraries, write_failed};
 use crate::run::{self, Failure};
 
 const DOCKERFILE: &str = "deploy/Dockerfile";
-/// The image that stands for the one of Debian: the libraries of the binary, from this machine.
+/// The image with the libraries of a binary that is not static, from this machine.
 const BASE: &str = "localhost/earmark-base";
 const IMAGE: &str = "localhost/earmark";
 /// Time for the server in the image to become ready.
@@ -21,8 +24,11 @@ pub(super) fn check(binary: &Path, scratch: &Path) -> Result<Checked, Failure> {
         return Ok(Checked::Skipped("buildah is missing; apt-get install buildah".into()));
     }
     let buildah = Buildah { scratch: scratch.to_owned() };
+    let libraries = libraries(binary)?;
+    let runtime = if libraries.is_empty() { "scratch" } else { BASE };
     let base = scratch.join("base");
-    for library in libraries(binary)? {
+    fs::create_dir_all(&base).map_err(write_failed(&base))?;
+    for library in libraries {
         copy(&library, &base.join(library.strip_prefix("/").unwrap_or(&library)))?;
     }
     let recipe = base.join("Dockerfile");
@@ -38,12 +44,13 @@ pub(super) fn check(binary: &Path, scratch: &Path) -> Result<Checked, Failure> {
     run::run(Command::new("chown").arg("10001:10001").arg(&data))?;
     let mut build = buildah.command("build");
     build.args(["--format", "docker", "--tag", IMAGE, "--file", DOCKERFILE]);
-    build.args(["--build-arg", &format!("RUNTIME={BASE}"), "--target", "runtime"]);
+    build.args(["--build-arg", &format!("RUNTIME={runtime}"), "--target", "runtime"]);
     build.arg("--build-context").arg(format!("build={}", built.display())).arg(run::root());
     run::run(build.current_dir(run::root()))?;
     let container = run::output(buildah.command("from").arg(IMAGE)).ok_or_else(|| failed("no container".into()))?;
     let ready = serve(&buildah, container.trim())?;
-    Ok(Checked::Passed(format!("built; a server in it was ready after {}", run::time(ready))))
+    let kind = if runtime != BASE { "static, " } else { "" };
+    Ok(Checked::Passed(format!("{kind}built; a server in it was ready after {}", run::time(ready))))
 }
 
 /// Runs a server in a container, as the user of the image, until it is ready.

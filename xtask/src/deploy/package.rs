@@ -26,6 +26,9 @@ pub(super) fn check(binary: &Path, scratch: &Path) -> Result<Checked, Failure> {
     if !has("dpkg-deb") {
         return Ok(Checked::Skipped("dpkg-deb is missing; apt-get install dpkg".into()));
     }
+    if libraries(binary)?.is_empty() {
+        return Ok(Checked::Skipped("the program is static; the package is linked with glibc".into()));
+    }
     let package = scratch.join("earmark.deb");
     // The stripped binary of the tests stands for the one of a release.
     let target = scratch.join("target");
