@@ -128,6 +128,29 @@ try {
     });
   }
 
+  await claim("a key of role client cannot sign in, and its holder is told why", async () => {
+    const { context, page } = await tab(browser, server.url);
+    await page.getByLabel("API key").fill(await server.newKey("console-client", "client"));
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByText("this key has role client, which calls through a gateway only").waitFor();
+    await accessible(page, "a refused key");
+    await context.close();
+  });
+
+  await claim("an admin of another namespace sees that namespace only, and no server", async () => {
+    const { context, page, seen } = await tab(browser, server.url);
+    await signIn(page, await server.newKey("console-team", "admin", "team"));
+    for (const [path, title, content] of [["limits", "Limits", "No limits yet"], ["denials", "Denials", "No denials"], ["keys", "Keys", "console-team"], ["changes", "Changes", "create_key"]]) {
+      await visit(page, path, title);
+      await page.locator("main").getByText(content).first().waitFor();
+      must((await page.locator("main").getByText(/gpt-4o|console-reader/).count()) === 0, `${path} shows another namespace`);
+    }
+    await visit(page, "nodes", "Nodes");
+    await page.getByText(/This page needs role admin in namespace default; this key has role admin/).waitFor();
+    must(seen.errors.length === 0, seen.errors.join("\n"));
+    await context.close();
+  });
+
   await claim("live: a new denial and its limit are shown without a reload", async () => {
     const { context, page } = await tab(browser, server.url);
     await signIn(page, roles.reader);
@@ -239,8 +262,11 @@ try {
       await visit(page, path, title);
       await page.getByText('<img src=x onerror="window.hacked=1"><b>bold</b>').first().waitFor();
       must((await page.locator("main img, main b").count()) === 0, `${path} has markup from a text`);
-      if (path !== "policy") await page.getByText("U+202E").first().waitFor();
-      const raw = await page.evaluate(() => /[\u202a-\u202e\u2066-\u2069\u200b]/.test(document.body.textContent));
+      if (path !== "policy") {
+        await page.getByText("U+202E").first().waitFor();
+        if (path !== "changes") await page.getByText("U+001B").first().waitFor();
+      }
+      const raw = await page.evaluate(() => /[\u0000-\u0008\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\u200b]/.test(document.body.textContent));
       must(!raw, `${path} has characters that hide or reorder text`);
     }
     await page.evaluate(() => { location.hash = "#/limit/%3Cscript%3Ewindow.hacked=1%3C%2Fscript%3E"; });

@@ -6,8 +6,10 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** A memo, description and reason with markup, bidirectional text, escapes and a zero-width character. */
+/** A text with markup, bidirectional characters and one of no width. */
 export const HOSTILE = '<img src=x onerror="window.hacked=1"><b>bold</b> \u202egnp.exe\u202c zero\u200bwidth \u2066isolate\u2069';
+/** The same with escapes for a terminal, which no keyboard types. */
+export const HOSTILE_ESCAPES = `${HOSTILE} \u001b[31mred \u001b]0;owned\u0007 \u009b2J`;
 
 function freePort() {
   return new Promise((found) => {
@@ -101,7 +103,7 @@ export async function fill(server) {
   const put = (limit) => server.ask("PUT", "/v1/admin/limits", limit);
   const reserve = (requirements, more = {}) => server.ask("POST", "/v1/reserve", { lease_id: lease(), requirements, ...more });
   const rolling = (key, capacity, more = {}) => put({ key, kind: "rolling", capacity, window_seconds: 3_600, ...more });
-  await rolling("gpt-4o:rpm", 100, { unit: "requests", description: HOSTILE });
+  await rolling("gpt-4o:rpm", 100, { unit: "requests", description: HOSTILE_ESCAPES });
   await rolling("gpt-4o:tpm", 2_000_000, { unit: "tokens" });
   await rolling("claude-sonnet:rpm", 400, { unit: "requests", description: "All calls to Sonnet" });
   await rolling("claude-sonnet:tpm", Number.MAX_SAFE_INTEGER, { unit: "tokens" });
@@ -115,7 +117,7 @@ export async function fill(server) {
   const write = (sequence, vault, operations) => server.ask("POST", "/v1/write", { namespace: "default", vault, client_id: "console-check", sequence, operations });
   const plan = { asset: "usd", amount: "1000000", period: "month", carry_over: { max: "250000" } };
   await write(1, "main", [{ open_account: { account: "acme", overdraft: "deny", plan } }]);
-  await write(2, "main", [{ issue: { account: "acme", asset: "usd", amount: "5000000", memo: HOSTILE } }]);
+  await write(2, "main", [{ issue: { account: "acme", asset: "usd", amount: "5000000", memo: HOSTILE_ESCAPES } }]);
   await write(3, "main", [{ issue: { account: "acme", asset: "usd", amount: "2500000", memo: "invoice 2081" } }]);
   await put({ key: "acme:usd", kind: "credit", vault: "main", account: "acme", asset: "usd", timeout_seconds: 600 });
 
