@@ -52,9 +52,27 @@ impl Options {
     }
 }
 
+/// Installs the browser if that is possible, and the packages that drive it.
+pub(crate) fn prepare() -> Result<(), Failure> {
+    match chromium() {
+        Some(chromium) => {
+            println!("chromium: {chromium}");
+            typescript::install(PACKAGES, MANIFEST, LOCK).map(drop)
+        }
+        None => {
+            println!("{}", skipped());
+            Ok(())
+        }
+    }
+}
+
+fn skipped() -> String {
+    format!("skipped: console: no Chromium at {CHROMIUM}; `apt-get install chromium` as root, or name it in {VARIABLE}")
+}
+
 pub(crate) fn check(options: &Options) -> Result<(), Failure> {
     let Some(chromium) = chromium() else {
-        println!("skipped: no Chromium at {CHROMIUM}; `apt-get install chromium` as root, or name it in {VARIABLE}");
+        println!("{}", skipped());
         return Ok(());
     };
     let packages = typescript::install(PACKAGES, MANIFEST, LOCK)?;

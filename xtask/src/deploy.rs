@@ -38,8 +38,15 @@ pub(crate) fn prepare() {
     if !missing.is_empty() {
         run::apt_install(&format!("--no-install-recommends {}", missing.join(" ")));
     }
-    for program in ["systemd-analyze", "buildah", "lintian", "dpkg-deb"] {
-        println!("{program}: {}", if has(program) { "found" } else { "missing; its checks are skipped" });
+    if !manifests::has_kubectl() {
+        run::apt_install("--no-install-recommends kubernetes-client");
+    }
+    let found = ["systemd-analyze", "buildah", "lintian", "dpkg-deb"].map(|program| (program, has(program)));
+    let found = found
+        .into_iter()
+        .chain([("kubectl", manifests::has_kubectl()), ("cargo-deb", package::install_cargo_deb().is_some())]);
+    for (program, is_found) in found {
+        println!("{program}: {}", if is_found { "found" } else { "missing; its checks are skipped" });
     }
 }
 
@@ -104,11 +111,15 @@ fn failed(what: String) -> Failure {
     Failure::Deploy(what)
 }
 
-/// The shared libraries of a program, with its loader.
+/// The shared libraries of a program, with its loader; none of a static one.
 fn libraries(binary: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut ldd = Command::new("ldd");
-    let listed = run::output(ldd.arg(binary)).ok_or_else(|| failed(format!("`{}` failed", run::line(&ldd))))?;
-    Ok(paths(&listed))
+    let output = ldd.arg(binary).output().map_err(|source| Failure::Start { line: run::line(&ldd), source })?;
+    let is_static = String::from_utf8_lossy(&output.stderr).contains("not a dynamic executable");
+    if !output.status.success() && !is_static {
+        return Err(failed(format!("`{}` failed", run::line(&ldd))));
+    }
+    Ok(paths(&String::from_utf8_lossy(&output.stdout)))
 }
 
 fn paths(listed: &str) -> Vec<PathBuf> {

@@ -21,6 +21,14 @@ const CONFIGURATIONS: &str = "deploy/envoy";
 /// Seconds after which the check is killed. It takes about 15.
 const SECONDS_MAX: u64 = 300;
 
+/// Installs Envoy if that is possible.
+pub(crate) fn prepare() {
+    match find(env::var_os(VARIABLE).map(PathBuf::from)) {
+        Some(envoy) => println!("envoy: {}", envoy.display()),
+        None => println!("{}", skipped()),
+    }
+}
+
 /// Checks the configurations of the documentation. Without an Envoy it says that it is skipped.
 pub(crate) fn check() -> Result<(), Failure> {
     let Some(envoy) = find(env::var_os(VARIABLE).map(PathBuf::from)) else {

@@ -20,6 +20,7 @@ mod python_client;
 mod redis;
 mod run;
 mod served;
+mod setup;
 mod soak;
 mod tidy;
 mod tigerbeetle;
@@ -36,6 +37,7 @@ const HELP: &str = "\
 The tasks of this repository.
 
   cargo xtask verify              run every check that CI runs; changes no file
+  cargo xtask setup               install what verify needs, as its first step does, or name all that is missing
   cargo xtask tidy                check only the rules that cargo and clippy do not know
   cargo xtask api                 check only the server against its OpenAPI document
   cargo xtask grpc                check only the server with a Python gRPC client
@@ -61,6 +63,7 @@ The tasks of this repository.
 Examples:
 
   cargo xtask verify
+  cargo xtask setup
   cargo xtask tidy
   cargo xtask api
   cargo xtask grpc
@@ -92,6 +95,7 @@ const WRITE_FIXTURES: &str =
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Verify,
+    Setup,
     Tidy,
     Api,
     Grpc,
@@ -120,6 +124,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["tidy"] => Ok(Task::Tidy),
         ["api"] => Ok(Task::Api),
         ["grpc"] => Ok(Task::Grpc),
+        ["setup"] => Ok(Task::Setup),
         ["python"] => Ok(Task::Python),
         ["typescript"] => Ok(Task::TypeScript),
         ["gateway"] => Ok(Task::Gateway),
@@ -148,7 +153,7 @@ fn parse(args: &[&str]) -> Result<Task, Failure> {
         ["plant", bug] if !bug.starts_with('-') => Ok(Task::Plant(Plant { only: Some((*bug).into()) })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+            "found {:?}, allowed are verify, setup, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -159,6 +164,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = parse(&args).and_then(|task| match task {
         Task::Verify => verify::verify(),
+        Task::Setup => setup::prepare(),
         Task::Tidy => tidy::tidy(),
         Task::Api => python::prepare().and_then(|()| api::check()),
         Task::Grpc => python::prepare().and_then(|()| grpc::check()),
@@ -207,6 +213,7 @@ mod tests {
             (&["tidy"], Task::Tidy),
             (&["api"], Task::Api),
             (&["grpc"], Task::Grpc),
+            (&["setup"], Task::Setup),
             (&["python"], Task::Python),
             (&["typescript"], Task::TypeScript),
             (&["gateway"], Task::Gateway),
@@ -236,11 +243,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verfy\", allowed are verify, setup, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, setup, tidy, api, grpc, python, typescript, gateway [--llama], console, monitoring [--check], envoy, deploy, fixtures, licences, soak [--minutes N], attack, instructions, redis, bench-gateway, plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -52,6 +52,11 @@ fn fail<T>(wrong: &[String]) -> Result<T, Failure> {
     Err(Failure::Untidy { violations: wrong.len() })
 }
 
+/// Installs Prometheus if that is possible. Without it the check compares files only, and says so.
+pub(crate) fn prepare() {
+    prometheus::prepare();
+}
+
 /// Writes the files.
 pub(crate) fn write() -> Result<(), Failure> {
     let scraped = Scraped::start(&served::build()?)?;

@@ -12,17 +12,12 @@ use crate::grpc;
 use crate::licences;
 use crate::monitoring;
 use crate::postgres;
-use crate::python;
 use crate::python_client;
 use crate::run::{self, Failure};
+use crate::setup;
 use crate::tidy;
 use crate::tigerbeetle;
 use crate::typescript;
-
-/// Required programs besides the Rust toolchain, each with its purpose. They must answer `--version`. Packages of Python,
-/// Node and PostgreSQL are installed outside the work tree by [`python::prepare`], [`typescript::prepare`] and
-/// [`postgres::prepare`].
-const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
 
 /// The step that gets a PostgreSQL server.
 const TESTS: &str = "tests";
@@ -53,13 +48,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let before = work_tree();
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
 
-    let mut steps = vec![Step::new("setup", "what is needed besides Rust", || {
-        setup(&NEEDS)?;
-        python::prepare()?;
-        typescript::prepare()?;
-        deploy::prepare();
-        postgres::prepare()
-    })];
+    let mut steps = vec![Step::new("setup", "what is needed besides Rust", setup::prepare)];
     steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| match name {
         TESTS => Step::on_postgres(name, command),
         _ => Step::command(name, command),
@@ -125,17 +114,6 @@ fn summary(times: &[(&str, Duration)]) -> String {
     times.iter().map(|(name, duration)| format!("{name:<10} {:>12}\n", run::time(*duration))).collect()
 }
 
-fn setup(needs: &[(&str, &str)]) -> Result<(), Failure> {
-    let mut missing = Vec::new();
-    for (program, what) in needs {
-        match run::output(&mut run::command(program, "--version")) {
-            Some(version) => println!("{program}: {}", version.lines().next().unwrap_or("found")),
-            None => missing.push(format!("{program} ({what})")),
-        }
-    }
-    if missing.is_empty() { Ok(()) } else { Err(Failure::Missing(missing)) }
-}
-
 /// The changes since the last commit; `None` without git. In a clean checkout, such as that of CI, it shows every change
 /// to a file that git does not ignore.
 fn work_tree() -> Option<String> {
@@ -189,13 +167,6 @@ mod tests {
     fn the_summary_has_a_line_with_its_time_for_each_step() {
         let times = [("format", Duration::from_millis(400)), ("tests", Duration::from_secs(61))];
         assert_eq!(summary(&times), "format            0.4 s\ntests        1 min 01 s\n");
-    }
-
-    #[test]
-    fn what_is_missing_is_reported_by_name() {
-        assert!(setup(&[]).is_ok());
-        let failure = setup(&[("no-such-program", "a thing"), ("no-such-other", "another")]).unwrap_err();
-        assert_eq!(failure.to_string(), "missing on this machine: no-such-program (a thing), no-such-other (another)");
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn has_kustomize() -> bool {
     has_kubectl() && run::output(&mut run::command("kubectl", "kustomize --help")).is_some()
 }
 
-fn has_kubectl() -> bool {
+pub(super) fn has_kubectl() -> bool {
     run::output(&mut run::command("kubectl", "version --client")).is_some() || has("kubectl")
 }
 

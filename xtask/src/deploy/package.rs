@@ -16,13 +16,15 @@ const FILES: [&str; 5] = [
     "usr/lib/sysusers.d/earmark.conf",
     "usr/share/man/man1/earmark.1.gz",
 ];
+/// The version of cargo-deb to install where it is missing.
+const CARGO_DEB: &str = "3.8.0";
 /// Programs of the maintainer scripts.
 const PROGRAMS: [&str; 6] = ["sh", "chown", "chmod", "rm", "true", "systemd-sysusers"];
 
 pub(super) fn check(binary: &Path, scratch: &Path) -> Result<Checked, Failure> {
-    if run::output(&mut run::command("cargo", "deb --version")).is_none() {
-        return Ok(Checked::Skipped("cargo-deb is missing; cargo install cargo-deb --locked".into()));
-    }
+    let Some(cargo_deb) = cargo_deb() else {
+        return Ok(Checked::Skipped(format!("cargo-deb is missing; cargo install cargo-deb@{CARGO_DEB} --locked")));
+    };
     if !has("dpkg-deb") {
         return Ok(Checked::Skipped("dpkg-deb is missing; apt-get install dpkg".into()));
     }
@@ -34,11 +36,39 @@ pub(super) fn check(binary: &Path, scratch: &Path) -> Result<Checked, Failure> {
     let target = scratch.join("target");
     fs::create_dir_all(target.join("release")).map_err(write_failed(&target))?;
     run::run(Command::new("strip").arg("-o").arg(target.join("release/earmark")).arg(binary))?;
-    let mut build = run::command("cargo", "deb --package earmark --no-build --no-strip --locked --fast --output");
-    run::run(build.arg(&package).env("CARGO_TARGET_DIR", &target))?;
+    let mut build = Command::new(cargo_deb);
+    build.current_dir(run::root()).args(["deb", "--package", "earmark", "--no-build", "--no-strip", "--locked"]);
+    run::run(build.args(["--fast", "--output"]).arg(&package).env("CARGO_TARGET_DIR", &target))?;
     let lint = lint(&package)?;
     let installed = install(&package, scratch)?;
     Ok(Checked::Passed(format!("built, {lint}, {installed}")))
+}
+
+/// The program that builds the package: on the PATH, or in the user's cache.
+fn cargo_deb() -> Option<PathBuf> {
+    let cached = folder()?.join("bin/cargo-deb");
+    let answers = |program: &PathBuf| run::output(Command::new(program).arg("--version")).is_some();
+    [PathBuf::from("cargo-deb"), cached].into_iter().find(answers)
+}
+
+fn folder() -> Option<PathBuf> {
+    run::cache(|name| std::env::var(name).ok()).map(|cache| cache.join(format!("cargo-deb-{CARGO_DEB}")))
+}
+
+/// Installs the program that builds the package into the user's cache, if it is missing.
+pub(super) fn install_cargo_deb() -> Option<PathBuf> {
+    if cargo_deb().is_none() {
+        let folder = folder()?;
+        println!("cargo-deb: installing in {}", folder.display());
+        let mut install = run::command(
+            "cargo",
+            "install --quiet --locked --debug --no-default-features --features static-lzma --root",
+        );
+        // Not below a target folder that another check uses.
+        install.arg(&folder).arg(format!("cargo-deb@{CARGO_DEB}")).env_remove("CARGO_TARGET_DIR");
+        _ = run::run(&mut install);
+    }
+    cargo_deb()
 }
 
 fn lint(package: &Path) -> Result<String, Failure> {

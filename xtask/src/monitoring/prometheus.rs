@@ -15,9 +15,19 @@ const LOOK: Duration = Duration::from_millis(500);
 const SKIPPED: &str = "skipped: the checks with Prometheus, because prometheus or promtool is not on the PATH; \
                        on Debian: apt-get install prometheus";
 
+pub(super) fn prepare() {
+    if !is_installed() {
+        run::apt_install("--no-install-recommends prometheus");
+    }
+    println!("{}", if is_installed() { "prometheus: found" } else { SKIPPED });
+}
+
+fn is_installed() -> bool {
+    ["prometheus", "promtool"].iter().all(|name| run::output(&mut run::command(name, "--version")).is_some())
+}
+
 pub(super) fn check(scraped: &Scraped, expressions: &[String]) -> Result<(), Failure> {
-    let is_installed = |program: &str| run::output(&mut run::command(program, "--version")).is_some();
-    if !is_installed("prometheus") || !is_installed("promtool") {
+    if !is_installed() {
         println!("{SKIPPED}");
         return Ok(());
     }
