@@ -105,6 +105,12 @@ function binding({ on, usage }) {
   return panel("Binds now", "denied within one minute", place);
 }
 
+/** An amount in a narrow column: a long one in few characters, with all of them as its title. */
+function amount(value) {
+  const all = number(value);
+  return all.length <= 13 ? all : h("span", { title: all }, compact(Number(value)));
+}
+
 /** The list of limits, paged by the server. */
 function list(context) {
   const { signal, on } = context;
@@ -115,9 +121,9 @@ function list(context) {
     { title: "Limit", cell: (limit) => h("div", { class: "row" }, limitLink(limit.key), h("span", { class: "note opt" }, limit.kind)) },
     { title: "Fullness", cell: fullness },
     { title: "State", cell: statusOf },
-    { title: "Reserved", class: "num opt", cell: (limit) => number(limit.reserved) },
-    { title: "Capacity", class: "num opt", cell: (limit) => number(limit.capacity) },
-    { title: "Debt", class: "num opt", cell: (limit) => (Number(limit.debt) === 0 ? "–" : number(limit.debt)) },
+    { title: "Reserved", class: "num opt", cell: (limit) => amount(limit.reserved) },
+    { title: "Capacity", class: "num opt", cell: (limit) => amount(limit.capacity) },
+    { title: "Debt", class: "num opt", cell: (limit) => (Number(limit.debt) === 0 ? "–" : amount(limit.debt)) },
   ], (limit) => limit.key);
   let lastRead = 0;
 
