@@ -30,7 +30,7 @@ use crate::lease_view::LeaseView;
 use crate::limits::Registry;
 use crate::names::Names;
 use crate::pauses::PauseLimitRequest;
-use crate::policies::PolicyError;
+use crate::policies::{NewestPolicies, PolicyError};
 use crate::quotas::QuotaError;
 use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
@@ -79,7 +79,8 @@ pub trait BookHost: Send + Sync + 'static {
         is_changed: bool,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// See [`Book::limits_version`]. Called for every lease when limits are enforced elsewhere, so it must not wait.
+    /// See [`Book::limits_version`]. Called for every call by attributes, and for every lease when limits are enforced
+    /// elsewhere, so it must not wait.
     fn limits_version(&self) -> u64 {
         self.with_book(Book::limits_version)
     }
@@ -121,6 +122,7 @@ pub(crate) struct Inner<H> {
     pub(crate) host: Arc<H>,
     names: Names,
     pub(crate) cache: LimitCache,
+    pub(crate) newest_policies: NewestPolicies,
     /// How far this process has looked for leases that ran out.
     pub(crate) timeouts: Mutex<TimeoutScan>,
     /// Serializes changes of limits, so that the limits file gets them in order.
@@ -134,6 +136,7 @@ impl<H: BookHost> BookBackend<H> {
             host,
             names: Names::default(),
             cache: LimitCache::default(),
+            newest_policies: NewestPolicies::default(),
             timeouts: Mutex::default(),
             changing: tokio::sync::Mutex::new(()),
         };

@@ -1,11 +1,41 @@
 //! Policies of namespaces: reading and replacing them.
 
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
 use earmark_core::{Command, NamespaceName, Outcome, PolicyOutcome, PolicyRevision, Principal, PutPolicy, QuotaKind};
 
 use crate::backend::{Answer, BackendError};
-use crate::book_host::{BookBackend, BookHost};
+use crate::book_host::{BookBackend, BookHost, Inner};
 use crate::book_request::{Answered, Applied, BookRequest};
+use crate::names::NameHash;
 use crate::quotas::describe_quota;
+
+/// The newest policies of namespaces as of one version of the Book's definitions, so that a call does not wait for the
+/// lock of the Book, which is held while commands are applied.
+#[derive(Default)]
+pub(crate) struct NewestPolicies(RwLock<CachedPolicies>);
+
+#[derive(Default)]
+struct CachedPolicies {
+    version: u64,
+    newest: HashMap<NamespaceName, Option<PolicyRevision>, NameHash>,
+}
+
+impl NewestPolicies {
+    fn get(&self, version: u64, namespace: &NamespaceName) -> Option<Option<PolicyRevision>> {
+        let cached = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        cached.newest.get(namespace).filter(|_| cached.version == version).cloned()
+    }
+
+    fn insert(&self, version: u64, namespace: &NamespaceName, newest: Option<PolicyRevision>) {
+        let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if cached.version != version {
+            *cached = CachedPolicies { version, newest: HashMap::default() };
+        }
+        cached.newest.insert(namespace.clone(), newest);
+    }
+}
 
 /// Why a policy was not replaced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,10 +97,27 @@ impl<H: BookHost> BookBackend<H> {
     /// The policy as this process has applied it, without asking the leader: the one with `revision` if it is kept, else
     /// the newest.
     pub(crate) fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
-        self.0.host.with_book(|book| {
-            let id = book.namespace(namespace)?;
-            let kept = revision.and_then(|revision| book.policy(id, Some(revision)));
-            kept.or_else(|| book.policy(id, None)).cloned()
-        })
+        match revision {
+            None => self.applied_newest_policy(namespace),
+            Some(revision) => self.0.host.with_book(|book| {
+                let id = book.namespace(namespace)?;
+                book.policy(id, Some(revision)).or_else(|| book.policy(id, None)).cloned()
+            }),
+        }
+    }
+
+    fn applied_newest_policy(&self, namespace: &NamespaceName) -> Option<PolicyRevision> {
+        let Inner { host, newest_policies, .. } = &*self.0;
+        if let Some(found) = newest_policies.get(host.limits_version(), namespace) {
+            return found;
+        }
+        let (version, found) = host.with_book(|book| {
+            let newest = |id| book.policy(id, None).cloned();
+            (book.limits_version(), book.namespace(namespace).map(newest))
+        });
+        // A name without a namespace may be any text, so it is not cached.
+        let found = found?;
+        newest_policies.insert(version, namespace, found.clone());
+        found
     }
 }

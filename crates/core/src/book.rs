@@ -228,8 +228,8 @@ impl Book {
         assets.any(|asset| asset.issued != 0)
     }
 
-    /// A counter that grows with every change to a definition or to [`Book::external_parts`], so that a cached copy knows
-    /// when it is stale. Only comparable within one process.
+    /// A counter that grows with every change to a definition, a policy or [`Book::external_parts`], so that a cached copy
+    /// knows when it is stale. Only comparable within one process.
     #[must_use]
     pub fn limits_version(&self) -> u64 {
         self.limits.version

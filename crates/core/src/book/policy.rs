@@ -36,6 +36,7 @@ impl Book {
         let old = revision;
         let revision = self.limits.state.next_revision();
         self.policies.add(namespace, PolicyRevision { revision, text: command.text.clone() }, quota);
+        self.limits.version = self.limits.version.wrapping_add(1);
         if let Some(actor) = self.credits.actor.clone() {
             let (bytes, digest) = (command.text.len() as u64, id128(&command.text).to_u128());
             let entry = PolicyEntry { at, namespace, old, revision, bytes, digest, actor };
