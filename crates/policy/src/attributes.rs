@@ -3,6 +3,9 @@
 pub(crate) use earmark_core::check_attribute_name as check_name;
 use earmark_core::{ATTRIBUTES_MAX, KEY_ATTRIBUTE, check_attribute_value, id128};
 
+/// Initial capacity for attributes; most calls have no more.
+const PAIRS_INITIAL: usize = 8;
+
 /// Why the attributes of a call are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("attributes: {0}")]
@@ -11,7 +14,20 @@ pub struct AttributeError(String);
 /// The attributes of a call: names and values, checked and sorted by name. `key`, which the server sets, comes on top of
 /// the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Attributes(Vec<(Box<str>, Box<str>)>);
+pub struct Attributes {
+    /// `name=value` and a line break for each. A name has no `=` and a value no line break, so no two lists give the same
+    /// text. One text for all, because every call builds and hashes its attributes.
+    text: Box<str>,
+    places: Box<[Place]>,
+}
+
+/// The place of an attribute in the text: at most 33 lines of at most 322 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    name: u16,
+    value: u16,
+    end: u16,
+}
 
 impl Attributes {
     /// Checks names and values.
@@ -21,53 +37,70 @@ impl Attributes {
     pub fn new<N: AsRef<str>, V: AsRef<str>>(
         pairs: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Attributes, AttributeError> {
-        let mut checked = Vec::new();
-        let mut left = ATTRIBUTES_MAX;
+        let mut checked: Vec<(N, V)> = Vec::with_capacity(PAIRS_INITIAL);
+        let (mut left, mut bytes) = (ATTRIBUTES_MAX, 0_usize);
         for (name, value) in pairs {
-            let (name, value) = (name.as_ref(), value.as_ref());
-            if name != KEY_ATTRIBUTE {
+            let (name_text, value_text) = (name.as_ref(), value.as_ref());
+            if name_text != KEY_ATTRIBUTE {
                 let too_many = || format!("found more than {ATTRIBUTES_MAX}, allowed are {ATTRIBUTES_MAX}");
                 left = left.checked_sub(1).ok_or_else(|| AttributeError(too_many()))?;
             }
-            check_name(name).map_err(AttributeError)?;
-            check_attribute_value(value).map_err(|what| AttributeError(format!("{name}: {what}")))?;
-            checked.push((Box::from(name), Box::from(value)));
+            check_name(name_text).map_err(AttributeError)?;
+            check_attribute_value(value_text).map_err(|what| AttributeError(format!("{name_text}: {what}")))?;
+            bytes = bytes.saturating_add(name_text.len()).saturating_add(value_text.len()).saturating_add(2);
+            checked.push((name, value));
         }
-        checked.sort_unstable();
+        checked.sort_unstable_by(|(one, _), (other, _)| one.as_ref().cmp(other.as_ref()));
         let twice = checked.windows(2).find_map(|pair| match pair {
-            [(first, _), (second, _)] if first == second => Some(second),
+            [(first, _), (second, _)] if first.as_ref() == second.as_ref() => Some(second.as_ref()),
             _ => None,
         });
         match twice {
             Some(name) => Err(AttributeError(format!("found {name} twice, allowed is each name once"))),
-            None => Ok(Attributes(checked)),
+            None => Ok(Attributes::of_sorted(&checked, bytes)),
         }
+    }
+
+    fn of_sorted<N: AsRef<str>, V: AsRef<str>>(pairs: &[(N, V)], bytes: usize) -> Attributes {
+        let mut text = String::with_capacity(bytes);
+        let mut places = Vec::with_capacity(pairs.len());
+        // The bounds of names, values and their number keep every place below the maximum of the type.
+        let place = |text: &String| u16::try_from(text.len()).unwrap_or(u16::MAX);
+        for (name, value) in pairs {
+            let start = place(&text);
+            text.push_str(name.as_ref());
+            text.push('=');
+            let value_start = place(&text);
+            text.push_str(value.as_ref());
+            places.push(Place { name: start, value: value_start, end: place(&text) });
+            text.push('\n');
+        }
+        Attributes { text: text.into(), places: places.into() }
+    }
+
+    fn at(&self, place: &Place) -> (&str, &str) {
+        let text = |start: usize, end: usize| self.text.get(start..end).unwrap_or_default();
+        let (name, value, end) = (usize::from(place.name), usize::from(place.value), usize::from(place.end));
+        (text(name, value.saturating_sub(1)), text(value, end))
     }
 
     /// The value of an attribute.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        let place = self.0.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
-        self.0.get(place).map(|(_, value)| &**value)
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
     /// A hash of names and values. A lease stores it to recognise its call, so it is the same on every node and in every
     /// version.
     #[must_use]
     pub fn hash32(&self) -> u32 {
-        let bytes = self.0.iter().map(|(name, value)| name.len().saturating_add(value.len()).saturating_add(2));
-        let mut text = String::with_capacity(bytes.fold(0, usize::saturating_add));
-        // A name has no `=` and a value no line break, so that no two lists give the same text.
-        for (name, value) in &self.0 {
-            text.extend([&**name, "=", &**value, "\n"]);
-        }
-        let [a, b, c, d, ..] = id128(&text).to_u128().to_le_bytes();
+        let [a, b, c, d, ..] = id128(&self.text).to_u128().to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
     }
 
     /// Names and values, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (&**name, &**value))
+        self.places.iter().map(|place| self.at(place))
     }
 }
 

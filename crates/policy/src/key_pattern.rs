@@ -116,14 +116,22 @@ fn checked_literal(text: &str) -> Result<Option<Piece<'_>>, String> {
 /// Appends a value as part of a key: `%`, `:` and bytes outside the key alphabet become `%XX`.
 fn escape(value: &str, key: &mut String) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    if value.bytes().all(is_plain) {
+        return key.push_str(value);
+    }
     for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"._@+-/|=~".contains(&byte) {
+        if is_plain(byte) {
             key.push(char::from(byte));
         } else {
             let digit = |number: u8| char::from(HEX.get(usize::from(number)).copied().unwrap_or(b'0'));
             key.extend(['%', digit(byte >> 4), digit(byte & 15)]);
         }
     }
+}
+
+/// Whether a byte of a value stays as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'@' | b'+' | b'-' | b'/' | b'|' | b'=' | b'~')
 }
 
 /// A value as part of a key, as [`Policy`](crate::Policy) writes it.

@@ -155,10 +155,9 @@ async fn attempt(app: &App, context: &RequestContext, request: &CallRequest, pol
         job: request.job.clone(),
         call: Some(request.mark(policy.revision)),
         by_gateway: context.caller.by_gateway,
-        requirements: requirements.clone(),
+        requirements,
     };
-    let answer = execute::reserve_calls(app, context, vec![reserve], Some(request.asked.attributes())).await.pop();
-    let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
+    let (answer, requirements) = execute::reserve_call(app, context, reserve, request.asked.attributes()).await;
     Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
 }
 

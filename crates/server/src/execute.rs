@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, EntryQuery, ExtendAnswer,
-    ExtendRequest, LimitChange, LimitError, PAGE_MAX, PauseLimitRequest, PutLimitRequest, PutTemplateRequest,
-    QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest, describe_write_error,
+    Amount, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, EntryQuery,
+    ExtendAnswer, ExtendRequest, LimitChange, LimitError, PAGE_MAX, PauseLimitRequest, PutLimitRequest,
+    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest,
+    describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
 use tokio::task::JoinError;
@@ -120,16 +121,27 @@ pub(crate) async fn reserve(
     context: &RequestContext,
     requests: Vec<ReserveRequest>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
-    reserve_calls(app, context, requests, None).await
+    reserve_for(app, context, requests, None).await.0
 }
 
-/// Reserves for a call with these attributes.
-pub(crate) async fn reserve_calls(
+/// Reserves for a call with these attributes. Returns the amounts that it asked for too.
+pub(crate) async fn reserve_call(
+    app: &App,
+    context: &RequestContext,
+    request: ReserveRequest,
+    attributes: CallAttributes<'_>,
+) -> (Result<ReserveAnswer, BackendError>, Vec<Amount>) {
+    let (mut answers, mut subjects) = reserve_for(app, context, vec![request], Some(attributes)).await;
+    let answer = answers.pop().unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
+    (answer, subjects.pop().map(|subject| subject.asked).unwrap_or_default())
+}
+
+async fn reserve_for(
     app: &App,
     context: &RequestContext,
     mut requests: Vec<ReserveRequest>,
     attributes: Option<CallAttributes<'_>>,
-) -> Vec<Result<ReserveAnswer, BackendError>> {
+) -> (Vec<Result<ReserveAnswer, BackendError>>, Vec<Subject>) {
     requests.iter_mut().for_each(|request| request.by_gateway = context.caller.by_gateway);
     let subject = |request: &ReserveRequest| {
         context.log_start("reserve", request.lease, request.job.as_ref());
@@ -145,7 +157,7 @@ pub(crate) async fn reserve_calls(
     let answers = one_per_request(app.in_time(context, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
-        return answers;
+        return (answers, subjects);
     }
     for (wire, subject) in answers.iter().map(ReserveWire::of).zip(&subjects) {
         app.metrics.reserved(wire.outcome());
@@ -159,7 +171,7 @@ pub(crate) async fn reserve_calls(
             context.log_failure("reserve", subject, &wire.error.to_string(), keys);
         }
     }
-    answers
+    (answers, subjects)
 }
 
 /// Extends leases, and records the outcomes in the metrics and the decision log.

@@ -24,7 +24,10 @@ impl Caller {
     ///
     /// Without keys, and by a gateway that acts for no client, every attribute may be set, `key` included: a gateway
     /// completes the calls of clients whose keys are revoked, and then states all attributes of the call.
-    pub(crate) fn attributes(&self, asked: Vec<(String, String)>) -> Result<Attributes, AttributeRefusal> {
+    pub(crate) fn attributes<N: AsRef<str>, V: AsRef<str>>(
+        &self,
+        asked: Vec<(N, V)>,
+    ) -> Result<Attributes, AttributeRefusal> {
         self.merge(asked, |name| self.may_state(name))
     }
 
@@ -34,9 +37,9 @@ impl Caller {
         self.merge(asked, |name| !self.is_client() || self.may_state(name))
     }
 
-    fn merge(
+    fn merge<N: AsRef<str>, V: AsRef<str>>(
         &self,
-        asked: Vec<(String, String)>,
+        asked: Vec<(N, V)>,
         may_state: impl Fn(&str) -> bool,
     ) -> Result<Attributes, AttributeRefusal> {
         let malformed = |error: earmark_policy::AttributeError| AttributeRefusal::Malformed(error.to_string());
@@ -84,8 +87,7 @@ mod tests {
 
     /// The attributes as text, or the name in the refusal.
     fn ask(caller: &Caller, asked: &[(&str, &str)]) -> Result<String, String> {
-        let asked = asked.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        match caller.attributes(asked) {
+        match caller.attributes(asked.to_vec()) {
             Ok(all) => Ok(all.iter().map(|(name, value)| format!("{name}={value} ")).collect()),
             Err(AttributeRefusal::Malformed(message)) => Err(format!("400 {message}")),
             Err(AttributeRefusal::Forbidden(error)) => Err(format!("403 {}", error.message())),

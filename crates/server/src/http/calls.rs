@@ -1,10 +1,14 @@
 //! `/v1/calls`: calls by their attributes, and what the policy makes of them.
 
 pub(super) mod routes;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Write as _;
 
+use axum::body::Bytes;
 use earmark_admission::{BackendError, ExtendAnswer};
 use earmark_core::{JobId, LeaseId, NamespaceName, REQUIREMENTS_MAX};
 use earmark_policy::{Attributes, Usage};
@@ -12,9 +16,10 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::labels::LabelList;
+use super::lease_requests::open_plain;
 use super::limits;
-use super::parse::{Count, ExtensionNumber, Object, ShortText, Text};
-use super::reply::Reply;
+use super::parse::{Count, ExtensionNumber, Object, ShortText, Text, UsualCall};
+use super::reply::{JSON, Reply};
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{self, Described, Shape, body};
@@ -26,6 +31,9 @@ use crate::calls::{
     SERVICE_TIER_BYTES_MAX,
 };
 use crate::metrics::{Completed, Reserved};
+
+/// Initial buffer for the answer to a call, in bytes: one with four limits fits.
+const CALL_BYTES_INITIAL: usize = 384;
 
 body! {
     pub(super) struct CallBody {
@@ -130,7 +138,7 @@ impl UsageBody {
 }
 
 /// A number of tokens.
-pub(super) struct Tokens(u32);
+pub(super) struct Tokens(pub(super) u32);
 
 impl Described for Tokens {
     const SHAPE: Shape = Shape::Integer { min: 0, max: u32::MAX as u64 };
@@ -188,7 +196,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
 }
 
 /// The attributes of a call of this caller.
-fn attributes(caller: &Caller, AttributeList(asked): AttributeList) -> Result<Attributes, Reply> {
+fn attributes<N: AsRef<str>, V: AsRef<str>>(caller: &Caller, asked: Vec<(N, V)>) -> Result<Attributes, Reply> {
     caller.attributes(asked).map_err(|refusal| refused(&refusal))
 }
 
@@ -204,8 +212,7 @@ fn namespace(caller: &Caller, named: Option<Text<NamespaceName>>) -> Result<Name
 }
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let request = call.parse::<CallBody>().and_then(|body| call_request(&call, body));
-    let request = match request {
+    let request = match call_request(&call) {
         Ok(request) => request,
         Err(reply) => {
             app.metrics.reserved(Reserved::InvalidRequest);
@@ -227,20 +234,53 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
         return Reply::answer(status, wire.reserve.message.as_deref(), &wire);
     }
     let headers = wire.headers(&calls::limit_states(&known, &wire));
-    Reply { headers: headers.into(), ..Reply::json(status, &wire) }
+    let reply = match plain(&wire) {
+        Some(body) => Reply::of(status, JSON, Bytes::from(body)),
+        None => Reply::json(status, &wire),
+    };
+    Reply { headers: headers.into(), ..reply }
 }
 
-fn call_request(call: &Call, body: CallBody) -> Result<CallRequest, Reply> {
-    Ok(CallRequest {
-        namespace: call.namespace(),
-        lease: body.lease_id.0,
-        job: body.job_id.map(|job| job.0),
-        asked: Asked::Call {
-            attributes: attributes(&call.context.caller, body.attributes)?,
-            input_tokens_max: body.input_tokens_max.0,
-            output_tokens_max: body.output_tokens_max.0,
-        },
-    })
+/// The request in the body, which serde parses if it has not the usual form.
+fn call_request(call: &Call) -> Result<CallRequest, Reply> {
+    if let Some(UsualCall { lease, job, attributes, input_tokens_max, output_tokens_max }) = UsualCall::scan(&call.body)
+    {
+        let attributes = self::attributes(&call.context.caller, attributes)?;
+        return Ok(asked(call, (lease, job), Asked::Call { attributes, input_tokens_max, output_tokens_max }));
+    }
+    let body = call.parse::<CallBody>()?;
+    let attributes = attributes(&call.context.caller, body.attributes.0)?;
+    let (input_tokens_max, output_tokens_max) = (body.input_tokens_max.0, body.output_tokens_max.0);
+    let lease = (body.lease_id.0, body.job_id.map(|job| job.0));
+    Ok(asked(call, lease, Asked::Call { attributes, input_tokens_max, output_tokens_max }))
+}
+
+fn asked(call: &Call, (lease, job): (LeaseId, Option<JobId>), asked: Asked) -> CallRequest {
+    CallRequest { namespace: call.namespace(), lease, job, asked }
+}
+
+/// The JSON of a plain admission, as serde writes it.
+fn plain(wire: &CallWire<'_>) -> Option<Vec<u8>> {
+    let mut body = Vec::with_capacity(CALL_BYTES_INITIAL);
+    open_plain(&wire.reserve, &mut body)?;
+    body.extend_from_slice(br#","requirements":["#);
+    for (place, part) in wire.requirements.iter().enumerate() {
+        // JSON escapes no character of a key or a namespace.
+        body.extend_from_slice(if place == 0 { br#"{"key":""# } else { br#",{"key":""# });
+        body.extend_from_slice(part.key.as_bytes());
+        // Writing to a vector does not fail.
+        _ = write!(body, r#"","amount":{}"#, part.amount);
+        if let Some(namespace) = part.namespace {
+            _ = write!(body, r#","namespace":"{namespace}""#);
+        }
+        body.push(b'}');
+    }
+    body.push(b']');
+    if let Some(revision) = wire.policy_revision {
+        _ = write!(body, r#","policy_revision":{revision}"#);
+    }
+    body.push(b'}');
+    Some(body)
 }
 
 pub(super) async fn extend(app: &App, call: Call) -> Reply {
@@ -266,7 +306,7 @@ fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Reply
         namespace: namespace(caller, body.namespace)?,
         lease: body.lease_id.0,
         number: body.extension.get(),
-        attributes: attributes(caller, body.attributes)?,
+        attributes: attributes(caller, body.attributes.0)?,
         add_output_tokens: body.add_output_tokens.map_or(0, |tokens| tokens.0),
         used: body.used.map(|Object(usage)| usage.into_usage()),
         policy_revision: body.policy_revision.map(|revision| revision.0),
@@ -299,7 +339,7 @@ fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall,
     Ok(CompleteCall {
         namespace: namespace(caller, body.namespace)?,
         lease: body.lease_id.0,
-        attributes: attributes(caller, body.attributes)?,
+        attributes: attributes(caller, body.attributes.0)?,
         usage,
         outcome: body.outcome.0,
         policy_revision: body.policy_revision.map(|revision| revision.0),

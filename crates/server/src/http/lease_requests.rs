@@ -146,8 +146,16 @@ fn results<'a, T, W: Serialize>(answers: &'a [Answer<T>], wire: impl Fn(&'a Answ
     Reply::ok(&Results { results: answers.iter().map(wire).collect() })
 }
 
-/// The JSON of a plain admission, which nearly every reserve gets. Writing it takes a tenth of the instructions of serde.
+/// The JSON of a plain admission, which nearly every reserve gets.
 fn plain(wire: &ReserveWire<'_>) -> Option<Vec<u8>> {
+    let mut body = Vec::with_capacity(BODY_BYTES_INITIAL);
+    open_plain(wire, &mut body)?;
+    body.push(b'}');
+    Some(body)
+}
+
+/// Writes the JSON of a plain admission without its closing brace. It takes a tenth of the instructions of serde.
+pub(super) fn open_plain(wire: &ReserveWire<'_>, body: &mut Vec<u8>) -> Option<()> {
     let ReserveWire { allowed: true, retry_after_ms: 0, error: Code::None, message: None, never: false, .. } = wire
     else {
         return None;
@@ -155,7 +163,6 @@ fn plain(wire: &ReserveWire<'_>) -> Option<Vec<u8>> {
     if !wire.limited_by.is_empty() || !wire.would_deny.is_empty() {
         return None;
     }
-    let mut body = Vec::with_capacity(BODY_BYTES_INITIAL);
     body.extend_from_slice(br#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":"#);
     let (mut number, mut digits) = (wire.reserved_at_unix_ms, [0; 20]);
     let mut first = digits.len();
@@ -169,8 +176,8 @@ fn plain(wire: &ReserveWire<'_>) -> Option<Vec<u8>> {
         }
     }
     body.extend_from_slice(&digits[first..]);
-    body.extend_from_slice(br#","error":""}"#);
-    Some(body)
+    body.extend_from_slice(br#","error":"""#);
+    Some(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads the usual form of a reserve or complete in one scan.
+//! Reads the usual form of a reserve, complete or call in one scan.
 //!
 //! The body of nearly every request is an object of known fields with plain texts and short numbers. Reading that form
 //! takes a fifth of the instructions of the general parser. Everything else, mistakes included, is left to the general
@@ -9,6 +9,8 @@ use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
 
 use super::{CompleteBody, PARTS_INITIAL, Parts, PhantomData, ReserveBody, Text, named};
 
+/// Initial capacity for attributes; most calls have no more.
+const ATTRIBUTES_INITIAL: usize = 8;
 /// Digits of a number that fits into 64 bits, whatever they are.
 const DIGITS_MAX: usize = 19;
 
@@ -65,6 +67,36 @@ fn lease(body: &[u8], form: Form) -> Option<Lease> {
     Some(Lease { lease: lease?, job, amounts: amounts? })
 }
 
+/// A call in its usual form.
+#[derive(Debug, PartialEq, Eq)]
+pub(in super::super) struct UsualCall<'a> {
+    pub(in super::super) lease: LeaseId,
+    pub(in super::super) job: Option<JobId>,
+    /// Names and values as they are written.
+    pub(in super::super) attributes: Vec<(&'a str, &'a str)>,
+    pub(in super::super) input_tokens_max: u32,
+    pub(in super::super) output_tokens_max: u32,
+}
+
+impl<'a> UsualCall<'a> {
+    /// Reads a call in its usual form.
+    pub(in super::super) fn scan(body: &'a [u8]) -> Option<UsualCall<'a>> {
+        let mut scan = Scan { text: std::str::from_utf8(body).ok()?, at: 0 };
+        let (mut lease, mut job, mut attributes, mut input, mut output) = (None, None, None, None, None);
+        scan.fields(|scan, name| match name {
+            "lease_id" => once(&mut lease, scan.text()?.parse().ok()?),
+            "job_id" => once(&mut job, scan.text()?.parse().ok()?),
+            "attributes" => once(&mut attributes, scan.attributes()?),
+            "input_tokens_max" => once(&mut input, u32::try_from(scan.number()?).ok()?),
+            "output_tokens_max" => once(&mut output, u32::try_from(scan.number()?).ok()?),
+            _ => None,
+        })?;
+        scan.end()?;
+        let (input_tokens_max, output_tokens_max) = (input?, output?);
+        Some(UsualCall { lease: lease?, job, attributes: attributes?, input_tokens_max, output_tokens_max })
+    }
+}
+
 /// Sets a field that may be there once.
 fn once<T>(field: &mut Option<T>, value: T) -> Option<()> {
     field.is_none().then(|| *field = Some(value))
@@ -111,6 +143,18 @@ impl<'a> Scan<'a> {
         let length = memchr::memchr(b'"', self.text.as_bytes().get(from..)?)?;
         self.at = from + length + 1;
         self.text.get(from..from + length)
+    }
+
+    /// An object of texts without escapes. The rights of the caller check the names and values.
+    fn attributes(&mut self) -> Option<Vec<(&'a str, &'a str)>> {
+        let mut attributes = Vec::with_capacity(ATTRIBUTES_INITIAL);
+        self.fields(|scan, name| {
+            let value = scan.text()?;
+            // JSON has no control characters in texts, and a backslash begins an escape.
+            let is_usual = |text: &str| text.bytes().all(|byte| byte >= b' ' && byte != b'\\');
+            (is_usual(name) && is_usual(value)).then(|| attributes.push((name, value)))
+        })?;
+        Some(attributes)
     }
 
     /// A short number without sign, fraction or exponent.
@@ -197,6 +241,7 @@ impl<'a> Scan<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::calls::CallBody;
     use super::super::Object;
     use super::*;
 
@@ -249,6 +294,40 @@ mod tests {
                 }
             }
         }
+    }
+
+    const CALL: &str = r#"{"lease_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","job_id":"j","attributes":{"model":"gpt-4o","user":"\u00fc: 1"},"input_tokens_max":10,"output_tokens_max":0}"#;
+
+    /// Every call that is one byte away from the usual form is read like the general parser reads it, or not at all.
+    #[test]
+    fn no_call_is_read_otherwise_than_by_the_general_parser() {
+        let plain = CALL.replace("\\u00fc", "ü");
+        let mut bodies = vec![plain.clone(), CALL.to_owned(), plain.replace("10,", "4294967296,")];
+        for at in (0..plain.len()).filter(|at| plain.is_char_boundary(*at) && plain.is_char_boundary(at + 1)) {
+            let (before, after) = (&plain[..at], &plain[at + 1..]);
+            bodies.push(format!("{before}{after}"));
+            for byte in b"{}[]\":,0123.-+eE \\abk_\t\x01\x7f".iter().map(|byte| char::from(*byte)) {
+                bodies.push(format!("{before}{byte}{after}"));
+                bodies.push(format!("{before}{byte}{}", &plain[at..]));
+            }
+        }
+        let mut read = 0;
+        for body in bodies {
+            let Some(scanned) = UsualCall::scan(body.as_bytes()) else { continue };
+            read += 1;
+            let Object(parsed) = serde_json::from_str::<Object<CallBody>>(&body).unwrap_or_else(|_| panic!("{body}"));
+            let pairs = parsed.attributes.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let parsed = UsualCall {
+                lease: parsed.lease_id.0,
+                job: parsed.job_id.map(|job| job.0),
+                attributes: pairs.collect(),
+                input_tokens_max: parsed.input_tokens_max.0,
+                output_tokens_max: parsed.output_tokens_max.0,
+            };
+            assert_eq!(scanned, parsed, "{body}");
+        }
+        assert!(UsualCall::scan(plain.as_bytes()).is_some() && read > 100, "{read}");
+        assert!(UsualCall::scan(CALL.as_bytes()).is_none(), "an escape is left to the general parser");
     }
 
     #[test]
