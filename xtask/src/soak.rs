@@ -13,10 +13,11 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
 /// Test binaries that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: name, file, and number of tests. The
 /// tests run one after another and share the time.
-const TESTS: [(&str, &str, u64); 7] = [
+const TESTS: [(&str, &str, u64); 8] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
     ("fuzz", "core/tests/fuzz.rs", 5),
+    ("documents", "policy/tests/documents/main.rs", 1),
     ("sim", "node/tests/sim/main.rs", 5),
     // Its other tests try all their cases in a soak, whatever its duration.
     ("suite", "node/tests/suite/storage/crash.rs", 1),
@@ -44,7 +45,7 @@ fn command(minutes: u64) -> Command {
     let count: u64 = TESTS.iter().map(|(_, _, count)| count).sum();
     let files = TESTS.map(|(name, _, _)| format!("--test {name}")).join(" ");
     let args = format!(
-        "test --release --locked -p earmark-core -p earmark-node -p earmark-tigerbeetle -p earmark {files} -- --nocapture \
+        "test --release --locked -p earmark-core -p earmark-policy -p earmark-node -p earmark-tigerbeetle -p earmark {files} -- --nocapture \
          --test-threads=1"
     );
     let mut command = run::command("cargo", &args);
@@ -79,10 +80,10 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(20)),
-            "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
-             -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test sim \
-             --test suite --test differential --test sdk -- --nocapture --test-threads=1"
+            run::line(&command(21)),
+            "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-policy -p earmark-node \
+             -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test documents \
+             --test sim --test suite --test differential --test sdk -- --nocapture --test-threads=1"
         );
     }
 }
