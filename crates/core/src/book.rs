@@ -97,25 +97,26 @@ impl Book {
 
     fn apply_at(&mut self, at: Moment, command: Command<'_>) -> Outcome {
         let recorded = self.credits.journal.len();
-        let outcome = self.execute(at, command);
+        let at = self.advance(at);
+        let is_tick = matches!(command, Command::Tick);
+        let outcome = self.dispatch(at, command);
+        self.limits.sweep(is_tick);
         if self.credits.journal.len() > recorded {
             self.count_journal_bytes(recorded);
         }
         outcome
     }
 
-    fn execute(&mut self, at: Moment, command: Command<'_>) -> Outcome {
+    /// Advances the clock to a command and cleans up a bounded number of records. Returns the time to use.
+    #[inline]
+    fn advance(&mut self, at: Moment) -> Moment {
         self.credits.wall = at.wall;
         self.credits.state.expiry.advance(Moment { log: self.limits.at(at.log), ..at });
         let now = self.limits.advance(at.log, &mut self.credits);
-        let at = Moment { log: now, ..at };
         self.credits.advance(now, &self.limits.state);
         self.sequences.forget(now);
         self.idempotency.forget(now);
-        let is_tick = matches!(command, Command::Tick);
-        let outcome = self.dispatch(at, command);
-        self.limits.sweep(is_tick);
-        outcome
+        Moment { log: now, ..at }
     }
 
     fn dispatch(&mut self, at: Moment, command: Command<'_>) -> Outcome {

@@ -57,9 +57,10 @@ pub use timed_out::{TimedOut, TimeoutScan};
 pub(crate) use by_lease::ByLease;
 pub(crate) use derive::decided_at;
 pub(crate) use extended::{Extended, ExtendedPart, ExtensionAnswer};
-pub(crate) use fingerprint::{fingerprint, key_hash};
+pub(crate) use fingerprint::{FINGERPRINT_OF_NONE, fingerprint, fingerprint_of_part, key_hash};
 pub(crate) use hint::DENIALS_MAX;
 pub use hint::NEVER_RETRY_MS;
+use hint::Obstacle;
 pub(crate) use lease::{Lease, LeaseFlags, Leases, Life, PartKind, Reservation, end_second};
 pub(crate) use limit::{Flags, Limit, LimitView, PackedKind, Payers, Phase};
 pub(crate) use mark::LeaseMark;
@@ -181,6 +182,7 @@ pub(crate) struct Limits {
     planned: Vec<Planned>,
     parts: Vec<Reservation>,
     extended_parts: Vec<ExtendedPart>,
+    obstacles: Vec<Obstacle>,
 }
 
 impl State {
@@ -249,6 +251,18 @@ impl State {
         self.limits.get(slot).filter(|limit| limit.is_open_to(namespace))
     }
 
+    /// Adds a lease that was just allowed or restored from a snapshot; see [`Leases::insert`]. The index needs it too.
+    #[inline]
+    pub(crate) fn add_lease(
+        &mut self,
+        (namespace, lease): (NamespaceId, LeaseId),
+        times: (UnixMs, UnixMs, UnixMs),
+        parts: &[Reservation],
+    ) -> u32 {
+        self.quotas.add_lease(namespace);
+        self.leases.insert(namespace, lease, times, parts)
+    }
+
     pub(crate) fn remembered(&self) -> usize {
         self.tombstones.len().saturating_add(self.leases.len() as usize)
     }
@@ -286,6 +300,7 @@ impl Limits {
             planned: Vec::new(),
             parts: Vec::new(),
             extended_parts: Vec::new(),
+            obstacles: Vec::new(),
         }
     }
 
@@ -533,21 +548,6 @@ impl Limits {
         std::hint::black_box(touched);
     }
 
-    /// Adds a lease that was just allowed or restored from a snapshot, with its time and the end of its last reservation.
-    pub(crate) fn add_lease(
-        &mut self,
-        namespace: NamespaceId,
-        lease: LeaseId,
-        hash: Hash,
-        times: (UnixMs, UnixMs, UnixMs),
-        parts: &[Reservation],
-    ) -> u32 {
-        let slot = self.state.leases.insert(namespace, lease, times, parts);
-        self.state.quotas.add_lease(namespace);
-        self.index.insert(hash, Reference::record(slot));
-        slot
-    }
-
     /// Restores a lease of a snapshot. An extended one has parts parallel to its reservations.
     pub(crate) fn restore_lease(
         &mut self,
@@ -557,9 +557,11 @@ impl Limits {
         (parts, extended, more): (&[Reservation], Option<Extended>, &[ExtendedPart]),
     ) {
         let life = Life::of(reserved_at, parts, &[]);
-        let slot = self.add_lease(namespace, lease, hash, (reserved_at, life.last, life.until), parts);
+        let slot = self.state.add_lease((namespace, lease), (reserved_at, life.last, life.until), parts);
+        self.index.insert(hash, Reference::record(slot));
         if let Some(extended) = extended {
-            self.state.leases.extend(slot, life, extended, (parts, more));
+            let after = Life::of(reserved_at, parts, more);
+            self.state.leases.extend(slot, (life, after), extended, (parts, more));
         }
     }
 

@@ -161,8 +161,8 @@ pub(crate) const BUGS: [Bug; 10] = [
         what: "the id of a deleted limit names the limit that has its slot now",
         edits: &[Edit {
             path: "crates/core/src/limits/table.rs",
-            from: "        (limit.generation == id.generation).then_some(LimitSlot(id.slot))",
-            to: "        (limit.generation >= id.generation).then_some(LimitSlot(id.slot))",
+            from: "filter(|limit| limit.generation == id.generation)",
+            to: "filter(|limit| limit.generation >= id.generation)",
         }],
         test: "three_nodes",
     },

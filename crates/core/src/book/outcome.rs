@@ -284,7 +284,12 @@ impl RequirementSet {
 
     /// The indexes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..REQUIREMENTS_MAX).filter(move |index| self.0 >> index & 1 == 1)
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let lowest = rest.trailing_zeros();
+            rest &= rest.wrapping_sub(1);
+            (lowest < u32::BITS).then_some(lowest as usize)
+        })
     }
 
     pub(crate) const fn bits(self) -> u32 {

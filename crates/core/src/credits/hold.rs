@@ -13,7 +13,6 @@ use super::account::{AccountId, AccountStatus, AssetId};
 use super::{Credits, Owner, SettleLabels, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, NamespaceId, SettleEntry, SettleReason};
 use crate::id::{AccountName, Actor, LeaseId};
-use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
 use crate::limits::{self, LimitSlot, Payers};
 use crate::time::{Moment, UnixMs};
@@ -165,14 +164,9 @@ impl Credits {
     fn link(&mut self, slot: u32, ends_at: UnixMs) {
         let state = &mut self.state;
         let second = second(ends_at);
-        let mut prev = NONE;
-        match state.queue.get_mut(second) {
-            Some(bucket) => {
-                prev = bucket.last;
-                state.holds.get_mut(prev).next = slot;
-                bucket.last = slot;
-            }
-            None => state.queue.insert(second, Bucket { first: slot, last: slot }),
+        let prev = state.queue.append(second, slot);
+        if prev != NONE {
+            state.holds.get_mut(prev).next = slot;
         }
         let hold = state.holds.get_mut(slot);
         (hold.prev, hold.next) = (prev, NONE);
@@ -220,10 +214,8 @@ impl Credits {
         self.advance_plans(now);
         self.advance_grants(now);
         for _ in 0..CLEAN_HOLDS {
-            let Some((second, bucket)) = self.state.queue.first() else { return };
-            if second.saturating_mul(1_000) > now.get() {
-                return;
-            }
+            let is_due = |second: u64| second.saturating_mul(1_000) <= now.get();
+            let Some(bucket) = self.state.queue.first_due(is_due) else { return };
             self.release(now, limits, bucket.first);
         }
     }

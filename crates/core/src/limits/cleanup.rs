@@ -49,7 +49,7 @@ impl Limits {
         let is_swept =
             self.state.reclaimable == 0 || self.swept_at.is_some_and(|at| at.plus_ms(retention_ms / 2) > now);
         !is_swept
-            || self.state.leases.first_due(retention_ms, now).is_some()
+            || self.state.leases.has_due(retention_ms, now)
             || self.state.tombstones.first().is_some_and(|(_, tombstone)| is_over(tombstone))
     }
 

@@ -4,8 +4,8 @@ use super::lease::Life;
 use super::mark::ClaimRefusal;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::{
-    Ending, ExtendedPart, Flags, Found, Lease, LeaseFlags, LimitSlot, Limits, PartKind, Phase, Reference, Reservation,
-    State, Sums, Tombstone,
+    Ending, ExtendedPart, Flags, Found, Lease, LeaseFlags, Limit, LimitSlot, Limits, Nodes, PartKind, Phase, Reference,
+    Reservation, State, Sums, Tombstone,
 };
 use crate::book::{
     CallMark, Complete, CompleteOutcome, LeaseClaim, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
@@ -25,7 +25,7 @@ const SLOTS: u64 = 4_096;
 impl Limits {
     pub(crate) fn complete(&mut self, at: Moment, command: &Complete<'_>, credits: &mut Credits) -> CompleteOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
-        let outcome = match self.sort_parts(command.namespace, command.actuals, 0, &mut resolved) {
+        let outcome = match self.sort_parts((command.namespace, None), command.actuals, 0, &mut resolved) {
             Err(RefusedParts::Invalid(invalid)) => CompleteOutcome::Invalid(invalid),
             Err(RefusedParts::Stale { part }) => CompleteOutcome::StaleLimit { actual: part },
             Ok(()) => {
@@ -183,7 +183,13 @@ fn counted_actuals(
             None => {
                 let reserved = more.map_or(part.amount, |more| more.total(part));
                 let amount = if actuals.is_some() { reserved.max(used) } else { used };
-                counted.push(ResolvedPart { limit: part.limit, amount, position: usize::MAX, is_blocked: false });
+                counted.push(ResolvedPart {
+                    limit: part.limit,
+                    amount,
+                    position: usize::MAX,
+                    is_blocked: false,
+                    room: 0,
+                });
             }
         }
     }
@@ -202,12 +208,20 @@ impl State {
         actuals: &[ResolvedPart],
     ) -> Settlement {
         let mut settlement = Settlement::default();
-        let mut actuals = actuals.iter().peekable();
+        let mut actuals = actuals;
         for (place, part) in parts.iter().enumerate() {
-            while let Some(other) = actuals.next_if(|actual| actual.limit < part.limit) {
+            while let [other, rest @ ..] = actuals
+                && other.limit < part.limit
+            {
                 settlement.ignored.push(other.position);
+                actuals = rest;
             }
-            let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
+            let mut actual = None;
+            if let [first, rest @ ..] = actuals
+                && first.limit == part.limit
+            {
+                (actual, actuals) = (Some(first.amount), rest);
+            }
             let (ends_at, earlier) = match more.get(place) {
                 Some(more) => (more.ends_at, more.earlier),
                 None => (part.ends_at(reserved_at), 0),
@@ -218,11 +232,13 @@ impl State {
                 PartKind::Rolling | PartKind::Calendar => {
                     // Earlier parts are settled already, so only the newest can shrink.
                     let actual = actual.map(|actual| actual.saturating_sub(earlier));
-                    settlement.overages.extend(self.settle_usage(now, ends_at, part, actual));
+                    if let Some(overage) = self.settle_usage(now, ends_at, part, actual) {
+                        settlement.overages.push(overage);
+                    }
                 }
             }
         }
-        settlement.ignored.extend(actuals.map(|other| other.position));
+        settlement.ignored.extend(actuals.iter().map(|other| other.position));
         settlement.ignored.sort_unstable();
         settlement
     }
@@ -255,26 +271,11 @@ impl State {
             let ends_at = limit.calendar().map_or(now.plus_ms(LATE_OVERAGE_MS), |calendar| calendar.end(now));
             limit.add(&mut self.nodes, ends_at, Sums::settled(fitted));
         } else {
-            self.settle_part(part, ends_at, actual.min(part.amount).saturating_add(fitted));
+            let settled = actual.min(part.amount).saturating_add(fitted);
+            let State { limits, nodes, config, .. } = self;
+            limits[part.limit].settle_part(nodes, part, ends_at, (settled, config.retention_ms));
         }
         how.map(|how| OverageTaken { limit: self.limits.id(part.limit), amount: excess, how })
-    }
-
-    /// Settles the newest part of a reservation that has not ended, with this amount.
-    pub(super) fn settle_part(&mut self, part: &Reservation, ends_at: UnixMs, settled: u64) {
-        let settles_at = match part.kind() {
-            // All reservations of a period end together already.
-            PartKind::Calendar => ends_at,
-            _ => settled_end(ends_at, part.hold_ms(), self.config.retention_ms),
-        };
-        let limit = &mut self.limits[part.limit];
-        let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(settled));
-        if settles_at == ends_at {
-            limit.change(&mut self.nodes, ends_at, less, settled);
-        } else {
-            limit.change(&mut self.nodes, ends_at, less, Sums::ZERO);
-            limit.add(&mut self.nodes, settles_at, settled);
-        }
     }
 
     /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.
@@ -292,6 +293,30 @@ impl State {
             OverageHow::Debt
         } else {
             OverageHow::Dropped
+        }
+    }
+}
+
+impl Limit {
+    /// Settles the newest part of a reservation that has not ended, with this amount.
+    pub(super) fn settle_part(
+        &mut self,
+        nodes: &mut Nodes,
+        part: &Reservation,
+        ends_at: UnixMs,
+        (settled, retention_ms): (u64, u64),
+    ) {
+        let settles_at = match part.kind() {
+            // All reservations of a period end together already.
+            PartKind::Calendar => ends_at,
+            _ => settled_end(ends_at, part.hold_ms(), retention_ms),
+        };
+        let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(settled));
+        if settles_at == ends_at {
+            self.change(nodes, ends_at, less, settled);
+        } else {
+            self.change(nodes, ends_at, less, Sums::ZERO);
+            self.add(nodes, settles_at, settled);
         }
     }
 }

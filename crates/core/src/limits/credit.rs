@@ -203,7 +203,7 @@ impl Limits {
         };
         let flags = self.keep_extras(command);
         self.add_tombstone(Tombstone {
-            fingerprint: self.fingerprint_of(command),
+            fingerprint: self.state.fingerprint_of_new(command, resolved),
             at: now.plus_ms(CREDIT_RETRY_MS),
             limited_by: self.state.rank(command, requirement),
             flags,

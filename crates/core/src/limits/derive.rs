@@ -32,10 +32,15 @@ pub(crate) fn decided_at(now: UnixMs) -> u32 {
 impl Limits {
     /// Lets the requirements that follow templates name limits: those that are missing are derived, and those of an
     /// older revision take the new one. [`Limits::end_derivation`] keeps both or takes them back.
+    #[inline]
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
-        if !self.has_templates {
-            return;
+        if self.has_templates {
+            self.follow_any(now, command, resolved);
         }
+    }
+
+    #[inline(never)]
+    fn follow_any(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         let is_settled = |limit: &Limit| match limit.template() {
             Some(_) => limit.revision == self.templates_revision(limit.namespace),
             None => matches!(limit.phase, Phase::Active | Phase::Decreasing),
@@ -44,6 +49,8 @@ impl Limits {
         if parts.all(|part| self.state.limits.get(part.limit).is_some_and(is_settled)) {
             return;
         }
+        // Whatever changes below, the limits are looked at again.
+        resolved.iter_mut().for_each(|part| part.room = 0);
         // In the order of the command, so that the slots do not depend on which limits are there.
         resolved.sort_unstable_by_key(|part| part.position);
         for part in resolved.iter_mut() {

@@ -1,5 +1,9 @@
 //! Extend: take more for a live lease, move its end, and report its usage.
 
+mod parts;
+
+use parts::{latest_end, renewed_end};
+
 use super::derive::{DERIVED_REFUSED, decided_at};
 use super::extended::{Extended, ExtendedPart, ExtensionAnswer, extension_fingerprint};
 use super::hint::NEVER_RETRY_MS;
@@ -7,7 +11,10 @@ use super::lease::Life;
 use super::mark::ClaimRefusal;
 use super::reserve::{RefusedParts, ResolvedPart};
 use super::slab::NONE;
-use super::{Found, Lease, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, fingerprint};
+use super::{
+    FINGERPRINT_OF_NONE, Found, Lease, LimitSlot, Limits, PartKind, Reservation, State, Sums, fingerprint,
+    fingerprint_of_part,
+};
 use crate::book::{
     CreditDenial, CreditShortage, Denial, EXTENSIONS_MAX, Extend, ExtendOutcome, ExtendStep, Extension, InvalidExtend,
     InvalidParts, Part, REQUIREMENTS_MAX, RequirementSet, Reserve, ReserveOutcome,
@@ -16,14 +23,12 @@ use crate::credits::Credits;
 use crate::quota::{QUOTA_RETRY_MS, QuotaKind};
 use crate::time::UnixMs;
 
-/// How long after its reserve a lease can be renewed: 24 hours, so that a forgotten stream ends at some time.
-const RENEW_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-
 /// A live lease while it is extended.
 pub(super) struct Extending {
     /// The slot of its record; [`NONE`] if this extension begins it.
     pub(super) slot: u32,
     pub(super) lease: Lease,
+    /// Its ends before the extension.
     pub(super) life: Life,
     pub(super) extended: Extended,
     /// Ordered by limit.
@@ -33,19 +38,23 @@ pub(super) struct Extending {
 }
 
 impl Extending {
-    fn place(&self, limit: LimitSlot) -> Result<usize, usize> {
+    /// The place of a limit. Most extensions add to all limits of the lease, so it is probably that in `add`.
+    fn place(&self, limit: LimitSlot, likely: usize) -> Result<usize, usize> {
+        if self.parts.get(likely).is_some_and(|part| part.limit == limit) {
+            return Ok(likely);
+        }
         self.parts.binary_search_by_key(&limit, |part| part.limit)
     }
 
-    pub(super) fn bound_end(&self) -> Option<UnixMs> {
-        let bound = Life::of(self.lease.reserved_at, &self.parts, &self.more).bound;
-        (bound != UnixMs::MAX).then_some(bound)
+    /// Its ends now.
+    pub(super) fn ends(&self) -> Life {
+        Life::of(self.lease.reserved_at, &self.parts, &self.more)
     }
 }
 
 impl Limits {
     pub(crate) fn extend(&mut self, now: UnixMs, command: &Extend<'_>, credits: &mut Credits) -> ExtendOutcome {
-        if let Err(outcome) = self.check_extend(command) {
+        if let Err(outcome) = self.check_extend(now, command) {
             return outcome;
         }
         let found = self.extending(now, command).or_else(|| self.beginning(now, command));
@@ -61,35 +70,35 @@ impl Limits {
             None => match command.step {
                 step if step.is_whole() || step.is_growth() => self.extend_live(now, command, &mut extending, credits),
                 ExtendStep::Return => self.give_back(now, &mut extending, credits),
-                _ => self.stretch(now, command, &mut extending, credits),
+                _ => self.stretch(now, (command, self.body_of(command)), &mut extending, credits),
             },
         };
         (self.parts, self.extended_parts) = (extending.parts, extending.more);
         outcome
     }
 
-    fn check_extend(&mut self, command: &Extend<'_>) -> Result<(), ExtendOutcome> {
+    fn check_extend(&mut self, now: UnixMs, command: &Extend<'_>) -> Result<(), ExtendOutcome> {
         if command.number == 0 || command.number > EXTENSIONS_MAX {
             return Err(ExtendOutcome::Invalid(InvalidExtend::Number { found: command.number }));
         }
         let mut resolved = std::mem::take(&mut self.resolved_used);
-        let checked = self.resolve_extend(command, command.used, 0, InvalidExtend::Used, &mut resolved);
+        let checked = self.resolve_extend((command, None), command.used, 0, InvalidExtend::Used, &mut resolved);
         self.resolved_used = resolved;
         let mut resolved = std::mem::take(&mut self.resolved);
-        let added = self.resolve_extend(command, command.add, 1, InvalidExtend::Add, &mut resolved);
+        let added = self.resolve_extend((command, Some(now)), command.add, 1, InvalidExtend::Add, &mut resolved);
         self.resolved = resolved;
         added.and(checked)
     }
 
     fn resolve_extend(
         &self,
-        command: &Extend<'_>,
+        (command, taken_at): (&Extend<'_>, Option<UnixMs>),
         parts: &[Part],
         amount_min: u64,
         invalid: impl Fn(InvalidParts) -> InvalidExtend,
         resolved: &mut Vec<ResolvedPart>,
     ) -> Result<(), ExtendOutcome> {
-        let checked = self.sort_parts(command.namespace, parts, amount_min, resolved);
+        let checked = self.sort_parts((command.namespace, taken_at), parts, amount_min, resolved);
         checked.map_err(|refused| match refused {
             RefusedParts::Invalid(why) => ExtendOutcome::Invalid(invalid(why)),
             RefusedParts::Stale { .. } => ExtendOutcome::StaleLimit,
@@ -100,16 +109,18 @@ impl Limits {
     fn extending(&mut self, now: UnixMs, command: &Extend<'_>) -> Option<Extending> {
         let hash = self.index.hash(command.namespace, command.lease);
         let (_, Found::Record(slot)) = self.find(hash, command.namespace, command.lease)? else { return None };
-        let lease = *self.state.leases.get(slot);
         let mut parts = std::mem::take(&mut self.parts);
         let mut more = std::mem::take(&mut self.extended_parts);
-        self.state.leases.parts(&lease, &mut parts);
-        self.state.leases.extended_parts(&lease, &mut more);
-        let life = Life::of(lease.reserved_at, &parts, &more);
-        let extended = self.state.leases.extended(&lease).copied();
+        let leases = &self.state.leases;
+        let lease = *leases.get(slot);
+        let reserved_at = lease.reserved_at;
+        leases.parts(&lease, &mut parts);
+        leases.extended_parts(&lease, &mut more);
+        let extended = leases.extended(&lease).copied();
         if more.is_empty() {
-            more.extend(parts.iter().map(|part| ExtendedPart::of(part, lease.reserved_at)));
+            more.extend(parts.iter().map(|part| ExtendedPart::of(part, reserved_at)));
         }
+        let life = Life::of(reserved_at, &parts, &more);
         if life.until <= now {
             (self.parts, self.extended_parts) = (parts, more);
             return None;
@@ -122,11 +133,17 @@ impl Limits {
     }
 
     /// The fingerprint of the body of an extension. The steps of one have fewer fields.
-    pub(super) fn body_of(&self, command: &Extend<'_>) -> u64 {
+    fn body_of(&self, command: &Extend<'_>) -> u64 {
+        let hashed = |part: &Part| (self.hash_of(command.namespace, part), part.amount);
+        self.body_with(command, fingerprint(command.add.iter().map(hashed)))
+    }
+
+    /// [`Limits::body_of`] with the fingerprint of what it adds.
+    fn body_with(&self, command: &Extend<'_>, added: u64) -> u64 {
         let is_whole = command.step.is_whole();
         let used = if is_whole { command.used } else { &[] };
         let hashed = |part: &Part| (self.hash_of(command.namespace, part), part.amount);
-        extension_fingerprint(command.add.iter().map(hashed), used.iter().map(hashed), is_whole && command.renew)
+        extension_fingerprint(added, used.iter().map(hashed), is_whole && command.renew)
     }
 
     /// The outcome of a number that was used, is too old or leaves a gap. `None` if the command is to be executed.
@@ -140,21 +157,20 @@ impl Limits {
         if command.number < last || command.step.is_whole() && command.number > expected {
             return Some(ExtendOutcome::NumberDiffers { expected });
         }
-        let asked = self.body_of(command);
         if command.number == last {
-            return Some(if asked == body {
+            return Some(if self.body_of(command) == body {
                 self.repeated(now, command, extending)
             } else {
                 ExtendOutcome::NumberReused
             });
         }
         match command.step {
-            ExtendStep::Grow | ExtendStep::Begin { .. } | ExtendStep::Renew if is_pending && asked != pending_body => {
+            ExtendStep::Grow | ExtendStep::Begin { .. } | ExtendStep::Renew
+                if is_pending && self.body_of(command) != pending_body =>
+            {
                 Some(ExtendOutcome::NumberReused)
             }
-            ExtendStep::Grow | ExtendStep::Begin { .. } if is_pending => {
-                Some(ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() }))
-            }
+            ExtendStep::Grow | ExtendStep::Begin { .. } if is_pending => Some(extended_until(extending.ends())),
             // The growth that it confirms was returned.
             ExtendStep::Renew if !is_pending && !command.add.is_empty() => {
                 Some(ExtendOutcome::NumberDiffers { expected })
@@ -194,14 +210,16 @@ impl Limits {
     ) -> ExtendOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
         self.follow_templates(now, &wanted(command), &mut resolved);
-        for part in &mut resolved {
-            part.is_blocked |= self.is_of_other_kind(extending, part.limit);
+        for (likely, part) in resolved.iter_mut().enumerate() {
+            part.is_blocked |= self.is_of_other_kind(extending, part.limit, likely);
         }
         let outcome = match self.judge(now, command, extending, &resolved, credits) {
             Err(refused) => refused,
             Ok(has_credit) => {
                 extending.more.iter_mut().for_each(|more| more.grown = 0);
-                self.add_parts(now, &resolved, extending);
+                let renews = command.renew && !command.step.is_growth();
+                let added = self.add_parts(now, &resolved, extending, renews);
+                let body = self.body_with(command, added);
                 if extending.slot == NONE {
                     self.begin_lease(extending);
                 }
@@ -209,9 +227,9 @@ impl Limits {
                     self.grow_credit(now, command, extending, credits);
                 }
                 if command.step.is_growth() {
-                    self.pend(command, extending)
+                    self.pend(command, extending, body)
                 } else {
-                    self.stretch(now, command, extending, credits)
+                    self.stretch(now, (command, body), extending, credits)
                 }
             }
         };
@@ -223,8 +241,9 @@ impl Limits {
     }
 
     /// Whether the lease has a reservation of this limit from the time when the limit was of another kind.
-    fn is_of_other_kind(&self, extending: &Extending, limit: LimitSlot) -> bool {
-        let (Ok(place), Some(found)) = (extending.place(limit), self.state.limits.get(limit)) else { return false };
+    fn is_of_other_kind(&self, extending: &Extending, limit: LimitSlot, likely: usize) -> bool {
+        let Ok(place) = extending.place(limit, likely) else { return false };
+        let Some(found) = self.state.limits.get(limit) else { return false };
         let kind = match found.part_kind() {
             PartKind::Credit if self.state.external.parts.credit => PartKind::CreditExternal,
             kind => kind,
@@ -243,7 +262,8 @@ impl Limits {
     ) -> Result<bool, ExtendOutcome> {
         let wanted = wanted(command);
         let found = self.refusal(now, &wanted, resolved, credits).map_err(refused)?;
-        let new = resolved.iter().filter(|part| extending.place(part.limit).is_err()).count();
+        let new =
+            resolved.iter().zip(0..).filter(|(part, likely)| extending.place(part.limit, *likely).is_err()).count();
         let found_limits = extending.parts.len().saturating_add(new);
         if found_limits > REQUIREMENTS_MAX {
             return Err(ExtendOutcome::TooManyLimits { found: found_limits });
@@ -255,7 +275,7 @@ impl Limits {
             return Err(ExtendOutcome::Extended(Extension::default()));
         }
         if !found.fits {
-            let denial = self.state.denial(now, &wanted, resolved);
+            let denial = self.state.denial(now, &wanted, resolved, &mut self.obstacles);
             let answer = if denial.never { ExtensionAnswer::DeniedNever } else { ExtensionAnswer::Denied };
             let first = denial.limited_by.first().copied().unwrap_or_default();
             self.deny_extension(now, command, extending, resolved, (answer, first, denial.retry_after_ms));
@@ -338,28 +358,35 @@ impl Limits {
             answer,
             ..extending.extended
         };
-        self.store_extended(extending);
+        self.store_extended(extending, extending.ends());
     }
 
-    pub(super) fn store_extended(&mut self, extending: &Extending) {
+    /// Stores the extended lease, which has these ends now.
+    pub(super) fn store_extended(&mut self, extending: &Extending, life: Life) {
         let parts = (&extending.parts[..], &extending.more[..]);
-        self.state.leases.extend(extending.slot, extending.life, extending.extended, parts);
+        self.state.leases.extend(extending.slot, (extending.life, life), extending.extended, parts);
     }
 
-    /// Takes what is added of each limit. Credit is only noted here.
-    fn add_parts(&mut self, now: UnixMs, resolved: &[ResolvedPart], extending: &mut Extending) {
-        for part in resolved {
-            let limit = &mut self.state.limits[part.limit];
+    /// Takes what is added of each limit, and returns its fingerprint. Credit is only noted here. With `renews` slots are
+    /// taken until the end that [`Limits::renew`] gives them, so that they are not moved twice.
+    fn add_parts(&mut self, now: UnixMs, resolved: &[ResolvedPart], extending: &mut Extending, renews: bool) -> u64 {
+        let decided = decided_at(now);
+        let latest = renews.then(|| latest_end(extending.lease.reserved_at));
+        let mut added = FINGERPRINT_OF_NONE;
+        for (likely, part) in resolved.iter().enumerate() {
+            let State { limits, nodes, config, external, .. } = &mut self.state;
+            let limit = &mut limits[part.limit];
             limit.denials = 0;
-            limit.decided = decided_at(now);
-            let place = match extending.place(part.limit) {
+            limit.decided = decided;
+            added = added.wrapping_add(fingerprint_of_part(limit.key_hash, part.amount));
+            let place = match extending.place(part.limit, likely) {
                 Ok(place) => {
-                    let (reservation, more) = (&mut extending.parts[place], &mut extending.more[place]);
-                    self.state.add_to_part(now, part.amount, reservation, more);
+                    let reserved = (&mut extending.parts[place], &mut extending.more[place]);
+                    limit.add_to_part(nodes, (now, latest, config.retention_ms), part.amount, reserved);
                     place
                 }
                 Err(place) => {
-                    let (reservation, more) = self.state.add_part(now, part);
+                    let (reservation, more) = limit.add_part(nodes, now, part, external.parts.credit);
                     extending.parts.insert(place, reservation);
                     extending.more.insert(place, more);
                     place
@@ -367,13 +394,14 @@ impl Limits {
             };
             extending.more[place].grown = part.amount;
         }
+        added
     }
 
-    /// Moves the ends, reports the usage and records the extension.
+    /// Moves the ends, reports the usage and records the extension with the fingerprint of its body.
     fn stretch(
         &mut self,
         now: UnixMs,
-        command: &Extend<'_>,
+        (command, body): (&Extend<'_>, u64),
         extending: &mut Extending,
         credits: &mut Credits,
     ) -> ExtendOutcome {
@@ -384,12 +412,13 @@ impl Limits {
             self.renew(now, extending, credits);
         }
         let (ignored, above) = self.report(command, extending, credits);
-        let ends_at = extending.bound_end();
+        let life = extending.ends();
+        let ends_at = life.bound_end();
         let reported = reported(command);
         let rank_of = |position: usize| usize::from(self.state.rank(&reported, position));
         extending.extended = Extended {
             original: extending.extended.original,
-            body: self.body_of(command),
+            body,
             at: ends_at.unwrap_or_default(),
             number: command.number,
             ignored: ignored.iter().map(rank_of).collect(),
@@ -397,7 +426,7 @@ impl Limits {
             is_made: true,
             ..Extended::default()
         };
-        self.store_extended(extending);
+        self.store_extended(extending, life);
         ExtendOutcome::Extended(Extension { ends_at, ignored, above })
     }
 
@@ -405,14 +434,10 @@ impl Limits {
     /// [`RENEW_MS_MAX`] after the reserve, and never back.
     fn renew(&mut self, now: UnixMs, extending: &mut Extending, credits: &mut Credits) {
         let Extending { lease, parts, more, .. } = extending;
-        let latest = lease.reserved_at.plus_ms(RENEW_MS_MAX);
+        let latest = latest_end(lease.reserved_at);
         for (part, more) in parts.iter().zip(more).filter(|(part, _)| part.is_bound()) {
             let limit = &mut self.state.limits[part.limit];
-            // A limit that was deleted, and perhaps made again as another kind, has no timeout for this reservation.
-            let is_same = limit.phase != Phase::Deleted && limit.is_credit() == part.is_credit();
-            let is_same = is_same && !matches!(limit.part_kind(), PartKind::Rolling | PartKind::Calendar);
-            let timeout_ms = if is_same { limit.hold_ms() } else { part.hold_ms() };
-            let ends_at = more.ends_at.max(now.plus_ms(timeout_ms).min(latest));
+            let ends_at = renewed_end(limit, part, more, (now, latest));
             if ends_at == more.ends_at {
                 continue;
             }
@@ -441,9 +466,9 @@ impl Limits {
         }
         let mut used = std::mem::take(&mut self.resolved_used);
         // Again, because the extension may have derived limits. It was checked before, so it cannot fail.
-        _ = self.sort_parts(command.namespace, command.used, 0, &mut used);
-        for report in &used {
-            let Ok(place) = extending.place(report.limit) else {
+        _ = self.sort_parts((command.namespace, None), command.used, 0, &mut used);
+        for (likely, report) in used.iter().enumerate() {
+            let Ok(place) = extending.place(report.limit, likely) else {
                 ignored.insert(report.position);
                 continue;
             };
@@ -477,50 +502,9 @@ impl Limits {
     }
 }
 
-impl State {
-    /// Adds to a reservation of a live lease. Earlier usage of a window or period is settled as it is; slots and credit
-    /// end with the lease, so their reservation grows.
-    fn add_to_part(&mut self, now: UnixMs, amount: u64, part: &mut Reservation, more: &mut ExtendedPart) {
-        match part.kind() {
-            PartKind::Credit | PartKind::CreditExternal => {
-                *part = part.with(part.amount.saturating_add(amount), part.hold_seconds());
-            }
-            PartKind::Concurrency => {
-                let limit = &mut self.limits[part.limit];
-                let sum = part.amount.saturating_add(amount);
-                limit.change(&mut self.nodes, more.ends_at, Sums::unsettled(part.amount), Sums::unsettled(sum));
-                *part = part.with(sum, part.hold_seconds());
-            }
-            PartKind::Rolling | PartKind::Calendar => {
-                if more.ends_at > now {
-                    self.settle_part(part, more.ends_at, part.amount);
-                }
-                more.earlier = more.total(part);
-                more.earlier_ends_at = more.earlier_ends_at.max(more.ends_at);
-                let limit = &mut self.limits[part.limit];
-                let (hold_seconds, ends_at) = limit.hold(now);
-                limit.add(&mut self.nodes, ends_at, Sums::unsettled(amount));
-                more.ends_at = ends_at;
-                *part = part.with(amount, hold_seconds);
-            }
-        }
-    }
-
-    /// Takes a limit that the lease has not reserved yet, as a reserve does.
-    fn add_part(&mut self, now: UnixMs, part: &ResolvedPart) -> (Reservation, ExtendedPart) {
-        let limit = &mut self.limits[part.limit];
-        limit.leases = limit.leases.saturating_add(1);
-        let (hold_seconds, ends_at) = limit.hold(now);
-        let kind = match limit.part_kind() {
-            PartKind::Credit if self.external.parts.credit => PartKind::CreditExternal,
-            kind => kind,
-        };
-        if !limit.is_credit() {
-            limit.add(&mut self.nodes, ends_at, Sums::unsettled(part.amount));
-        }
-        let reservation = Reservation::new(part.limit, kind, hold_seconds, part.amount);
-        (reservation, ExtendedPart { ends_at, ..ExtendedPart::default() })
-    }
+/// An extension after which the lease has these ends.
+pub(super) fn extended_until(life: Life) -> ExtendOutcome {
+    ExtendOutcome::Extended(Extension { ends_at: life.bound_end(), ..Extension::default() })
 }
 
 /// The amounts that an extension adds, as the requirements of a reserve, which the same rules decide about.

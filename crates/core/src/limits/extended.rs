@@ -153,11 +153,15 @@ impl ExtendedLeases {
 
     /// Stores the record of a lease in place of that in `slot`, or in a new one. Returns its slot.
     pub(crate) fn store(&mut self, slot: u32, extended: Extended, parts: &[ExtendedPart]) -> u32 {
-        let slot = if slot == NONE { self.leases.insert(Extended { parts: NONE, ..extended }) } else { slot };
-        let mut record = self.leases.get(slot).parts;
+        let (slot, mut record) = if slot == NONE {
+            (self.leases.insert(Extended { parts: NONE, ..extended }), NONE)
+        } else {
+            let found = self.leases.get_mut(slot);
+            let first = found.parts;
+            *found = Extended { parts: first, ..extended };
+            (slot, first)
+        };
         let mut last = NONE;
-        let first = record;
-        *self.leases.get_mut(slot) = Extended { parts: first, ..extended };
         for chunk in parts.chunks(PARTS) {
             if record == NONE {
                 record = self.parts.insert(Parts { next: NONE, ..Parts::default() });
@@ -190,12 +194,8 @@ impl ExtendedLeases {
     }
 }
 
-/// The fingerprint of an extension: of what it adds and reports, by [`key_hash`](super::key_hash) and amount, and
-/// whether it renews. Stored, so it must never change.
-pub(crate) fn extension_fingerprint(
-    add: impl Iterator<Item = (u32, u64)>,
-    used: impl Iterator<Item = (u32, u64)>,
-    renew: bool,
-) -> u64 {
-    fingerprint(add).wrapping_add(fingerprint(used).rotate_left(17)).wrapping_add(u64::from(renew))
+/// The fingerprint of an extension: by the [`fingerprint`] of what it adds, by what it reports, by
+/// [`key_hash`](super::key_hash) and amount, and whether it renews. Stored, so it must never change.
+pub(crate) fn extension_fingerprint(added: u64, used: impl Iterator<Item = (u32, u64)>, renew: bool) -> u64 {
+    added.wrapping_add(fingerprint(used).rotate_left(17)).wrapping_add(u64::from(renew))
 }

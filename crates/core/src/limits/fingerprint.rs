@@ -27,10 +27,17 @@ fn name_hash(namespace: NamespaceId, key: &LimitKey) -> u64 {
 
 /// The fingerprint of requirements, each as [`key_hash`] and amount, in any order.
 pub(crate) fn fingerprint(parts: impl Iterator<Item = (u32, u64)>) -> u64 {
-    parts.fold(0x13198a2e_03707344, |sum: u64, (hash, amount)| {
-        let mixed = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);
-        sum.wrapping_add(fold(mixed ^ amount, 0x9fb2_1c65_1e98_df25))
-    })
+    parts.fold(FINGERPRINT_OF_NONE, |sum, (hash, amount)| sum.wrapping_add(fingerprint_of_part(hash, amount)))
+}
+
+/// The fingerprint of no requirements.
+pub(crate) const FINGERPRINT_OF_NONE: u64 = 0x13198a2e_03707344;
+
+/// What a requirement adds to a [`fingerprint`].
+#[inline]
+pub(crate) fn fingerprint_of_part(hash: u32, amount: u64) -> u64 {
+    let mixed = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);
+    fold(mixed ^ amount, 0x9fb2_1c65_1e98_df25)
 }
 
 #[cfg(test)]

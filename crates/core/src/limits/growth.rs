@@ -1,13 +1,13 @@
 //! Growth of credit that waits until the system that enforces the limits accepts or denies it. The first growth of a
 //! lease makes its record here.
 
-use super::extend::Extending;
+use super::extend::{Extending, extended_until};
 use super::extended::Extended;
 use super::lease::Life;
 use super::limit::Flags;
 use super::slab::NONE;
 use super::{Lease, Limits, PartKind, Reference, fingerprint};
-use crate::book::{Extend, ExtendOutcome, ExtendStep, Extension, NamespaceId};
+use crate::book::{Extend, ExtendOutcome, ExtendStep, NamespaceId};
 use crate::credits::Credits;
 use crate::time::UnixMs;
 
@@ -38,16 +38,18 @@ impl Limits {
         let life = Life::of(lease.reserved_at, parts, more);
         let hash = self.index.hash(lease.namespace, lease.id);
         let times = (lease.reserved_at, life.last, life.until);
-        extending.slot = self.add_lease(lease.namespace, lease.id, hash, times, parts);
+        extending.slot = self.state.add_lease((lease.namespace, lease.id), times, parts);
+        self.index.insert(hash, Reference::record(extending.slot));
         extending.life = life;
     }
 
     /// Records growth that is to be confirmed or returned.
-    pub(super) fn pend(&mut self, command: &Extend<'_>, extending: &mut Extending) -> ExtendOutcome {
-        let (pending, pending_body) = (command.number, self.body_of(command));
+    pub(super) fn pend(&mut self, command: &Extend<'_>, extending: &mut Extending, body: u64) -> ExtendOutcome {
+        let (pending, pending_body) = (command.number, body);
         extending.extended = Extended { pending, pending_body, ..extending.extended };
-        self.store_extended(extending);
-        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
+        let life = extending.ends();
+        self.store_extended(extending, life);
+        extended_until(life)
     }
 
     /// Returns the credit of a growth. A limit that only the growth took is no longer one of the lease.
@@ -71,12 +73,13 @@ impl Limits {
         }
         self.state.leases.set_holds(extending.slot, extending.lease.holds);
         (extending.extended.pending, extending.extended.pending_body) = (0, 0);
+        let life = extending.ends();
         if extending.parts.is_empty() {
             self.drop_begun(extending);
         } else {
-            self.store_extended(extending);
+            self.store_extended(extending, life);
         }
-        ExtendOutcome::Extended(Extension { ends_at: extending.bound_end(), ..Extension::default() })
+        extended_until(life)
     }
 
     /// Deletes a lease whose first credit was returned, so that it may begin again.

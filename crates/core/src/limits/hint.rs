@@ -12,17 +12,24 @@ pub const NEVER_RETRY_MS: u64 = 60_000;
 pub(crate) const DENIALS_MAX: u8 = 64;
 
 /// A limit in the way, and the wait until it has room.
-struct Obstacle {
+#[derive(Debug)]
+pub(super) struct Obstacle {
     requirement: usize,
     wait_ms: u64,
     never: bool,
 }
 
 impl State {
-    /// Builds the denial of `resolved` and counts it for every limit in the way.
-    pub(super) fn denial(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
+    /// Builds the denial of `resolved` and counts it for every limit in the way. `obstacles` is overwritten.
+    pub(super) fn denial(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        resolved: &[ResolvedPart],
+        obstacles: &mut Vec<Obstacle>,
+    ) -> Denial {
         let hints = self.config.hints;
-        let mut obstacles = Vec::with_capacity(resolved.len());
+        obstacles.clear();
         for part in resolved {
             if self.limits[part.limit].is_credit() || part.amount <= self.limits[part.limit].room() {
                 continue;
@@ -74,9 +81,16 @@ impl Hints {
 
     /// Subtracts a share given by the lease's random bits, so that callers denied together do not return together.
     fn jittered(&self, ms: u64, lease: LeaseId) -> u64 {
-        let random = u128::from(lease.random_bits() & 0xffff);
-        let part = u128::from(ms).saturating_mul(u128::from(self.jitter_percent)).saturating_mul(random);
-        let cut = u64::try_from(part / (100 * 65_536)).unwrap_or(ms);
+        const WHOLE: u64 = 100 * 65_536;
+        const WHOLE_WIDE: u128 = WHOLE as u128;
+        let random = lease.random_bits() & 0xffff;
+        let cut = match self.jitter_percent.checked_mul(random).and_then(|share| ms.checked_mul(share)) {
+            Some(part) => part / WHOLE,
+            None => {
+                let share = u128::from(self.jitter_percent).saturating_mul(u128::from(random));
+                u64::try_from(u128::from(ms).saturating_mul(share) / WHOLE_WIDE).unwrap_or(ms)
+            }
+        };
         ms.saturating_sub(cut).max(1)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::index::{Found, Hash, Index, Reference};
 use super::slab::{NONE, Record, Slab};
-use super::{LimitSlot, Limits, State, TemplateId, Text};
+use super::{Limit, LimitSlot, Limits, State, TemplateId, Text};
 use crate::book::NamespaceId;
 use crate::id::LimitKey;
 
@@ -126,8 +126,13 @@ impl Texts {
 impl State {
     /// The text of a defined limit; `None` for a derived one.
     pub(crate) fn text(&self, slot: LimitSlot) -> Option<&Arc<Text>> {
-        let limit = self.limits.get(slot).filter(|limit| limit.template().is_none())?;
-        self.texts.defined.get(limit.text).text.as_ref()
+        self.text_of(self.limits.get(slot)?)
+    }
+
+    /// The text of a defined limit; `None` for a derived one.
+    pub(crate) fn text_of(&self, limit: &Limit) -> Option<&Arc<Text>> {
+        let is_defined = limit.template().is_none();
+        if is_defined { self.texts.defined.get(limit.text).text.as_ref() } else { None }
     }
 
     pub(crate) fn set_text(&mut self, slot: LimitSlot, text: Arc<Text>) {

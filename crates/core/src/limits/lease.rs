@@ -1,6 +1,6 @@
 //! Records of leases that are not resolved: reservations and the time of deletion.
 
-use super::buckets::{Bucket, Buckets};
+use super::buckets::Buckets;
 use super::extended::{Extended, ExtendedLeases, ExtendedPart};
 use super::live_count::LiveCount;
 use super::slab::{NONE, Record, Slab};
@@ -61,6 +61,11 @@ impl Reservation {
         Reservation { limit, hold, amount }
     }
 
+    /// Its kind and seconds, packed, and whether a shadow limit would have denied it.
+    pub(crate) fn hold(&self) -> u32 {
+        self.hold
+    }
+
     /// Whether a limit that is not enforced would have denied it.
     pub(crate) fn would_deny(&self) -> bool {
         self.hold & WOULD_DENY != 0
@@ -73,7 +78,7 @@ impl Reservation {
     }
 
     pub(crate) fn kind(&self) -> PartKind {
-        match self.hold >> KIND_SHIFT & KIND {
+        match self.code() {
             2 => PartKind::Concurrency,
             3 => PartKind::Credit,
             4 => PartKind::CreditExternal,
@@ -82,13 +87,18 @@ impl Reservation {
         }
     }
 
+    fn code(&self) -> u32 {
+        self.hold >> KIND_SHIFT & KIND
+    }
+
     pub(crate) fn is_credit(&self) -> bool {
-        matches!(self.kind(), PartKind::Credit | PartKind::CreditExternal)
+        (PartKind::Credit as u32..=PartKind::CreditExternal as u32).contains(&self.code())
     }
 
     /// Whether it ends with its lease, so that its end can be moved.
+    #[inline]
     pub(crate) fn is_bound(&self) -> bool {
-        matches!(self.kind(), PartKind::Concurrency | PartKind::Credit | PartKind::CreditExternal)
+        (PartKind::Concurrency as u32..=PartKind::CreditExternal as u32).contains(&self.code())
     }
 
     pub(crate) fn hold_seconds(&self) -> u32 {
@@ -105,11 +115,10 @@ impl Reservation {
     }
 
     /// The end. A calendar period ends with a whole second, so its seconds count from the second of the reserve.
+    #[inline]
     pub(crate) fn ends_at(&self, reserved_at: UnixMs) -> UnixMs {
-        let since = match self.kind() {
-            PartKind::Calendar => reserved_at.second(),
-            PartKind::Rolling | PartKind::Concurrency | PartKind::Credit | PartKind::CreditExternal => reserved_at,
-        };
+        let is_calendar = self.code() == PartKind::Calendar as u32;
+        let since = if is_calendar { reserved_at.second() } else { reserved_at };
         since.plus_ms(self.hold_ms())
     }
 }
@@ -242,31 +251,39 @@ impl Leases {
         parts: &[Reservation],
     ) -> u32 {
         let mut record = Lease { count: parts.len() as u8, ..Lease::new(namespace, lease, reserved_at) };
-        let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
-        record.parts[..inline.len()].copy_from_slice(inline);
-        for chunk in rest.chunks(PARTS_MORE).rev() {
-            let mut more = More { next: record.more, ..More::default() };
-            more.parts[..chunk.len()].copy_from_slice(chunk);
-            record.more = self.more.insert(more);
+        record.parts.iter_mut().zip(parts).for_each(|(to, part)| *to = *part);
+        if let Some(rest) = parts.get(PARTS_INLINE..).filter(|rest| !rest.is_empty()) {
+            record.more = self.add_more(rest);
         }
         self.len = self.len.saturating_add(1);
         self.live.add(reserved_at, until);
-        let slot = self.leases.insert(record);
-        self.link(end_second(lease, last), slot);
-        slot
+        record.prev = self.append(end_second(lease, last), self.leases.next());
+        self.leases.insert(record)
+    }
+
+    /// Stores the reservations that do not fit into the lease record.
+    #[inline(never)]
+    fn add_more(&mut self, parts: &[Reservation]) -> u32 {
+        parts.chunks(PARTS_MORE).rev().fold(NONE, |next, chunk| {
+            let mut more = More { next, ..More::default() };
+            more.parts[..chunk.len()].copy_from_slice(chunk);
+            self.more.insert(more)
+        })
+    }
+
+    /// Appends a slot to the bucket of a second. Returns the slot before it, whose link it sets.
+    #[inline]
+    fn append(&mut self, second: u64, slot: u32) -> u32 {
+        let prev = self.buckets.append(second, slot);
+        if prev != NONE {
+            self.leases.get_mut(prev).next = slot;
+        }
+        prev
     }
 
     /// Appends a lease to the bucket of a second.
     fn link(&mut self, second: u64, slot: u32) {
-        let mut prev = NONE;
-        match self.buckets.get_mut(second) {
-            Some(bucket) => {
-                prev = bucket.last;
-                self.leases.get_mut(prev).next = slot;
-                bucket.last = slot;
-            }
-            None => self.buckets.insert(second, Bucket { first: slot, last: slot }),
-        }
+        let prev = self.append(second, slot);
         let record = self.leases.get_mut(slot);
         (record.prev, record.next) = (prev, NONE);
     }
@@ -285,16 +302,16 @@ impl Leases {
         }
     }
 
-    /// Replaces the reservations of a lease by extended ones, ordered by limit. `before` are its ends until now.
+    /// Replaces the reservations of a lease by extended ones, ordered by limit. `before` are its ends until now, and
+    /// `after` those of the extended ones.
     pub(crate) fn extend(
         &mut self,
         slot: u32,
-        before: Life,
+        (before, after): (Life, Life),
         extended: Extended,
         (parts, more): (&[Reservation], &[ExtendedPart]),
     ) {
         let &Lease { id, reserved_at, extended: old, .. } = self.leases.get(slot);
-        let after = Life::of(reserved_at, parts, more);
         self.store_parts(slot, parts);
         self.leases.get_mut(slot).extended = self.extended.store(old, extended, more);
         self.live.remove(reserved_at, before.until);
@@ -411,9 +428,14 @@ impl Leases {
     }
 
     /// The slot of the first lease that is due for deletion.
-    pub(crate) fn first_due(&self, retention_ms: u64, now: UnixMs) -> Option<u32> {
-        let (second, bucket) = self.buckets.first()?;
-        is_due(second, retention_ms, now).then_some(bucket.first)
+    #[inline]
+    pub(crate) fn first_due(&mut self, retention_ms: u64, now: UnixMs) -> Option<u32> {
+        self.buckets.first_due(|second| is_due(second, retention_ms, now)).map(|bucket| bucket.first)
+    }
+
+    /// Whether a lease is due for deletion.
+    pub(crate) fn has_due(&self, retention_ms: u64, now: UnixMs) -> bool {
+        self.buckets.first().is_some_and(|(second, _)| is_due(second, retention_ms, now))
     }
 
     /// A copy for a snapshot.
@@ -455,6 +477,11 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    /// The first end of a concurrency or credit reservation, if there is any.
+    pub(crate) fn bound_end(&self) -> Option<UnixMs> {
+        (self.bound != UnixMs::MAX).then_some(self.bound)
+    }
+
     /// The ends of `parts`. `more` is parallel to them, or empty if the lease was never extended.
     #[inline]
     pub(crate) fn of(reserved_at: UnixMs, parts: &[Reservation], more: &[ExtendedPart]) -> Life {

@@ -239,6 +239,27 @@ impl Limit {
         capacity.saturating_sub(self.reserved())
     }
 
+    /// The room of an active plain limit of a namespace that has nothing to free. `None` if it is not one.
+    #[inline]
+    pub(crate) fn plain_room(&self, now: UnixMs, namespace: NamespaceId) -> Option<u64> {
+        let Held::Amounts(timeline) = &self.held else { return None };
+        let is_here = self.phase == Phase::Active && self.namespace == namespace;
+        let is_ready = is_here && self.is_plain() && !timeline.is_due(now);
+        is_ready.then(|| self.capacity.saturating_sub(timeline.sums().total()))
+    }
+
+    /// [`Limit::hold`] of a plain limit. `None` if it is not one.
+    #[inline]
+    pub(crate) fn plain_hold(&self, now: UnixMs) -> Option<(u32, UnixMs)> {
+        self.is_plain().then(|| (self.kind.0, now.plus_ms(seconds_to_ms(self.kind.0 & VALUE))))
+    }
+
+    /// Whether it is enforced and of the kinds rolling or concurrency, whose reservations last for fixed times.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        (self.is_rolling() || self.is_concurrency()) && !self.is_shadow()
+    }
+
     /// The window or timeout; for a calendar limit the longest period.
     pub(crate) fn hold_seconds(&self) -> u32 {
         self.calendar().map_or(self.kind.0 & VALUE, |calendar| calendar.period.seconds_max())

@@ -7,8 +7,8 @@ use super::hint::NEVER_RETRY_MS;
 use super::lease::Life;
 use super::slab::NONE;
 use super::{
-    Ending, Extended, Found, Hash, Lease, LimitSlot, Limits, PartKind, Phase, Reservation, State, Sums, Tombstone,
-    fingerprint, key_hash,
+    Ending, Extended, Found, Hash, Limit, LimitSlot, Limits, Nodes, PartKind, Phase, Reference, Reservation, State,
+    Sums, Tombstone, fingerprint, key_hash,
 };
 use crate::book::{
     Denial, ForeignLimit, InvalidParts, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, RequirementSet, Reserve,
@@ -27,6 +27,8 @@ pub(crate) struct ResolvedPart {
     pub(crate) position: usize,
     /// The limit still has reservations of another kind than its template.
     pub(crate) is_blocked: bool,
+    /// The room of a plain limit when the part was resolved, else 0; see [`Limit::plain_room`].
+    pub(crate) room: u64,
 }
 
 /// Whether requirements that nothing refuses by name fit.
@@ -62,7 +64,7 @@ impl Limits {
         let hash = self.index.hash(command.namespace, command.lease);
         self.prefetch_lease(hash);
         let mut resolved = std::mem::take(&mut self.resolved);
-        let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
+        let outcome = match self.resolve_parts(at.log, command, &mut resolved) {
             Err(RefusedParts::Invalid(invalid)) => ReserveOutcome::Invalid(invalid),
             Err(RefusedParts::Stale { part }) => ReserveOutcome::StaleLimit { requirement: part },
             Ok(()) => self.reserve_resolved(at, command, hash, &mut resolved, credits),
@@ -76,24 +78,26 @@ impl Limits {
     /// Checks the requirements of a reserve and sorts them into `resolved`.
     fn resolve_parts(
         &self,
-        namespace: NamespaceId,
-        parts: &[Part],
+        now: UnixMs,
+        command: &Reserve<'_>,
         resolved: &mut Vec<ResolvedPart>,
     ) -> Result<(), RefusedParts> {
+        let (namespace, parts) = (command.namespace, command.requirements);
         if parts.is_empty() && self.has_namespace(namespace) {
             return Err(RefusedParts::Invalid(InvalidParts::Empty));
         }
-        self.sort_parts(namespace, parts, 1, resolved)
+        self.sort_parts((namespace, Some(now)), parts, 1, resolved)
     }
 
     pub(super) fn check_namespace(&self, namespace: NamespaceId) -> Result<(), InvalidParts> {
         if self.has_namespace(namespace) { Ok(()) } else { Err(InvalidParts::UnknownNamespace) }
     }
 
-    /// Resolves `parts`, each at least `amount_min`, and sorts them into `resolved`.
+    /// Resolves `parts`, each at least `amount_min`, and sorts them into `resolved`. Notes the room at a time if they are
+    /// to be taken.
     pub(super) fn sort_parts(
         &self,
-        namespace: NamespaceId,
+        (namespace, taken_at): (NamespaceId, Option<UnixMs>),
         parts: &[Part],
         amount_min: u64,
         resolved: &mut Vec<ResolvedPart>,
@@ -103,24 +107,25 @@ impl Limits {
             return Err(RefusedParts::Invalid(InvalidParts::TooMany { found: parts.len() }));
         }
         resolved.clear();
-        let mut is_sorted = true;
-        let mut last = None;
-        for (position, part) in parts.iter().enumerate() {
-            if part.amount < amount_min {
-                return Err(RefusedParts::Invalid(InvalidParts::AmountZero { part: position }));
-            }
-            let limit = match &part.limit {
-                LimitRef::Id(id) => match self.state.limits.slot(*id) {
-                    Some(slot) => slot,
-                    None => return Err(stale(parts, position, amount_min)),
-                },
-                LimitRef::Key(_) | LimitRef::Foreign(_) => self.resolve_name(namespace, part),
+        let (mut is_in_order, mut next) = (true, LimitSlot(0));
+        resolved.extend(parts.iter().enumerate().map(|(position, part)| {
+            let (limit, found) = match &part.limit {
+                LimitRef::Id(id) => (LimitSlot(id.slot), self.state.limits.by_id(*id)),
+                LimitRef::Key(_) | LimitRef::Foreign(_) => {
+                    let limit = self.resolve_name(namespace, part);
+                    (limit, self.state.limits.get(limit))
+                }
             };
-            is_sorted &= last < Some(limit);
-            last = Some(limit);
-            resolved.push(ResolvedPart { limit, amount: part.amount, position, is_blocked: false });
-        }
-        if is_sorted { Ok(()) } else { self.sort_resolved(namespace, parts, resolved) }
+            let limit = if found.is_some() { limit } else { UNKNOWN };
+            is_in_order &= found.is_some() && limit >= next && part.amount >= amount_min;
+            next = LimitSlot(limit.0.wrapping_add(1));
+            let room = match (taken_at, found) {
+                (Some(now), Some(found)) => found.plain_room(now, namespace).unwrap_or(0),
+                _ => 0,
+            };
+            ResolvedPart { limit, amount: part.amount, position, is_blocked: false, room }
+        }));
+        if is_in_order { Ok(()) } else { self.sort_resolved(namespace, parts, amount_min, resolved) }
     }
 
     /// The limit of a part that does not name it by id.
@@ -134,14 +139,23 @@ impl Limits {
         found.unwrap_or(UNKNOWN)
     }
 
-    /// Sorts resolved parts by limit, and refuses a limit that is named twice.
+    /// Sorts resolved parts by limit. Refuses an amount that is too small, else a stale id, else a limit that is named
+    /// twice.
     #[inline(never)]
     fn sort_resolved(
         &self,
         namespace: NamespaceId,
         parts: &[Part],
+        amount_min: u64,
         resolved: &mut [ResolvedPart],
     ) -> Result<(), RefusedParts> {
+        if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
+            return Err(RefusedParts::Invalid(InvalidParts::AmountZero { part }));
+        }
+        let is_stale = |part: &Part| matches!(part.limit, LimitRef::Id(id) if self.state.limits.slot(id).is_none());
+        if let Some(part) = parts.iter().position(is_stale) {
+            return Err(RefusedParts::Stale { part });
+        }
         resolved.sort_unstable_by_key(|part| (part.limit, part.position));
         let is_twice = |pair: &[ResolvedPart]| match pair {
             [first, second] if first.limit == second.limit => {
@@ -227,6 +241,23 @@ impl Limits {
         resolved: &[ResolvedPart],
         credits: &Credits,
     ) -> Result<Fit, ReserveOutcome> {
+        let is_open = self.state.pauses.is_empty() && !self.state.external.parts.limits;
+        // Nothing has changed since the parts were resolved, and a limit that may refuse by name has no room noted.
+        if is_open && resolved.iter().all(|part| part.amount <= part.room && !part.is_blocked) {
+            return Ok(Fit { fits: true, has_credit: false });
+        }
+        self.refusal_of_any(now, command, resolved, credits)
+    }
+
+    /// [`Limits::refusal`] for limits of any kind and phase.
+    #[inline(never)]
+    fn refusal_of_any(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        resolved: &[ResolvedPart],
+        credits: &Credits,
+    ) -> Result<Fit, ReserveOutcome> {
         let namespace = command.namespace;
         let is_here = !self.state.external.parts.credit;
         let mut is_refused = false;
@@ -288,18 +319,21 @@ impl Limits {
         let policy_revision = mark.policy_revision();
         match found {
             Found::Record(slot) => {
-                let lease = *self.state.leases.get(slot);
                 let mut parts = std::mem::take(&mut self.parts);
-                self.state.leases.parts(&lease, &mut parts);
+                let mut more = std::mem::take(&mut self.extended_parts);
+                let leases = &self.state.leases;
+                let lease = leases.get(slot);
+                leases.parts(lease, &mut parts);
+                leases.extended_parts(lease, &mut more);
                 let reserved_at = lease.reserved_at;
-                let extended = self.state.leases.extended(&lease).copied();
+                let extended = leases.extended(lease);
                 let is_same = mark.is_same_call(command).unwrap_or_else(|| match extended {
                     Some(extended) => extended.original == self.fingerprint_of(command),
                     None => is_same(&parts, resolved),
                 });
                 let would_deny = would_deny(&parts, resolved);
-                let until = self.until(&lease, extended.as_ref(), &parts);
-                self.parts = parts;
+                let until = until(extended, Life::of(reserved_at, &parts, &more));
+                (self.parts, self.extended_parts) = (parts, more);
                 if !is_same {
                     ReserveOutcome::ExistsWithOtherRequirements
                 } else if until <= now {
@@ -333,16 +367,6 @@ impl Limits {
                 }
             }
         }
-    }
-
-    /// When a repeated reserve finds its lease expired: with the first end of a reservation, but if an extension was made, once
-    /// it can no longer be extended.
-    fn until(&mut self, lease: &Lease, extended: Option<&Extended>, parts: &[Reservation]) -> UnixMs {
-        let mut more = std::mem::take(&mut self.extended_parts);
-        self.state.leases.extended_parts(lease, &mut more);
-        let life = Life::of(lease.reserved_at, parts, &more);
-        self.extended_parts = more;
-        if extended.is_some_and(|extended| extended.is_made) { life.until } else { life.first }
     }
 
     /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not
@@ -383,53 +407,45 @@ impl Limits {
         hash: Hash,
         resolved: &[ResolvedPart],
     ) -> (u32, RequirementSet) {
-        let mut parts = std::mem::take(&mut self.parts);
-        parts.clear();
-        let (mut would_deny, mut last_end, mut bound) = (RequirementSet::default(), now, UnixMs::MAX);
+        let (mut last, mut bound, mut would_deny) = (now, UnixMs::MAX, RequirementSet::default());
         let decided = decided_at(now);
         let State { limits, nodes, external, .. } = &mut self.state;
-        let credit = if external.parts.credit { PartKind::CreditExternal } else { PartKind::Credit };
-        for part in resolved {
+        self.parts.clear();
+        self.parts.extend(resolved.iter().map(|part| {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
             limit.decided = decided;
             limit.leases = limit.leases.saturating_add(1);
-            if limit.is_credit() {
-                parts.push(Reservation::new(part.limit, credit, limit.hold_seconds(), part.amount));
-                let ends_at = now.plus_ms(limit.hold_ms());
-                (last_end, bound) = (last_end.max(ends_at), bound.min(ends_at));
-                continue;
-            }
-            let is_above = limit.is_shadow() && part.amount > limit.available();
-            if is_above {
-                would_deny.insert(part.position);
-            }
-            let (hold, ends_at) = limit.hold(now);
-            last_end = last_end.max(ends_at);
-            if limit.is_concurrency() {
-                bound = bound.min(ends_at);
-            }
-            limit.add(nodes, ends_at, Sums::unsettled(part.amount));
-            parts.push(Reservation::held(part.limit, hold, part.amount).with_would_deny(is_above));
-        }
-        let until = if bound == UnixMs::MAX { last_end } else { bound };
-        let slot = self.add_lease(command.namespace, command.lease, hash, (now, last_end, until), &parts);
+            let (hold, ends_at) = match limit.plain_hold(now) {
+                Some((hold, ends_at)) => {
+                    limit.add(nodes, ends_at, Sums::unsettled(part.amount));
+                    (hold, ends_at)
+                }
+                None => take_any(now, part, limit, nodes, (external.parts.credit, &mut would_deny)),
+            };
+            let reservation = Reservation::held(part.limit, hold, part.amount);
+            last = last.max(ends_at);
+            bound = if reservation.is_bound() { bound.min(ends_at) } else { bound };
+            reservation
+        }));
+        let until = if bound == UnixMs::MAX { last } else { bound };
+        let slot = self.state.add_lease((command.namespace, command.lease), (now, last, until), &self.parts);
+        self.index.insert(hash, Reference::record(slot));
         let flags = self.keep_extras(command);
         if !flags.is_empty() {
             self.state.leases.add_flags(slot, flags);
         }
-        self.parts = parts;
         (slot, would_deny)
     }
 
     /// Records the denial: the lease stays denied even when it would fit later.
     fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
-        let denial = self.state.denial(now, command, resolved);
+        let denial = self.state.denial(now, command, resolved, &mut self.obstacles);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
         self.note_decision(now, resolved);
         let flags = self.keep_extras(command);
         self.add_tombstone(Tombstone {
-            fingerprint: self.fingerprint_of(command),
+            fingerprint: self.state.fingerprint_of_new(command, resolved),
             at: now.plus_ms(denial.retry_after_ms),
             limited_by: self.state.rank(command, denial.limited_by.first().copied().unwrap_or_default()),
             flags,
@@ -437,6 +453,30 @@ impl Limits {
         });
         denial
     }
+}
+
+/// Takes the amount of a limit of any kind, and returns its packed hold and its end. Credit is only noted. `would_deny`
+/// gets a shadow limit that is exceeded.
+#[inline(never)]
+fn take_any(
+    now: UnixMs,
+    part: &ResolvedPart,
+    limit: &mut Limit,
+    nodes: &mut Nodes,
+    (is_external, would_deny): (bool, &mut RequirementSet),
+) -> (u32, UnixMs) {
+    if limit.is_credit() {
+        let kind = if is_external { PartKind::CreditExternal } else { PartKind::Credit };
+        let reservation = Reservation::new(part.limit, kind, limit.hold_seconds(), part.amount);
+        return (reservation.hold(), now.plus_ms(limit.hold_ms()));
+    }
+    let is_above = limit.is_shadow() && part.amount > limit.available();
+    if is_above {
+        would_deny.insert(part.position);
+    }
+    let (hold, ends_at) = limit.hold(now);
+    limit.add(nodes, ends_at, Sums::unsettled(part.amount));
+    (Reservation::held(part.limit, hold, part.amount).with_would_deny(is_above).hold(), ends_at)
 }
 
 impl State {
@@ -460,21 +500,32 @@ impl State {
             }
             LimitRef::Id(id) => {
                 let slot = LimitSlot(id.slot);
-                let namespace = self.limits.get(slot).map(|limit| limit.namespace).filter(|owner| *owner != own);
-                let key = match self.text(slot) {
+                let Some(limit) = self.limits.get(slot) else { return (None, Cow::Borrowed("")) };
+                let key = match self.text_of(limit) {
                     Some(text) => Cow::Borrowed(text.key.as_str()),
                     None => self.key(slot).map_or(Cow::Borrowed(""), |key| Cow::Owned(key.to_string())),
                 };
-                (namespace.and_then(name), key)
+                (if limit.namespace == own { None } else { name(limit.namespace) }, key)
             }
         }
+    }
+
+    /// The fingerprint of a lease that is decided about: that of its call, or without one that of its requirements,
+    /// whose limits exist.
+    pub(super) fn fingerprint_of_new(&self, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> u64 {
+        if let Some(call) = command.call {
+            return call.fingerprint();
+        }
+        fingerprint(resolved.iter().map(|part| (self.limits[part.limit].key_hash, part.amount)))
     }
 
     /// The rank of a requirement, ordered by name.
     pub(super) fn rank(&self, command: &Reserve<'_>, position: usize) -> u8 {
         let Some(part) = command.requirements.get(position) else { return 0 };
         let name_of = |part| self.part_name(command.namespace, part);
-        let rank = command.requirements.iter().filter(|other| name_of(other) < name_of(part)).count();
+        let name = name_of(part);
+        let others = command.requirements.iter().zip(0..).filter(|(_, other)| *other != position);
+        let rank = others.filter(|(other, _)| name_of(other) < name).count();
         u8::try_from(rank).unwrap_or(u8::MAX)
     }
 
@@ -497,7 +548,7 @@ impl Limits {
     /// The hash of the name of a limit; 0 if an id is stale or a namespace does not exist, so that no lease has it.
     pub(super) fn hash_of(&self, own: NamespaceId, part: &Part) -> u32 {
         match &part.limit {
-            LimitRef::Id(id) => self.state.limits.slot(*id).map_or(0, |slot| self.state.limits[slot].key_hash),
+            LimitRef::Id(id) => self.state.limits.by_id(*id).map_or(0, |limit| limit.key_hash),
             LimitRef::Key(key) => key_hash(own, key),
             LimitRef::Foreign(limit) => self.namespace(&limit.namespace).map_or(0, |owner| key_hash(owner, &limit.key)),
         }
@@ -515,15 +566,6 @@ impl Limits {
     }
 }
 
-/// The refusal of a stale id. An amount that is too small comes first, wherever it is.
-#[cold]
-fn stale(parts: &[Part], position: usize, amount_min: u64) -> RefusedParts {
-    match parts.iter().position(|part| part.amount < amount_min) {
-        Some(part) => RefusedParts::Invalid(InvalidParts::AmountZero { part }),
-        None => RefusedParts::Stale { part: position },
-    }
-}
-
 /// Whether a reserve with this outcome decided about the limit of a requirement.
 fn is_decision(outcome: &ReserveOutcome, position: usize) -> bool {
     match outcome {
@@ -531,6 +573,12 @@ fn is_decision(outcome: &ReserveOutcome, position: usize) -> bool {
         ReserveOutcome::LimitDecreasing { requirement, .. } => *requirement == position,
         _ => false,
     }
+}
+
+/// When a repeated reserve finds its lease expired: with the first end of a reservation, but if an extension was made,
+/// once it can no longer be extended.
+fn until(extended: Option<&Extended>, life: Life) -> UnixMs {
+    if extended.is_some_and(|extended| extended.is_made) { life.until } else { life.first }
 }
 
 /// Whether a lease holds exactly `resolved`. Both are ordered by limit.

@@ -21,15 +21,30 @@ pub(crate) trait Record: Clone + Default {
 /// it is shared would cost an atomic operation.
 #[derive(Clone)]
 pub(crate) struct Chunk<T> {
-    own: Box<[T]>,
+    own: Vec<T>,
     /// Replaces `own` while a snapshot shares the records.
-    shared: Option<Arc<Box<[T]>>>,
+    shared: Option<Arc<Vec<T>>>,
 }
 
-impl<T: Clone + Default> Chunk<T> {
-    /// Default records.
-    pub(crate) fn blank(count: usize) -> Chunk<T> {
-        Chunk { own: std::iter::repeat_n(T::default(), count).collect(), shared: None }
+impl<T> Default for Chunk<T> {
+    fn default() -> Chunk<T> {
+        Chunk { own: Vec::new(), shared: None }
+    }
+}
+
+impl<T: Clone> Chunk<T> {
+    /// Writes the record at `position`, which exists or is the next one. There will be `most` records at most.
+    #[inline]
+    pub(crate) fn put(&mut self, position: usize, record: T, most: usize) {
+        let records = self.own_mut();
+        if let Some(found) = records.get_mut(position) {
+            *found = record;
+            return;
+        }
+        if records.len() == records.capacity() {
+            records.reserve_exact(most.saturating_sub(records.len()));
+        }
+        records.push(record);
     }
 
     #[inline]
@@ -42,13 +57,18 @@ impl<T: Clone + Default> Chunk<T> {
 
     /// A call, so that reads of own records are predicted instead of waiting for `shared`.
     #[inline(never)]
-    fn read_shared(records: &Arc<Box<[T]>>) -> &[T] {
+    fn read_shared(records: &Arc<Vec<T>>) -> &[T] {
         records
     }
 
     /// The records for writing. Shared records are first taken back, or copied if the snapshot still exists.
     #[inline]
     pub(crate) fn records_mut(&mut self) -> &mut [T] {
+        self.own_mut()
+    }
+
+    #[inline]
+    fn own_mut(&mut self) -> &mut Vec<T> {
         if self.shared.is_some() {
             self.take_back();
         }
@@ -66,7 +86,7 @@ impl<T: Clone + Default> Chunk<T> {
     pub(crate) fn share(&mut self) -> Chunk<T> {
         let own = std::mem::take(&mut self.own);
         let shared = self.shared.get_or_insert_with(|| Arc::new(own));
-        Chunk { own: Box::default(), shared: Some(Arc::clone(shared)) }
+        Chunk { own: Vec::new(), shared: Some(Arc::clone(shared)) }
     }
 }
 
@@ -112,12 +132,19 @@ impl<T: Record> Slab<T> {
             return slot;
         }
         let slot = self.used;
-        if (slot >> Self::BITS) as usize == self.chunks.len() {
-            self.chunks.push(Chunk::blank(1 << Self::BITS));
+        let (chunk, position) = ((slot >> Self::BITS) as usize, (slot & Self::MASK) as usize);
+        if chunk == self.chunks.len() {
+            self.chunks.push(Chunk::default());
         }
         self.used = self.used.saturating_add(1);
-        *self.get_mut(slot) = record;
+        self.chunks[chunk].put(position, record, 1 << Self::BITS);
         slot
+    }
+
+    /// The slot of the next record.
+    #[inline]
+    pub(crate) fn next(&self) -> u32 {
+        if self.free == NONE { self.used } else { self.free }
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
@@ -193,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_chunk_whose_snapshot_is_gone_is_not_copied() {
-        let mut chunk = Chunk::<u64>::blank(8);
+        let mut chunk = Chunk::<u64>::default();
+        (0..8).for_each(|position| chunk.put(position, 0, 8));
         let before = chunk.records().as_ptr();
         drop(chunk.share());
         chunk.records_mut()[0] = 1;

@@ -52,11 +52,16 @@ impl Table {
         chunk.records_mut().get_mut(slot.0 as usize % CHUNK_RECORDS).filter(|limit| limit.phase != Phase::Free)
     }
 
+    /// A limit by id; `None` if the id is stale.
+    #[inline]
+    pub(crate) fn by_id(&self, id: LimitId) -> Option<&Limit> {
+        self.get(LimitSlot(id.slot)).filter(|limit| limit.generation == id.generation)
+    }
+
     /// The slot of a limit by id; `None` if the id is stale.
     #[inline]
     pub(crate) fn slot(&self, id: LimitId) -> Option<LimitSlot> {
-        let limit = self.get(LimitSlot(id.slot))?;
-        (limit.generation == id.generation).then_some(LimitSlot(id.slot))
+        self.by_id(id).map(|_| LimitSlot(id.slot))
     }
 
     #[inline]
@@ -110,10 +115,12 @@ impl Table {
 
     fn next_slot(&mut self) -> LimitSlot {
         let slot = LimitSlot(self.used);
-        if (slot.0 >> CHUNK_BITS) as usize == self.chunks.len() {
-            self.chunks.push(Chunk::blank(CHUNK_RECORDS));
+        let chunk = (slot.0 >> CHUNK_BITS) as usize;
+        if chunk == self.chunks.len() {
+            self.chunks.push(Chunk::default());
         }
         self.used = self.used.saturating_add(1);
+        self.chunks[chunk].put(slot.0 as usize % CHUNK_RECORDS, Limit::default(), CHUNK_RECORDS);
         slot
     }
 

@@ -5,16 +5,14 @@
 //! the tree, not in the number of expired cells.
 
 mod nodes;
+mod path;
 
 use nodes::{Cell, Change, Child, Entry, Inner, Leaf, Run};
 pub(crate) use nodes::{Nodes, Sums};
+use path::{HEIGHT_MAX, Path};
 
 use super::slab::NONE;
 use crate::time::UnixMs;
-
-/// The maximum height. A node is split only when full, and neither half keeps more than three quarters, so each level
-/// needs at least seven times as many insertions.
-const HEIGHT_MAX: usize = 24;
 
 /// Cells that are kept in the limit itself. A limit with few reservations, such as that of one user, needs no leaf.
 const FEW: usize = 2;
@@ -210,33 +208,6 @@ impl Default for Tree {
     }
 }
 
-/// An inner node on a path, and the position of the child taken.
-#[derive(Clone, Copy, Default)]
-struct Step {
-    inner: u32,
-    position: usize,
-}
-
-/// The path from the root to a leaf.
-#[derive(Default)]
-struct Path {
-    steps: [Step; HEIGHT_MAX],
-    len: usize,
-}
-
-impl Path {
-    fn push(&mut self, inner: u32, position: usize) {
-        self.steps[self.len] = Step { inner, position };
-        self.len = self.len.saturating_add(1);
-    }
-
-    /// The steps from the leaf to the root.
-    fn upwards(&self) -> impl Iterator<Item = Step> + use<> {
-        let (steps, len) = (self.steps, self.len);
-        (0..len).rev().map(move |i| steps[i])
-    }
-}
-
 /// A node that was split in two.
 struct Split {
     left: Sums,
@@ -261,12 +232,22 @@ impl Tree {
     }
 
     /// Adds `more`, which expires at `at`.
+    #[inline]
     fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if more == Sums::ZERO {
             return;
         }
         self.sums = self.sums.plus(more);
-        let cell = Cell { at, sums: more };
+        let is_added = at == self.last_at && self.root != NONE && nodes.leaves.get_mut(self.tail).add_to_last(at, more);
+        if !is_added {
+            self.add_cell(nodes, Cell { at, sums: more });
+        }
+    }
+
+    /// Adds a cell whose sums are part of those of the tree already.
+    #[inline(never)]
+    fn add_cell(&mut self, nodes: &mut Nodes, cell: Cell) {
+        let at = cell.at;
         if self.root == NONE {
             let leaf = nodes.leaves.insert(Leaf::of(&[cell]));
             *self = Tree { root: leaf, tail: leaf, height: 0, next_at: at, last_at: at, sums: self.sums };
@@ -294,6 +275,18 @@ impl Tree {
         nodes.count(1);
         // Above the last leaf no sums are kept, so nothing else needs updating.
         match nodes.leaves.get_mut(self.tail).change(at, less, more) {
+            Change::Changed => {
+                self.sums = self.sums.minus(less).plus(more);
+                true
+            }
+            other => self.end_change(nodes, other, (at, less, more)),
+        }
+    }
+
+    /// Ends [`Tree::change`], which did this to the last leaf.
+    #[inline(never)]
+    fn end_change(&mut self, nodes: &mut Nodes, change: Change, (at, less, more): (UnixMs, Sums, Sums)) -> bool {
+        match change {
             Change::NotFound => return self.change_inside(nodes, at, less, more),
             Change::Changed => {}
             Change::CellGone if at == self.next_at || at == self.last_at => self.refresh_edges(nodes),
@@ -320,7 +313,7 @@ impl Tree {
         }
         self.sums = self.sums.minus(less).plus(more);
         for step in path.upwards() {
-            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.position];
+            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.position()];
             child.sums = child.sums.minus(less).plus(more);
         }
         if change == Change::Emptied {
@@ -500,7 +493,7 @@ impl Tree {
         for step in path.upwards() {
             nodes.count(1);
             let inner = nodes.inners.get_mut(step.inner);
-            inner.remove(step.position);
+            inner.remove(step.position());
             if !inner.is_empty() {
                 self.collapse(nodes);
                 return self.refresh_edges(nodes);

@@ -83,9 +83,9 @@ impl Tombstones {
     pub(crate) fn push(&mut self, tombstone: Tombstone) -> u32 {
         let position = self.start.saturating_add(self.len);
         if position / CHUNK_RECORDS == self.chunks.len() {
-            self.chunks.push_back(Chunk::blank(CHUNK_RECORDS));
+            self.chunks.push_back(Chunk::default());
         }
-        self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS] = tombstone;
+        self.chunks[position / CHUNK_RECORDS].put(position % CHUNK_RECORDS, tombstone, CHUNK_RECORDS);
         self.len = self.len.saturating_add(1);
         self.base.wrapping_add(position as u32) % REFERENCES_MAX
     }

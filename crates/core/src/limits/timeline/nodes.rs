@@ -245,13 +245,18 @@ impl Leaf {
         self.entries().binary_search_by_key(&at, |cell| cell.at)
     }
 
+    /// Adds to the last cell if it is at that time.
+    #[inline]
+    pub(crate) fn add_to_last(&mut self, at: UnixMs, more: Sums) -> bool {
+        let last = self.end().checked_sub(1).and_then(|last| self.entries.get_mut(last));
+        let Some(last) = last.filter(|last| last.at == at) else { return false };
+        last.sums = last.sums.plus(more);
+        true
+    }
+
     /// Adds to the cell at that time, or inserts one after the first. Returns false if it belongs to another leaf or
     /// the leaf is full.
     pub(crate) fn add_inside(&mut self, cell: Cell) -> bool {
-        if let Some(last) = self.entries_mut().last_mut().filter(|last| last.at == cell.at) {
-            last.sums = last.sums.plus(cell.sums);
-            return true;
-        }
         let position = match self.find(cell.at) {
             Ok(position) => {
                 let found = &mut self.entries_mut()[position];
@@ -308,7 +313,15 @@ impl Nodes {
     }
 
     /// Frees up to `nodes_max` discarded nodes.
+    #[inline]
     pub(crate) fn reclaim(&mut self, nodes_max: usize) {
+        if !self.garbage.is_empty() {
+            self.free_garbage(nodes_max);
+        }
+    }
+
+    #[inline(never)]
+    fn free_garbage(&mut self, nodes_max: usize) {
         for _ in 0..nodes_max {
             let Some((node, level)) = self.garbage.pop() else { return };
             self.count(1);
