@@ -75,6 +75,13 @@ impl Running {
         Running::with(&text, upstream, Double::default(), OpenCalls::in_memory(), false).await
     }
 
+    /// A gateway with further tables in its configuration.
+    pub async fn with_more(tables: &str) -> Running {
+        let upstream = Upstream::start().await;
+        let text = config(&upstream, "") + tables;
+        Running::with(&text, upstream, Double::default(), OpenCalls::in_memory(), false).await
+    }
+
     pub async fn with(text: &str, upstream: Upstream, earmark: Double, calls: OpenCalls, has_key: bool) -> Running {
         Running::before(text, upstream, (earmark.clone(), Arc::new(earmark)), calls, has_key).await
     }

@@ -14,4 +14,5 @@ mod refusals;
 mod routes;
 mod targets;
 mod traces;
+mod transparency;
 mod upstream;
