@@ -15,6 +15,8 @@ const SECONDS_MAX: u64 = 600;
 /// Concurrent streams of the first streaming run, by default. The second has twice as many.
 const STREAMS_DEFAULT: u64 = 500;
 const STREAMS_MAX: u64 = 10_000;
+/// Streams and seconds of the run before the memory is read, so that the code of a stream is loaded.
+const FIRST_STREAMS: [&str; 2] = ["10", "2"];
 /// Requests per second of the latency runs.
 const RATE: &str = "200";
 /// Connections of the throughput runs.
@@ -279,6 +281,7 @@ fn streams(bench: &Bench<'_>, upstream: &str, double: u32, count: u64) -> Result
     let running = Running::start(bench, upstream, Form::InMemory)?;
     let seconds = bench.seconds();
     let direct = bench.load(&["streams", upstream, &count.to_string(), &seconds])?;
+    bench.load(&["streams", &running.url, FIRST_STREAMS[0], FIRST_STREAMS[1]])?;
     let (memory, cpu) = (memory_kib(running.gateway.id(), "VmRSS"), cpu_seconds(double));
     let through = bench.load(&["streams", &running.url, &count.to_string(), &seconds])?;
     let grown = memory_kib(running.gateway.id(), "VmHWM").saturating_sub(memory);
