@@ -17,6 +17,8 @@ const STREAMS_DEFAULT: u64 = 500;
 const STREAMS_MAX: u64 = 10_000;
 /// Streams and seconds of the run before the memory is read, so that the code of a stream is loaded.
 const FIRST_STREAMS: [&str; 2] = ["10", "2"];
+/// The parts of the task.
+const PARTS: [&str; 3] = ["latency", "throughput", "streams"];
 /// Requests per second of the latency runs.
 const RATE: &str = "200";
 /// Connections of the throughput runs.
@@ -45,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) programs: Option<PathBuf>,
     /// Another proxy before an upstream of its own, such as LiteLLM's, for the throughput.
     pub(crate) against: Option<String>,
+    /// The only part to run: `latency`, `throughput` or `streams`.
+    pub(crate) only: Option<String>,
     /// Seconds of one run.
     pub(crate) seconds: u64,
     pub(crate) streams: u64,
@@ -52,7 +56,8 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn parse(args: &[&str]) -> Result<Options, Failure> {
-        let mut options = Options { programs: None, against: None, seconds: SECONDS_DEFAULT, streams: STREAMS_DEFAULT };
+        let mut options =
+            Options { programs: None, against: None, only: None, seconds: SECONDS_DEFAULT, streams: STREAMS_DEFAULT };
         let mut args = args.iter();
         while let Some(flag) = args.next() {
             let value = args.next().copied().unwrap_or_default();
@@ -61,6 +66,8 @@ impl Options {
                 "--programs" if !value.is_empty() => options.programs = Some(value.into()),
                 "--against" if value.starts_with("http://") => options.against = Some(value.into()),
                 "--against" => return refuse("is a URL such as http://127.0.0.1:4000"),
+                "--only" if PARTS.contains(&value) => options.only = Some(value.into()),
+                "--only" => return refuse(&format!("are {}", PARTS.join(", "))),
                 "--seconds" => match value.parse() {
                     Ok(seconds) if (2..=SECONDS_MAX).contains(&seconds) => options.seconds = seconds,
                     _ => return refuse(&format!("are 2 to {SECONDS_MAX}")),
@@ -69,7 +76,7 @@ impl Options {
                     Ok(streams) if (1..=STREAMS_MAX).contains(&streams) => options.streams = streams,
                     _ => return refuse(&format!("are 1 to {STREAMS_MAX}")),
                 },
-                _ => return refuse("are --programs FOLDER, --against URL, --seconds N and --streams N"),
+                _ => return refuse("are --programs FOLDER, --against URL, --only PART, --seconds N and --streams N"),
             }
         }
         Ok(options)
@@ -89,11 +96,20 @@ pub(crate) fn bench(options: &Options) -> Result<(), Failure> {
     let bench = Bench { earmark: folder.join("earmark"), load: folder.join("examples/gateway_load"), options };
     let (double, upstream) = start_listening(Command::new(&bench.load).arg("double"))?;
     println!("upstream double: {upstream}");
-    latency(&bench, &upstream)?;
-    throughput(&bench, &upstream)?;
-    streams(&bench, &upstream, double.id(), options.streams)?;
-    // The memory of a stream must not depend on the number of streams.
-    streams(&bench, &upstream, double.id(), options.streams.saturating_mul(2))
+    let [of_latency, of_throughput, of_streams] =
+        PARTS.map(|part| options.only.as_deref().is_none_or(|only| only == part));
+    if of_latency {
+        latency(&bench, &upstream)?;
+    }
+    if of_throughput {
+        throughput(&bench, &upstream)?;
+    }
+    if of_streams {
+        streams(&bench, &upstream, double.id(), options.streams)?;
+        // The memory of a stream must not depend on the number of streams.
+        streams(&bench, &upstream, double.id(), options.streams.saturating_mul(2))?;
+    }
+    Ok(())
 }
 
 struct Bench<'a> {
@@ -325,6 +341,7 @@ mod tests {
     fn options_and_lines_of_a_load_are_read() {
         let options = Options::parse(&["--seconds", "5", "--streams", "10"]).unwrap();
         assert_eq!((options.seconds, options.streams, options.programs), (5, 10, None));
+        assert_eq!(Options::parse(&["--only", "streams"]).unwrap().only.as_deref(), Some("streams"));
         let refused = Options::parse(&["--seconds", "1"]).unwrap_err().to_string();
         assert_eq!(refused, "--seconds: found \"1\", allowed are 2 to 600");
         let measured = Measured::parse("rate 200.0 p50_us 1500 p99_us 2500 max_us 9000\n").unwrap();
