@@ -362,6 +362,59 @@ async fn a_client_cannot_complete_its_own_call() {
     assert_eq!(upstream.seen().len(), 2);
 }
 
+/// Every attribute, by every way a request to a gateway can carry it.
+#[tokio::test]
+async fn a_client_poses_as_nobody_through_a_gateway() {
+    let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);
+    upstream.always(whole(200, "", CHAT));
+    real.key("admin", json!({})).await;
+    for key in ["t:{tenant}", "u:{user}"] {
+        let template = json!({"key": key, "kind": "rolling", "capacity": 100, "window_seconds": 600});
+        real.send(Method::PUT, "/v1/admin/templates", template).await;
+    }
+    let rule = |name: &str, key: &str| {
+        format!("[[rules]]\nname = \"{name}\"\noptional = true\nlimits = [ {{ key = \"{key}\", amount = 1 }} ]\n")
+    };
+    let policy = rule("tenant", "t:{tenant}") + &rule("user", "u:{user}");
+    real.send(Method::PUT, "/v1/admin/policy", json!({"policy": policy})).await;
+    let own = real.key("gateway", json!({})).await;
+    let labels = json!({"tenant": "acme", "plan": "pro"});
+    let may = real.key("client", json!({"labels": labels, "may_set": ["user"]})).await;
+    let may_not = real.key("client", json!({"labels": labels})).await;
+    let gateway = real.gateway(&upstream, Some(&own), OpenCalls::in_memory()).await;
+    let credentials = |key: &str| format!("authorization: Bearer {key}\r\n");
+    for (key, attributes, status) in [
+        (&may, "tenant=other", 403),
+        (&may, "plan=free", 403),
+        (&may, "feature=chat", 403),
+        (&may_not, "user=u1", 403),
+        (&may, "key=k1", 400),
+        (&may, "model=cheap", 400),
+        (&may, "provider=other", 400),
+        (&may, "alias=cheap", 400),
+        (&may, "operation=embeddings", 400),
+        (&may, "Tenant=other", 400),
+        (&may, "tenant=acme, tenant=other", 400),
+        (&may, "tenant=acme, plan=pro", 200),
+        (&may, "user=u1", 200),
+    ] {
+        let headers = format!("{}x-earmark-attributes: {attributes}\r\n", credentials(key));
+        let answer = gateway.post("/v1/chat/completions", &headers, CHAT_BODY).await;
+        assert_eq!(answer.status, status, "{attributes}: {answer:?}");
+    }
+    // A client that names another one as a gateway does is still itself.
+    let headers = format!("{}x-earmark-client-key: {may}\r\n", credentials(&may_not));
+    for (headers, user) in [(credentials(&may), "u2"), (credentials(&may_not), "u3"), (headers, "u4")] {
+        let body = CHAT_BODY.replacen('{', &format!("{{\"user\":\"{user}\","), 1);
+        assert_eq!(gateway.post("/v1/chat/completions", &headers, &body).await.status, 200, "{user}");
+    }
+    real.settled().await;
+    let usage = real.get("/v1/usage?page_size=100").await;
+    let keys = usage["usage"].as_array().unwrap().iter().map(|limit| limit["key"].as_str().unwrap());
+    let named: Vec<&str> = keys.filter(|key| key.starts_with("t:") || key.starts_with("u:")).collect();
+    assert_eq!(named, ["t:acme", "u:u1", "u:u2"]);
+}
+
 #[tokio::test]
 async fn a_revoked_clients_call_is_still_settled() {
     let (mut real, upstream) = (Real::start(100, 10, 1_000_000).await, Upstream::start().await);
