@@ -34,6 +34,18 @@ pub(crate) fn program(name: &str) -> Command {
     command
 }
 
+/// An interpreter of this minor version of Python 3: on the path, or one that pyenv has installed.
+pub(crate) fn interpreter(minor: u32) -> Option<PathBuf> {
+    let name = format!("python3.{minor}");
+    let root = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let root = root.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")))?;
+    let installed = fs::read_dir(root.join("versions")).into_iter().flatten().flatten();
+    let kept = installed.map(|version| version.path().join("bin").join(&name)).filter(|path| path.exists());
+    // A program of pyenv on the path may refuse to run.
+    let answers = |path: &PathBuf| run::output(Command::new(path).arg("--version")).is_some();
+    std::iter::once(PathBuf::from(&name)).chain(kept).find(answers)
+}
+
 impl Environment {
     /// Creates the environment if it is missing or was created for other requirements.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 //! Nothing is written into the work tree: caches and packages go into folders of their own.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use crate::served::{self, Callers, Server, run_for};
 const CLIENT: &str = "clients/python";
 /// Seconds after which the check is killed. It takes two minutes on two cores.
 const SECONDS_MAX: u64 = 600;
+
+/// The minor versions of Python 3 that the package declares.
+const VERSIONS: RangeInclusive<u32> = 10..=14;
 
 /// The commands of one check, with the time that they have together.
 struct Check {
@@ -53,24 +57,43 @@ impl Check {
         })
     }
 
-    /// Builds the packages, and installs one after the other into an environment without anything else.
+    /// Builds the packages, and installs one after the other into an environment without anything else. The wheel is
+    /// tried with every version of Python that the machine has.
     fn packages(&self) -> Result<(), Failure> {
         let built = self.folder.join("built");
         let mut build = python::program("python");
         // Without isolation: the environment has the build backend.
         self.run(build.args(["-m", "build", "--no-isolation", "--outdir"]).arg(&built))?;
         let mut server = Server::build(Callers::Anyone)?;
-        let environment = self.folder.join("environment");
-        self.run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment))?;
         let [wheel, source] = files(&built)?;
-        for (package, options) in [(wheel, "--quiet"), (source, "--quiet --force-reinstall --no-deps")] {
-            let mut pip = Command::new(environment.join("bin/pip"));
-            pip.args(["install", "--disable-pip-version-check"]).args(options.split(' ')).arg(package);
-            self.run(&mut pip)?;
-            let mut smoke = Command::new(environment.join("bin/python"));
-            self.run(smoke.args(["tests/smoke.py", &server.url]).env("NO_PROXY", "127.0.0.1"))?;
+        let environment = self.environment("default", Path::new("python3"))?;
+        self.install(&environment, &wheel, "--quiet", &server.url)?;
+        self.install(&environment, &source, "--quiet --force-reinstall --no-deps", &server.url)?;
+        for minor in VERSIONS {
+            let Some(interpreter) = python::interpreter(minor) else {
+                println!("python: 3.{minor} is not on this machine; the package was not tried with it");
+                continue;
+            };
+            let environment = self.environment(&format!("3.{minor}"), &interpreter)?;
+            self.install(&environment, &wheel, "--quiet", &server.url)?;
         }
         server.must_be_running()
+    }
+
+    /// An environment without packages.
+    fn environment(&self, name: &str, interpreter: &Path) -> Result<PathBuf, Failure> {
+        let environment = self.folder.join(name);
+        self.run(Command::new(interpreter).args(["-m", "venv", "--clear"]).arg(&environment))?;
+        Ok(environment)
+    }
+
+    /// Installs a package and uses it.
+    fn install(&self, environment: &Path, package: &Path, options: &str, server: &str) -> Result<(), Failure> {
+        let mut pip = Command::new(environment.join("bin/pip"));
+        pip.args(["install", "--disable-pip-version-check"]).args(options.split(' ')).arg(package);
+        self.run(&mut pip)?;
+        let mut smoke = Command::new(environment.join("bin/python"));
+        self.run(smoke.args(["tests/smoke.py", server]).env("NO_PROXY", "127.0.0.1"))
     }
 
     fn run(&self, command: &mut Command) -> Result<(), Failure> {
@@ -96,6 +119,17 @@ fn files(folder: &Path) -> Result<[PathBuf; 2], Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_package_declares_the_versions_that_it_is_tried_with() {
+        let project = include_str!("../../clients/python/pyproject.toml");
+        let declared: Vec<String> =
+            project.lines().filter(|line| line.contains(":: Python :: 3.")).map(str::to_owned).collect();
+        let tried: Vec<String> =
+            VERSIONS.map(|minor| format!("    \"Programming Language :: Python :: 3.{minor}\",")).collect();
+        assert_eq!(declared, tried);
+        assert!(project.contains(&format!("requires-python = \">=3.{}\"", VERSIONS.start())));
+    }
 
     #[test]
     fn the_wheel_comes_first_and_anything_else_is_a_failure() {

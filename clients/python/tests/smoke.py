@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import importlib.metadata
+import pkgutil
 import sys
 from pathlib import Path
 
 import earmark
-from earmark import Client, Limiter
+from earmark import AsyncClient, AsyncLimiter, Client, Limiter, Usage
+
+#: Modules that need a package of their own.
+NEEDS_MORE = {"earmark.openai", "earmark.anthropic", "earmark.pytest_plugin"}
+POLICY = """
+[[rules]]
+name = "smoke"
+limits = [ { key = "smoke", amount = "requests" }, { key = "smoke:tokens", amount = "tokens" } ]
+"""
 
 
 def main(url: str) -> None:
@@ -17,11 +28,37 @@ def main(url: str) -> None:
     distribution = importlib.metadata.distribution("earmark")
     assert [name for name in distribution.requires or () if "extra" not in name] == ["httpx<1,>=0.27"]
     assert {point.value for point in distribution.entry_points} == {"earmark.pytest_plugin"}
+    for module in pkgutil.iter_modules(earmark.__path__, "earmark."):
+        if module.name not in NEEDS_MORE:
+            importlib.import_module(module.name)
     with Client(url) as client, Limiter(client) as limiter:
         client.put_limit({"key": "smoke", "kind": "concurrency", "capacity": 1, "timeout_seconds": 60})
+        client.put_limit({"key": "smoke:tokens", "kind": "rolling", "capacity": 1_000_000, "window_seconds": 60})
+        client.put_policy(POLICY)
         with limiter.acquire({"smoke": 1}, timeout=10) as lease:
             assert lease.complete().reconciled
-    print(f"earmark {distribution.version} works in {folder}")
+        with limiter.call({"model": "gpt-4o"}, input_tokens_max=5, output_tokens_max=5, timeout=10) as call:
+            call.complete_call(Usage(input_tokens=3, output_tokens=2))
+        asyncio.run(tasks(url))
+        assert client.usage("smoke").reserved == 0
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    print(f"earmark {distribution.version} works in {folder} with Python {version}")
+
+
+async def tasks(url: str) -> None:
+    """Tasks that wait for one slot, one of which is cancelled."""
+    async with AsyncClient(url) as client, AsyncLimiter(client) as limiter:
+
+        async def task(number: int) -> None:
+            async with limiter.acquire({"smoke": 1, "smoke:tokens": 2}, timeout=30) as lease:
+                lease.used("smoke:tokens", 1)
+                await lease.extend({"smoke:tokens": 1})
+                if number == 0:
+                    raise asyncio.CancelledError
+                await lease.complete({"smoke:tokens": 2})
+
+        ended = await asyncio.gather(*(task(number) for number in range(5)), return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError) and not any(ended[1:]), ended
 
 
 if __name__ == "__main__":
