@@ -67,11 +67,6 @@ pub trait Harness: Send + Sync {
         false
     }
 
-    /// Whether the backend has plans. Otherwise their cases check that it refuses them by name.
-    fn has_plans(&self) -> bool {
-        true
-    }
-
     /// Called after a case, to check the storage behind the backend.
     fn finish(&self) -> Answer<'_, ()> {
         Box::pin(async {})

@@ -322,9 +322,6 @@ fn describe_operation(why: &InvalidOperation) -> String {
             )
         }
         InvalidOperation::ExpiryPast => "expires_at_unix_ms: not in the future; choose a later time".into(),
-        InvalidOperation::NotInDatabase(field) => {
-            format!("{}: not possible with --credits, because the database issues no plans", field.name())
-        }
         InvalidOperation::CarryOverZero => {
             "plan.carry_over.max: found 0, allowed are integers from 1; use \"none\" to carry nothing over".into()
         }

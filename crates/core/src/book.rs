@@ -34,7 +34,7 @@ pub use outcome::{
     LimitStatus, NamespaceOutcome, Outcome, OverageHow, OverageTaken, PauseOutcome, RequirementSet, ReserveOutcome,
     Settlement, TemplateOutcome,
 };
-pub use receipt::{CreditField, InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
+pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write, WriteId};
 
 use std::sync::Arc;

@@ -31,7 +31,7 @@ pub(crate) use hold::{Hold, second};
 pub(crate) use hold_parts::HoldPart;
 pub use plan::Overdraft;
 pub use read::{AccountInfo, AssetTotals, BalanceInfo, GrantInfo};
-pub use recurring::{CarryOver, Plan, PlanInfo};
+pub use recurring::{CarryOver, Plan, PlanInfo, PlanPeriod};
 pub(crate) use recurring::{PlanQueue, PlanState, PlanTerms};
 pub use settle_labels::{SETTLE_LABEL_NAME_BYTES_MAX, SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels};
 pub use vault::{ASSETS_MAX, VAULTS_MAX};

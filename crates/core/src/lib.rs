@@ -52,7 +52,7 @@ mod wire;
 pub use book::*;
 pub use credits::{
     ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo, CarryOver,
-    EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, Plan, PlanInfo,
+    EXPIRY_SKEW_MS_MAX, GRANTS_MAX, GrantInfo, GrantTerms, Overdraft, PRIORITY_DEFAULT, Plan, PlanInfo, PlanPeriod,
     SETTLE_LABEL_NAME_BYTES_MAX, SETTLE_LABEL_VALUE_BYTES_MAX, SETTLE_LABELS_MAX, SettleLabels, VAULTS_MAX,
     parse_credit,
 };

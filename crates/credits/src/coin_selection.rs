@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::id::{PostingId, ReservationId};
 use crate::local_locks::{AccountSlots, TakenPostings};
-use crate::model::{AccountKey, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
+use crate::model::{AccountKey, AccountPlan, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
 use crate::saga::{Engine, Proposal, TaskError};
 use crate::store::{Change, PostingQuery, PostingSet};
 use grants::{TermChanges, choose_grant};
@@ -131,6 +131,7 @@ impl Selection {
             amount: input.amount,
             terms: input.terms,
             hold: None,
+            plan: None,
         }));
         true
     }
@@ -155,11 +156,18 @@ impl PostingIds {
     ) -> Posting {
         let id = self.rid.posting(self.next);
         self.next = self.next.saturating_add(1);
-        Posting { id, account: account.clone(), asset: asset.clone(), amount, terms: GrantTerms::PLAIN, hold }
+        let (account, asset, terms) = (account.clone(), asset.clone(), GrantTerms::PLAIN);
+        Posting { id, account, asset, amount, terms, hold, plan: None }
     }
 
-    fn grant(&mut self, owner: (&AccountKey, &AssetName), terms: GrantTerms, amount: i128) -> Posting {
+    pub(crate) fn grant(&mut self, owner: (&AccountKey, &AssetName), terms: GrantTerms, amount: i128) -> Posting {
         Posting { terms, ..self.posting(owner, amount, None) }
+    }
+
+    /// The plan mark of an account that follows `mark`.
+    pub(crate) fn plan_mark(&mut self, mark: &Posting, asset: &AssetName, plan: AccountPlan) -> Posting {
+        let (terms, plan) = (plan.mark_terms(), Some(Box::new(plan)));
+        Posting { terms, plan, ..self.posting((&mark.account, asset), 0, None) }
     }
 }
 
@@ -266,7 +274,7 @@ impl Engine {
             let needs_mark = each.change < 0 && output < 0 && matches!(each.overdraft, Overdraft::Limit(_));
             if needs_mark {
                 let Some(mark) = &posting_set.mark else {
-                    self.write(vec![Change::MarkOverdraft(Box::new(overdraft_mark(each)))]).await?;
+                    self.write(vec![Change::Mark(Box::new(overdraft_mark(each)))]).await?;
                     return Ok(SelectionOutcome::Wait(None));
                 };
                 if is_in_work(mark) {
@@ -337,7 +345,16 @@ fn overdraft_mark(each: &BalanceChange) -> Posting {
     let purpose = EntryPurpose::OverdraftMark(&account.account, asset);
     let id = Label::Entry(&account.home.namespace, &account.home.vault, purpose).id();
     let id = PostingId(id.to_u128());
-    Posting { id, account: account.clone(), asset: asset.clone(), amount: 0, terms: GrantTerms::PLAIN, hold: None }
+    let (account, asset, terms) = (account.clone(), asset.clone(), GrantTerms::PLAIN);
+    Posting { id, account, asset, amount: 0, terms, hold: None, plan: None }
+}
+
+/// The first plan mark of an account, without a plan. Its id depends on nothing else, so that there is only one.
+pub(crate) fn first_plan_mark(account: &AccountKey, asset: &AssetName) -> Posting {
+    let purpose = EntryPurpose::PlanMark(&account.account);
+    let id = PostingId(Label::Entry(&account.home.namespace, &account.home.vault, purpose).id().to_u128());
+    let (account, asset, plan) = (account.clone(), asset.clone(), Box::<AccountPlan>::default());
+    Posting { id, account, asset, amount: 0, terms: plan.mark_terms(), hold: None, plan: Some(plan) }
 }
 
 /// Whether the postings read cover a change, if those of other calls are included. Only valid when all postings were
@@ -435,9 +452,13 @@ pub(crate) fn is_balanced(plan: &Plan) -> bool {
         let TotalsChange { asset, issued, retired, expired } = totals;
         add(&asset.home, &asset.asset, retired.wrapping_add(*expired).wrapping_sub(*issued));
     }
-    // A mark replaces the mark of the same account and asset.
+    // A mark replaces the overdraft mark of the same account and asset, or the plan mark of the same account.
     let is_replaced = |mark: &Posting| {
-        let is_same = |input: &&Posting| (&input.account, &input.asset) == (&mark.account, &mark.asset);
+        let is_same = |input: &&Posting| match (&input.plan, &mark.plan) {
+            (Some(_), Some(_)) => input.account == mark.account,
+            (None, None) => (&input.account, &input.asset) == (&mark.account, &mark.asset),
+            _ => false,
+        };
         plan.inputs.iter().filter(|input| input.amount == 0).any(|input| is_same(&input))
     };
     let has_zero = plan.outputs.iter().filter(|posting| posting.amount == 0).any(|posting| !is_replaced(posting));

@@ -135,6 +135,7 @@ macro_rules! conformance {
             what_a_timeout_will_charge_stays_held,
             of_many_renewals_at_once_one_happens,
             an_overdraft_is_marked_once,
+            a_plan_is_marked_once,
             the_accounts_of_a_vault_come_in_pages,
             the_history_of_an_account_comes_in_pages,
             the_assets_that_an_account_has_had_are_listed,

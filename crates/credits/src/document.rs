@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use earmark_core::{
-    AccountName, AccountStatus, AssetName, ClientId, CreditShortage, Definition, GrantTerms, LimitKey, Moment,
-    Operation, Overdraft, Plan, TxId, UnixMs, VaultName,
+    AccountName, AccountStatus, AssetName, CarryOver, ClientId, CreditShortage, Definition, GrantTerms, LimitKey,
+    Moment, Operation, Overdraft, Period, Plan, TxId, UnixMs, VaultName,
 };
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -36,6 +36,7 @@ pub const fn body_kind(body: &EntryBody) -> &'static str {
         EntryBody::Release { .. } => "release",
         EntryBody::Refused { .. } => "refused",
         EntryBody::Expire(_) => "expire",
+        EntryBody::Plan(_) => "plan",
         EntryBody::Ended { .. } => "ended",
     }
 }
@@ -51,6 +52,7 @@ pub fn actor(body: &EntryBody) -> Option<&str> {
         | EntryBody::Release { .. }
         | EntryBody::Refused { .. }
         | EntryBody::Expire(_)
+        | EntryBody::Plan(_)
         | EntryBody::Ended { .. } => None,
     }
 }
@@ -184,6 +186,19 @@ pub(crate) mod unix_ms {
     }
 }
 
+/// An optional time in milliseconds.
+pub(crate) mod optional_ms {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(time: &Option<UnixMs>, serializer: S) -> Result<S::Ok, S::Error> {
+        time.map(UnixMs::get).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UnixMs>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(UnixMs::new))
+    }
+}
+
 /// A moment as two times in milliseconds.
 pub(crate) mod moment {
     use super::*;
@@ -296,12 +311,15 @@ enum OperationDocument {
         account: AccountName,
         #[serde(with = "OverdraftDocument")]
         overdraft: Overdraft,
-        /// Plans are refused.
-        #[serde(skip)]
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_plan")]
         plan: Option<Plan>,
     },
-    #[serde(skip)]
-    SetPlan { account: AccountName, plan: Option<Plan> },
+    SetPlan {
+        #[serde(with = "text")]
+        account: AccountName,
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_plan")]
+        plan: Option<Plan>,
+    },
     FreezeAccount {
         #[serde(with = "text")]
         account: AccountName,
@@ -345,6 +363,51 @@ enum OperationDocument {
         amount: u128,
         memo: String,
     },
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(remote = "Period", rename_all = "snake_case")]
+enum PeriodDocument {
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(remote = "Plan")]
+struct PlanDocument {
+    #[serde(with = "text")]
+    asset: AssetName,
+    amount: u64,
+    #[serde(with = "PeriodDocument")]
+    period: Period,
+    utc_offset_minutes: i16,
+    #[serde(with = "CarryOverDocument")]
+    carry_over: CarryOver,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(remote = "CarryOver", rename_all = "snake_case")]
+enum CarryOverDocument {
+    None,
+    Max(u64),
+}
+
+/// An optional plan of an account.
+pub(crate) mod optional_plan {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Item(#[serde(with = "PlanDocument")] Plan);
+
+    pub(crate) fn serialize<S: Serializer>(plan: &Option<Plan>, serializer: S) -> Result<S::Ok, S::Error> {
+        plan.clone().map(Item).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Plan>, D::Error> {
+        Ok(Option::<Item>::deserialize(deserializer)?.map(|Item(plan)| plan))
+    }
 }
 
 /// The operations of a transaction.

@@ -4,7 +4,7 @@
 //! An *owner* is a process that drives sagas on the store. It counts as dead when its heartbeat is too old. An *orphan*
 //! is a reservation in the store without a saga record.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use earmark_admission::Answer;
@@ -16,7 +16,7 @@ use crate::saga::{Engine, TaskError};
 use crate::store::{
     CHANGES_MAX, Change, DueCursor, DueQuery, Filter, RecordCursor, RecordPage, StaleOwners, StoreError,
 };
-use crate::task::{ExpireTask, TimeoutTask, is_covered};
+use crate::task::{ExpireTask, IssueTask, TimeoutTask, is_covered};
 
 /// Records or holds per read.
 const BATCH: usize = 64;
@@ -215,20 +215,17 @@ impl Engine {
         Ok(self.call(self.store.due(due, BATCH)).await?)
     }
 
-    /// Records the expiry of grants that are due, and returns the first error that needs an operator. A busy account does
+    /// Issues plans and records the expiry of grants that are due, and returns the first error that needs an operator. A busy account does
     /// not block the others; a later round tries it again.
     pub(crate) async fn sweep_grants(&self) -> Result<(), TaskError> {
         let (mut after, mut first_error) = (DueCursor::default(), None);
         for _ in 0..BATCHES_MAX {
             let due = DueQuery { now: self.time.as_of().expiry, account: None, after };
             let found = self.call(self.store.expiring(due, BATCH)).await?;
-            let mut accounts: BTreeMap<&AccountKey, &Posting> = BTreeMap::new();
-            for posting in &found {
-                accounts.entry(&posting.account).or_insert(posting);
-            }
-            let tasks: Vec<ExpireTask> = accounts.into_values().map(ExpireTask::new).collect();
-            for some in tasks.chunks(CONCURRENT) {
-                for result in join_all(some.iter().map(|task| self.execute(task))).await {
+            let accounts: BTreeSet<&AccountKey> = found.iter().map(|posting| &posting.account).collect();
+            let accounts: Vec<&AccountKey> = accounts.into_iter().collect();
+            for some in accounts.chunks(CONCURRENT) {
+                for result in join_all(some.iter().map(|account| self.apply_due((*account).clone()))).await {
                     match result {
                         Ok(_) | Err(TaskError::Busy) => {}
                         Err(TaskError::Store(error)) if error.is_transient() => return Err(error.into()),
@@ -247,23 +244,39 @@ impl Engine {
         first_error.map_or(Ok(()), Err)
     }
 
-    /// Records the expiry of the grants of an account that are due, for a decision about it.
-    pub(crate) fn expire(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
+    /// Issues the plan of an account if it is due, then records the expiry of its grants that are.
+    pub(crate) fn apply_due(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
+            self.issue(account.clone()).await?;
             for _ in 0..BATCHES_MAX {
                 let (now, account) = (self.time.as_of().expiry, Some(account.clone()));
                 let due = DueQuery { now, account, after: DueCursor::default() };
-                let found = self.call(self.store.expiring(due, 1)).await?;
-                let Some(posting) = found.first() else { break };
-                self.execute(&ExpireTask::new(posting)).await?;
+                let found = self.call(self.store.expiring(due, 2)).await?;
+                let Some(posting) = found.iter().find(|posting| posting.plan.is_none()) else { break };
+                if !self.execute(&ExpireTask::new(posting)).await? {
+                    break;
+                }
             }
             Ok(())
         })
     }
 
-    /// Records the expiry of what a plan returned to grants that have expired meanwhile. A failure is left to the
+    /// Issues the plan of an account if it is due. Returns whether it is not due any more: a plan may have to wait.
+    pub(crate) fn issue(&self, account: AccountKey) -> Answer<'_, Result<bool, TaskError>> {
+        Box::pin(async move {
+            match self.call(self.store.plan_mark(account)).await? {
+                Some((mark, _)) if mark.terms.is_expired(self.time.as_of().expiry) => {
+                    self.execute(&IssueTask::new(&mark)).await
+                }
+                _ => Ok(true),
+            }
+        })
+    }
+
+    /// Issues the plans that a transaction set, and records the expiry of what returned to grants that have expired
+    /// meanwhile. A failure is left to the
     /// sweep: the plan has taken effect.
-    pub(crate) async fn expire_returned(&self, plan: &Plan) {
+    pub(crate) async fn apply_due_outputs(&self, plan: &Plan) {
         if plan.outputs.iter().all(|posting| posting.terms.expires_at().is_none()) {
             return;
         }
@@ -275,7 +288,7 @@ impl Engine {
             }
         }
         for account in accounts {
-            let _ = self.expire(account.clone()).await;
+            let _ = self.apply_due(account.clone()).await;
         }
     }
 

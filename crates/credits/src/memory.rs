@@ -91,6 +91,10 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.grants(&account))
     }
 
+    fn plan_mark(&self, account: AccountKey) -> Answer<'_, Result<Option<(Posting, PostingState)>, StoreError>> {
+        self.answer(|rows| rows.grants(&account).into_iter().find(|(posting, _)| posting.plan.is_some()))
+    }
+
     fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         self.answer(|rows| rows.expiring(&due, max))
     }

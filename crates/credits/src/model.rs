@@ -1,5 +1,7 @@
 //! The rows of credit: accounts, postings, entries, and saga records with their plans.
 
+mod posting;
+
 use std::sync::Arc;
 
 use earmark_core::{
@@ -13,7 +15,8 @@ use crate::document::{
     OverdraftDocument, ShortageDocument, StatusDocument, grant_terms, moment, operations, optional_text, settle_labels,
     text, tx_id, unix_ms, write_id,
 };
-use crate::id::{GateId, OwnerId, PostingId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
+pub use posting::{AccountPlan, GrantShare, LivePosting, Posting, PostingHold, PostingState};
 
 /// A vault of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,129 +123,8 @@ pub struct Need {
     pub spends: bool,
 }
 
-/// A signed amount of one asset. Only its state ever changes, and the end and usage of its hold.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Posting {
-    /// Its id.
-    #[serde(with = "text")]
-    pub id: PostingId,
-    /// Its owner. A held posting still belongs to the account it was taken from.
-    #[serde(flatten)]
-    pub account: AccountKey,
-    /// Its asset.
-    #[serde(with = "text")]
-    pub asset: AssetName,
-    /// Its amount; negative if owed. Only an overdraft mark has 0.
-    #[serde(with = "text")]
-    pub amount: i128,
-    /// Its priority and expiry. Held credit is one posting, whose hold knows the terms of its shares.
-    #[serde(default, skip_serializing_if = "is_default", with = "grant_terms")]
-    pub terms: GrantTerms,
-    /// The lease that holds it, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<PostingHold>,
-}
-
-/// The hold on a posting.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PostingHold {
-    /// The lease, in the namespace of the account.
-    #[serde(with = "text")]
-    pub lease: LeaseId,
-    /// The limit of kind `credit`.
-    #[serde(with = "text")]
-    pub limit: LimitKey,
-    /// When the hold times out.
-    #[serde(rename = "ends_at_unix_ms", with = "unix_ms")]
-    pub ends_at: UnixMs,
-    /// The usage that the lease has reported. It may exceed the amount.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub used: u64,
-    /// The part of the amount that is charged at the timeout, and so never becomes spendable.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub kept: u64,
-    /// The last extension of the lease that moved the end or reported usage. A plan consumes a posting only if this is
-    /// as it was read.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub extension: u32,
-    /// The grants that it took from, in spending order. The rest of the amount is plain credit.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub shares: Vec<GrantShare>,
-}
-
-/// The part of a hold that one grant covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantShare {
-    /// The priority and the expiry.
-    #[serde(flatten, with = "grant_terms")]
-    pub terms: GrantTerms,
-    /// The amount.
-    pub amount: u64,
-}
-
-impl PostingHold {
-    /// A new hold. With `charges` its timeout costs all of `amount`.
-    #[must_use]
-    pub fn new(lease: LeaseId, limit: LimitKey, ends_at: UnixMs, (amount, charges): (u64, bool)) -> PostingHold {
-        let kept = if charges { amount } else { 0 };
-        PostingHold { lease, limit, ends_at, used: 0, kept, extension: 0, shares: Vec::new() }
-    }
-
-    /// The hold of another amount, or with more usage.
-    #[must_use]
-    pub fn with(&self, amount: u64, charges: bool, used: u64) -> PostingHold {
-        let used = used.max(self.used);
-        PostingHold { used, kept: if charges { amount } else { used.min(amount) }, ..self.clone() }
-    }
-}
-
-impl Posting {
-    /// The shares of a held posting in spending order, plain credit included.
-    #[must_use]
-    pub fn shares(&self) -> Vec<GrantShare> {
-        let mut shares = self.hold.as_ref().map_or_else(Vec::new, |hold| hold.shares.clone());
-        let in_grants = shares.iter().fold(0_u64, |sum, share| sum.saturating_add(share.amount));
-        let plain = u64::try_from(self.amount).unwrap_or(0).saturating_sub(in_grants);
-        if plain > 0 {
-            let place = shares.partition_point(|share| share.terms < GrantTerms::PLAIN);
-            shares.insert(place, GrantShare { terms: GrantTerms::PLAIN, amount: plain });
-        }
-        shares
-    }
-
-    /// The last extension of its hold; 0 without one.
-    #[must_use]
-    pub fn extension(&self) -> u32 {
-        self.hold.as_ref().map_or(0, |hold| hold.extension)
-    }
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// The state of a posting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PostingState {
-    /// It can be reserved.
-    Active,
-    /// A saga is about to consume it.
-    Pending(ReservationId),
-    /// A saga has consumed it for good.
-    Inactive(ReservationId),
-}
-
-/// An unconsumed posting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LivePosting {
-    /// Its id.
-    pub id: PostingId,
-    /// Its amount.
-    pub amount: i128,
-    /// Its priority and expiry.
-    pub terms: GrantTerms,
-    /// The attempt that reserved it, if any.
-    pub reserved_by: Option<ReservationId>,
 }
 
 /// A line of the ledger. Entries are never changed or deleted.
@@ -321,6 +203,8 @@ pub enum EntryBody {
     },
     /// Credit of a grant expired.
     Expire(Expiry),
+    /// A plan issued its period.
+    Plan(PlanIssue),
     /// A lease ended without a hold or a charge.
     Ended {
         /// The lease.
@@ -337,7 +221,7 @@ impl EntryBody {
             EntryBody::Hold { terms, .. } | EntryBody::Release { terms, .. } => Some(terms.lease),
             EntryBody::Settle(settlement) => Some(settlement.hold.lease),
             EntryBody::Refused { lease, .. } | EntryBody::Ended { lease } => Some(*lease),
-            EntryBody::Transaction(_) | EntryBody::Expire(_) => None,
+            EntryBody::Transaction(_) | EntryBody::Expire(_) | EntryBody::Plan(_) => None,
         }
     }
 }
@@ -355,6 +239,26 @@ pub struct Expiry {
     #[serde(with = "text")]
     pub amount: i128,
     /// The priority and the expiry.
+    #[serde(flatten, with = "grant_terms")]
+    pub terms: GrantTerms,
+}
+
+/// The credit that a plan issued.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanIssue {
+    /// The account.
+    #[serde(with = "text")]
+    pub account: AccountName,
+    /// The asset.
+    #[serde(with = "text")]
+    pub asset: AssetName,
+    /// The new credit; 0 if it would have exceeded a bound.
+    #[serde(with = "text")]
+    pub amount: i128,
+    /// The unused credit of the last period that it kept.
+    #[serde(with = "text")]
+    pub carried: i128,
+    /// The priority and the expiry of both.
     #[serde(flatten, with = "grant_terms")]
     pub terms: GrantTerms,
 }

@@ -283,7 +283,7 @@ impl Engine {
         let gate = draft.gate;
         match self.commit(*draft).await? {
             AttemptOutcome::Committed(plan) => {
-                self.expire_returned(&plan).await;
+                self.apply_due_outputs(&plan).await;
                 return task.done(self, gate, &plan).await.map(Some);
             }
             AttemptOutcome::Lost => {}

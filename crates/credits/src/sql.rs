@@ -12,7 +12,8 @@ use std::str::FromStr;
 
 use earmark_core::{GrantTerms, Overdraft, UnixMs};
 
-use crate::model::{ClaimKind, PostingHold};
+use crate::document;
+use crate::model::{AccountPlan, ClaimKind, PostingHold};
 use crate::store::StoreError;
 
 /// The schema version that this Earmark creates and reads.
@@ -63,6 +64,11 @@ pub(crate) fn terms_values(terms: GrantTerms) -> (Option<u8>, Option<i64>) {
         GrantTerms::PLAIN => (None, None),
         terms => (Some(terms.priority()), terms.expires_at().map(|at| signed(at.get()))),
     }
+}
+
+/// The plan on a plan mark as a column value.
+pub(crate) fn plan_text(plan: Option<&AccountPlan>) -> Option<String> {
+    plan.map(document::to_json)
 }
 
 /// The shares of a hold as a column value, if it took from grants.

@@ -95,11 +95,12 @@ pub enum Change {
     /// Removes the claims of this reservation id under the same condition, and deletes accounts that were being opened.
     /// Rows: the accounts unclaimed.
     Unclaim(ReservationId),
-    /// Inserts the overdraft mark of an account and an asset, unless they ever had one. Rows: 1 or 0.
+    /// Inserts the first overdraft mark of an account and an asset, or the first plan mark of an account, unless a posting
+    /// has this id. Rows: 1 or 0.
     ///
-    /// A mark is a posting of amount 0. A plan that takes a capped account below zero consumes it and creates the next,
-    /// so that two such plans cannot both commit from the same balance.
-    MarkOverdraft(Box<Posting>),
+    /// A mark is a posting of amount 0. A plan that takes a capped account below zero, or that issues or changes the plan
+    /// of an account, consumes the mark and creates the next. So two such plans cannot both commit.
+    Mark(Box<Posting>),
     /// Moves the ends of holds and records their usage, if every posting is active and has the extension that was read.
     /// Rows: the postings changed; all or 0.
     Renew(Vec<Renewal>),
@@ -140,7 +141,7 @@ impl Change {
             Change::Finalize(token, _) | Change::Create(token, _) => Some((token, Phase::Finalizing)),
             Change::Apply(token, _) | Change::Record(token, _) => Some((token, Phase::Finalizing)),
             Change::Begin(_) | Change::End(_) | Change::TakeOver { .. } | Change::OpenVault(_) => None,
-            Change::Release(_) | Change::Unclaim(_) | Change::Renew(_) | Change::MarkOverdraft(_) => None,
+            Change::Release(_) | Change::Unclaim(_) | Change::Renew(_) | Change::Mark(_) => None,
             Change::Heartbeat(..) | Change::Leave(_) => None,
         }
     }
@@ -201,11 +202,15 @@ pub trait Store: Send + Sync + 'static {
     /// Active postings of holds that have timed out, earliest end first, at most `max`.
     fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
 
-    /// The grants and holds of an account: its unconsumed postings except plain credit, unordered.
+    /// The grants and holds of an account, and its plan mark: its unconsumed postings except plain credit, unordered.
     fn grants(&self, account: AccountKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>>;
 
-    /// Active grants whose expiry the query has reached, earliest first, at most `max`. Of an account they are unordered.
+    /// Active grants whose expiry the query has reached, and marks of plans that are due, earliest first, at most `max`.
+    /// Of an account they are unordered.
     fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
+
+    /// The plan mark of an account; `None` if it never had a plan.
+    fn plan_mark(&self, account: AccountKey) -> Answer<'_, Result<Option<(Posting, PostingState)>, StoreError>>;
 
     /// The sums of an account's unconsumed postings, ordered by asset.
     fn funds(&self, account: AccountKey, as_of: AsOf) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
@@ -332,6 +337,8 @@ pub struct PostingSet {
     pub owed: Vec<LivePosting>,
     /// The overdraft mark, if the account ever needed one. It may be pending.
     pub mark: Option<LivePosting>,
+    /// The plan mark, if the plan of the account is or was about this asset. It may be pending.
+    pub plan_mark: Option<LivePosting>,
     /// The largest active positive postings, largest first.
     pub large: Vec<LivePosting>,
     /// The smallest active positive postings, smallest first. They may also be among the largest.
@@ -341,6 +348,14 @@ pub struct PostingSet {
 }
 
 impl PostingSet {
+    /// Adds a grant. The plan mark has the amount 0.
+    pub(crate) fn add_grant(&mut self, posting: LivePosting) {
+        match posting.amount {
+            0 => self.plan_mark = Some(posting),
+            _ => self.grants.push(posting),
+        }
+    }
+
     /// Adds a posting that is not positive. The overdraft mark has the amount 0.
     pub(crate) fn add_owed(&mut self, posting: LivePosting) {
         match posting.amount {

@@ -1,9 +1,10 @@
-//! The tasks: transactions, holds, extensions, settlements and timeouts.
+//! The tasks: transactions, holds, extensions, settlements, timeouts, expiries and issues of plans.
 
 mod charge;
 mod expire;
 mod grow;
 mod hold;
+mod issue;
 mod lease;
 mod renew;
 mod settle;
@@ -14,6 +15,7 @@ mod transaction;
 pub(crate) use expire::ExpireTask;
 pub(crate) use grow::GrowTask;
 pub(crate) use hold::HoldTask;
+pub(crate) use issue::IssueTask;
 pub(crate) use lease::{LeaseStatus, Part};
 pub(crate) use renew::{RenewTask, Renewed};
 pub(crate) use settle::SettleTask;

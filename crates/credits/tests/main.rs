@@ -11,6 +11,7 @@ mod outage;
 mod postgres;
 mod process;
 mod recovery;
+mod renew;
 mod sqlite;
 mod storm;
 mod support;

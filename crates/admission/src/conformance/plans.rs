@@ -1,12 +1,11 @@
 //! Plans: grants that come once per period.
 
 use earmark_core::{
-    CarryOver, CreditField, GrantTerms, InvalidOperation, Kind, Operation, Overdraft, Period, Plan, PlanInfo, UnixMs,
-    VaultName,
+    CarryOver, GrantTerms, InvalidOperation, Kind, Operation, Overdraft, Period, Plan, PlanInfo, UnixMs, VaultName,
 };
 
 use super::Harness;
-use super::credit_driver::{MAIN, account, credit, issue, open, path, retire, usd, vault};
+use super::credit_driver::{MAIN, account, credit, open, path, retire, usd, vault};
 use super::driver::{Driver, namespace};
 use super::grants::{grant, invalid};
 use crate::credit_lists::{AccountQuery, EntryQuery};
@@ -76,27 +75,11 @@ impl<H: Harness> Driver<'_, H> {
         let page = self.0.backend().accounts(namespace(), vault(VaultName::MAIN), query).await;
         page.expect("a vault that exists").accounts[0].plan.clone()
     }
-
-    /// Whether the case ends here, because the backend refuses plans by name.
-    async fn refuses_plans(&self) -> bool {
-        if self.0.has_plans() {
-            return false;
-        }
-        let plan = hourly(1, CarryOver::None);
-        self.does(MAIN, vec![open("acme")]).await;
-        let why = || InvalidOperation::NotInDatabase(CreditField::Plan);
-        assert_eq!(self.is_refused(vec![open_with("other", plan.clone())]).await, invalid(0, why()));
-        assert_eq!(self.is_refused(vec![issue("acme", 1), set(Some(plan))]).await, invalid(1, why()));
-        true
-    }
 }
 
 /// A plan issues its whole amount at once, and then each period once.
 pub async fn a_plan_issues_once_per_period(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_plans().await {
-        return;
-    }
     let plan = hourly(100, CarryOver::None);
     let end = driver.plans(plan.clone()).await;
     let mut after = 0;
@@ -122,9 +105,6 @@ pub async fn a_plan_issues_once_per_period(harness: &impl Harness) {
 /// Unused credit carries over up to the cap, and missed periods count as if they had been issued.
 pub async fn a_plan_carries_unused_credit_over_up_to_its_cap(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_plans().await {
-        return;
-    }
     let end = driver.plans(hourly(100, CarryOver::Max(250))).await;
     driver.does(MAIN, vec![retire("acme", 70)]).await;
     let mut after = 0;
@@ -151,9 +131,6 @@ pub async fn a_plan_carries_unused_credit_over_up_to_its_cap(harness: &impl Harn
 /// Credit that is held at the end of a period survives, and expires when it returns.
 pub async fn held_credit_of_a_plan_expires_when_it_returns(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_plans().await {
-        return;
-    }
     let end = driver.plans(hourly(100, CarryOver::Max(1_000))).await;
     harness.advance_ms(end.ms_since(driver.now()) - 1_000).await;
     let lease = driver.admit(&[("usd", 60)]).await;
@@ -171,9 +148,6 @@ pub async fn held_credit_of_a_plan_expires_when_it_returns(harness: &impl Harnes
 /// New terms hold from the next period on, also after a removal. No period is issued twice.
 pub async fn new_terms_of_a_plan_hold_from_the_next_period(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_plans().await {
-        return;
-    }
     let end = driver.plans(hourly(100, CarryOver::None)).await;
     let mut after = 0;
     driver.does(MAIN, vec![set(Some(hourly(7, CarryOver::None)))]).await;
@@ -205,9 +179,6 @@ pub async fn new_terms_of_a_plan_hold_from_the_next_period(harness: &impl Harnes
 /// A refused write sets no plan, and bad plans are refused by name.
 pub async fn bad_plans_are_refused_by_name(harness: &impl Harness) {
     let driver = Driver(harness);
-    if driver.refuses_plans().await {
-        return;
-    }
     driver.plans(hourly(100, CarryOver::None)).await;
     let before = driver.plan().await;
     let other = || Some(hourly(3, CarryOver::None));

@@ -215,29 +215,6 @@ pub enum InvalidOperation {
     UnknownClient,
     /// Another system keeps the credit, and does not support the operation.
     CreditExternal,
-    /// A database keeps the credit, and has no place for this field.
-    NotInDatabase(CreditField),
-}
-
-/// A field of a credit operation that only a Book supports. The codes are part of the log format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum CreditField {
-    /// The plan of an account.
-    Plan = 1,
-}
-
-impl CreditField {
-    /// All fields.
-    pub const ALL: [CreditField; 1] = [CreditField::Plan];
-
-    /// The name in the API.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            CreditField::Plan => "plan",
-        }
-    }
 }
 
 impl WriteError {

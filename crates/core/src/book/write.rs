@@ -1,9 +1,9 @@
 //! Transactions: sequenced, atomic lists of operations.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::command::NamespaceId;
-use super::receipt::CreditField;
 use crate::credits::{GrantTerms, Overdraft, Plan};
 use crate::id::{AccountName, Actor, AssetName, ClientId, IdempotencyKey, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
@@ -236,13 +236,21 @@ impl Operation {
         }
     }
 
-    /// The field that a database of credit has no place for.
+    /// The accounts whose plans a transaction changes, each with its plan after it. Of several changes of one plan the
+    /// last counts.
     #[must_use]
-    pub fn book_only_field(&self) -> Option<CreditField> {
-        match self {
-            Operation::OpenAccount { plan: Some(_), .. } | Operation::SetPlan { .. } => Some(CreditField::Plan),
-            _ => None,
+    pub fn plan_changes(operations: &[Operation]) -> BTreeMap<&AccountName, Option<&Plan>> {
+        let mut changes = BTreeMap::new();
+        for operation in operations {
+            let (account, plan) = match operation {
+                Operation::OpenAccount { account, plan: Some(plan), .. } => (account, Some(plan)),
+                Operation::SetPlan { account, plan } => (account, plan.as_ref()),
+                Operation::CloseAccount { account } => (account, None),
+                _ => continue,
+            };
+            changes.insert(account, plan);
         }
+        changes
     }
 
     /// Whether it belongs to a transaction of a vault, or else of a namespace.

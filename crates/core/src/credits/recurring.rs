@@ -76,6 +76,17 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The credit of the period that contains `time`, for a plan that has issued up to `issued_until` and of which
+    /// `unused` credit is left from its last period.
+    #[must_use]
+    pub fn issue_at(&self, time: UnixMs, issued_until: Option<UnixMs>, unused: i128) -> PlanPeriod {
+        let calendar = Calendar { period: self.period, utc_offset_minutes: self.utc_offset_minutes };
+        let (asset, amount, carry_over) = (AssetId::default(), self.amount, self.carry_over);
+        PlanTerms { asset, amount, calendar, carry_over }.period(time, issued_until, unused)
+    }
+}
+
 /// A plan as an account shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanInfo {
@@ -130,13 +141,13 @@ pub(crate) type PlanQueue = BTreeSet<(UnixMs, u32)>;
 
 /// The credit of a new period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PlanPeriod {
+pub struct PlanPeriod {
     /// Unused credit that is kept.
-    carried: i128,
+    pub carried: i128,
     /// New credit: the amount of the period, and of missed periods as far as the cap allows.
-    issued: i128,
-    /// When it ends.
-    ends_at: UnixMs,
+    pub issued: i128,
+    /// When it ends; [`UnixMs::MAX`] if that is too late for an expiry.
+    pub ends_at: UnixMs,
 }
 
 impl PlanTerms {
@@ -180,16 +191,10 @@ impl State {
 }
 
 impl Credits {
-    /// Changes the plans of accounts as the operations of a committed transaction say. A first plan issues at once; an
-    /// account with a plan gets the new terms from its next period on.
+    /// Changes the plans of accounts as a committed transaction says. A first plan issues at once; an account with a plan
+    /// gets the new terms from its next period on.
     pub(crate) fn change_plans(&mut self, now: UnixMs, vault: VaultId, operations: &[Operation]) {
-        for operation in operations {
-            let (name, plan) = match operation {
-                Operation::OpenAccount { account, plan: Some(plan), .. } => (account, Some(plan)),
-                Operation::SetPlan { account, plan } => (account, plan.as_ref()),
-                Operation::CloseAccount { account } => (account, None),
-                _ => continue,
-            };
+        for (name, plan) in Operation::plan_changes(operations) {
             let Some(account) = self.account(vault, name) else { continue };
             self.apply_due_on(now, account);
             let is_closed = self.state.accounts.get(account).standing == AccountStatus::Closed;

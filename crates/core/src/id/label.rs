@@ -121,6 +121,10 @@ pub enum EntryPurpose<'a> {
     Key(&'a IdempotencyKey),
     /// The overdraft mark of an account and an asset.
     OverdraftMark(&'a AccountName, &'a AssetName),
+    /// The mark that keeps the plan of an account.
+    PlanMark(&'a AccountName),
+    /// The issue of a plan, by the id of its mark.
+    Issue(u128),
     /// The expiry of postings, by the id of the first.
     Expire(u128),
 }
@@ -210,6 +214,8 @@ impl fmt::Display for EntryPurpose<'_> {
             EntryPurpose::First(lease, returned) => write!(f, "first:{lease}:{returned}"),
             EntryPurpose::Key(key) => write!(f, "key:{key}"),
             EntryPurpose::OverdraftMark(account, asset) => write!(f, "overdraft:{asset}:{account}"),
+            EntryPurpose::PlanMark(account) => write!(f, "plan:{account}"),
+            EntryPurpose::Issue(mark) => write!(f, "issue:{}", LeaseId::from_u128(mark)),
             EntryPurpose::Expire(posting) => write!(f, "expire:{}", LeaseId::from_u128(posting)),
         }
     }

@@ -64,18 +64,21 @@ create table postings (
     kept numeric(20) not null default 0,
     extension bigint not null default 0,
     shares text collate "C",
+    plan text collate "C",
     state text collate "C" not null default 'active' check (state in ('active', 'pending', 'inactive')),
     reservation_id text collate "C",
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
     check (priority between 0 and 255 and lease is null or priority is null and expires_at_ms is null),
     check (shares is null or lease is not null),
+    check (plan is null or amount = 0 and expires_at_ms is not null),
     check ((state = 'active') = (reservation_id is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 comment on table postings is 'Signed amounts of accounts. Only the state, and the end and usage of a hold change; no row is deleted.';
-comment on column postings.amount is 'Negative if owed. 0 marks the overdraft of a capped account: plans that take it below zero consume the mark.';
+comment on column postings.amount is 'Negative if owed. 0 marks the overdraft of a capped account, or the plan of an account: who takes it below zero, or issues the plan, consumes the mark.';
 comment on column postings.priority is 'The priority of a grant; null for plain credit and holds. The lowest number is spent first.';
 comment on column postings.expires_at_ms is 'When the grant expires; null if never.';
 comment on column postings.shares is 'The grants that the hold took from, in spending order, as JSON; null if all of it is plain credit.';
+comment on column postings.plan is 'The plan of the account and the end of its last period, as JSON. The plan is due when the mark expires.';
 comment on column postings.lease is 'The lease that holds it, if any.';
 comment on column postings.limit_key is 'The credit limit of the hold.';
 comment on column postings.ends_at_ms is 'When the hold times out. Extensions of the lease move it.';
@@ -92,6 +95,7 @@ create index postings_owed on postings (namespace, vault, account, asset)
 create index postings_grants on postings (namespace, vault, account, asset, priority, expires_at_ms)
     where priority is not null and state <> 'inactive';
 create index postings_expiring on postings (expires_at_ms, id) where expires_at_ms is not null and state = 'active';
+create index postings_plan on postings (namespace, vault, account) where plan is not null and state <> 'inactive';
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)
@@ -337,13 +341,13 @@ begin
                 get diagnostics n = row_count;
                 t_locked := nullif(array(select unnest(t_locked) except all select unnest(ids)), '{}');
             end if;
-        when 'create' then
-            if t_gate <> '' and t_phase = 'finalizing' then
+        when 'create', 'mark' then
+            if c->>'do' = 'mark' or t_gate <> '' and t_phase = 'finalizing' then
                 insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms,
-                    used, kept, extension, priority, expires_at_ms, shares)
+                    used, kept, extension, priority, expires_at_ms, shares, plan)
                 select k->>0, k->>1, k->>2, k->>3, k->>4, (k->>5)::numeric, k->>6, k->>7,
                     (k->>8)::bigint, (k->>9)::numeric, (k->>10)::numeric, (k->>11)::int,
-                    (k->>12)::bigint, (k->>13)::bigint, k->>14
+                    (k->>12)::bigint, (k->>13)::bigint, k->>14, k->>15
                 from jsonb_array_elements(c->'outputs') k
                 on conflict (id) do nothing;
                 get diagnostics n = row_count;
@@ -391,10 +395,6 @@ begin
                 where p.state = 'pending' and p.reservation_id = c->>'of';
                 get diagnostics n = row_count;
             end if;
-        when 'mark_overdraft' then
-            insert into postings (id, namespace, vault, account, asset, amount)
-            values (c->>'id', c->>'namespace', c->>'vault', c->>'account', c->>'asset', 0) on conflict (id) do nothing;
-            get diagnostics n = row_count;
         when 'renew' then
             -- A locked posting is about to be consumed.
             select count(*) into m from jsonb_array_elements(c->'holds') k
@@ -523,6 +523,7 @@ create function commit_plans(
     n_plan int[], n_home int[], n_account text[], n_spends boolean[],
     o_plan int[], o_id text[], o_home int[], o_account text[], o_asset text[], o_amount text[], o_lease text[], o_limit text[],
     o_ends bigint[], o_used text[], o_kept text[], o_extension int[], o_priority bigint[], o_expires bigint[], o_shares text[],
+    o_mark text[],
     e_plan int[], e_home int[], e_place int[], e_at bigint[], e_wall bigint[], e_kind text[], e_lease text[],
     e_actor text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
@@ -581,13 +582,14 @@ begin
     update postings p set state = 'inactive', reservation_id = p_rid[i_plan[width_bucket(p.id, i_id)]]
     where p.id = any (i_id) and is_done[i_plan[width_bucket(p.id, i_id)]];
     insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension,
-        priority, expires_at_ms, shares)
+        priority, expires_at_ms, shares, plan)
     select o.id, v_namespace[o.home], v_vault[o.home], o.account, o.asset, o.amount::numeric, o.lease, o.limit_key,
-        o.ends_at_ms, o.used::numeric, o.kept::numeric, o.extension, o.priority, o.expires_at_ms, o.shares
+        o.ends_at_ms, o.used::numeric, o.kept::numeric, o.extension, o.priority, o.expires_at_ms, o.shares,
+        o.mark
     from unnest(o_plan, o_id, o_home, o_account, o_asset, o_amount, o_lease, o_limit, o_ends, o_used, o_kept, o_extension,
-            o_priority, o_expires, o_shares)
+            o_priority, o_expires, o_shares, o_mark)
         o (plan, id, home, account, asset, amount, lease, limit_key, ends_at_ms, used, kept, extension, priority,
-            expires_at_ms, shares)
+            expires_at_ms, shares, mark)
     where is_done[o.plan];
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, actor, body)
     select v_namespace[e.home], v_vault[e.home], numbers[e.entry], p_gate[e.plan], e.place,
@@ -646,9 +648,15 @@ comment on view balances is 'Balances by account and asset.';
 create view grants as
 select namespace, vault, account, asset, priority, to_timestamp(expires_at_ms / 1000.0) as expires_at, sum(amount) as remaining
 from postings
-where priority is not null and state <> 'inactive'
+where priority is not null and plan is null and state <> 'inactive'
 group by namespace, vault, account, asset, priority, expires_at_ms;
 comment on view grants is 'The free credit of grants by account, asset, priority and expiry.';
+
+create view plans as
+select namespace, vault, account, plan, to_timestamp(expires_at_ms / 1000.0) as next_at
+from postings
+where plan is not null and state <> 'inactive';
+comment on view plans is 'The plans of accounts and when they issue next. A plan that was removed has no terms.';
 
 create view live_holds as
 select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension, shares,

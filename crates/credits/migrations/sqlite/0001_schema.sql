@@ -58,11 +58,13 @@ create table postings (
     kept text not null default '0',
     extension integer not null default 0,
     shares text,
+    plan text,
     state text not null check (state in ('active', 'pending', 'inactive')),
     reservation_id text,
     check ((lease is null) = (limit_key is null) and (lease is null) = (ends_at_ms is null)),
     check (priority between 0 and 255 and lease is null or priority is null and expires_at_ms is null),
     check (shares is null or lease is not null),
+    check (plan is null or amount = '0' and expires_at_ms is not null),
     check ((state = 'active') = (reservation_id is null))
 ) strict, without rowid;
 
@@ -73,6 +75,7 @@ create index postings_owed on postings (namespace, vault, account, asset)
 create index postings_grants on postings (namespace, vault, account, asset, priority, expires_at_ms)
     where priority is not null and state <> 'inactive';
 create index postings_expiring on postings (expires_at_ms, id) where expires_at_ms is not null and state = 'active';
+create index postings_plan on postings (namespace, vault, account) where plan is not null and state <> 'inactive';
 create index postings_pending on postings (reservation_id) where state = 'pending';
 create index postings_held on postings (namespace, lease) where lease is not null and state <> 'inactive';
 create index postings_held_of on postings (namespace, vault, account, ends_at_ms)
@@ -166,8 +169,13 @@ select namespace, vault, account, asset, priority,
     strftime('%Y-%m-%dT%H:%M:%fZ', expires_at_ms / 1000.0, 'unixepoch') as expires_at,
     sum(cast(amount as numeric)) as remaining
 from postings
-where priority is not null and state <> 'inactive'
+where priority is not null and plan is null and state <> 'inactive'
 group by namespace, vault, account, asset, priority, expires_at_ms;
+
+create view plans as
+select namespace, vault, account, plan, strftime('%Y-%m-%dT%H:%M:%fZ', expires_at_ms / 1000.0, 'unixepoch') as next_at
+from postings
+where plan is not null and state <> 'inactive';
 
 create view live_holds as
 select namespace, lease, vault, account, asset, amount, limit_key, used, kept, extension, shares,

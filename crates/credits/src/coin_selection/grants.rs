@@ -44,13 +44,20 @@ struct Wallets {
 impl BalanceChange {
     /// Whether a grant is involved.
     fn has_terms(&self, posting_set: &PostingSet) -> bool {
-        !posting_set.grants.is_empty() || self.deposits.iter().any(|(terms, _)| *terms != GrantTerms::PLAIN)
+        !posting_set.grants.is_empty()
+            || posting_set.plan_mark.is_some()
+            || self.deposits.iter().any(|(terms, _)| *terms != GrantTerms::PLAIN)
+    }
+
+    /// The deposits whose terms have expired.
+    fn expired_deposits(&self, as_of: AsOf) -> Vec<(GrantTerms, i128)> {
+        self.deposits.iter().filter(|(terms, _)| terms.is_expired(as_of.expiry)).copied().collect()
     }
 
     /// The change without the deposits that have expired.
     fn usable_change(&self, as_of: AsOf) -> i128 {
-        let expired = self.deposits.iter().filter(|(terms, _)| terms.is_expired(as_of.expiry));
-        expired.fold(self.change, |sum, (_, amount)| sum.saturating_sub(*amount))
+        let expired = self.expired_deposits(as_of);
+        expired.into_iter().fold(self.change, |sum, (_, amount)| sum.saturating_sub(amount))
     }
 }
 
@@ -72,8 +79,7 @@ impl Engine {
             if unsettled.any(|posting| posting.reserved_by.is_some()) {
                 return Ok(Some(SelectionOutcome::Wait(Some(self.slot_table.of(&each.account)))));
             }
-            if posting_set.grants.iter().any(|grant| grant.terms.is_expired(as_of.expiry)) {
-                self.expire(each.account.clone()).await?;
+            if self.has_applied_due(each, posting_set, as_of).await? {
                 return Ok(Some(SelectionOutcome::Wait(None)));
             }
         }
@@ -101,9 +107,40 @@ impl Engine {
             }
             let is_crowded = count > CROWDED;
             let taken = std::mem::take(&mut wallets.taken[place]);
-            each.by_terms = Some(changes(each, (before, &after), taken, is_crowded, as_of));
+            // The wallet of a transaction has all deposits. A period may end between its computation and this moment.
+            let expired = if operations.is_empty() { each.expired_deposits(as_of) } else { Vec::new() };
+            each.by_terms = Some(changes((before, &after), taken, is_crowded, expired));
         }
         Ok(None)
+    }
+
+    /// Issues the plan and records the expiry of grants that are due on an account. Returns whether it must be read again.
+    async fn has_applied_due(
+        &self,
+        each: &BalanceChange,
+        posting_set: &PostingSet,
+        as_of: AsOf,
+    ) -> Result<bool, TaskError> {
+        let is_due = |terms: GrantTerms| terms.is_expired(as_of.expiry);
+        let is_plan_due = posting_set.plan_mark.as_ref().is_some_and(|mark| is_due(mark.terms));
+        if is_plan_due && self.issue(each.account.clone()).await? {
+            return Ok(true);
+        }
+        let terms = posting_set.grants.iter().map(|grant| grant.terms);
+        let expired: BTreeSet<GrantTerms> = terms.filter(|terms| is_due(*terms)).collect();
+        if expired.is_empty() {
+            return Ok(false);
+        }
+        if is_plan_due {
+            // A plan without room for a grant keeps the one that it will carry over.
+            let mark = self.call(self.store.plan_mark(each.account.clone())).await?;
+            let carried = mark.and_then(|(mark, _)| mark.plan?.carried_grant(as_of.expiry));
+            if expired.into_iter().all(|terms| Some(terms) == carried) {
+                return Ok(false);
+            }
+        }
+        self.apply_due(each.account.clone()).await?;
+        Ok(true)
     }
 
     /// The wallets before and after the changes. Only those of a transaction depend on each other.
@@ -117,7 +154,7 @@ impl Engine {
         let mut wallets = Wallets { before: Vec::new(), after: BTreeMap::new(), taken: Vec::new() };
         for (place, (each, posting_set)) in moves.iter().zip(posting_sets).enumerate() {
             let is_involved = !operations.is_empty() || each.has_terms(posting_set);
-            let before = if is_involved { self.wallet(each, posting_set).await? } else { Wallet::default() };
+            let before = if is_involved { self.wallet(each, posting_set, as_of).await? } else { Wallet::default() };
             if is_involved {
                 let mut after = before.clone();
                 after.cover_debt();
@@ -147,17 +184,17 @@ impl Engine {
     }
 
     /// The credit of an account by terms, as far as it was read.
-    async fn wallet(&self, each: &BalanceChange, posting_set: &PostingSet) -> Result<Wallet, TaskError> {
+    async fn wallet(&self, each: &BalanceChange, posting_set: &PostingSet, as_of: AsOf) -> Result<Wallet, TaskError> {
         let plain = posting_set.owed.iter().chain(&posting_set.large);
         let plain = plain.fold(0_i128, |sum, posting| sum.saturating_add(posting.amount));
         let mut wallet = Wallet { plain, ..Wallet::default() };
         for posting in &posting_set.grants {
-            let amount = posting.amount;
+            // Of what has expired, a plan keeps what it will carry over.
+            let is_held = posting.terms.is_expired(as_of.expiry);
+            let amount = if is_held { 0 } else { posting.amount };
             match wallet.grants.last_mut().filter(|grant| grant.terms == posting.terms) {
                 Some(grant) => grant.free = grant.free.saturating_add(amount),
-                None => {
-                    wallet.grants.push(WalletGrant { terms: posting.terms, before: 0, free: amount, is_held: false })
-                }
+                None => wallet.grants.push(WalletGrant { terms: posting.terms, before: 0, free: amount, is_held }),
             }
         }
         wallet.grants.iter_mut().for_each(|grant| grant.before = grant.free);
@@ -215,14 +252,12 @@ fn each_move(each: &BalanceChange, wallet: &mut Wallet, as_of: AsOf) -> Result<V
 
 /// The changes by terms. Credit that returns to an expired grant is left for its expiry.
 fn changes(
-    each: &BalanceChange,
     (before, after): (&Wallet, &Wallet),
     taken: Vec<(GrantTerms, i128)>,
     is_crowded: bool,
-    as_of: AsOf,
+    expired: Vec<(GrantTerms, i128)>,
 ) -> TermChanges {
     let changed = after.grants.iter().map(|grant| (grant.terms, grant.free.saturating_sub(grant.before)));
-    let expired = each.deposits.iter().filter(|(terms, _)| terms.is_expired(as_of.expiry)).copied();
     let grants = changed.filter(|(_, change)| *change != 0 || is_crowded).chain(expired).collect();
     TermChanges { plain: after.plain.saturating_sub(before.plain), grants, taken, is_crowded }
 }

@@ -52,10 +52,6 @@ impl Harness for CreditsHarness {
         true
     }
 
-    fn has_plans(&self) -> bool {
-        false
-    }
-
     fn finish(&self) -> Answer<'_, ()> {
         Box::pin(async {
             assert_eq!(self.fresh.store.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");

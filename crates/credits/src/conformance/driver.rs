@@ -98,6 +98,7 @@ pub(super) fn posting(token: SagaToken, place: u16, owner: &str, amount: i128) -
         amount,
         terms: GrantTerms::PLAIN,
         hold: None,
+        plan: None,
     }
 }
 

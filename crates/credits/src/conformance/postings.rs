@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::driver::{StoreDriver, again, amounts, entry, posting, record, taking, token};
-use crate::model::{Plan, Posting};
-use crate::store::{Change, Store};
+use earmark_core::CarryOver;
+
+use super::driver::{NOW, StoreDriver, account, again, amounts, entry, posting, record, taking, token};
+use super::sample::marking;
+use crate::model::{Plan, Posting, PostingState};
+use crate::store::{AsOf, Change, DueCursor, DueQuery, Store};
 
 /// The row count tells the saga how many it reserved.
 pub async fn all_some_or_none_of_the_inputs_are_reserved(store: &dyn Store) {
@@ -90,6 +93,41 @@ pub async fn reserved_rows_without_a_record_are_orphans(store: &dyn Store) {
     driver.abort(other).await;
 }
 
+/// A plan mark is a posting of nothing that is due like a grant. It is inserted once, also after it was replaced.
+pub async fn a_plan_is_marked_once(store: &dyn Store) {
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    driver.issue("acme", &[5]).await;
+    let naming = token();
+    let mark = |place, until_ms: u64| {
+        let until = (until_ms > 0).then(|| NOW.plus_ms(until_ms));
+        marking(posting(naming, place, "acme", 0), CarryOver::Max(7), until)
+    };
+    let (first, next) = (mark(0, 0), mark(1, 20));
+    let insert = || Change::Mark(Box::new(first.clone()));
+    let found = async |name| store.plan_mark(account(name)).await.expect("a store that answers");
+    assert_eq!(found("acme").await, None);
+    assert_eq!((driver.write_one(insert()).await, driver.write_one(insert()).await), (1, 0));
+    assert_eq!(found("acme").await, Some((first.clone(), PostingState::Active)));
+    assert_eq!(found("bob").await, None);
+    let due = |now| DueQuery { now, account: None, after: DueCursor::default() };
+    assert_eq!(store.expiring(due(NOW), 9).await, Ok(vec![first.clone()]), "a plan that never issued is due");
+    let entries = vec![entry(vec![])];
+    driver.execute(Plan { inputs: vec![first.clone()], outputs: vec![next.clone()], entries, ..Plan::default() }).await;
+    assert_eq!(driver.write_one(insert()).await, 0);
+    assert_eq!(found("acme").await, Some((next.clone(), PostingState::Active)));
+    assert_eq!(store.expiring(due(NOW.plus_ms(19)), 9).await, Ok(vec![]));
+    assert_eq!(store.expiring(due(NOW.plus_ms(20)), 9).await, Ok(vec![next.clone()]));
+    let posting_set = driver.posting_set("acme").await;
+    assert_eq!(posting_set.plan_mark.map(|mark| (mark.id, mark.terms)), Some((next.id, next.terms)));
+    assert_eq!((posting_set.grants, amounts(&posting_set.large), posting_set.mark), (vec![], vec![5], None));
+    let funds = store.funds(account("acme"), AsOf::at(NOW.plus_ms(20))).await.expect("a store that answers").remove(0);
+    assert_eq!((funds.active, funds.expired), (5, 0));
+    let (saga, _) = driver.prepare(Plan::clone(&taking(std::slice::from_ref(&next)))).await;
+    assert_eq!(found("acme").await, Some((next, PostingState::Pending(saga.rid))));
+    driver.abort(saga).await;
+}
+
 /// An overdraft mark is a posting of nothing that is not counted. It is inserted once, also after it was replaced.
 pub async fn an_overdraft_is_marked_once(store: &dyn Store) {
     let driver = StoreDriver(store);
@@ -97,7 +135,7 @@ pub async fn an_overdraft_is_marked_once(store: &dyn Store) {
     let naming = token();
     let (mark, next, debt) =
         (posting(naming, 0, "acme", 0), posting(naming, 1, "acme", 0), posting(naming, 2, "acme", -5));
-    let insert = || Change::MarkOverdraft(Box::new(mark.clone()));
+    let insert = || Change::Mark(Box::new(mark.clone()));
     assert_eq!(driver.posting_set("acme").await.mark, None);
     assert_eq!((driver.write_one(insert()).await, driver.write_one(insert()).await), (1, 0));
     let found = async || driver.posting_set("acme").await.mark.map(|mark| mark.id);

@@ -7,6 +7,7 @@ mod crash;
 mod extend;
 mod faulty;
 mod many;
+mod plans;
 mod process;
 mod scenario;
 mod storm;
@@ -17,6 +18,7 @@ pub use crash::*;
 pub use extend::*;
 pub use faulty::{Faulty, Mode, When};
 pub use many::*;
+pub use plans::*;
 pub use storm::*;
 pub use streams::*;
 
@@ -67,13 +69,15 @@ macro_rules! saga_conformance {
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
             one_posting_and_many_callers_at_once,
-            an_account_that_may_owe_is_never_short;
+            an_account_that_may_owe_is_never_short,
+            a_plan_without_room_waits_and_keeps_what_it_carries_over;
             every_saga_stopped_at_every_call_ends_in_one_of_two_ways,
             every_saga_failed_at_every_call_ends_in_one_of_two_ways,
             every_saga_stopped_at_every_call_is_finished_by_another_process;
             many_spend_from_few_accounts_and_nothing_is_lost,
             copies_of_one_entry_at_two_processes_are_one_entry,
             two_processes_cannot_both_use_up_a_cap,
+            two_processes_issue_and_expire_each_period_once,
             streams_that_die_pay_what_they_used,
         );
     };

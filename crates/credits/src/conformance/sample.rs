@@ -1,16 +1,16 @@
 //! Sample rows with every field set.
 
 use earmark_core::{
-    AccountName, AccountStatus, Actor, ClientId, CreditShortage, GrantTerms, LeaseId, Operation, Overdraft,
-    SettleLabels, TxId,
+    AccountName, AccountStatus, Actor, CarryOver, ClientId, CreditShortage, GrantTerms, LeaseId, Operation, Overdraft,
+    Period, SettleLabels, TxId, UnixMs,
 };
 
 use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
 };
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, EntryReason, Expiry, GrantShare, HoldTerms, Need, Plan, Posting, SagaToken,
-    SequenceClaim, Settlement, TotalsChange, Transaction,
+    AccountPlan, Claim, ClaimKind, Entry, EntryBody, EntryReason, Expiry, GrantShare, HoldTerms, Need, Plan, PlanIssue,
+    Posting, SagaToken, SequenceClaim, Settlement, TotalsChange, Transaction,
 };
 
 fn name(text: &str) -> AccountName {
@@ -20,6 +20,17 @@ fn name(text: &str) -> AccountName {
 /// The terms of a grant that expires.
 fn grant() -> GrantTerms {
     GrantTerms::new(255, Some(NOW.plus_ms(7)))
+}
+
+fn plan(carry_over: CarryOver) -> earmark_core::Plan {
+    let (asset, period) = (usd(), Period::Month);
+    earmark_core::Plan { asset, amount: u64::MAX, period, utc_offset_minutes: -720, carry_over }
+}
+
+/// A plan mark that replaces another one.
+pub(super) fn marking(mark: Posting, carry_over: CarryOver, issued_until: Option<UnixMs>) -> Posting {
+    let plan = AccountPlan { terms: Some(plan(carry_over)), issued_until };
+    Posting { terms: plan.mark_terms(), plan: Some(Box::new(plan)), ..mark }
 }
 
 fn actor(text: &str) -> Actor {
@@ -49,6 +60,9 @@ fn operations() -> Vec<Operation> {
         Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny, plan: None },
         Operation::OpenAccount { account: name("bob"), overdraft: Overdraft::Allow, plan: None },
         Operation::OpenAccount { account: name("carl"), overdraft: Overdraft::Limit(u64::MAX), plan: None },
+        Operation::OpenAccount { account: name("dora"), overdraft: Overdraft::Deny, plan: Some(plan(CarryOver::None)) },
+        Operation::SetPlan { account: name("dora"), plan: Some(plan(CarryOver::Max(u64::MAX))) },
+        Operation::SetPlan { account: name("dora"), plan: None },
         Operation::FreezeAccount { account: account.clone() },
         Operation::UnfreezeAccount { account: account.clone() },
         Operation::CloseAccount { account: account.clone() },
@@ -108,6 +122,13 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         release(EntryReason::Complete, None),
         EntryBody::Ended { lease: lease().lease },
         EntryBody::Expire(Expiry { account: name("acme"), asset: usd(), amount: i128::MAX, terms: grant() }),
+        EntryBody::Plan(PlanIssue {
+            account: name("acme"),
+            asset: usd(),
+            amount: i128::MAX,
+            carried: i128::MAX,
+            terms: grant(),
+        }),
     ];
     for why in
         [CreditShortage::UnknownAccount, CreditShortage::Frozen, CreditShortage::Closed, CreditShortage::NotEnough]
@@ -131,10 +152,15 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
     let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
     let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });
     Plan {
-        inputs: vec![posting(token, 0, "acme", i128::MIN), hold.clone()],
+        inputs: vec![
+            posting(token, 0, "acme", i128::MIN),
+            hold.clone(),
+            marking(posting(token, 4, "bob", 0), CarryOver::None, None),
+        ],
         outputs: vec![
             posting(token, 1, "bob", i128::MAX),
             Posting { terms: grant(), ..posting(token, 3, "bob", 8) },
+            marking(posting(token, 5, "bob", 0), CarryOver::Max(1), Some(NOW)),
             hold,
         ],
         entries: entries.collect(),

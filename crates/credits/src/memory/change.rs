@@ -34,7 +34,7 @@ impl Rows {
             Change::Abort(token) => usize::from(self.advance(token, Phase::Reserving, Phase::Releasing)),
             Change::Release(rid) => self.release(*rid),
             Change::Unclaim(rid) => self.unclaim(*rid),
-            Change::MarkOverdraft(mark) => self.create(std::slice::from_ref(mark)),
+            Change::Mark(mark) => self.create(std::slice::from_ref(mark)),
             Change::Renew(renewals) => self.renew(renewals),
             Change::End(token) => usize::from(self.end(token)),
             Change::TakeOver { token, to, expired_since } => {

@@ -178,13 +178,14 @@ impl Rows {
         let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount <= 0));
         let owned = || live.free.range(first_owned..);
         let mut posting_set = PostingSet {
-            grants: live.grants.iter().take(GRANT_POSTINGS_MAX).filter_map(|(_, id)| live_posting(id)).collect(),
             large: owned().rev().take(query.largest).map(active).collect(),
             small: owned().take(query.smallest).map(active).collect(),
             active: owned().take(query.count_max).count(),
             ..PostingSet::default()
         };
         owed.for_each(|posting| posting_set.add_owed(posting));
+        let grants = live.grants.iter().take(GRANT_POSTINGS_MAX).filter_map(|(_, id)| live_posting(id));
+        grants.for_each(|posting| posting_set.add_grant(posting));
         posting_set
     }
 

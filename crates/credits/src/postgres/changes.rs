@@ -10,7 +10,7 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, overdraft_text, shares_text, signed, terms_values};
+use crate::sql::{claim_word, overdraft_text, plan_text, shares_text, signed, terms_values};
 use crate::store::{Change, Renewal};
 
 const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
@@ -76,11 +76,7 @@ impl ChangeList {
             Change::Abort(token) => step("abort", token, []),
             Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
             Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
-            Change::MarkOverdraft(mark) => {
-                let [namespace, vault, account] = account(&mark.account);
-                json!({"do": "mark_overdraft", "id": mark.id.to_string(), "namespace": namespace, "vault": vault,
-                    "account": account, "asset": mark.asset.as_str()})
-            }
+            Change::Mark(mark) => json!({"do": "mark", "outputs": [output(mark)]}),
             Change::Renew(renewals) => {
                 self.is_durable = true;
                 json!({"do": "renew", "holds": renewals.iter().map(renewal).collect::<Vec<_>>()})
@@ -199,6 +195,7 @@ fn output(posting: &Posting) -> Json {
         priority,
         expires_at_ms,
         shares_text(hold),
+        plan_text(posting.plan.as_deref()),
     ])
 }
 

@@ -9,12 +9,12 @@ use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{Entry, Posting, Record, VaultKey};
-use crate::sql::{shares_text, signed, terms_values};
+use crate::sql::{plan_text, shares_text, signed, terms_values};
 
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43,
-    $44, $45, $46, $47, $48, $49, $50, $51, $52)";
+    $44, $45, $46, $47, $48, $49, $50, $51, $52, $53)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -55,6 +55,7 @@ pub(super) struct Columns<'a> {
     o_priority: Vec<Option<i64>>,
     o_expires: Vec<Option<i64>>,
     o_shares: Vec<Option<String>>,
+    o_mark: Vec<Option<String>>,
     e_plan: Vec<i32>,
     e_home: Vec<i32>,
     e_place: Vec<i32>,
@@ -153,6 +154,7 @@ impl<'a> Columns<'a> {
         self.o_priority.push(priority.map(i64::from));
         self.o_expires.push(expires_at_ms);
         self.o_shares.push(shares_text(hold));
+        self.o_mark.push(plan_text(posting.plan.as_deref()));
     }
 
     fn add_entry(&mut self, plan: i32, home: i32, place: i32, entry: &'a Entry) {
@@ -185,7 +187,7 @@ impl<'a> Columns<'a> {
         let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
         let query = query.bind(&self.o_limit).bind(&self.o_ends);
         let query = query.bind(&self.o_used).bind(&self.o_kept).bind(&self.o_extension);
-        let query = query.bind(&self.o_priority).bind(&self.o_expires).bind(&self.o_shares);
+        let query = query.bind(&self.o_priority).bind(&self.o_expires).bind(&self.o_shares).bind(&self.o_mark);
         let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at).bind(&self.e_wall);
         let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_actor).bind(&self.e_body);
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);

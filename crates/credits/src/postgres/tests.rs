@@ -102,6 +102,9 @@ const GROWN: &str = "
     insert into postings (id, namespace, vault, account, asset, amount, priority, expires_at_ms)
     select 'e' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n, n % 3, 1700000000000
     from generate_series(1, 200) n;
+    insert into postings (id, namespace, vault, account, asset, amount, priority, expires_at_ms, plan)
+    select 'm' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n, 'usd', 0, 128, 1800000000000, '{}'
+    from generate_series(0, 19) n;
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, lease, body)
     select 'default', 'main', n, 'g' || n, 0, n, n, 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
     insert into entries (namespace, vault, number, gate, place, at_ms, wall_ms, kind, actor, body, tx)
@@ -330,7 +333,7 @@ fn survey() -> Question {
 type Question = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// Every read, and the rows it finds in the grown tables.
-fn reads() -> [(&'static str, Question, usize); 15] {
+fn reads() -> [(&'static str, Question, usize); 16] {
     let by_lease = |sql| sqlx::query(sql).bind("default").bind("l7");
     let of_account = |query: Question| query.bind("default").bind("main").bind("a1");
     let page = |sql| sqlx::query(sql).bind("700").bind(1_i64).bind(10_i64).bind("default");
@@ -351,7 +354,8 @@ fn reads() -> [(&'static str, Question, usize); 15] {
         ("spendable", of_account(sqlx::query(PostgresDatabase::SPENDABLE)).bind(1_i64).bind("usd").bind(1_i64), 1),
         ("expiring", first(store::EXPIRING), 10),
         ("expiring of an account", of_account(sqlx::query(store::EXPIRING_OF).bind(past)).bind(10_i64), 10),
-        ("survey", survey(), 19),
+        ("plan mark", of_account(sqlx::query(store::PLAN_MARK)), 1),
+        ("survey", survey(), 20),
     ]
 }
 

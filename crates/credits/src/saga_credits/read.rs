@@ -10,7 +10,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetName, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo,
-    GrantTerms, LimitStatus, NamespaceName, Operation, SettleReason, Usage,
+    GrantTerms, LimitStatus, NamespaceName, Operation, PlanInfo, SettleReason, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -170,10 +170,18 @@ impl SagaCredits {
         for (account, status) in found {
             let key = AccountKey { home: home.clone(), account };
             let balances = self.balances_of(key.clone()).await?;
-            page.accounts.push(AccountView { account: key.account, status, balances, plan: None });
+            let plan = self.read_plan(key.clone()).await?;
+            page.accounts.push(AccountView { account: key.account, status, balances, plan });
         }
         page.next = page.accounts.last().filter(|_| has_more).map(|last| last.account.clone());
         Ok(page)
+    }
+
+    async fn read_plan(&self, key: AccountKey) -> Result<Option<PlanInfo>, CreditReadError> {
+        let engine = self.engine()?;
+        let mark = engine.call(engine.store.plan_mark(key)).await.map_err(failed)?;
+        let found = mark.and_then(|(mark, _)| mark.plan);
+        Ok(found.and_then(|found| Some(PlanInfo { plan: found.terms?, next_at: found.issued_until })))
     }
 
     pub(super) async fn read_usage(
@@ -332,6 +340,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
         },
         EntryBody::Release { terms, actor, .. } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Expire(expiry) => EntryKind::Expire(expiry.terms),
+        EntryBody::Plan(issue) => EntryKind::Plan { carried: issue.carried, terms: issue.terms },
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
     let operations = match &entry.body {

@@ -68,6 +68,7 @@ pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreEr
         amount: row.parse("amount")?,
         terms: terms(row, ["priority", "expires_at_ms"])?,
         hold,
+        plan: row.text_or_null("plan")?.map(|plan| document::from_json(&plan)).transpose()?,
     };
     let rid = || row.parse::<ReservationId>("reservation_id");
     let state = match row.text("state")?.as_str() {
@@ -177,7 +178,7 @@ pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), S
             };
             let posting = LivePosting { id: row.parse("a")?, amount: row.parse("b")?, terms, reserved_by };
             match part {
-                "grant" => posting_set.grants.push(posting),
+                "grant" => posting_set.add_grant(posting),
                 "large" => posting_set.large.push(posting),
                 "small" => posting_set.small.push(posting),
                 _ => posting_set.add_owed(posting),

@@ -40,8 +40,8 @@ macro_rules! posting_sql {
     ($rest:literal) => {
         concat!(
             "select id, namespace, vault, account, asset, cast(amount as text) as amount, priority, expires_at_ms, lease,
-                limit_key, ends_at_ms, cast(used as text) as used, cast(kept as text) as kept, extension, shares, state,
-                reservation_id from postings ",
+                limit_key, ends_at_ms, cast(used as text) as used, cast(kept as text) as kept, extension, shares, plan,
+                state, reservation_id from postings ",
             $rest
         )
     };
@@ -97,6 +97,9 @@ pub(crate) const EXPIRING: &str = posting_sql!(
 pub(crate) const EXPIRING_OF: &str = posting_sql!(
     "where namespace = $2 and vault = $3 and account = $4 and priority is not null and state <> 'inactive'
      and state = 'active' and expires_at_ms <= $1 limit $5"
+);
+pub(crate) const PLAN_MARK: &str = posting_sql!(
+    "where namespace = $1 and vault = $2 and account = $3 and plan is not null and state <> 'inactive' limit 1"
 );
 pub(crate) const ORPHANS: &str = "with taken (rid) as (
     select reservation_id from postings where state = 'pending'
@@ -280,6 +283,14 @@ impl<D: Database> Store for SqlStore<D> {
             let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
             let values = values![namespace, vault, account.account.as_str()];
             self.database.read(GRANTS, values).await?.iter().map(rows::posting).collect()
+        })
+    }
+
+    fn plan_mark(&self, account: AccountKey) -> Answer<'_, Result<Option<(Posting, PostingState)>, StoreError>> {
+        Box::pin(async move {
+            let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
+            let values = values![namespace, vault, account.account.as_str()];
+            self.database.read(PLAN_MARK, values).await?.first().map(rows::posting).transpose()
         })
     }
 

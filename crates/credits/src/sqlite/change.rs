@@ -81,7 +81,7 @@ impl Script {
             Change::Decide(token, plan) => self.decide(place, token, plan),
             Change::Finalize(token, plan) => self.finalize(place, token, plan),
             Change::Create(_, plan) => self.create(place, &plan.outputs),
-            Change::MarkOverdraft(mark) => self.create(place, std::slice::from_ref(mark)),
+            Change::Mark(mark) => self.create(place, std::slice::from_ref(mark)),
             Change::Apply(token, plan) => self.apply(place, token, plan),
             Change::Record(..) => {}
             Change::Abort(token) => self.counted(
@@ -276,9 +276,10 @@ impl Script {
         self.counted(
             place,
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, state)
+                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
+                 value->>16, 'active'
              from json_each(?) where true on conflict do nothing",
             values![Json::from(outputs).to_string()],
         );

@@ -14,7 +14,7 @@ use super::script::Script;
 use crate::document;
 use crate::model::{AccountChange, AssetKey, Entry, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::values;
-use crate::sql::{parse, shares_text, signed, terms_values};
+use crate::sql::{parse, plan_text, shares_text, signed, terms_values};
 use crate::store::{AssetSums, StoreError};
 
 /// The indexes of the plans that can commit.
@@ -257,9 +257,10 @@ impl<'a> Rows<'a> {
         );
         push(
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
-                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, state)
+                 ends_at_ms, used, kept, extension, priority, expires_at_ms, shares, plan, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
-                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15, 'active'
+                 value->>8, value->>9, value->>10, value->>11, value->>12, value->>13, value->>14, value->>15,
+                 value->>16, 'active'
              from json_each(?)",
             self.created,
         );
@@ -336,6 +337,7 @@ pub(super) fn created(posting: &Posting) -> Json {
         priority,
         expires_at_ms,
         shares_text(hold),
+        plan_text(posting.plan.as_deref()),
     ])
 }
 

@@ -17,7 +17,7 @@ async fn every_view_can_be_read() {
     a_list_that_is_made_again_changes_nothing_more(&store).await;
     store.close().await;
     let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
-    for view in ["balances", "grants", "live_holds", "history", "sagas_under_way"] {
+    for view in ["balances", "grants", "plans", "live_holds", "history", "sagas_under_way"] {
         let sql = sqlx::AssertSqlSafe(format!("select * from {view}"));
         let rows = sqlx::query(sql).fetch_all(&mut connection).await.expect("a view");
         let is_used = view == "balances" || view == "history";
@@ -146,6 +146,7 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
         store::GRANTS,
         store::EXPIRING,
         store::EXPIRING_OF,
+        store::PLAN_MARK,
         store::ORPHANS,
         SqliteDatabase::HISTORY,
         SqliteDatabase::HISTORY_NEWEST,

@@ -29,6 +29,14 @@ impl ExpireTask {
         ExpireTask { account: posting.account.clone(), gate: gate(posting) }
     }
 
+    /// The grant that the plan of the account will carry over once it can issue. It does not expire before.
+    async fn carried(&self, engine: &Engine) -> Result<Option<(AssetName, GrantTerms)>, TaskError> {
+        let mark = engine.call(engine.store.plan_mark(self.account.clone())).await?;
+        let Some(mark) = mark.map(|(mark, _)| mark) else { return Ok(None) };
+        let grant = mark.plan.as_ref().and_then(|plan| plan.carried_grant(engine.time.as_of().expiry));
+        Ok(grant.map(|grant| (mark.asset, grant)))
+    }
+
     /// A plan that retires postings, with an entry for each grant.
     fn plan(&self, engine: &Engine, due: Vec<Posting>) -> Plan {
         let mut grants: BTreeMap<(AssetName, GrantTerms), i128> = BTreeMap::new();
@@ -82,6 +90,13 @@ impl Task for ExpireTask {
         let account = Some(self.account.clone());
         let due = DueQuery { now: engine.time.as_of().expiry, account, after: DueCursor::default() };
         let mut due = engine.call(engine.store.expiring(due, EXPIRED_MAX)).await?;
+        due.retain(|posting| posting.plan.is_none());
+        if due.is_empty() {
+            return Ok(Proposal::Answer(false));
+        }
+        if let Some(carried) = self.carried(engine).await? {
+            due.retain(|posting| (&posting.asset, posting.terms) != (&carried.0, carried.1));
+        }
         due.sort_unstable_by_key(|posting| posting.id);
         let Some(first) = due.first() else { return Ok(Proposal::Answer(false)) };
         let (gate, slots) = (gate(first), engine.slot_table.of(&self.account));

@@ -225,7 +225,7 @@ pub(super) fn read_entries(mut entries: Vec<StoredEntry>) -> Result<HeldParts, L
 /// Adds an entry of a lease, in order of its vault. Returns the status if the entry ended the lease.
 fn note(stored: &StoredEntry, parts: &mut BTreeMap<LimitKey, Part>, growths: &mut Growths) -> Option<LeaseStatus> {
     match &stored.entry.body {
-        EntryBody::Transaction(_) | EntryBody::Expire(_) => {}
+        EntryBody::Transaction(_) | EntryBody::Expire(_) | EntryBody::Plan(_) => {}
         EntryBody::Refused { limit, why, .. } => {
             return Some(LeaseStatus::Refused { limit: limit.clone(), why: *why });
         }

@@ -88,6 +88,7 @@ impl Task for TimeoutTask {
                 | EntryBody::Hold { .. }
                 | EntryBody::Refused { .. }
                 | EntryBody::Expire(_)
+                | EntryBody::Plan(_)
                 | EntryBody::Ended { .. } => {}
             }
         }

@@ -1,6 +1,7 @@
 //! Commits a write: each sequence of a client or idempotency key once, all of its operations or none.
 
 mod operations;
+mod plans;
 
 use std::sync::Arc;
 
@@ -288,6 +289,7 @@ impl TransactionTask {
         if let Some(blame) = self.find_overflow(engine, &moves, &totals).await? {
             return Ok(self.refuse_for(&operations, &blame, Misfit::OutOfRange));
         }
+        let Some(plan_changes) = self.plan_changes(engine).await? else { return Ok(Proposal::Wait(None)) };
         let rid = engine.new_rid();
         let (ids, all) = (&mut PostingIds::new(rid), &self.request.operations);
         let selected = engine.select(ids, &mut moves, &found.posting_sets, all).await?;
@@ -296,12 +298,15 @@ impl TransactionTask {
             let violation = Violation::Balance(each.account.account.clone(), each.asset.clone());
             self.refuse_for(&operations, &violation, why)
         };
-        let selection = match selected.or_propose(refuse) {
+        let mut selection = match selected.or_propose(refuse) {
             Ok(selection) => selection,
             Err(proposal) => return Ok(proposal),
         };
         let mut plan = self.plan(engine, &operations, &verdict, &selection, owner);
         plan.totals = totals.into_iter().map(|(change, _)| change).collect();
+        if !plans::add_changes(engine, ids, plan_changes, (&mut plan, &mut selection)) {
+            return Ok(Proposal::Wait(None));
+        }
         Ok(Proposal::Commit(Box::new(Draft {
             gate: self.gate,
             rid,

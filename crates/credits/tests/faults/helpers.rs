@@ -52,7 +52,8 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
 /// A plan that issues an amount to `revenue`.
 pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
     let (id, account) = (token.rid.posting(0), account("revenue"));
-    let posting = Posting { id, account, asset: usd(), amount, terms: GrantTerms::PLAIN, hold: None };
+    let (asset, terms) = (usd(), GrantTerms::PLAIN);
+    let posting = Posting { id, account, asset, amount, terms, hold: None, plan: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
     let at = UnixMs::new(1_700_000_000_000).into();
     let entry =

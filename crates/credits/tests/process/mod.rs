@@ -21,11 +21,16 @@ pub(crate) fn assignment() -> Option<(String, String)> {
 }
 
 pub(crate) async fn open(store: &str) -> Arc<dyn Store> {
+    open_as(store, PostgresOptions::default()).await
+}
+
+pub(crate) async fn open_as(store: &str, options: PostgresOptions) -> Arc<dyn Store> {
     if let Some(path) = store.strip_prefix("sqlite:") {
-        let opened = SqliteStore::open(path.as_ref(), SqliteOptions::default()).await;
+        let file = SqliteOptions { keeps_time: options.keeps_time, ..SqliteOptions::default() };
+        let opened = SqliteStore::open(path.as_ref(), file).await;
         return Arc::new(opened.expect("a store"));
     }
-    let opened = PostgresStore::open(store, PostgresOptions::default()).await;
+    let opened = PostgresStore::open(store, options).await;
     Arc::new(opened.expect("a store"))
 }
 

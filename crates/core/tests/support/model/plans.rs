@@ -1,5 +1,7 @@
 //! Plans in the model: every period is walked.
 
+use std::collections::BTreeMap;
+
 use earmark_core::{
     AccountId, AccountStatus, AssetName, GRANTS_MAX, GrantTerms, Operation, PRIORITY_DEFAULT, Period, Plan, PlanInfo,
     UnixMs, VaultId,
@@ -27,15 +29,18 @@ impl Model {
         Some(PlanInfo { plan: found.plan.clone()?, next_at: found.until })
     }
 
-    /// Changes plans as a committed transaction says.
+    /// Changes plans as a committed transaction says. Of several changes of one plan the last counts.
     pub fn change_plans(&mut self, vault: VaultId, operations: &[Operation]) {
+        let mut last = BTreeMap::new();
         for operation in operations {
-            let (name, plan) = match operation {
-                Operation::OpenAccount { account, plan: Some(plan), .. } => (account, Some(plan)),
-                Operation::SetPlan { account, plan } => (account, plan.as_ref()),
-                Operation::CloseAccount { account } => (account, None),
-                _ => continue,
+            let _ = match operation {
+                Operation::OpenAccount { account, plan: Some(plan), .. } => last.insert(account, Some(plan)),
+                Operation::SetPlan { account, plan } => last.insert(account, plan.as_ref()),
+                Operation::CloseAccount { account } => last.insert(account, None),
+                _ => None,
             };
+        }
+        for (name, plan) in last {
             let id = self.find_account(vault, name).unwrap();
             for asset in self.vaults[vault.0 as usize].assets.clone() {
                 self.apply_due(id, &asset.name);

@@ -254,6 +254,7 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
         amount: 1,
         terms: GrantTerms::PLAIN,
         hold: None,
+        plan: None,
     };
     let (amount, held) = (i128::from(count), 0);
     let change = AccountChange { account: account.account.clone(), asset: usd(), amount, held };

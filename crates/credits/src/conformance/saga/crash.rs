@@ -41,6 +41,8 @@ async fn baseline(store: &Arc<dyn Store>, kind: TaskKind, is_whole: bool) -> Bas
         | TaskKind::SettlesLateAfterUsage
         | TaskKind::RenewsWhatWasReturned
         | TaskKind::HoldsAndSettles
+        | TaskKind::SetsAPlan
+        | TaskKind::OpensWithAPlan
         | TaskKind::SettlesAfterTheExpiry => Some(half(store, kind).await),
         _ => None,
     };
@@ -181,7 +183,7 @@ pub async fn every_saga_stopped_at_every_call_is_finished_by_another_process(sto
     let make = async |fault: Fault, baseline: Arc<Baseline>| {
         let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
         let other = fixture.process_on(Arc::clone(&store), short_deadline()).await;
-        scenario.prepare(&fixture, &other).await;
+        scenario.prepare(&fixture, &fixture.process().await).await;
         let (faulty, late, act) = stop(&fixture, scenario, fault).await;
         // The other process may have to wait until the heartbeat of the first expires.
         let mut reply: Option<Reply> = scenario.act(&other).await.ok();

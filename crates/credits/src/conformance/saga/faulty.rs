@@ -267,6 +267,10 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.grants(account)))
     }
 
+    fn plan_mark(&self, account: AccountKey) -> Answer<'_, Result<Option<(Posting, PostingState)>, StoreError>> {
+        Box::pin(self.through(move || self.inner.plan_mark(account)))
+    }
+
     fn expiring(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         Box::pin(self.through(move || self.inner.expiring(due, max)))
     }

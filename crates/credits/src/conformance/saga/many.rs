@@ -184,6 +184,7 @@ pub(super) async fn begin_saga(
         amount: live.amount,
         terms: earmark_core::GrantTerms::PLAIN,
         hold: None,
+        plan: None,
     };
     let rid = ReservationId(ulid::Ulid::generate().0);
     let token = SagaToken { gate: GateId(rid.0), rid, owner: process.credits.owner() };

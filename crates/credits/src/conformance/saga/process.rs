@@ -10,8 +10,8 @@ use earmark_admission::{
     WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
-    NamespaceName, OnTimeout, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+    AccountName, Actor, AssetName, CarryOver, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
+    NamespaceName, OnTimeout, Operation, Overage, Overdraft, Period, Plan, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::model::{AccountKey, VaultKey};
@@ -87,6 +87,25 @@ pub(super) fn issue(name: &str, amount: u128) -> Operation {
 
 pub(super) fn grant(name: &str, amount: u128, terms: GrantTerms) -> Operation {
     Operation::Issue { account: account(name), asset: usd(), amount, memo: String::new(), terms }
+}
+
+/// A plan of which nothing is due in a test.
+pub(super) fn monthly(amount: u64) -> Plan {
+    Plan { asset: usd(), amount, period: Period::Month, utc_offset_minutes: 0, carry_over: CarryOver::None }
+}
+
+/// A plan whose first period ends 40 seconds after [`START_MS`].
+pub(super) fn hourly() -> Plan {
+    let carry_over = CarryOver::Max(1_000);
+    Plan { asset: usd(), amount: 100, period: Period::Hour, utc_offset_minutes: 46, carry_over }
+}
+
+pub(super) fn set_plan(name: &str, plan: Plan) -> Operation {
+    Operation::SetPlan { account: account(name), plan: Some(plan) }
+}
+
+pub(super) fn open_with(name: &str, plan: Plan) -> Operation {
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny, plan: Some(plan) }
 }
 
 pub(super) fn retire(name: &str, amount: u128) -> Operation {

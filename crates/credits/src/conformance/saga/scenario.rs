@@ -4,10 +4,10 @@ use earmark_admission::{BackendError, Clock, Credits, GrowAnswer, HoldAnswer, Re
 use earmark_core::{GrantInfo, GrantTerms, LeaseId, LimitKey, OnTimeout, Operation, Overage, UnixMs, VaultName};
 
 use super::process::{
-    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, grant, hold_of, issue, lease, open,
-    open_capped, open_overdrawn, renewal, retire, transfer, unfreeze, usage,
+    Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, grant, hold_of, hourly, issue, lease, monthly,
+    open, open_capped, open_overdrawn, open_with, renewal, retire, set_plan, transfer, unfreeze, usage,
 };
-use crate::model::{Account, AccountKey, LeaseKey, PostingHold};
+use crate::model::{Account, AccountKey, AccountPlan, LeaseKey, PostingHold};
 use crate::store::Survey;
 
 /// The second vault.
@@ -60,9 +60,14 @@ pub(super) enum TaskKind {
     ReturnsGrants,
     ExpiresGrants,
     SettlesAfterTheExpiry,
+    SetsAPlan,
+    OpensWithAPlan,
+    ChangesAPlan,
+    ClosesWithAPlan,
+    IssuesAPlan,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 44] = [
+pub(super) const TASK_KINDS: [TaskKind; 49] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
@@ -107,6 +112,11 @@ pub(super) const TASK_KINDS: [TaskKind; 44] = [
     TaskKind::ReturnsGrants,
     TaskKind::ExpiresGrants,
     TaskKind::SettlesAfterTheExpiry,
+    TaskKind::SetsAPlan,
+    TaskKind::OpensWithAPlan,
+    TaskKind::ChangesAPlan,
+    TaskKind::ClosesWithAPlan,
+    TaskKind::IssuesAPlan,
 ];
 
 /// The answer to a task.
@@ -134,6 +144,7 @@ pub(super) struct Scenario {
 pub(super) struct View {
     balances: Vec<Option<(i128, i128, i128)>>,
     grants: Vec<GrantInfo>,
+    plans: Vec<Option<AccountPlan>>,
     entries: Vec<usize>,
     accounts: Vec<Option<Account>>,
     last: u64,
@@ -185,7 +196,7 @@ impl Scenario {
                 .write_next([vec![open("acme"), open("bob"), issue("acme", 1_000)], overdrawn.to_vec()].concat())
                 .await;
         }
-        if self.prepare_grants(fixture, process).await {
+        if self.prepare_grants(fixture, process).await || self.prepare_plans(fixture, process).await {
             return;
         }
         match self.kind {
@@ -268,6 +279,35 @@ impl Scenario {
         true
     }
 
+    /// Creates what a task about plans needs; returns whether it is one.
+    async fn prepare_plans(&self, fixture: &Fixture, process: &TestProcess) -> bool {
+        match self.kind {
+            TaskKind::SetsAPlan | TaskKind::OpensWithAPlan => {}
+            TaskKind::ChangesAPlan => drop(process.write_next(vec![set_plan("acme", monthly(100))]).await),
+            TaskKind::ClosesWithAPlan => drop(process.write_next(vec![open_with("new", monthly(100))]).await),
+            TaskKind::IssuesAPlan => {
+                process.write_next(vec![set_plan("acme", hourly())]).await;
+                process.write_next(vec![retire("acme", 30)]).await;
+                fixture.clock.advance_ms(EXPIRES_AFTER_MS);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Runs a task that writes about a plan. The sweep finishes what a process left.
+    async fn write_plans(&self, process: &TestProcess) -> Result<Reply, BackendError> {
+        let (sequence, operations) = match self.kind {
+            TaskKind::SetsAPlan => (2, vec![set_plan("acme", monthly(100))]),
+            TaskKind::OpensWithAPlan => (2, vec![open_with("new", monthly(100))]),
+            TaskKind::ChangesAPlan => (3, vec![set_plan("acme", monthly(7))]),
+            _ => (3, vec![retire("new", 100), close("new")]),
+        };
+        let reply = process.try_write(sequence, operations).await?;
+        process.credits.maintain().await.map_err(BackendError::Failed)?;
+        Ok(Reply::Write(reply))
+    }
+
     /// Runs or repeats the task.
     pub(super) async fn act(&self, process: &TestProcess) -> Result<Reply, BackendError> {
         let write = async |sequence, operations| process.try_write(sequence, operations).await.map(Reply::Write);
@@ -277,6 +317,7 @@ impl Scenario {
             let reply = process.try_settle(self.lease, actuals, is_release).await;
             reply.map(|_: SettleAnswer| Reply::Settle)
         };
+        let sweep = async |reply| process.credits.maintain().await.map_err(BackendError::Failed).map(|()| reply);
         match self.kind {
             TaskKind::OpensAndIssues => write(1, vec![open("acme"), open("bob"), issue("acme", 1_000)]).await,
             TaskKind::Fences => write(2, vec![]).await,
@@ -326,16 +367,17 @@ impl Scenario {
             // The sweep finishes what a process left.
             TaskKind::SettlesAfterTheExpiry => {
                 settle(&[("acme", 150)], false).await?;
-                process.credits.maintain().await.map_err(BackendError::Failed).map(|()| Reply::Settle)
+                sweep(Reply::Settle).await
             }
-            TaskKind::ExpiresGrants
+            TaskKind::SetsAPlan | TaskKind::OpensWithAPlan | TaskKind::ChangesAPlan | TaskKind::ClosesWithAPlan => {
+                self.write_plans(process).await
+            }
+            TaskKind::IssuesAPlan
+            | TaskKind::ExpiresGrants
             | TaskKind::Sweeps
             | TaskKind::PaysAtTheTimeout
             | TaskKind::OwesAtTheTimeout
-            | TaskKind::PaysTheWholeHold => match process.credits.maintain().await {
-                Ok(()) => Ok(Reply::Swept),
-                Err(error) => Err(BackendError::Failed(error)),
-            },
+            | TaskKind::PaysTheWholeHold => sweep(Reply::Swept).await,
         }
     }
 
@@ -349,6 +391,17 @@ impl Scenario {
                 let settled = fixture.process().await.try_settle(self.lease, &[("acme", 150)], false).await;
                 fixture.clock.set_wall(wall_ms);
                 settled.map(drop)
+            }
+            TaskKind::SetsAPlan | TaskKind::OpensWithAPlan => {
+                let operation = match self.kind {
+                    TaskKind::SetsAPlan => set_plan("acme", monthly(100)),
+                    _ => open_with("new", monthly(100)),
+                };
+                let wall_ms = fixture.clock.now().wall.get();
+                fixture.clock.set_wall(wall_ms + 3_600_000);
+                let written = fixture.process().await.try_write(2, vec![operation]).await;
+                fixture.clock.set_wall(wall_ms);
+                written.map(drop)
             }
             TaskKind::SettlesLate | TaskKind::SettlesLateAfterUsage => {
                 process.credits.maintain().await.map_err(BackendError::Failed)
@@ -379,6 +432,13 @@ impl Scenario {
         let keys = main[..4].iter().map(|(_, name)| fixture.account(name));
         let survey = Survey { accounts: keys.collect::<Vec<AccountKey>>(), ..Survey::default() };
         let accounts = fixture.store.survey(survey).await.expect("a store that answers").accounts;
+        let mut plans = Vec::new();
+        for key in main[..4].iter().map(|(_, name)| fixture.account(name)) {
+            let mark = fixture.store.plan_mark(key).await.expect("a store that answers");
+            // Callers cannot see a mark that never had a plan.
+            let plan = mark.and_then(|(mark, _)| mark.plan).filter(|plan| **plan != AccountPlan::default());
+            plans.push(plan.map(|plan| *plan));
+        }
         let last = process.last().await;
         let hold = format!("{:?}", { process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await });
         let key = LeaseKey { namespace: fixture.namespace.clone(), lease: self.lease };
@@ -391,6 +451,6 @@ impl Scenario {
         });
         let mut held: Vec<_> = held.collect();
         held.sort_by(|a, b| a.0.cmp(&b.0));
-        View { balances, grants, entries, accounts, last, hold, held }
+        View { balances, grants, plans, entries, accounts, last, hold, held }
     }
 }

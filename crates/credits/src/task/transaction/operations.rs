@@ -93,9 +93,11 @@ impl Operations {
             None => overflows = true,
         };
         match operation {
-            Operation::OpenAccount { account, .. }
-            | Operation::SetPlan { account, .. }
-            | Operation::FreezeAccount { account }
+            Operation::OpenAccount { account, plan, .. } | Operation::SetPlan { account, plan } => {
+                self.names.insert(account.clone());
+                self.asset_names.extend(plan.as_ref().map(|plan| plan.asset.clone()));
+            }
+            Operation::FreezeAccount { account }
             | Operation::UnfreezeAccount { account }
             | Operation::CloseAccount { account } => {
                 self.names.insert(account.clone());
@@ -224,13 +226,6 @@ impl Operations {
             let why = InvalidOperation::CreditExternal;
             return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation, why })));
         }
-        let fields = operations.iter().enumerate();
-        if let Some((operation, field)) =
-            fields.filter_map(|(place, each)| Some((place, each.book_only_field()?))).next()
-        {
-            let why = InvalidOperation::NotInDatabase(field);
-            return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation, why })));
-        }
         let rows = self.names.iter().cloned().zip(&found.accounts);
         let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
         let mut moved = BTreeMap::new();
@@ -262,8 +257,13 @@ impl Operations {
         (operation, now): (&Operation, UnixMs),
     ) -> Result<(), Refusal> {
         match operation {
-            Operation::OpenAccount { account, overdraft, .. } => {
+            Operation::OpenAccount { account, overdraft, plan } => {
+                check_plan(plan.as_ref())?;
                 accounts.get_mut(account).ok_or(NOT_FOUND)?.open(*overdraft)?;
+            }
+            Operation::SetPlan { account, plan } => {
+                check_plan(plan.as_ref())?;
+                find(accounts, account)?;
             }
             Operation::FreezeAccount { account } => change(accounts, account, AccountStatus::Frozen)?,
             Operation::UnfreezeAccount { account } => change(accounts, account, AccountStatus::Open)?,
@@ -300,7 +300,6 @@ impl Operations {
             | Operation::DeleteLimit { .. }
             | Operation::OpenVault { .. }
             | Operation::DeleteVault { .. }
-            | Operation::SetPlan { .. }
             | Operation::RetireClient { .. } => {}
         }
         self.add(operation)
@@ -326,7 +325,7 @@ impl Operations {
             return Ok(Err(Refusal::InDoubt));
         }
         if funds.iter().any(|funds| funds.expired != 0) {
-            engine.expire(key).await?;
+            engine.apply_due(key).await?;
             return Ok(Err(Refusal::InDoubt));
         }
         for funds in &funds {
@@ -417,6 +416,10 @@ fn change(
     account.claim()?;
     (account.standing, account.is_changed) = (standing, true);
     Ok(())
+}
+
+fn check_plan(plan: Option<&earmark_core::Plan>) -> Result<(), Refusal> {
+    plan.map_or(Ok(()), |plan| plan.check().map_err(Refusal::Invalid))
 }
 
 /// Checks the amount and the memo of an operation.

@@ -2,7 +2,7 @@
 
 use super::{Result, put_size, size};
 use crate::book::codec::CodecError;
-use crate::book::{CreditField, InvalidOperation, InvalidParts, InvalidWrite};
+use crate::book::{InvalidOperation, InvalidParts, InvalidWrite};
 use crate::id::ClientId;
 use crate::limits::{DefinitionError, HoldField, NameField};
 use crate::wire::{Bytes, Put};
@@ -35,7 +35,6 @@ const OPERATION_UNKNOWN_CLIENT: u8 = 12;
 const OPERATION_CREDIT_EXTERNAL: u8 = 13;
 const OPERATION_TOO_MANY_GRANTS: u8 = 14;
 const OPERATION_EXPIRY_PAST: u8 = 15;
-const OPERATION_NOT_IN_DATABASE: u8 = 16;
 const OPERATION_CARRY_OVER_ZERO: u8 = 17;
 const OPERATION_PLAN_UTC_OFFSET: u8 = 18;
 
@@ -146,10 +145,6 @@ fn put_invalid_operation(out: &mut Vec<u8>, why: &InvalidOperation) {
         InvalidOperation::NeedsAdmin => out.put_u8(OPERATION_NEEDS_ADMIN),
         InvalidOperation::UnknownClient => out.put_u8(OPERATION_UNKNOWN_CLIENT),
         InvalidOperation::CreditExternal => out.put_u8(OPERATION_CREDIT_EXTERNAL),
-        InvalidOperation::NotInDatabase(field) => {
-            out.put_u8(OPERATION_NOT_IN_DATABASE);
-            out.put_u8(*field as u8);
-        }
     }
 }
 
@@ -172,11 +167,6 @@ fn invalid_operation(input: &mut Bytes<'_>) -> Result<InvalidOperation> {
         OPERATION_NEEDS_ADMIN => InvalidOperation::NeedsAdmin,
         OPERATION_UNKNOWN_CLIENT => InvalidOperation::UnknownClient,
         OPERATION_CREDIT_EXTERNAL => InvalidOperation::CreditExternal,
-        OPERATION_NOT_IN_DATABASE => {
-            let code = input.u8()?;
-            let field = CreditField::ALL.into_iter().find(|field| *field as u8 == code);
-            InvalidOperation::NotInDatabase(field.ok_or(CodecError::Malformed("its field of credit is unknown"))?)
-        }
         _ => return Err(CodecError::Malformed("what is wrong with its operation is unknown")),
     })
 }

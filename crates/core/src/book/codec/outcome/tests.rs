@@ -537,7 +537,6 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[5, 4], "what became of its transaction is unknown"),
         (&[5, 1, 18], "why its transaction was refused is unknown"),
         (&[5, 1, 1, 7], "what is wrong with its transaction is unknown"),
-        (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 16, 5], "its field of credit is unknown"),
         (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 19], "what is wrong with its operation is unknown"),
     ] {
         assert_eq!(refusal(bytes), format!("it cannot be decoded: {why}"), "{bytes:?}");

@@ -1,7 +1,6 @@
 //! Samples of the outcomes of writes.
 
 use super::*;
-use crate::book::CreditField;
 
 pub(super) fn results(n: &mut Numbers) -> Vec<OperationResult> {
     every![n:
@@ -107,7 +106,6 @@ fn invalid_operations(n: &mut Numbers) -> Vec<InvalidOperation> {
         InvalidOperation::CreditExternal => [InvalidOperation::CreditExternal],
         InvalidOperation::TooManyGrants => [InvalidOperation::TooManyGrants],
         InvalidOperation::ExpiryPast => [InvalidOperation::ExpiryPast],
-        InvalidOperation::NotInDatabase(_) => of_each(CreditField::ALL.to_vec(), InvalidOperation::NotInDatabase),
         InvalidOperation::CarryOverZero => [InvalidOperation::CarryOverZero],
         InvalidOperation::PlanUtcOffset { .. } => [InvalidOperation::PlanUtcOffset { found: -721 }],
     ]
