@@ -21,7 +21,7 @@ const TESTS: [(&str, &str, u64); 8] = [
     ("sim", "node/tests/sim/main.rs", 5),
     // Its other tests try all their cases in a soak, whatever its duration.
     ("suite", "node/tests/suite/storage/crash.rs", 1),
-    ("differential", "tigerbeetle/tests/differential/main.rs", 1),
+    ("differential", "tigerbeetle/tests/differential/main.rs", 2),
     ("sdk", "cli/tests/sdk/main.rs", 2),
 ];
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(21)),
+            run::line(&command(22)),
             "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-policy -p earmark-node \
              -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test documents \
              --test sim --test suite --test differential --test sdk -- --nocapture --test-threads=1"
