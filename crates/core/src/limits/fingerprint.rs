@@ -33,7 +33,7 @@ pub(crate) fn fingerprint(parts: impl Iterator<Item = (u32, u64)>) -> u64 {
 /// The fingerprint of no requirements.
 pub(crate) const FINGERPRINT_OF_NONE: u64 = 0x13198a2e_03707344;
 
-/// What a requirement adds to a [`fingerprint`].
+/// The share of one requirement in a [`fingerprint`].
 #[inline]
 pub(crate) fn fingerprint_of_part(hash: u32, amount: u64) -> u64 {
     let mixed = fold(u64::from(hash) ^ 0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c);

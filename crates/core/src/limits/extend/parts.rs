@@ -1,4 +1,4 @@
-//! What an extension does to one reservation.
+//! Changes of one reservation by an extension.
 
 use super::super::reserve::ResolvedPart;
 use super::super::{ExtendedPart, Limit, Nodes, PartKind, Phase, Reservation, Sums};
