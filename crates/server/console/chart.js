@@ -7,6 +7,8 @@ const HEIGHT = 132;
 const LEFT = 44;
 const BOTTOM = 18;
 const TOP = 6;
+/** Width of a value without neighbours, which no line would show. */
+const POINT = 4;
 
 /** The next rounder number: 1, 2 or 5 times a power of ten. */
 function rounder(value) {
@@ -123,7 +125,9 @@ function line(times, values, x, y, steps) {
     }
     const at = x(times[place]).toFixed(1);
     const level = y(value).toFixed(1);
-    path += isOn ? (steps ? `H${at}V${level}` : `L${at} ${level}`) : `M${at} ${level}h0`;
+    const isAlone = !isOn && (values[place + 1] ?? null) === null;
+    if (isAlone) path += `M${at - POINT / 2} ${level}h${POINT}`;
+    else path += isOn ? (steps ? `H${at}V${level}` : `L${at} ${level}`) : `M${at} ${level}`;
     isOn = true;
   });
   return path;
