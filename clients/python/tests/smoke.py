@@ -6,11 +6,13 @@ import asyncio
 import importlib
 import importlib.metadata
 import pkgutil
+import socket
 import sys
 from pathlib import Path
 
 import earmark
 from earmark import AsyncClient, AsyncLimiter, Client, Limiter, Usage
+from earmark.errors import DeadlinePassed
 
 #: Modules that need a package of their own.
 NEEDS_MORE = {"earmark.openai", "earmark.anthropic", "earmark.pytest_plugin"}
@@ -40,6 +42,7 @@ def main(url: str) -> None:
         with limiter.call({"model": "gpt-4o"}, input_tokens_max=5, output_tokens_max=5, timeout=10) as call:
             call.complete_call(Usage(input_tokens=3, output_tokens=2))
         asyncio.run(tasks(url))
+        asyncio.run(timeouts())
         assert client.usage("smoke").reserved == 0
     version = ".".join(str(part) for part in sys.version_info[:3])
     print(f"earmark {distribution.version} works in {folder} with Python {version}")
@@ -59,6 +62,19 @@ async def tasks(url: str) -> None:
 
         ended = await asyncio.gather(*(task(number) for number in range(5)), return_exceptions=True)
         assert isinstance(ended[0], asyncio.CancelledError) and not any(ended[1:]), ended
+
+
+async def timeouts() -> None:
+    """Attempts at a server that does not answer. Versions of Python cancel them in different ways."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with AsyncClient(silent_url, attempt_timeout=0.05) as client:
+            try:
+                await client.whoami(timeout=0.2)
+            except DeadlinePassed as error:
+                assert "gave no answer" in str(error), error
+            else:
+                raise AssertionError("a silent server answered")
 
 
 if __name__ == "__main__":

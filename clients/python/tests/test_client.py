@@ -16,8 +16,8 @@ from proxy import Proxy
 
 from earmark import AsyncClient, AsyncLimiter, Backoff, Client, Denial, Env, Job, Limiter
 from earmark._admission import LEASE_AGE_MAX_MS, Admission
-from earmark._batcher import IN_FLIGHT_MAX, Batcher
-from earmark._env import ulid, ulid_ms
+from earmark._batcher import COMPANY_WAIT, IN_FLIGHT_MAX, Batcher
+from earmark._env import ulid
 from earmark._rules import Core, Send, Servers, Sleep, Waits
 from earmark._wire import BATCH_MAX, Request
 from earmark.answers import Completed, ReserveAnswer
@@ -63,7 +63,6 @@ def core(env: Env, servers: int = 1) -> Core:
 
 def test_a_ulid_has_the_time_in_front() -> None:
     assert ulid(1469918176385, 0) == "01ARYZ6S410000000000000000"
-    assert ulid_ms("01ARYZ6S410000000000000000") == 1469918176385
     assert ulid(2**48 - 1, 2**80 - 1) == "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
     ids = {Env().lease_id() for _ in range(1_000)}
     assert len(ids) == 1_000 and all(len(one) == 26 for one in ids)
@@ -278,12 +277,56 @@ def test_an_item_that_comes_in_the_turn_in_which_all_batches_end_is_sent() -> No
 
         async def call(items: int) -> None:
             for _ in range(items):
-                await batcher.ask(request, math.inf)
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                batcher.put(request, math.inf, answer)
+                await answer
 
         # As many batches as may be in flight. Only callers of the first one have another item.
         callers = [call(2 if number < BATCH_MAX else 1) for number in range(BATCH_MAX * IN_FLIGHT_MAX)]
         asyncio.get_running_loop().call_later(0.05, turn.set)
         await asyncio.wait_for(asyncio.gather(*callers), 5)
+
+    asyncio.run(main())
+
+
+class Batches(AsyncClient):
+    """A client whose requests end when the test says so. It notes the items of each."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.items: list[int] = []
+        self.ends: list[asyncio.Event] = []
+
+    async def send(self, request: Request[Any], by: float) -> Any:
+        end = asyncio.Event()
+        self.items.append(max(1, request.body.count(b"{}")))
+        self.ends.append(end)
+        await end.wait()
+        return [None] * self.items[-1] if len(self.items) > 1 else None
+
+
+def test_items_wait_for_the_batch_under_way_but_not_for_one_that_hangs() -> None:
+    request = Request("POST", "/v1/reserve", b"{}", lambda answer: answer, batch_path="/v1/reserve/batch")
+
+    async def main() -> None:
+        client = Batches()
+        batcher = Batcher(client, "/v1/reserve/batch")
+        answers: list[asyncio.Future[Any]] = []
+        for number in range(11):
+            answers.append(asyncio.get_running_loop().create_future())
+            batcher.put(request, math.inf, answers[-1])
+            if number == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert client.items == [1]
+        await asyncio.sleep(COMPANY_WAIT * 4)
+        assert client.items == [1, 10]
+        client.ends[1].set()
+        await asyncio.wait(answers[1:], timeout=5)
+        assert [answer.done() for answer in answers] == [False] + [True] * 10
+        client.ends[0].set()
+        await asyncio.wait(answers, timeout=5)
+        assert all(answer.done() for answer in answers)
 
     asyncio.run(main())
 

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.request
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from proxy import Proxy
 
-from earmark import AcquireTimeout, Client, Env, InputError, Job, Limiter, Usage
-from earmark.errors import CallerRefused, InvalidRequest, NotFound, Unauthorized, UnknownLimitKey
+from earmark import (
+    AcquireTimeout,
+    AsyncClient,
+    AsyncLease,
+    AsyncLimiter,
+    Client,
+    Env,
+    InputError,
+    Job,
+    Limiter,
+    Usage,
+)
+from earmark.errors import (
+    CallerRefused,
+    DeadlinePassed,
+    Invalid,
+    InvalidRequest,
+    NotFound,
+    Unauthorized,
+    UnknownLimitKey,
+)
 from earmark.pytest_plugin import EarmarkServer
 
 
@@ -28,6 +50,8 @@ from earmark.pytest_plugin import EarmarkServer
         ({"": 1}, "found key ''"),
         ({"!def ault:a": 1}, "!NAMESPACE: in front for a shared limit"),
         ({}, "requirements: found none, allowed are 1 to 32"),
+        ("gpt-4o:rpm", "requirements: found 'gpt-4o:rpm', allowed are 1 to 32 limits with their amounts"),
+        (["gpt-4o:rpm"], "requirements: found ['gpt-4o:rpm'], allowed are"),
         ({f"k{number}": 1 for number in range(33)}, "requirements: found 33, allowed are at most 32"),
     ],
 )
@@ -48,6 +72,8 @@ def test_requirements_are_checked_before_anything_is_sent(
         ({"model": ""}, "attributes.model: found '', allowed are texts of 1 to 256 bytes"),
         ({"model": "a\nb"}, "without control characters"),
         ({"model": 4}, "attributes.model: found 4"),
+        ({"model": "\ud800"}, "attributes.model: found '\\ud800'"),
+        ("gpt-4o", "attributes: found 'gpt-4o', allowed are texts by name"),
         ({f"a{number}": "x" for number in range(33)}, "attributes: found 33, allowed are at most 32"),
     ],
 )
@@ -87,6 +113,7 @@ def test_labels_are_checked_before_anything_is_sent(labels: dict[str, Any], mess
         ("http://host:99999", "allowed is http://HOST:PORT"),
         ("http://", "allowed is http://HOST:PORT"),
         ([], "servers: found none; name at least one"),
+        (None, "servers: found None, allowed is http://HOST:PORT"),
     ],
 )
 def test_addresses_are_checked(server: Any, message: str) -> None:
@@ -180,3 +207,76 @@ def test_unknown_names_are_refused(earmark_client: Client) -> None:
         earmark_client.usage("!default:a")
     with pytest.raises(InputError, match="sort: found 'size'"):
         earmark_client.usage_page(sort="size")
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="job_id: found 'a/b', allowed are 1 to 128 letters, digits and"):
+        Job({"a": 1}, "a/b")  # The server refuses it.
+    for options, message in [
+        ({"connections_max": 0}, "connections_max: found 0, allowed are integers above 0"),
+        ({"answer_bytes_max": 1.5}, "answer_bytes_max: found 1.5"),
+        ({"attempt_timeout": 0}, "attempt_timeout: found 0, allowed are seconds above 0"),
+        ({"timeout": float("nan")}, "timeout: found nan, allowed are seconds from 0"),
+        ({"key": 5}, "key: only visible ASCII characters are allowed"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            Client("http://127.0.0.1:1", **options)  # type: ignore[arg-type]
+    for roots in (tmp_path / "missing.pem", Path(__file__)):
+        with pytest.raises(InputError, match=f"roots: found '{roots}', allowed is a readable file of PEM certificates"):
+            Client("https://127.0.0.1:1", roots=str(roots))
+
+
+def test_a_limiter_takes_the_client_of_its_own_kind() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(InputError, match="client: found Client, allowed is AsyncClient"):
+            AsyncLimiter(client)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="client: found AsyncClient, allowed is Client"):
+        Limiter(AsyncClient("http://127.0.0.1:1"))  # type: ignore[arg-type]
+
+
+def test_bodies_that_are_not_json_are_refused_before_they_are_sent(proxy: Proxy) -> None:
+    with Client(proxy.url) as client:
+        definition = {"key": "a", "kind": "rolling", "capacity": Decimal(5), "window_seconds": 60}
+        with pytest.raises(InputError, match="cannot be written as JSON: Object of type Decimal"):
+            client.put_limit(definition)
+        with pytest.raises(InputError, match="found the name 5, allowed are texts"):
+            client.lease(5)  # type: ignore[arg-type]
+    assert proxy.count == 0
+
+
+def test_a_lease_is_kept_alive_for_a_time_in_seconds(earmark_client: Client, slots: str) -> None:
+    with Limiter(earmark_client) as limiter, limiter.acquire({slots: 1}) as lease:
+        for timeout in (0, -1, "60"):
+            with pytest.raises(InputError, match="timeout: found"):
+                lease.keep_alive(timeout)  # type: ignore[arg-type]
+
+
+def test_a_revision_that_differs_is_refused_at_once(earmark_client: Client) -> None:
+    """A conflict was taken for the answer of something else than Earmark, and was retried until the deadline."""
+    revision = earmark_client.put_policy('unmatched = "allow"\n')
+    with pytest.raises(Invalid, match="revision"):
+        earmark_client.put_policy('unmatched = "refuse"\n', expected_revision=revision + 7)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_client_of_another_event_loop_is_named(earmark_server: EarmarkServer, tokens: str) -> None:
+    client = AsyncClient(earmark_server.url)
+    limiter = AsyncLimiter(client)
+
+    async def acquire() -> AsyncLease:
+        return await limiter.acquire({tokens: 1})
+
+    async def complete(lease: AsyncLease) -> None:
+        with pytest.raises(InputError, match="make a client and a limiter for each one"):
+            await lease.complete()
+        with pytest.raises(InputError, match="another event loop"):
+            await limiter.acquire({tokens: 1})
+
+    lease = asyncio.run(acquire())
+    asyncio.run(complete(lease))
+
+
+def test_a_server_without_tls_is_named(earmark_server: EarmarkServer) -> None:
+    with Client(earmark_server.url.replace("http:", "https:")) as client:
+        with pytest.raises(DeadlinePassed, match="it does not speak TLS: use http://"):
+            client.limits(timeout=0.3)

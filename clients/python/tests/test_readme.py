@@ -42,8 +42,10 @@ def test_every_example_runs(
     finally:
         server.stop()
         upstream.close()
-    assert len(examples()) == 8
-    assert "the call needs more than the capacity of gpt-4o:tpm" in capsys.readouterr().out
+    assert len(examples()) == 11
+    printed = capsys.readouterr().out
+    assert "the call needs more than the capacity of gpt-4o:tpm" in printed
+    assert "[('gpt-4o:rpm', True), ('gpt-4o:tpm', False)]" in printed
 
 
 def test_every_public_name_has_a_docstring() -> None:

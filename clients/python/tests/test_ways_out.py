@@ -16,7 +16,7 @@ import pytest
 from proxy import Proxy
 
 from earmark import AsyncClient, AsyncLimiter, Client, InputError, Limiter
-from earmark.errors import LeaseClosed
+from earmark.errors import DeadlinePassed, LeaseClosed
 from earmark.pytest_plugin import EarmarkServer
 
 Reserved = Callable[[str], int]
@@ -147,6 +147,59 @@ def test_a_cancelled_complete_goes_on(proxy: Proxy, tokens: str, reserved: Reser
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert reserved(tokens) == 10
+
+    asyncio.run(main())
+
+
+def test_a_complete_without_an_answer_is_given_up_in_time(proxy: Proxy, tokens: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(proxy.url) as client:
+            limiter = AsyncLimiter(client, complete_within=0.2)
+            leases = [await limiter.acquire({tokens: 6}) for _ in range(2)]
+            proxy.always = "lose_request"
+            with pytest.raises(DeadlinePassed, match="gave no answer"):
+                await leases[0].complete()
+            async with leases[1]:
+                pass
+            assert await limiter.flush(5) and limiter.abandoned == 2
+
+    asyncio.run(main())
+
+
+def test_a_program_that_cancels_all_tasks_can_still_flush(proxy: Proxy, tokens: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(proxy.url) as client:
+            limiter = AsyncLimiter(client)
+            lease = await limiter.acquire({tokens: 60})
+            proxy.always = "late_answer"
+            complete = asyncio.create_task(lease.complete({tokens: 10}))
+            await asyncio.sleep(0.1)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+            assert complete.cancelled()
+            assert await limiter.flush(0.5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_dropped_lease_is_not_kept_alive(earmark_server: EarmarkServer, slots: str, reserved: Reserved) -> None:
+    """The renewals went on until the server refused them."""
+
+    async def main() -> None:
+        async with AsyncClient(earmark_server.url) as client, AsyncLimiter(client) as limiter:
+            for in_thread in (False, True):
+                leases = [await limiter.acquire({slots: 1})]
+                leases[0].keep_alive(60)
+                if in_thread:
+                    await asyncio.to_thread(leases.clear)
+                leases.clear()
+                gc.collect()
+                await asyncio.sleep(0.05)
+                assert await limiter.flush(5) and reserved(slots) == 0
+                assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
 

@@ -5,22 +5,22 @@ one after a denial, and a complete on every way out. `Writer` and `AsyncWriter` 
 `earmark.openai` and `earmark.anthropic` limit every attempt of the official SDKs.
 """
 
-from . import answers, errors
+from . import answers, credit, errors
 from ._env import Env
 from ._extensions import Extended
 from ._rules import Backoff
 from .answers import (
-    AssetStatement,
-    Balance,
     Completed,
+    Decision,
+    DecisionLimit,
+    DecisionPage,
     Explanation,
-    Grant,
     LeaseView,
     Limit,
     LimitUsage,
     Receipt,
-    Statement,
-    StatementGroup,
+    Template,
+    TopLimit,
     UsagePage,
     Whoami,
     WriteRefusal,
@@ -28,6 +28,18 @@ from .answers import (
 from .async_client import AsyncClient
 from .async_limiter import AsyncKeepAlive, AsyncLease, AsyncLimiter
 from .client import Client
+from .credit import (
+    Account,
+    AssetStatement,
+    Balance,
+    Entry,
+    EntryChange,
+    EntryPage,
+    Grant,
+    Plan,
+    Statement,
+    StatementGroup,
+)
 from .errors import (
     AcquireError,
     AcquireTimeout,
@@ -42,6 +54,7 @@ from .work import Call, Job, Usage
 from .writer import AsyncWriter, Fate, Writer
 
 __all__ = [
+    "Account",
     "AcquireError",
     "AcquireTimeout",
     "AssetStatement",
@@ -55,8 +68,14 @@ __all__ = [
     "Call",
     "Client",
     "Completed",
+    "Decision",
+    "DecisionLimit",
+    "DecisionPage",
     "Denial",
     "EarmarkError",
+    "Entry",
+    "EntryChange",
+    "EntryPage",
     "Env",
     "Explanation",
     "ExtendError",
@@ -72,14 +91,18 @@ __all__ = [
     "Limit",
     "LimitUsage",
     "Limiter",
+    "Plan",
     "Receipt",
     "Statement",
     "StatementGroup",
+    "Template",
+    "TopLimit",
     "Usage",
     "UsagePage",
     "Whoami",
     "WriteRefusal",
     "Writer",
     "answers",
+    "credit",
     "errors",
 ]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from ._env import ulid_ms
-from ._rules import Core, Rule, Sleep, send
+from ._rules import Core, Rule, Send, Sleep, Waits, send
 from ._wire import BATCH_MAX, Request, batch
 from .answers import Completed, ReserveAnswer
 from .errors import (
@@ -60,7 +58,7 @@ _REMEMBERED = frozenset(["", "exceeds_capacity", "insufficient_credit"])
 _BY_POLICY = frozenset(["missing_attribute", "no_price", "no_rule", "denied_by_rule"])
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Admitted:
     """An admitted lease."""
 
@@ -76,10 +74,10 @@ class Unsettled:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[str, Callable[[], Request[Completed]]] = {}
+        self._requests: dict[str, Callable[[str], Request[Completed]]] = {}
 
-    def put(self, lease_id: str, request: Callable[[], Request[Completed]]) -> None:
-        """Sets what makes the complete of a lease."""
+    def put(self, lease_id: str, request: Callable[[str], Request[Completed]]) -> None:
+        """Sets the function that makes the complete of a lease from its id."""
         self._requests[lease_id] = request
 
     def settled(self, lease_id: str) -> None:
@@ -101,7 +99,7 @@ class Unsettled:
     def completes(self, ids: Iterable[str]) -> dict[str, Request[Completed]]:
         """The completes of those of the leases that may hold amounts."""
         makes = ((lease_id, self._requests.get(lease_id)) for lease_id in ids)
-        return {lease_id: make() for lease_id, make in makes if make is not None}
+        return {lease_id: make(lease_id) for lease_id, make in makes if make is not None}
 
 
 def settle_all(core: Core, requests: Mapping[str, Request[Completed]], deadline: float) -> Rule[dict[str, Failure]]:
@@ -203,16 +201,16 @@ class Admission:
     def attempt(self, work: Work, deadline: float, last: Denial | None = None) -> Rule[Admitted | Denial]:
         """One attempt: one lease, from its first request until its outcome is known or the lease is too old."""
         env = self.core.env
-        waits = self.core.waits()
+        waits: Waits | None = None
         failure: Failure | None = None
         while env.now() < deadline:
-            lease_id = env.lease_id()
+            made_ms, lease_id = env.wall_ms(), env.lease_id()
             pending = _Pending(self, lease_id, work)
             try:
-                while env.now() < deadline and env.wall_ms() - ulid_ms(lease_id) < LEASE_AGE_MAX_MS:
+                while env.now() < deadline and env.wall_ms() - made_ms < LEASE_AGE_MAX_MS:
                     may_have_held = pending.may_hold
                     pending.sent()
-                    answer = yield from send(work.reserve(lease_id), deadline)
+                    answer: ReserveAnswer | Failure = yield Send(work.reserve(lease_id), deadline)
                     if not isinstance(answer, Failure):
                         return pending.judge(may_have_held, answer)
                     # An earlier copy of this request may still arrive.
@@ -220,6 +218,7 @@ class Admission:
                     if not answer.is_transient:
                         raise _refused(answer)
                     failure = answer
+                    waits = waits or self.core.waits()
                     yield Sleep(max(0.0, min(waits.after(answer), deadline - env.now())))
             finally:
                 pending.end()
@@ -243,7 +242,7 @@ class _Pending:
 
     def sent(self) -> None:
         if not self.may_hold:
-            self._admission.unsettled.put(self._lease_id, partial(self._work.as_unused, self._lease_id))
+            self._admission.unsettled.put(self._lease_id, self._work.as_unused)
         self.may_hold = True
 
     def judge(self, may_have_held: bool, answer: ReserveAnswer) -> Admitted | Denial:

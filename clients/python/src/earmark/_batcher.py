@@ -1,11 +1,14 @@
-"""Batches of requests in the asynchronous client. A batch leaves when a request is free: none waits for company."""
+"""Batches of requests in the asynchronous client.
+
+An item leaves at once if no batch is under way. Otherwise it waits with others, because a request of the HTTP library
+takes as much processor time as many items.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ._wire import BATCH_BYTES_MAX, BATCH_MAX, Request, batch
 from .async_client import AsyncClient
@@ -15,13 +18,68 @@ from .errors import Busy, Failure, Invalid
 IN_FLIGHT_MAX = 4
 #: Items that wait for a batch. Beyond it callers back off and retry.
 WAITING_MAX = 65_536
+#: The longest wait for the end of an earlier batch in seconds. After it another batch leaves beside it: a server may be
+#: far away or hang. With 25 ms a busy program spends a few percent of its core on requests.
+COMPANY_WAIT = 0.025
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    request: Request[Any]
-    by: float
-    answer: asyncio.Future[Any]
+class Receiver(Protocol):
+    """Takes the answer to an item. A future is one."""
+
+    def done(self) -> bool:
+        """Whether nobody waits for the answer any more. Then the item is not sent."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """Takes the answer, or the `Failure`."""
+        ...
+
+    def cancel(self) -> Any:
+        """The event loop ends, and there will be no answer."""
+        ...
+
+
+class Sender:
+    """Sends the requests of one limiter once each, in batches where the server takes batches."""
+
+    def __init__(self, client: AsyncClient, is_batching: bool) -> None:
+        self._client = client
+        self._is_batching = is_batching
+        self._batchers: dict[str, Batcher] = {}
+        #: The requests that travel alone. The event loop itself keeps only weak references to tasks.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, request: Request[Any], by: float) -> asyncio.Future[Any]:
+        """The answer to a request, or its `Failure`."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.put(request, by, answer)
+        return answer
+
+    def put(self, request: Request[Any], by: float, receiver: Receiver) -> None:
+        """Sends a request. The receiver gets its answer or its `Failure`."""
+        path = request.batch_path
+        if path is None or not self._is_batching:
+            task = asyncio.create_task(self._send(request, by, receiver))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        batcher = self._batchers.get(path)
+        if batcher is None:
+            batcher = self._batchers[path] = Batcher(self._client, path)
+        batcher.put(request, by, receiver)
+
+    async def _send(self, request: Request[Any], by: float, receiver: Receiver) -> None:
+        try:
+            answer = await self._client.send(request, by)
+        except BaseException:
+            receiver.cancel()
+            raise
+        if not receiver.done():
+            receiver.set_result(answer)
+
+
+#: A request, the moment by which it must have an answer, and the receiver. Not a class: there are many of them.
+_Waiting = tuple[Request[Any], float, Receiver]
 
 
 class Batcher:
@@ -36,20 +94,32 @@ class Batcher:
         #: The tasks that look at the queue again. A task that has seen it empty is in `_tasks` for another turn of the
         #: event loop, and an item that comes in that turn needs a task of its own.
         self._senders = 0
+        #: Ends the wait of the items in the queue.
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, request: Request[Any], by: float) -> Any:
-        """Sends one item in a batch with other waiting items. The result is its answer or a `Failure`."""
+    def put(self, request: Request[Any], by: float, receiver: Receiver) -> None:
+        """Sends one item in a batch with other waiting items. The receiver gets its answer or a `Failure`."""
         if len(self._waiting) >= WAITING_MAX:
-            return Busy(f"{WAITING_MAX} requests wait to be sent already; retry later")
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(request, by, answer))
+            receiver.set_result(Busy(f"{WAITING_MAX} requests wait to be sent already; retry later"))
+            return
+        self._waiting.append((request, by, receiver))
+        if self._senders == 0 or len(self._waiting) >= BATCH_MAX:
+            self._start()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._waited)
+
+    def _start(self) -> None:
         if self._senders < IN_FLIGHT_MAX:
             self._senders += 1
             # The task begins after the callers that are ready now, so that they share its first batch.
             task = asyncio.create_task(self._send_all())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await answer
+
+    def _waited(self) -> None:
+        self._timer = None
+        if self._waiting:
+            self._start()
 
     async def _send_all(self) -> None:
         try:
@@ -61,17 +131,17 @@ class Batcher:
     async def _send(self, items: list[_Waiting]) -> None:
         """Sends one batch, and hands every caller its own answer."""
         # The request ends at the latest deadline: one caller in a hurry must not end the request of the others.
-        by = max(item.by for item in items)
+        by = max([by for _, by, _ in items])
         answers: Any
         try:
             if len(items) == 1:
-                answers = [await self._client.send(items[0].request, by)]
+                answers = [await self._client.send(items[0][0], by)]
             else:
-                answers = await self._client.send(batch([item.request for item in items], self._batch_path), by)
+                answers = await self._client.send(batch([request for request, _, _ in items], self._batch_path), by)
         except BaseException:
             # The event loop ends. The callers end with it, and their leases are settled elsewhere.
-            for item in items:
-                item.answer.cancel()
+            for _, _, receiver in items:
+                receiver.cancel()
             raise
         if isinstance(answers, Invalid) and len(items) > 1:
             # One malformed item makes the server refuse the whole batch, and nothing was executed. The others must not
@@ -82,9 +152,9 @@ class Batcher:
             return
         if isinstance(answers, Failure):
             answers = [answers] * len(items)
-        for item, answer in zip(items, answers, strict=True):
-            if not item.answer.done():
-                item.answer.set_result(answer)
+        for (_, _, receiver), answer in zip(items, answers, strict=True):
+            if not receiver.done():
+                receiver.set_result(answer)
 
     def _next(self) -> list[_Waiting]:
         """The waiting items, as many as fit into one request. Items of callers that are gone are not sent: they have
@@ -93,10 +163,10 @@ class Batcher:
         length = 0
         while self._waiting and len(items) < BATCH_MAX:
             first = self._waiting[0]
-            length += len(first.request.body) + 1
+            length += len(first[0].body) + 1
             if items and length > BATCH_BYTES_MAX:
                 break
             self._waiting.popleft()
-            if not first.answer.done():
+            if not first[2].done():
                 items.append(first)
         return items

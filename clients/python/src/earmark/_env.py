@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+#: The text of each number of 10 bits: a ULID is made of 13 of them.
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 class Env:
@@ -20,8 +22,8 @@ class Env:
         return time.monotonic()
 
     def bits(self, count: int) -> int:
-        """Random bits."""
-        return secrets.randbits(count)
+        """Random bits. They are not drawn in advance: a forked child would draw the same ones."""
+        return int.from_bytes(os.urandom((count + 7) // 8), "big") & (1 << count) - 1
 
     def part(self) -> float:
         """A random number from 0 to 1."""
@@ -35,12 +37,4 @@ class Env:
 def ulid(wall_ms: int, random: int) -> str:
     """The text of a ULID."""
     number = (wall_ms & (1 << 48) - 1) << 80 | random & (1 << 80) - 1
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
-
-
-def ulid_ms(text: str) -> int:
-    """The time of a ULID, in milliseconds."""
-    number = 0
-    for character in text[:10]:
-        number = number << 5 | _ALPHABET.index(character)
-    return number
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])

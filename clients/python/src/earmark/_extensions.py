@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from . import _names
 from ._admission import Admission, denial_or_raise
 from ._rules import Rule, Sleep
 from ._wire import Request
@@ -143,7 +144,8 @@ class Extensions:
 
     def keep_alive(self, timeout: float, reserved_at_unix_ms: int, admitted_at: float) -> KeepAliveRule:
         """The renewals of the lease, with the shortest timeout of its concurrency and credit limits."""
-        return KeepAliveRule(self, timeout, reserved_at_unix_ms, admitted_at)
+        seconds = _names.some_seconds("timeout", timeout)
+        return KeepAliveRule(self, seconds, reserved_at_unix_ms, admitted_at)
 
     def now(self) -> float:
         """The monotonic time."""

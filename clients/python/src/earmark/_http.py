@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from .errors import Failure, NoAnswer, Unreachable
+from .errors import Failure, InputError, NoAnswer, Unreachable
 
 if TYPE_CHECKING:
     import httpx as httpx
@@ -30,7 +30,11 @@ def tls(urls: tuple[str, ...], roots: str | None) -> ssl.SSLContext | bool:
     TLS go without."""
     if not any(url.startswith("https:") for url in urls):
         return False
-    return ssl.create_default_context(cafile=roots)
+    try:
+        return ssl.create_default_context(cafile=roots)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"roots: found {roots!r}, allowed is a readable file of PEM certificates: {why}") from error
 
 
 def timeouts(connect: float, attempt: float) -> dict[str, dict[str, float]]:
@@ -42,6 +46,8 @@ def timeouts(connect: float, attempt: float) -> dict[str, dict[str, float]]:
 def failed(server: str, error: Exception) -> Failure:
     """The failure behind an error of the library. Only a failed connection is certain to have sent nothing."""
     why = str(error) or type(error).__name__
+    if "WRONG_VERSION_NUMBER" in why:
+        why += "; it does not speak TLS: use http://"
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
         return Unreachable(f"{server} cannot be reached: {why}")
     return NoAnswer(f"{server} gave no answer: {why}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Mapping
-from functools import partial
 
 from . import _names
 from ._admission import Admission, Admitted
@@ -24,6 +22,8 @@ class LeaseBase:
     interpreter.
     """
 
+    _is_open = False
+
     def __init__(self, admission: Admission, admitted: Admitted, work: Work) -> None:
         answer = admitted.answer
         #: The lease id, for logs.
@@ -38,11 +38,17 @@ class LeaseBase:
         self.policy_revision = answer.policy_revision
         self._admission = admission
         self._admitted_at = admission.core.env.now()
-        self._extensions = Extensions(admission, self.lease_id, work, self.policy_revision)
+        self._work = work
+        self._extended: Extensions | None = None
         self._is_open = True
-        admission.unsettled.put(self.lease_id, partial(work.as_unknown, self.lease_id))
-        self._finalizer = weakref.finalize(self, _dropped, admission, self.lease_id)
-        self._finalizer.atexit = False
+        admission.unsettled.put(self.lease_id, work.as_unknown)
+
+    def __del__(self) -> None:
+        # At the exit of the interpreter and in a forked child the lease is settled or forgotten already.
+        if self._is_open and self._admission.unsettled.has(self.lease_id):
+            self._admission.give_back(self.lease_id)
+            message = f"lease {self.lease_id} was not completed; use it in a with block"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
 
     @property
     def is_open(self) -> bool:
@@ -52,7 +58,18 @@ class LeaseBase:
     @property
     def work(self) -> Work:
         """The work that the lease was reserved for, with the amounts that extensions took."""
-        return self._extensions.work
+        return self._work if self._extended is None else self._extended.work
+
+    @property
+    def _extensions(self) -> Extensions:
+        """The extensions, which few leases have."""
+        if self._extended is None:
+            self._extended = Extensions(self._admission, self.lease_id, self._work, self.policy_revision)
+        return self._extended
+
+    def _reserved(self) -> tuple[str, ...]:
+        """The limits that the lease may have. An extension without an answer may have added some."""
+        return (*self.work.limits(), *(() if self._extended is None else self._extended.maybe_added()))
 
     def used(self, key: str, amount: int) -> None:
         """Records the usage of a limit so far, in total. The next extension reports it, also one of `keep_alive`. It is
@@ -70,8 +87,7 @@ class LeaseBase:
         if not self._is_open:
             raise LeaseClosed
         self._is_open = False
-        self._finalizer.detach()
-        self._admission.unsettled.put(self.lease_id, lambda: request)
+        self._admission.unsettled.put(self.lease_id, lambda _: request)
         return request
 
     def _with_actuals(
@@ -80,10 +96,10 @@ class LeaseBase:
         work = self.work
         if not isinstance(work, Job):
             raise InputError("actuals: the lease of a call is completed with a usage")
-        reserved = {*work.requirements, *self._extensions.maybe_added()}
         for key in actuals or ():
-            if key not in reserved:
-                raise InputError(f"actuals: found {key}, allowed are the limits of the lease: {', '.join(reserved)}")
+            if key not in work.requirements and key not in self._reserved():
+                allowed = ", ".join(self._reserved())
+                raise InputError(f"actuals: found {key}, allowed are the limits of the lease: {allowed}")
         return work.complete(self.lease_id, actuals or {}, labels)
 
     def _with_usage(
@@ -98,9 +114,7 @@ class LeaseBase:
         work = self.work
         if isinstance(work, Call):
             return work.settle(self.lease_id, "refused", None, self.policy_revision)
-        # An extension without an answer may have added limits.
-        zeros = dict.fromkeys([*work.requirements, *self._extensions.maybe_added()], 0)
-        return work.complete(self.lease_id, zeros)
+        return work.complete(self.lease_id, dict.fromkeys(self._reserved(), 0))
 
     def _unknown(self) -> Request[Completed]:
         work = self.work
@@ -111,7 +125,3 @@ class LeaseBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.lease_id}{'' if self._is_open else ', completed'}>"
 
-
-def _dropped(admission: Admission, lease_id: str) -> None:
-    admission.give_back(lease_id)
-    warnings.warn(f"lease {lease_id} was not completed; use it in a with block", ResourceWarning, stacklevel=2)

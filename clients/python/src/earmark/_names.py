@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 from .errors import InputError
+
+T = TypeVar("T")
 
 #: The most limits of one lease.
 REQUIREMENTS_MAX = 32
@@ -22,7 +25,8 @@ _SHARED_KEY = re.compile(r"!([A-Za-z0-9._@+-]{1,64}):([A-Za-z0-9:._@+/|=~%-]{1,2
 _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 _ATTRIBUTE = re.compile(r"[a-z][a-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_JOB = re.compile(r"[\x21-\x7e]{1,128}")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_JOB = re.compile(r"[A-Za-z0-9:._@+-]{1,128}")
 
 
 def limit_key(field: str, key: object) -> tuple[str | None, str]:
@@ -73,7 +77,7 @@ def job_id(value: object) -> str | None:
     """The id of a job for logs."""
     if value is None or (isinstance(value, str) and _JOB.fullmatch(value)):
         return value
-    raise InputError(f"job_id: found {value!r}, allowed are 1 to 128 visible ASCII characters")
+    raise InputError(f"job_id: found {value!r}, allowed are 1 to 128 letters, digits and :._@+-")
 
 
 def attributes(values: Mapping[str, str]) -> dict[str, str]:
@@ -87,6 +91,8 @@ def labels(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _texts(field: str, values: Mapping[str, str], most: int, bytes_max: int) -> dict[str, str]:
+    if not isinstance(values, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"{field}: found {values!r}, allowed are texts by name, such as {{'model': 'gpt-4o'}}")
     if len(values) > most:
         raise InputError(f"{field}: found {len(values)}, allowed are at most {most}")
     for key, value in values.items():
@@ -94,7 +100,8 @@ def _texts(field: str, values: Mapping[str, str], most: int, bytes_max: int) -> 
         if not is_name or len(key) > 64:
             raise InputError(f"{field}: found the name {key!r}, allowed are a-z, 0-9 and _, beginning with a letter")
         is_text = isinstance(value, str) and not _CONTROL.search(value)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_text or not 1 <= len(value.encode()) <= bytes_max:
+        # Half of a surrogate pair has no bytes in UTF-8.
+        if not is_text or not 1 <= len(value.encode(errors="ignore")) <= bytes_max or _SURROGATE.search(value):
             allowed = f"texts of 1 to {bytes_max} bytes without control characters"
             raise InputError(f"{field}.{key}: found {value!r}, allowed are {allowed}")
     return dict(values)
@@ -105,3 +112,24 @@ def seconds(field: str, value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e9:
         return float(value)
     raise InputError(f"{field}: found {value!r}, allowed are seconds from 0 to 1e9")
+
+
+def some_seconds(field: str, value: object) -> float:
+    """A duration in seconds that is not 0."""
+    if value == 0:
+        raise InputError(f"{field}: found {value!r}, allowed are seconds above 0")
+    return seconds(field, value)
+
+
+def count(field: str, value: object) -> int:
+    """The bound of a resource."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise InputError(f"{field}: found {value!r}, allowed are integers above 0")
+
+
+def kind(field: str, value: T, wanted: type[T]) -> T:
+    """An object of this package, and not its asynchronous or synchronous counterpart."""
+    if isinstance(value, wanted):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return value
+    raise InputError(f"{field}: found {type(value).__name__}, allowed is {wanted.__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ from ._rules import Backoff, Core, Servers
 from .errors import InputError
 
 _ALLOWED = "http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:7878, without a user, a path or a query"
+
+_VISIBLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Options:
         env: Env | None,
     ) -> Options:
         """Checks the options."""
+        if not isinstance(servers, (str, list, tuple)):
+            raise InputError(f"servers: found {servers!r}, allowed is {_ALLOWED}, or a list of them")
         urls = tuple(_address(server) for server in ([servers] if isinstance(servers, str) else servers))
         if not urls:
             raise InputError("servers: found none; name at least one")
@@ -61,10 +66,10 @@ class Options:
             headers,
             roots,
             _names.seconds("timeout", timeout),
-            _names.seconds("connect_timeout", connect_timeout),
-            _names.seconds("attempt_timeout", attempt_timeout),
-            connections_max,
-            answer_bytes_max,
+            _names.some_seconds("connect_timeout", connect_timeout),
+            _names.some_seconds("attempt_timeout", attempt_timeout),
+            _names.count("connections_max", connections_max),
+            _names.count("answer_bytes_max", answer_bytes_max),
         )
 
     def deadline(self, timeout: float | None) -> float:
@@ -96,7 +101,7 @@ def _address(server: str) -> str:
 
 def _key(key: str) -> str:
     # The message does not repeat the key.
-    if not key or not all("!" <= character <= "~" for character in key):
+    if not isinstance(key, str) or not _VISIBLE.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError("key: only visible ASCII characters are allowed, at least one")
     return key
 

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 from . import _names, _wire
 from ._rules import Core, Rule
 from ._wire import Json, Request
-from .answers import Balance, Grant, LeaseView, Limit, LimitUsage, Statement, UsagePage, Whoami
+from .answers import DecisionPage, LeaseView, Limit, LimitUsage, Template, TopLimit, UsagePage, Whoami
+from .credit import Account, Balance, EntryPage, Grant, Statement
 from .errors import InputError
 
 T = TypeVar("T")
 
-#: Limits on one page of a list.
+#: Items on one page of a list that is read as a whole.
 PAGE_SIZE = 1_000
 
 
@@ -52,19 +53,46 @@ def limit(key: str) -> Request[Limit]:
 
 
 def limits(core: Core, prefix: str | None, deadline: float) -> Rule[list[Limit]]:
-    """All limits, read in pages."""
-    found: list[Limit] = []
+    """All limits."""
+    return _pages(core, "/v1/admin/limits", prefix, lambda page: _listed(page, "limits", Limit.read), deadline)
+
+
+def _pages(
+    core: Core, path: str, prefix: str | None, read: Callable[[Json], list[T]], deadline: float
+) -> Rule[list[T]]:
+    """A list that is read in pages."""
+    found: list[T] = []
     after: str | None = None
     while True:
-        path = _wire.path("/v1/admin/limits", prefix=prefix, after=after, page_size=PAGE_SIZE)
-        page, after = yield from core.ask(_get(path, _limits_page), deadline)
-        found += page
+        request = _get(
+            _wire.path(path, prefix=prefix, after=after, page_size=PAGE_SIZE),
+            lambda page: (read(page), _wire.maybe_text(page, "next")),
+        )
+        items, after = yield from core.ask(request, deadline)
+        found += items
         if after is None:
             return found
 
 
-def _limits_page(answer: Json) -> tuple[list[Limit], str | None]:
-    return [Limit.read(item) for item in _wire.objects(answer, "limits")], _wire.maybe_text(answer, "next")
+def _listed(answer: Json, name: str, read: Callable[[Json], T]) -> list[T]:
+    return [read(item) for item in _wire.objects(answer, name)]
+
+
+def put_template(definition: Mapping[str, Any], expected_revision: int | None) -> Request[int]:
+    """Creates a template or changes its definition."""
+    path = _wire.path("/v1/admin/templates", expected_revision=expected_revision)
+    return Request("PUT", path, _wire.encode(dict(definition)), lambda answer: _wire.integer(answer, "revision"))
+
+
+def delete_template(key: str, expected_revision: int | None) -> Request[None]:
+    """Deletes a template."""
+    path = _wire.path("/v1/admin/templates", key=key, expected_revision=expected_revision)
+    return Request("DELETE", path, b"", lambda answer: None)
+
+
+def templates() -> Request[list[Template]]:
+    """All templates."""
+    return _get("/v1/admin/templates", lambda answer: _listed(answer, "templates", Template.read))
 
 
 def usage(key: str) -> Request[LimitUsage]:
@@ -79,32 +107,67 @@ def usage_page(prefix: str | None, sort: str, after: str | None, page_size: int 
     return _get(_wire.path("/v1/usage", prefix=prefix, sort=sort, after=after, page_size=page_size), UsagePage.read)
 
 
+def top(of: str, within: str, prefix: str | None) -> Request[list[TopLimit]]:
+    """The heaviest limits."""
+    if of not in ("taken", "denied", "debt"):
+        raise InputError(f"of: found {of!r}, allowed are taken, denied and debt")
+    if within not in ("1m", "5m", "1h"):
+        raise InputError(f"within: found {within!r}, allowed are 1m, 5m and 1h")
+    path = _wire.path("/v1/top", of=of, within=within, prefix=prefix)
+    return _get(path, lambda answer: _listed(answer, "top", TopLimit.read))
+
+
+def decisions(**query: str | int | None) -> Request[DecisionPage]:
+    """Recent denials, refusals, timeouts and overages."""
+    outcome = query.get("outcome")
+    if outcome not in (None, "denied", "refused", "timeout", "overage"):
+        raise InputError(f"outcome: found {outcome!r}, allowed are denied, refused, timeout and overage")
+    return _get(_wire.path("/v1/decisions", **query), DecisionPage.read)
+
+
 def lease(lease_id: str) -> Request[LeaseView]:
     """One lease."""
     return _get(_wire.path("/v1/leases/{}", lease_id), LeaseView.read)
 
 
+def vaults(core: Core, deadline: float) -> Rule[list[str]]:
+    """The names of all vaults."""
+    return _pages(core, "/v1/vaults", None, lambda page: list(_wire.texts(page, "vaults")), deadline)
+
+
+def accounts(core: Core, vault: str, prefix: str | None, deadline: float) -> Rule[list[Account]]:
+    """All accounts of a vault."""
+    path = _wire.path("/v1/vaults/{}/accounts", _names.name("vault", vault))
+    return _pages(core, path, prefix, lambda page: _listed(page, "accounts", Account.read), deadline)
+
+
 def balances(vault: str, account: str) -> Request[tuple[Balance, ...]]:
     """The balances of an account."""
-    names = _names.name("vault", vault), _names.account("account", account)
-    path = _wire.path("/v1/vaults/{}/accounts/{}/balances", *names)
-    return _get(path, lambda answer: tuple(map(Balance.read, _wire.objects(answer, "balances"))))
+    return _get(
+        _of_account(vault, account, "balances"), lambda answer: tuple(_listed(answer, "balances", Balance.read))
+    )
 
 
 def grants(vault: str, account: str) -> Request[tuple[Grant, ...]]:
     """The grants of an account."""
-    names = _names.name("vault", vault), _names.account("account", account)
-    path = _wire.path("/v1/vaults/{}/accounts/{}/grants", *names)
-    return _get(path, lambda answer: tuple(map(Grant.read, _wire.objects(answer, "grants"))))
+    return _get(_of_account(vault, account, "grants"), lambda answer: tuple(_listed(answer, "grants", Grant.read)))
 
 
-def statement(
-    vault: str, account: str, since: int | None, until: int | None, group_by: str | None
-) -> Request[Statement]:
+def entries(vault: str, account: str, order: str, **query: int | None) -> Request[EntryPage]:
+    """A page of the entries of an account."""
+    if order not in ("asc", "desc"):
+        raise InputError(f"order: found {order!r}, allowed are asc and desc")
+    return _get(_of_account(vault, account, "entries", order=order, **query), EntryPage.read)
+
+
+def statement(vault: str, account: str, **query: str | int | None) -> Request[Statement]:
     """The sums of an account in a period."""
+    return _get(_of_account(vault, account, "statement", **query), Statement.read)
+
+
+def _of_account(vault: str, account: str, what: str, **query: str | int | None) -> str:
     names = _names.name("vault", vault), _names.account("account", account)
-    template = "/v1/vaults/{}/accounts/{}/statement"
-    return _get(_wire.path(template, *names, since=since, until=until, group_by=group_by), Statement.read)
+    return _wire.path(f"/v1/vaults/{{}}/accounts/{{}}/{what}", *names, **query)
 
 
 def whoami() -> Request[Whoami]:

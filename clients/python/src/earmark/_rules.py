@@ -17,7 +17,7 @@ from .errors import DeadlinePassed, Failure
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Send:
     """Send this request once, by this moment. The result is its answer or a `Failure`."""
 
@@ -25,7 +25,7 @@ class Send:
     by: float
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Sleep:
     """Wait for this number of seconds; if keys are named, at most until one of these limits is released here."""
 
@@ -33,7 +33,7 @@ class Sleep:
     keys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Store:
     """Write this text durably to the sequence file, unless a store with a higher stamp came first."""
 
@@ -96,6 +96,8 @@ class Servers:
     def answered(self, url: str, answer: Any) -> None:
         """After a failure of this server the next request goes to the next one, unless another caller has moved on
         already. The answer to a batch is a list."""
+        if len(self.urls) == 1:
+            return
         answers: list[Any] = list(answer) if isinstance(answer, list) else [answer]  # pyright: ignore[reportUnknownArgumentType]
         is_at_fault = any(isinstance(one, Failure) and one.blames_server for one in answers)
         if is_at_fault and self.urls[self._preferred] == url:
@@ -114,18 +116,21 @@ class Core:
         """The waits between the attempts of one request."""
         return Waits(self.env, self.backoff, len(self.servers.urls))
 
-    def ask(self, request: Request[T], deadline: float) -> Rule[T]:
-        """Sends a request until it has an answer, fails for good, or the deadline passes."""
-        waits = self.waits()
+    def ask(self, request: Request[T], deadline: float, failed: Failure | None = None) -> Rule[T]:
+        """Sends a request until it has an answer, fails for good, or the deadline passes. `failed` is the failure of
+        the first attempt, if that was made already."""
+        waits: Waits | None = None
         last: Failure | None = None
         earlier_unknown = False
-        while self.env.now() < deadline:
-            answer = yield from send(request, deadline)
+        while failed is not None or self.env.now() < deadline:
+            answer: T | Failure = failed or (yield Send(request, deadline))
+            failed = None
             if not isinstance(answer, Failure):
                 return answer
             if not answer.is_transient:
                 raise answer.after(earlier_unknown)
             earlier_unknown |= request.changes_state and answer.may_have_happened
             last = answer
+            waits = waits or self.waits()
             yield Sleep(max(0.0, min(waits.after(answer), deadline - self.env.now())))
         raise DeadlinePassed(last)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .errors import Failure, Invalid, NotFound, RateLimited, Unauthorized, Unavailable, Unexpected
+from .errors import Failure, InputError, Invalid, NotFound, RateLimited, Unauthorized, Unavailable, Unexpected
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -32,7 +32,7 @@ class Malformed(Exception):
     """A field of an answer is missing or has another type."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Request(Generic[T_co]):
     """One HTTP request, and the reader of its answer."""
 
@@ -51,11 +51,22 @@ class Request(Generic[T_co]):
 
 def encode(body: Json) -> bytes:
     """A JSON body."""
-    return _ENCODER.encode(body).encode()
+    try:
+        return _ENCODER.encode(body).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the request cannot be written as JSON: {error}") from error
+
+
+def encoded(value: str | Mapping[str, str]) -> str:
+    """A part of a body that is written by hand."""
+    return _ENCODER.encode(value)
 
 
 def path(template: str, *names: str, **query: str | int | None) -> str:
     """A path with percent-encoded names for `{}` and a query without its absent values."""
+    for name in names:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"found the name {name!r}, allowed are texts")
     filled = template.format(*(quote(name, safe=":@") for name in names))
     pairs = [f"{name}={quote(str(value), safe=':@')}" for name, value in query.items() if value is not None]
     return filled + ("?" + "&".join(pairs) if pairs else "")
@@ -90,7 +101,8 @@ def read_answer(server: str, request: Request[T], answer: Json) -> T | Failure:
 
 def refusal(server: str, status: int, message: str) -> Failure | None:
     """The failure behind a status other than 200."""
-    if status in (400, 413):
+    # 409: another revision than the expected one, or a quota that is used up.
+    if status in (400, 409, 413):
         return Invalid(f"the request was refused: {message}")
     if status in (401, 403):
         return Unauthorized(f"the caller was refused: {message}; check the key")
@@ -168,12 +180,23 @@ def decimal(answer: Json, name: str) -> int:
         raise Malformed(f"{name}: {error}") from error
 
 
+def maybe_decimal(answer: Json, name: str) -> int | None:
+    """A field with an amount of credit that may be absent."""
+    return None if answer.get(name) is None else decimal(answer, name)
+
+
 def object_of(answer: Json, name: str) -> Json:
     """A field with an object."""
     value: object = answer.get(name)
     if not isinstance(value, dict):
         raise Malformed(f"{name}: found {value!r}, wanted is an object")
     return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def text_by_name(answer: Json, name: str) -> dict[str, str]:
+    """A field with an object of texts."""
+    fields = object_of(answer, name)
+    return {inner: text(fields, inner) for inner in fields}
 
 
 def objects(answer: Json, name: str) -> list[Json]:

@@ -60,6 +60,10 @@ class ReserveAnswer:
     @staticmethod
     def read(answer: Json) -> ReserveAnswer:
         """Reads the JSON of the API."""
+        at = answer.get("reserved_at_unix_ms")
+        # The usual answer.
+        if type(at) is int and answer == {"allowed": True, "retry_after_ms": 0, "reserved_at_unix_ms": at, "error": ""}:
+            return ReserveAnswer(True, 0, at, "")
         requirements = _wire.objects(answer, "requirements") if answer.get("requirements") is not None else None
         return ReserveAnswer(
             _wire.boolean(answer, "allowed"),
@@ -120,6 +124,8 @@ class Completed:
     @staticmethod
     def read(answer: Json) -> Completed:
         """Reads the JSON of the API. A refused complete is a failure."""
+        if answer == _SETTLED_JSON:
+            return _SETTLED
         error = _known_outcome(answer)
         message = _wire.maybe_text(answer, "message")
         if not _wire.boolean(answer, "ok"):
@@ -131,8 +137,13 @@ class Completed:
             _wire.boolean(answer, "reconciled"),
             message,
             None if actuals is None else tuple(map(Actual.read, actuals)),
-            _wire.decimal(answer, "cost") if answer.get("cost") is not None else None,
+            _wire.maybe_decimal(answer, "cost"),
         )
+
+
+#: The usual answer to a complete.
+_SETTLED = Completed(True, "", True)
+_SETTLED_JSON: Json = {"ok": True, "error": "", "reconciled": True}
 
 
 def _known_outcome(answer: Json) -> str:
@@ -228,6 +239,111 @@ class UsagePage:
 
 
 @dataclass(frozen=True)
+class Template:
+    """A template of limits."""
+
+    #: The definition, with the fields of the API. Its key has placeholders.
+    definition: dict[str, Any]
+    revision: int
+    #: The number of limits that are derived from it now.
+    live: int
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return str(self.definition["key"])
+
+    @staticmethod
+    def read(answer: Json) -> Template:
+        """Reads the JSON of the API."""
+        definition = _wire.object_of(answer, "definition")
+        _wire.text(definition, "key")
+        return Template(definition, _wire.integer(answer, "revision"), _wire.integer(answer, "live"))
+
+
+@dataclass(frozen=True)
+class DecisionLimit:
+    """A limit in the way of a call. Only the key is known of a limit of another namespace."""
+
+    key: str
+    #: The amount asked for; of a timeout the reserved amount, of an overage the excess.
+    asked: int | None = None
+    available: int | None = None
+    capacity: int | None = None
+
+    @staticmethod
+    def read(answer: Json) -> DecisionLimit:
+        """Reads the JSON of the API."""
+        amounts = (_wire.maybe_integer(answer, name) for name in ("asked", "available", "capacity"))
+        return DecisionLimit(_wire.text(answer, "key"), *amounts)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A denial, a refusal, a timeout or an overage."""
+
+    at_unix_ms: int
+    #: `denied`, `refused`, `timeout` or `overage`.
+    outcome: str
+    lease_id: str
+    actor: str
+    #: The limits in the way, the one that frees last first.
+    limits: tuple[DecisionLimit, ...]
+    #: Further decisions of the same key and outcome in the same second, which are not listed.
+    repeated: int
+    job_id: str | None = None
+    #: The attributes of a call; None for a job.
+    attributes: dict[str, str] | None = None
+
+    @staticmethod
+    def read(answer: Json) -> Decision:
+        """Reads the JSON of the API."""
+        return Decision(
+            _wire.integer(answer, "at_unix_ms"),
+            _wire.text(answer, "outcome"),
+            _wire.text(answer, "lease_id"),
+            _wire.text(answer, "actor"),
+            tuple(map(DecisionLimit.read, _wire.objects(answer, "limits"))),
+            _wire.integer(answer, "repeated"),
+            _wire.maybe_text(answer, "job_id"),
+            _wire.text_by_name(answer, "attributes") if "attributes" in answer else None,
+        )
+
+
+@dataclass(frozen=True)
+class DecisionPage:
+    """Decisions, newest first."""
+
+    decisions: tuple[Decision, ...]
+    #: `after` of the next page.
+    next: str | None
+
+    @staticmethod
+    def read(answer: Json) -> DecisionPage:
+        """Reads the JSON of the API."""
+        decisions = tuple(map(Decision.read, _wire.objects(answer, "decisions")))
+        return DecisionPage(decisions, _wire.maybe_text(answer, "next"))
+
+
+@dataclass(frozen=True)
+class TopLimit:
+    """A limit among the heaviest. Only the key is known of a limit of another namespace."""
+
+    key: str
+    #: The count, which is never too low.
+    amount: int | None = None
+    #: The amount is too high by at most this.
+    error: int | None = None
+
+    @staticmethod
+    def read(answer: Json) -> TopLimit:
+        """Reads the JSON of the API."""
+        return TopLimit(
+            _wire.text(answer, "key"), _wire.maybe_integer(answer, "amount"), _wire.maybe_integer(answer, "error")
+        )
+
+
+@dataclass(frozen=True)
 class LeaseView:
     """A lease, as far as the server remembers it."""
 
@@ -254,126 +370,6 @@ class LeaseView:
             _wire.integer(lease, "extensions"),
             tuple(map(Actual.read, _wire.objects(lease, "used"))),
             _wire.integer(lease, "ends_at_unix_ms"),
-        )
-
-
-@dataclass(frozen=True)
-class Balance:
-    """The balance of an account in one asset, in minor units."""
-
-    asset: str
-    #: The amount that can be spent; negative if the account owes.
-    available: int
-    held: int
-    pending: int
-
-    @staticmethod
-    def read(answer: Json) -> Balance:
-        """Reads the JSON of the API."""
-        amounts = (_wire.decimal(answer, name) for name in ("available", "held", "pending"))
-        return Balance(_wire.text(answer, "asset"), *amounts)
-
-
-@dataclass(frozen=True)
-class Grant:
-    """Credit of an account that is spent by priority and expiry, in minor units. Plain credit is one, too."""
-
-    asset: str
-    #: The amount that can be spent; negative if plain credit is owed.
-    remaining: int
-    held: int
-    #: The lowest number is spent first, then what expires first.
-    priority: int
-    #: None if it never expires.
-    expires_at_unix_ms: int | None = None
-
-    @staticmethod
-    def read(answer: Json) -> Grant:
-        """Reads the JSON of the API."""
-        return Grant(
-            _wire.text(answer, "asset"),
-            _wire.decimal(answer, "remaining"),
-            _wire.decimal(answer, "held"),
-            _wire.integer(answer, "priority"),
-            _wire.maybe_integer(answer, "expires_at_unix_ms"),
-        )
-
-
-@dataclass(frozen=True)
-class StatementGroup:
-    """The spending of a statement under one value of the label."""
-
-    #: None for settlements without the label.
-    value: str | None
-    spent: int
-    settlements: int
-
-    @staticmethod
-    def read(answer: Json) -> StatementGroup:
-        """Reads the JSON of the API."""
-        return StatementGroup(
-            _wire.maybe_text(answer, "value"), _wire.decimal(answer, "spent"), _wire.integer(answer, "settlements")
-        )
-
-
-@dataclass(frozen=True)
-class AssetStatement:
-    """The movements of one asset in a period, in minor units. `closing` is `opening + issued + received +
-    transferred_in - spent - transferred_out - expired - retired`; held credit is part of it."""
-
-    asset: str
-    opening: int
-    issued: int
-    received: int
-    transferred_in: int
-    spent: int
-    transferred_out: int
-    expired: int
-    retired: int
-    closing: int
-    settlements: int
-    #: Empty without a label.
-    groups: tuple[StatementGroup, ...] = ()
-
-    @staticmethod
-    def read(answer: Json) -> AssetStatement:
-        """Reads the JSON of the API."""
-        groups = _wire.objects(answer, "groups") if "groups" in answer else []
-        return AssetStatement(
-            asset=_wire.text(answer, "asset"),
-            opening=_wire.decimal(answer, "opening"),
-            issued=_wire.decimal(answer, "issued"),
-            received=_wire.decimal(answer, "received"),
-            transferred_in=_wire.decimal(answer, "transferred_in"),
-            spent=_wire.decimal(answer, "spent"),
-            transferred_out=_wire.decimal(answer, "transferred_out"),
-            expired=_wire.decimal(answer, "expired"),
-            retired=_wire.decimal(answer, "retired"),
-            closing=_wire.decimal(answer, "closing"),
-            settlements=_wire.integer(answer, "settlements"),
-            groups=tuple(map(StatementGroup.read, groups)),
-        )
-
-
-@dataclass(frozen=True)
-class Statement:
-    """The statement of an account."""
-
-    account: str
-    since: int | None
-    until: int | None
-    group_by: str | None
-    assets: tuple[AssetStatement, ...]
-
-    @staticmethod
-    def read(answer: Json) -> Statement:
-        """Reads the JSON of the API."""
-        return Statement(
-            account=_wire.text(answer, "account"),
-            since=_wire.maybe_integer(answer, "since"),
-            until=_wire.maybe_integer(answer, "until"),
-            group_by=_wire.maybe_text(answer, "group_by"),
-            assets=tuple(map(AssetStatement.read, _wire.objects(answer, "assets"))),
         )
 
 
@@ -435,7 +431,7 @@ class Explanation:
             tuple(map(ExplainedRule.read, _wire.objects(answer, "rules"))),
             tuple(map(ExplainedLimit.read, _wire.objects(answer, "limits"))),
             _wire.maybe_text(answer, "message"),
-            _wire.decimal(answer, "cost") if answer.get("cost") is not None else None,
+            _wire.maybe_decimal(answer, "cost"),
             _wire.maybe_integer(answer, "policy_revision"),
         )
 
@@ -457,12 +453,11 @@ class Whoami:
     @staticmethod
     def read(answer: Json) -> Whoami:
         """Reads the JSON of the API."""
-        labels = _wire.object_of(answer, "labels")
         return Whoami(
             _wire.text(answer, "actor"),
             _wire.text(answer, "namespace"),
             _wire.text(answer, "role"),
-            {name: _wire.text(labels, name) for name in labels},
+            _wire.text_by_name(answer, "labels"),
             _wire.texts(answer, "may_set"),
         )
 

@@ -15,8 +15,20 @@ from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
 from ._writes import write_once
-from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, Receipt, Statement, UsagePage, Whoami
-from .errors import Busy, Failure, NoAnswer, Unexpected
+from .answers import (
+    DecisionPage,
+    Explanation,
+    LeaseView,
+    Limit,
+    LimitUsage,
+    Receipt,
+    Template,
+    TopLimit,
+    UsagePage,
+    Whoami,
+)
+from .credit import Account, Balance, EntryPage, Grant, Statement
+from .errors import Busy, Failure, InputError, NoAnswer, Unexpected
 from .work import Call
 
 T = TypeVar("T")
@@ -70,11 +82,22 @@ class AsyncClient:
         #: Transports without a request, the last used one at the end. Each has one connection to each server.
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._slots = asyncio.Semaphore(connections_max)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running event loop. Connections and waiting tasks of another one cannot be used in it."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise InputError("client: it belongs to another event loop; make a client and a limiter for each one")
+        return loop
 
     async def close(self) -> None:
         """Closes the connections."""
         while self._idle:
             await self._idle.pop().aclose()
+        self._loop = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -87,6 +110,7 @@ class AsyncClient:
     async def run(self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None, store: Put | None = None) -> T:
         """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep; `store` writes to a
         sequence file."""
+        self.loop()
         result: Any = None
         try:
             while True:
@@ -124,7 +148,10 @@ class AsyncClient:
         )
         now = self.options.core.env.now
         try:
-            await _within(self._slots.acquire(), end - now())
+            if self._slots.locked():
+                await _within(self._slots.acquire(), end - now())
+            else:
+                await self._slots.acquire()
         except asyncio.TimeoutError:
             return Busy(f"{self.options.connections_max} requests are under way already; raise connections_max")
         try:
@@ -152,12 +179,10 @@ class AsyncClient:
                         break
             finally:
                 await response.aclose()
-        except asyncio.CancelledError:
-            # A new connection may be left in the pool of the transport, where it is never ready and never freed.
-            await transport.aclose()
-            raise
         except BaseException:
-            self._idle.append(transport)
+            # A connection that failed or was cancelled may stay in the pool of the transport, where it is never ready
+            # and never freed. The next request takes a new one.
+            await transport.aclose()
             raise
         self._idle.append(transport)
         return response.status_code, bytes(body) if len(body) <= self.options.answer_bytes_max else None
@@ -210,9 +235,70 @@ class AsyncClient:
         """Limits with their usage: a page by key, or the first ones by fullness or debt."""
         return await self._ask(_requests.usage_page(prefix, sort, after, page_size), timeout)
 
+    async def put_template(
+        self, definition: Mapping[str, Any], *, expected_revision: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Creates a template, whose key has placeholders such as `{tenant}:rpm`, or changes its definition. Returns its
+        revision. With `expected_revision` it must have that one; 0: it must not exist."""
+        return await self._ask(_requests.put_template(definition, expected_revision), timeout)
+
+    async def delete_template(
+        self, key: str, *, expected_revision: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Deletes a template and the limits that are derived from it."""
+        await self._ask(_requests.delete_template(key, expected_revision), timeout)
+
+    async def templates(self, *, timeout: float | None = None) -> list[Template]:
+        """All templates."""
+        return await self._ask(_requests.templates(), timeout)
+
+    async def top(
+        self, of: str = "taken", within: str = "5m", prefix: str | None = None, *, timeout: float | None = None
+    ) -> list[TopLimit]:
+        """The heaviest limits of the server that answers: those of which the most was `taken`, `denied` or became
+        `debt` within `1m`, `5m` or `1h`."""
+        return await self._ask(_requests.top(of, within, prefix), timeout)
+
+    async def decisions(
+        self,
+        *,
+        key: str | None = None,
+        actor: str | None = None,
+        job: str | None = None,
+        outcome: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        after: str | None = None,
+        page_size: int | None = None,
+        timeout: float | None = None,
+    ) -> DecisionPage:
+        """Recent denials, refusals, timeouts and overages in the log of the server that answers, newest first. `key` is
+        the beginning of the key of a limit; times are milliseconds of Unix time."""
+        request = _requests.decisions(
+            key=key,
+            actor=actor,
+            job=job,
+            outcome=outcome,
+            since=since,
+            until=until,
+            after=after,
+            page_size=page_size,
+        )
+        return await self._ask(request, timeout)
+
     async def lease(self, lease_id: str, *, timeout: float | None = None) -> LeaseView:
         """One lease."""
         return await self._ask(_requests.lease(lease_id), timeout)
+
+    async def vaults(self, *, timeout: float | None = None) -> list[str]:
+        """The names of all vaults, sorted."""
+        return await self.run(_requests.vaults(self.options.core, self.options.deadline(timeout)))
+
+    async def accounts(
+        self, vault: str, prefix: str | None = None, *, timeout: float | None = None
+    ) -> list[Account]:
+        """All accounts of a vault whose name begins with `prefix`, sorted by name, with their balances."""
+        return await self.run(_requests.accounts(self.options.core, vault, prefix, self.options.deadline(timeout)))
 
     async def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
         """The balances of an account, sorted by asset."""
@@ -221,6 +307,23 @@ class AsyncClient:
     async def grants(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Grant, ...]:
         """The grants of an account, by asset and then in the order in which they are spent."""
         return await self._ask(_requests.grants(vault, account), timeout)
+
+    async def entries(
+        self,
+        vault: str,
+        account: str,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        order: str = "asc",
+        after: int | None = None,
+        page_size: int | None = None,
+        timeout: float | None = None,
+    ) -> EntryPage:
+        """The movements of an account in a period, in milliseconds of Unix time: oldest first, or with `desc` newest
+        first. `after` is `next` of the page before."""
+        request = _requests.entries(vault, account, order, since=since, until=until, after=after, page_size=page_size)
+        return await self._ask(request, timeout)
 
     async def statement(
         self,
@@ -234,7 +337,7 @@ class AsyncClient:
     ) -> Statement:
         """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label.
         The server reads the whole history of the account."""
-        return await self._ask(_requests.statement(vault, account, since, until, group_by), timeout)
+        return await self._ask(_requests.statement(vault, account, since=since, until=until, group_by=group_by), timeout)
 
     async def explain(self, call: Call, *, timeout: float | None = None) -> Explanation:
         """The answer that a call would get: the rules that match, the limits, and how full they are. Takes nothing."""

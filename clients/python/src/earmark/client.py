@@ -18,7 +18,19 @@ from ._options import Options
 from ._rules import Backoff, Rule, Send, Sleep, Store
 from ._wire import Request, judge
 from ._writes import write_once
-from .answers import Balance, Explanation, Grant, LeaseView, Limit, LimitUsage, Receipt, Statement, UsagePage, Whoami
+from .answers import (
+    DecisionPage,
+    Explanation,
+    LeaseView,
+    Limit,
+    LimitUsage,
+    Receipt,
+    Template,
+    TopLimit,
+    UsagePage,
+    Whoami,
+)
+from .credit import Account, Balance, EntryPage, Grant, Statement
 from .errors import Busy, Failure, NoAnswer, Unexpected
 from .work import Call
 
@@ -146,10 +158,17 @@ class Client:
             return Busy(f"{self.options.connections_max} requests are under way already; raise connections_max")
         transport = self._take()
         try:
-            return self._exchange(server, request, transport, http, end)
+            answer = self._exchange(server, request, transport, http, end)
+        except BaseException as error:
+            # A connection that failed may stay in the pool of the transport. The next request takes a new one.
+            transport.close()
+            if isinstance(error, httpx.TransportError):
+                return _http.failed(server, error)
+            raise
         finally:
-            self._idle.append(transport)
             self._slots.release()
+        self._idle.append(transport)
+        return answer
 
     def _take(self) -> httpx.HTTPTransport:
         try:
@@ -162,20 +181,17 @@ class Client:
         self, server: str, request: Request[T], transport: httpx.HTTPTransport, http: httpx.Request, end: float
     ) -> T | Failure:
         body = bytearray()
+        response = transport.handle_request(http)
         try:
-            response = transport.handle_request(http)
-            try:
-                stream: Any = response.stream
-                for chunk in stream:
-                    body += chunk
-                    if len(body) > self.options.answer_bytes_max:
-                        return Unexpected(f"{server} answered with more than {self.options.answer_bytes_max} bytes")
-                    if self.options.core.env.now() > end:
-                        return NoAnswer(f"{server} gave no answer: its response did not end in time")
-            finally:
-                response.close()
-        except httpx.TransportError as error:
-            return _http.failed(server, error)
+            stream: Any = response.stream
+            for chunk in stream:
+                body += chunk
+                if len(body) > self.options.answer_bytes_max:
+                    return Unexpected(f"{server} answered with more than {self.options.answer_bytes_max} bytes")
+                if self.options.core.env.now() > end:
+                    return NoAnswer(f"{server} gave no answer: its response did not end in time")
+        finally:
+            response.close()
         return judge(server, request, response.status_code, bytes(body))
 
     def _ask(self, request: Request[T], timeout: float | None) -> T:
@@ -218,9 +234,70 @@ class Client:
         """Limits with their usage: a page by key, or the first ones by fullness or debt."""
         return self._ask(_requests.usage_page(prefix, sort, after, page_size), timeout)
 
+    def put_template(
+        self, definition: Mapping[str, Any], *, expected_revision: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Creates a template, whose key has placeholders such as `{tenant}:rpm`, or changes its definition. Returns its
+        revision. With `expected_revision` it must have that one; 0: it must not exist."""
+        return self._ask(_requests.put_template(definition, expected_revision), timeout)
+
+    def delete_template(
+        self, key: str, *, expected_revision: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Deletes a template and the limits that are derived from it."""
+        self._ask(_requests.delete_template(key, expected_revision), timeout)
+
+    def templates(self, *, timeout: float | None = None) -> list[Template]:
+        """All templates."""
+        return self._ask(_requests.templates(), timeout)
+
+    def top(
+        self, of: str = "taken", within: str = "5m", prefix: str | None = None, *, timeout: float | None = None
+    ) -> list[TopLimit]:
+        """The heaviest limits of the server that answers: those of which the most was `taken`, `denied` or became
+        `debt` within `1m`, `5m` or `1h`."""
+        return self._ask(_requests.top(of, within, prefix), timeout)
+
+    def decisions(
+        self,
+        *,
+        key: str | None = None,
+        actor: str | None = None,
+        job: str | None = None,
+        outcome: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        after: str | None = None,
+        page_size: int | None = None,
+        timeout: float | None = None,
+    ) -> DecisionPage:
+        """Recent denials, refusals, timeouts and overages in the log of the server that answers, newest first. `key` is
+        the beginning of the key of a limit; times are milliseconds of Unix time."""
+        request = _requests.decisions(
+            key=key,
+            actor=actor,
+            job=job,
+            outcome=outcome,
+            since=since,
+            until=until,
+            after=after,
+            page_size=page_size,
+        )
+        return self._ask(request, timeout)
+
     def lease(self, lease_id: str, *, timeout: float | None = None) -> LeaseView:
         """One lease."""
         return self._ask(_requests.lease(lease_id), timeout)
+
+    def vaults(self, *, timeout: float | None = None) -> list[str]:
+        """The names of all vaults, sorted."""
+        return self.run(_requests.vaults(self.options.core, self.options.deadline(timeout)))
+
+    def accounts(
+        self, vault: str, prefix: str | None = None, *, timeout: float | None = None
+    ) -> list[Account]:
+        """All accounts of a vault whose name begins with `prefix`, sorted by name, with their balances."""
+        return self.run(_requests.accounts(self.options.core, vault, prefix, self.options.deadline(timeout)))
 
     def balances(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Balance, ...]:
         """The balances of an account, sorted by asset."""
@@ -229,6 +306,23 @@ class Client:
     def grants(self, vault: str, account: str, *, timeout: float | None = None) -> tuple[Grant, ...]:
         """The grants of an account, by asset and then in the order in which they are spent."""
         return self._ask(_requests.grants(vault, account), timeout)
+
+    def entries(
+        self,
+        vault: str,
+        account: str,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        order: str = "asc",
+        after: int | None = None,
+        page_size: int | None = None,
+        timeout: float | None = None,
+    ) -> EntryPage:
+        """The movements of an account in a period, in milliseconds of Unix time: oldest first, or with `desc` newest
+        first. `after` is `next` of the page before."""
+        request = _requests.entries(vault, account, order, since=since, until=until, after=after, page_size=page_size)
+        return self._ask(request, timeout)
 
     def statement(
         self,
@@ -242,7 +336,7 @@ class Client:
     ) -> Statement:
         """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label.
         The server reads the whole history of the account."""
-        return self._ask(_requests.statement(vault, account, since, until, group_by), timeout)
+        return self._ask(_requests.statement(vault, account, since=since, until=until, group_by=group_by), timeout)
 
     def explain(self, call: Call, *, timeout: float | None = None) -> Explanation:
         """The answer that a call would get: the rules that match, the limits, and how full they are. Takes nothing."""

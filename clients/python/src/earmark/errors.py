@@ -95,7 +95,7 @@ class RateLimited(Failure):
 
 
 class Invalid(Failure):
-    """The request is malformed, and was not executed."""
+    """The request is malformed, expects another revision or exceeds a quota, and was not executed."""
 
 
 class Unauthorized(Failure):

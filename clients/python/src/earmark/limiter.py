@@ -37,7 +37,7 @@ class Limiter:
     def __init__(self, client: Client, *, complete_within: float = 60.0) -> None:
         """A limiter on the servers of a client. `complete_within` bounds the retries of a complete in seconds; after it
         the lease is left to expire."""
-        self._client = client
+        self._client = _names.kind("client", client, Client)
         self._complete_within = _names.seconds("complete_within", complete_within)
         self._queues = WaitQueues()
         self._lock = threading.Lock()
