@@ -71,7 +71,14 @@ export interface Actual extends LimitName {
   actual_amount: Amount;
 }
 
+/** An object whose fields are the entries, which programs without types may get wrong. */
+export function checkRecord(field: string, value: unknown): void {
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) return;
+  throw new InputError(field, value, "is an object, such as { \"gpt-4o\": 1 }");
+}
+
 export function requirements(field: string, amounts: Amounts, min: 0 | 1): Requirement[] {
+  checkRecord(field, amounts);
   const entries = Object.entries(amounts);
   if (entries.length < min || entries.length > REQUIREMENTS_MAX) {
     throw new InputError(field, entries.length, `are ${min} to ${REQUIREMENTS_MAX} limits`);
@@ -83,6 +90,7 @@ export function requirements(field: string, amounts: Amounts, min: 0 | 1): Requi
 }
 
 export function actuals(field: string, amounts: Amounts): Actual[] {
+  checkRecord(field, amounts);
   return Object.entries(amounts).map(([key, amount]) => ({
     ...checkKey(field, key),
     actual_amount: checkAmount(`${field}[${JSON.stringify(key)}]`, amount, 0n),

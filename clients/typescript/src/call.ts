@@ -1,4 +1,4 @@
-import { type Amount, checkAmount, InputError, TOKENS_MAX } from "./amount.js";
+import { type Amount, checkAmount, checkRecord, InputError, TOKENS_MAX } from "./amount.js";
 import type { ExplainRequest } from "./wire.js";
 
 const ATTRIBUTES_MAX = 32;
@@ -33,6 +33,7 @@ export function checkLabels(labels: Labels | undefined): Record<string, string> 
 export type Labels = Readonly<Record<string, string>>;
 
 function checkTexts(field: string, texts: Labels, most: number, bytesMax: number): Record<string, string> {
+  checkRecord(field, texts);
   const entries = Object.entries(texts);
   if (entries.length > most) throw new InputError(field, entries.length, `are up to ${most}`);
   for (const [name, value] of entries) {

@@ -7,10 +7,13 @@ import { stringify } from "./json.js";
 import { checked, checkWithin, type ClientOptions, type Settings } from "./options.js";
 import { type HttpRequest, type HttpResponse, refusal, send, unexpected } from "./transport.js";
 import type {
-  Balance, Explanation, Grant, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo, LimitUsage, Operation, PolicyInfo, Receipt,
-  Statement, UsageList, Whoami, WriteRequest,
+  Account, Balance, DecisionList, EntryList, Explanation, Grant, LeaseInfo, LimitChanged, LimitDefinition, LimitInfo,
+  LimitUsage, Operation, PolicyInfo, Receipt, Statement, TemplateInfo, TopLimit, UsageList, Whoami, WriteRequest,
 } from "./wire.js";
 import { checkOperations, WriterError, written } from "./writer.js";
+
+/** Items on one page of a list that is read as a whole. */
+const PAGE_SIZE = 1_000;
 
 /** Which limits to list with their usage. */
 export interface UsageQuery {
@@ -22,6 +25,53 @@ export interface UsageQuery {
   readonly after?: string;
   /** Limits on the page, 1 to 1,000. */
   readonly pageSize?: number;
+}
+
+/** Which items to list. */
+export interface ListQuery {
+  /** Only items whose key or name begins like this. */
+  readonly prefix?: string;
+}
+
+/** Which of the heaviest limits to list. */
+export interface TopQuery extends ListQuery {
+  /** What is counted: amounts reserved, the default, denials, or usage that became debt. */
+  readonly of?: "taken" | "denied" | "debt";
+  /** The window until now; by default 5 minutes. */
+  readonly within?: "1m" | "5m" | "1h";
+}
+
+/** A part of a list by time, in milliseconds of Unix time. */
+interface PeriodQuery<After> {
+  readonly since?: number;
+  /** The end, which does not belong to it. */
+  readonly until?: number;
+  /** `next` of the previous page, with the same filters. */
+  readonly after?: After;
+  /** Items on the page, 1 to 1,000. */
+  readonly pageSize?: number;
+}
+
+/** Which decisions to list. */
+export interface DecisionQuery extends PeriodQuery<string> {
+  /** Only about limits whose key begins like this. */
+  readonly key?: string;
+  /** Only about requests of this actor. */
+  readonly actor?: string;
+  /** Only about this job. */
+  readonly job?: string;
+  readonly outcome?: "denied" | "refused" | "timeout" | "overage";
+}
+
+/** Which entries of an account to list. */
+export interface EntryQuery extends PeriodQuery<number> {
+  /** `asc`, the default: oldest first. */
+  readonly order?: "asc" | "desc";
+}
+
+/** The revision that something must have to be changed; 0: it must not exist. */
+export interface Expected {
+  readonly expectedRevision?: number;
 }
 
 /** The period of a statement, and the label that groups its spending. */
@@ -156,16 +206,55 @@ export class Client {
     return (await this.#ask({ method: "GET", path: limitPath(key) }, read, wait)).limit;
   }
 
-  /** All limits, sorted by key. They are read in pages, so limits that change meanwhile may appear or not. */
-  async limits(wait?: WaitOptions): Promise<LimitInfo[]> {
-    const all: LimitInfo[] = [];
+  /** A list that is read in pages, so items that change meanwhile may appear or not. */
+  async #pages<Name extends string, Item>(path: string, name: Name, asked: ListQuery, wait?: WaitOptions): Promise<Item[]> {
+    const all: Item[] = [];
+    const read = fields<Record<Name, Item[]> & { next: string | null }>(name, "next");
     for (let after: string | null | undefined; after !== null; ) {
-      const path = `/v1/admin/limits${query({ after })}`;
-      const page = await this.#ask({ method: "GET", path }, fields<{ limits: LimitInfo[]; next: string | null }>("limits", "next"), wait);
-      all.push(...page.limits);
+      const request: HttpRequest = { method: "GET", path: `${path}${query({ prefix: asked.prefix, after, page_size: PAGE_SIZE })}` };
+      const page = await this.#ask(request, read, wait);
+      all.push(...page[name]);
       after = page.next;
     }
     return all;
+  }
+
+  /** All limits, sorted by key. */
+  async limits(asked: ListQuery = {}, wait?: WaitOptions): Promise<LimitInfo[]> {
+    return await this.#pages("/v1/admin/limits", "limits", asked, wait);
+  }
+
+  /** Creates a template, whose key has placeholders such as `{tenant}:rpm`, or changes its definition. Returns its revision. */
+  async putTemplate(definition: LimitDefinition, expected: Expected = {}, wait?: WaitOptions): Promise<number> {
+    const path = `/v1/admin/templates${query({ expected_revision: expected.expectedRevision })}`;
+    const request: HttpRequest = { method: "PUT", path, body: stringify(definition) };
+    return (await this.#ask(request, fields<{ revision: number }>("revision"), wait)).revision;
+  }
+
+  /** Deletes a template and the limits that are derived from it. */
+  async deleteTemplate(key: string, expected: Expected = {}, wait?: WaitOptions): Promise<void> {
+    const path = `/v1/admin/templates${query({ key, expected_revision: expected.expectedRevision })}`;
+    await this.#ask({ method: "DELETE", path }, fields<{ ok: true }>("ok"), wait);
+  }
+
+  /** All templates. */
+  async templates(wait?: WaitOptions): Promise<TemplateInfo[]> {
+    const read = fields<{ templates: TemplateInfo[] }>("templates");
+    return (await this.#ask({ method: "GET", path: "/v1/admin/templates" }, read, wait)).templates;
+  }
+
+  /** The heaviest limits of the server that answers, the heaviest first. */
+  async top(asked: TopQuery = {}, wait?: WaitOptions): Promise<TopLimit[]> {
+    const { of, within, prefix } = asked;
+    const read = fields<{ top: TopLimit[] }>("top");
+    return (await this.#ask({ method: "GET", path: `/v1/top${query({ of, within, prefix })}` }, read, wait)).top;
+  }
+
+  /** Recent denials, refusals, timeouts and overages in the log of the server that answers, newest first. */
+  async decisions(asked: DecisionQuery = {}, wait?: WaitOptions): Promise<DecisionList> {
+    const { pageSize, ...rest } = asked;
+    const path = `/v1/decisions${query({ ...rest, page_size: pageSize })}`;
+    return await this.#ask({ method: "GET", path }, fields<DecisionList>("decisions", "next"), wait);
   }
 
   /** The usage of a limit. */
@@ -193,6 +282,16 @@ export class Client {
     return (await this.#ask({ method: "GET", path: `/v1/leases/${encodeURIComponent(id)}` }, read, wait)).lease;
   }
 
+  /** The names of all vaults, sorted. */
+  async vaults(wait?: WaitOptions): Promise<string[]> {
+    return await this.#pages("/v1/vaults", "vaults", {}, wait);
+  }
+
+  /** All accounts of a vault, sorted by name, with their balances. */
+  async accounts(vault: string, asked: ListQuery = {}, wait?: WaitOptions): Promise<Account[]> {
+    return await this.#pages(`/v1/vaults/${encodeURIComponent(vault)}/accounts`, "accounts", asked, wait);
+  }
+
   /** The balances of an account, sorted by asset. */
   async balances(vault: string, account: string, wait?: WaitOptions): Promise<Balance[]> {
     const path = `${accountPath(vault, account)}/balances`;
@@ -203,6 +302,13 @@ export class Client {
   async grants(vault: string, account: string, wait?: WaitOptions): Promise<Grant[]> {
     const path = `${accountPath(vault, account)}/grants`;
     return (await this.#ask({ method: "GET", path }, fields<{ grants: Grant[] }>("grants"), wait)).grants;
+  }
+
+  /** The movements of an account in a period. */
+  async entries(vault: string, account: string, asked: EntryQuery = {}, wait?: WaitOptions): Promise<EntryList> {
+    const { pageSize, ...rest } = asked;
+    const path = `${accountPath(vault, account)}/entries${query({ ...rest, page_size: pageSize })}`;
+    return await this.#ask({ method: "GET", path }, fields<EntryList>("entries", "next"), wait);
   }
 
   /** The sums of an account in a period, and its spending by the value of a label. The server reads the whole history. */
@@ -227,8 +333,10 @@ export class Client {
   }
 
   /** Puts the policy of a namespace: a TOML document. Returns its revision. */
-  async putPolicy(policy: string, namespace?: string, wait?: WaitOptions): Promise<number> {
-    const request: HttpRequest = { method: "PUT", path: `/v1/admin/policy${query({ namespace })}`, body: stringify({ policy }) };
+  async putPolicy(policy: string, options: Expected & { readonly namespace?: string } = {}, wait?: WaitOptions): Promise<number> {
+    const { namespace, expectedRevision: expected_revision } = options;
+    const body = stringify({ policy, expected_revision });
+    const request: HttpRequest = { method: "PUT", path: `/v1/admin/policy${query({ namespace })}`, body };
     return (await this.#ask(request, fields<{ ok: true; revision: number }>("revision"), wait)).revision;
   }
 

@@ -9,7 +9,7 @@ export type Certainty = "nothing_happened" | "unknown";
  * - `no_answer`: the connection broke, or no response came in time.
  * - `unavailable`: the server could not execute the request, or does not know whether it did.
  * - `unexpected`: the response is not one of an Earmark server of this version.
- * - `invalid`: the request is malformed, and was not executed.
+ * - `invalid`: the request is malformed, expects another revision or exceeds a quota, and was not executed.
  * - `unauthorized`: the key was not accepted, and the request was not executed.
  * - `rate_limited`: the key exceeds its request rate, and the request was not executed.
  * - `not_found`: the named thing does not exist.

@@ -5,7 +5,10 @@ export { type Amount, type Amounts, InputError } from "./amount.js";
 export type { BackoffOptions } from "./backoff.js";
 export type { BatchOptions } from "./batcher.js";
 export type { CallDescription, Labels } from "./call.js";
-export { Client, type Scope, type StatementQuery, type UsageQuery } from "./client.js";
+export {
+  Client, type DecisionQuery, type EntryQuery, type Expected, type ListQuery, type Scope, type StatementQuery, type TopQuery,
+  type UsageQuery,
+} from "./client.js";
 export type { WaitOptions } from "./deadline.js";
 export {
   AcquireError, type AcquireReason, type Certainty, type Denial, ExtendError, type ExtendReason, type FailureKind, RequestError,
@@ -17,7 +20,8 @@ export { Limiter, type LimiterOptions, type Tried } from "./limiter.js";
 export type { ClientOptions } from "./options.js";
 export { SequenceFileError } from "./sequence_file.js";
 export type {
-  AssetStatement, Balance, CallUsage, Explanation, Grant, LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation,
-  OperationResult, PolicyInfo, Receipt, Statement, StatementGroup, UsageItem, UsageList, Whoami, WriteRefusal,
+  Account, AssetStatement, Balance, CallUsage, Decision, DecisionList, Entry, EntryChange, EntryList, Explanation, Grant,
+  LeaseInfo, LimitDefinition, LimitInfo, LimitUsage, Operation, OperationResult, PolicyInfo, Receipt, Statement,
+  StatementGroup, TemplateInfo, TopLimit, UsageItem, UsageList, Whoami, WriteRefusal,
 } from "./wire.js";
 export { type Fate, Writer, WriterError, type WriterOptions, type WriterReason } from "./writer.js";

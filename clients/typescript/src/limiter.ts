@@ -101,8 +101,8 @@ export class Limiter implements AsyncDisposable {
   }
 
   #job(amounts: Amounts, jobId: string | undefined): { purpose: Purpose; admitted: (admission: Admission) => Lease } {
+    const needs = requirements("requirements", amounts, 1);
     const copy = { ...amounts };
-    const needs = requirements("requirements", copy, 1);
     const job_id = checkJob(jobId);
     const nothing = needs.map(({ amount: _, ...name }) => ({ ...name, actual_amount: 0 }));
     const purpose: Purpose = {

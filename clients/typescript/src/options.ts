@@ -65,6 +65,8 @@ export function checked(options: ClientOptions): Settings {
   if ("window" in globalThis && "document" in globalThis) {
     throw new Error("this client runs on servers only: a browser would expose the key");
   }
+  // A program without types may pass a single address.
+  if (!Array.isArray(options?.servers)) throw new InputError("servers", options?.servers, "is a list of addresses");
   const servers = options.servers.map(address);
   if (servers.length === 0) throw new InputError("servers", "none", "is at least one address");
   if (options.key !== undefined && !/^[\x21-\x7e]+$/.test(options.key)) {

@@ -125,6 +125,8 @@ export function refusal(response: HttpResponse): RequestError {
   const message = typeof problem.message === "string" && problem.message !== "" ? problem.message : problem.error;
   switch (status) {
     case 400:
+    // Another revision than the expected one, or a quota that is used up.
+    case 409:
     case 413:
       return new RequestError("invalid", `the request was refused: ${message}`);
     case 401:

@@ -190,6 +190,45 @@ export interface UsageList {
   next: string | null;
 }
 
+/** A template of limits. */
+export interface TemplateInfo {
+  definition: LimitDefinition;
+  revision: number;
+  /** The number of limits that are derived from it now. */
+  live: number;
+}
+
+/** One of the heaviest limits. Of a limit of another namespace only the key is known. */
+export interface TopLimit {
+  key: string;
+  /** The count, which is never too low. */
+  amount?: Amount;
+  /** The amount is too high by at most this. */
+  error?: Amount;
+}
+
+/** A denial, a refusal, a timeout or an overage. */
+export interface Decision {
+  at_unix_ms: number;
+  outcome: "denied" | "refused" | "timeout" | "overage";
+  lease_id: string;
+  job_id?: string;
+  actor: string;
+  /** Absent for a job. */
+  attributes?: Record<string, string>;
+  /** The limits in the way, the one that frees last first. Of a limit of another namespace only the key is known. */
+  limits: { key: string; asked?: Amount; available?: Amount; capacity?: Amount }[];
+  /** Further decisions of the same key and outcome in the same second, which are not listed. */
+  repeated: number;
+}
+
+/** Decisions, newest first. */
+export interface DecisionList {
+  decisions: Decision[];
+  /** `after` of the next page; `null` on the last one. */
+  next: string | null;
+}
+
 export interface LeaseInfo {
   lease_id: string;
   job_id: string | null;
@@ -218,6 +257,101 @@ export interface Grant {
   priority: number;
   /** Absent if it never expires. */
   expires_at_unix_ms?: number;
+}
+
+/** An account with its balances, sorted by asset. */
+export interface Account {
+  account: string;
+  status: "open" | "frozen" | "closed";
+  balances: Balance[];
+  plan?: {
+    asset: string;
+    amount: string;
+    period: "hour" | "day" | "week" | "month";
+    utc_offset_minutes: number;
+    carry_over: "none" | { max: string };
+    /** When it issues next; absent before its first period. */
+    next_at_unix_ms?: number;
+  };
+}
+
+/** The change of one asset by an entry. Amounts are decimal strings of minor units. */
+export interface EntryChange {
+  asset: string;
+  /** The change of the available amount. */
+  amount: string;
+  /** The change of the held amount. */
+  held: string;
+  /** What a transaction issued to the account; absent if nothing. */
+  issued?: string;
+  retired?: string;
+  transferred_in?: string;
+  transferred_out?: string;
+}
+
+interface EntryBase<Kind extends string> {
+  kind: Kind;
+  /** Its position in the journal. */
+  number: number;
+  committed_at_unix_ms: number;
+  changes: EntryChange[];
+}
+
+interface TransactionEntry extends EntryBase<"transaction"> {
+  tx_id: string;
+  log_index: number;
+  actor: string;
+  memos: string[];
+}
+
+interface HoldEntry<Kind extends string> extends EntryBase<Kind> {
+  lease_id: string;
+  limit: string;
+  /** The amount that the lease held. */
+  hold: string;
+  /** `system:earmark` for a timeout, null if it is not recorded. */
+  actor: string | null;
+}
+
+interface SettleEntry extends HoldEntry<"settle"> {
+  /** The amount paid to the revenue account. */
+  paid: string;
+  /** The part of it that the account owes. */
+  debt: string;
+  /** The cost that was not paid. */
+  uncollected: string;
+  /** `late`: a complete after the timeout. */
+  reason: "complete" | "timeout" | "late";
+  /** The labels of the complete. */
+  labels: Record<string, string>;
+}
+
+interface GrantEntry<Kind extends string> extends EntryBase<Kind> {
+  priority: number;
+  expires_at_unix_ms: number;
+}
+
+interface PlanEntry extends GrantEntry<"plan"> {
+  /** Unused credit of the period before that it kept; not in `changes`. */
+  carried: string;
+  actor: "system:earmark";
+}
+
+/** A movement of an account. */
+export type Entry =
+  | (TransactionEntry & { client_id: string; sequence: number })
+  | (TransactionEntry & { idempotency_key: string })
+  | HoldEntry<"hold">
+  | SettleEntry
+  | HoldEntry<"release">
+  | GrantEntry<"expire">
+  | PlanEntry;
+
+/** A page of entries. */
+export interface EntryList {
+  entries: Entry[];
+  /** `after` of the next page; `null` on the last one. A page with a period may be empty although more follow. */
+  next: number | null;
 }
 
 /** The spending of a statement under one value of the label. */

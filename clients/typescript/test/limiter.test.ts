@@ -288,6 +288,9 @@ test("bad input is refused before anything is sent, with a message that says wha
     [{ "a b": 1 }, 'requirements: found "a b", allowed is a key of 1 to 256 letters, digits and :._@+-/|=~%'],
     [{ "!a b:c": 1 }, /NAMESPACE/],
     [{}, "requirements: found 0, allowed are 1 to 32 limits"],
+    ["a", /requirements: found "a", allowed is an object/],
+    [["a"], /requirements: found an array/],
+    [null, /requirements: found null/],
   ] as const) {
     await assert.rejects(limiter.acquire(amounts as any), { name: "InputError", message });
   }
@@ -298,6 +301,9 @@ test("bad input is refused before anything is sent, with a message that says wha
   assert.throws(() => new Limiter(client, { completeWithinMs: Number.NaN }), InputError);
   assert.throws(() => new Client({ servers: ["http://127.0.0.1"], backoff: { firstMs: 0, longestMs: 1 } }), InputError);
   assert.equal(proxy.seen.length, 0);
+  for (const options of [{}, { servers: server.url }, undefined]) {
+    assert.throws(() => new Client(options as any), { name: "InputError", message: /servers: found .*, allowed is a list of addresses/ });
+  }
   for (const servers of [[], ["127.0.0.1:7878"], ["http://user:secret@host"], ["http://host/path"]]) {
     assert.throws(() => new Client({ servers }), (error: Error) => error instanceof InputError && !error.message.includes("secret"));
   }

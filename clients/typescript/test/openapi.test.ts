@@ -107,6 +107,15 @@ const CHECKS: readonly Check[] = [
   ["{ balances: Balance[] }", "get", "/v1/vaults/{vault}/accounts/{account}/balances", "answer"],
   ["{ grants: Grant[] }", "get", "/v1/vaults/{vault}/accounts/{account}/grants", "answer"],
   ["Statement", "get", "/v1/vaults/{vault}/accounts/{account}/statement", "answer"],
+  ["{ vaults: string[]; next: string | null }", "get", "/v1/vaults", "answer"],
+  ["{ accounts: Account[]; next: string | null }", "get", "/v1/vaults/{vault}/accounts", "answer"],
+  ["EntryList", "get", "/v1/vaults/{vault}/accounts/{account}/entries", "answer"],
+  // A definition has other fields for every kind.
+  ["LimitDefinition", "put", "/v1/admin/templates", "request", "names"],
+  ["{ revision: number; ok: true }", "put", "/v1/admin/templates", "answer"],
+  ["{ templates: TemplateInfo[] }", "get", "/v1/admin/templates", "answer", "names"],
+  ["{ top: TopLimit[] }", "get", "/v1/top", "answer"],
+  ["DecisionList", "get", "/v1/decisions", "answer"],
   ["Whoami", "get", "/v1/whoami", "answer"],
   ["PolicyInfo", "get", "/v1/admin/policy", "answer"],
   ["{ last_committed_sequence: number }", "get", "/v1/clients/{client_id}", "answer"],
@@ -119,7 +128,8 @@ const PRELUDE = `
 import type * as wire from "../src/wire.js";
 /** The names of all fields, with those inside of them. */
 type Names<T> = T extends readonly (infer I)[] ? Names<I>
-  : T extends object ? { [K in keyof T & string]-?: K | \`\${K}.\${Names<NonNullable<T[K]>>}\` }[keyof T & string] : never;
+  // The names of a record are data.
+  : T extends object ? string extends keyof T ? never : { [K in keyof T & string]-?: K | \`\${K}.\${Names<NonNullable<T[K]>>}\` }[keyof T & string] : never;
 type Missing<One, Other> = Exclude<Names<One>, Names<Other>>;
 declare function none<T extends never>(): T;
 declare function assignable<From extends To, To>(): From;
