@@ -136,24 +136,9 @@ pub(crate) fn attack(options: &Options) -> Result<(), Failure> {
     };
     println!("attacking {} with {} node(s), {} s each", binary.display(), options.nodes, options.seconds);
     let mut stage = Stage::prepare(&binary, options)?;
-    let mut rows = Vec::new();
-    for (number, (name, attacks)) in options.runs().into_iter().enumerate() {
-        let time = Duration::from_secs(options.seconds);
-        let time = if attacks.is_empty() { time.min(BASELINE_MAX) } else { time };
-        let row = stage.run(number as u64, name, &attacks, time);
-        if rows.is_empty() {
-            println!("{HEADER}");
-        }
-        println!("{}", line(&row));
-        row.seen.failures.iter().for_each(|failure| println!("  {failure}"));
-        rows.push(row);
-        if let Some(place) = stage.nodes.ended() {
-            return Err(Failure::Server(format!("ended during the attack {name}: node {}", place + 1)));
-        }
-        stage.recover();
-    }
-    stage.check_tables()?;
-    verdict(rows)
+    let result = stage.run_all(options);
+    stage.nodes.keeps_logs = result.is_err();
+    result
 }
 
 impl Stage {
@@ -191,6 +176,27 @@ impl Stage {
         Ok(stage)
     }
 
+    fn run_all(&mut self, options: &Options) -> Result<(), Failure> {
+        let mut rows = Vec::new();
+        for (number, (name, attacks)) in options.runs().into_iter().enumerate() {
+            let time = Duration::from_secs(options.seconds);
+            let time = if attacks.is_empty() { time.min(BASELINE_MAX) } else { time };
+            let row = self.run(number as u64, name, &attacks, time);
+            if rows.is_empty() {
+                println!("{HEADER}");
+            }
+            println!("{}", line(&row));
+            row.seen.failures.iter().for_each(|failure| println!("  {failure}"));
+            rows.push(row);
+            if let Some(place) = self.nodes.ended() {
+                return Err(Failure::Server(format!("ended during the attack {name}: node {}", place + 1)));
+            }
+            self.recover();
+        }
+        self.check_tables()?;
+        verdict(rows)
+    }
+
     fn target(&self, run: u64) -> Target {
         Target {
             addresses: self.nodes.attacked(),
@@ -204,7 +210,7 @@ impl Stage {
     }
 
     fn run(&self, number: u64, name: &'static str, attacks: &[&Attack], time: Duration) -> Row {
-        let (target, addresses, live) = (self.target(number), self.nodes.honest(), Live::default());
+        let (target, addresses, live) = (self.target(number), self.nodes.honest(), Live::new());
         let (mut seen, mut usage, start) = (Seen::default(), Usage::default(), Instant::now());
         let mut shown = Duration::ZERO;
         thread::scope(|scope| {

@@ -9,13 +9,16 @@ use crate::python;
 use crate::run::{self, Failure};
 use crate::typescript;
 
-/// A required program besides the Rust toolchain. It must answer `--version`.
+/// A required program besides rustc and cargo. It must answer `--version`.
 struct Program {
     name: &'static str,
     purpose: &'static str,
     /// The package of Debian that has it.
     package: &'static str,
 }
+
+/// Components of the Rust toolchain that a minimal installation lacks: their command of cargo, and their name.
+const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
 const PROGRAMS: [Program; 4] = [
     Program { name: "cc", purpose: "a C compiler, which rustc links with", package: "build-essential" },
@@ -26,8 +29,13 @@ const PROGRAMS: [Program; 4] = [
 
 /// Prepares all steps. Only what a step cannot do without is an error; what it skips by name is printed.
 pub(crate) fn prepare() -> Result<(), Failure> {
-    let prepared =
-        [programs(&PROGRAMS, run::apt_install), python::prepare(), typescript::prepare(), postgres::prepare()];
+    let prepared = [
+        components(&COMPONENTS),
+        programs(&PROGRAMS, run::apt_install),
+        python::prepare(),
+        typescript::prepare(),
+        postgres::prepare(),
+    ];
     let missing = missing(prepared)?;
     namespaces();
     monitoring::prepare();
@@ -53,6 +61,17 @@ fn missing(results: impl IntoIterator<Item = Result<(), Failure>>) -> Result<Vec
     }
     missing.dedup();
     Ok(missing)
+}
+
+fn components(components: &[(&str, &str)]) -> Result<(), Failure> {
+    let mut missing = Vec::new();
+    for (command, name) in components {
+        match run::output(&mut run::command("cargo", &format!("{command} --version"))) {
+            Some(version) => println!("{name}: {}", version.trim()),
+            None => missing.push(format!("{name} (`rustup component add {name}`)")),
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Missing(missing)) }
 }
 
 fn programs(programs: &[Program], install: impl Fn(&str)) -> Result<(), Failure> {
@@ -97,6 +116,9 @@ mod tests {
         let of = |name: &str| format!("{name} (a thing; on Debian `apt-get install no-such-package`)");
         let expected = format!("missing on this machine: {}, {}", of("no-such-program"), of("no-such-other"));
         assert_eq!(failure.to_string(), expected);
+
+        let failure = components(&[("no-such-command", "no-such-component")]).unwrap_err().to_string();
+        assert_eq!(failure, "missing on this machine: no-such-component (`rustup component add no-such-component`)");
 
         let lacks = |name: &str| Err(Failure::Missing(vec![name.to_owned()]));
         assert_eq!(missing([lacks("a"), Ok(()), lacks("b"), lacks("b")]).unwrap(), ["a", "b"]);

@@ -22,12 +22,19 @@ pub(super) const LIMIT: &str = r#"{"key":"calls","kind":"rolling","capacity":100
 /// One call of a tenant on a connection, with a key, a new lease id and the time when it began.
 pub(super) type Call = fn(&mut Wire, &str, &str, Instant) -> Result<Duration, String>;
 
-/// The end of a run, and its results so far.
-#[derive(Default)]
+/// The start and the end of a run, and its results so far.
 pub(super) struct Live {
+    began: Instant,
     pub(super) is_over: AtomicBool,
     pub(super) reserves: AtomicU64,
     pub(super) failed: AtomicU64,
+}
+
+impl Live {
+    pub(super) fn new() -> Live {
+        let (reserves, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Live { began: Instant::now(), is_over: AtomicBool::new(false), reserves, failed }
+    }
 }
 
 /// The results of a tenant.
@@ -48,10 +55,12 @@ impl Seen {
         self.failures.truncate(SHOWN_MAX);
     }
 
-    fn fail(&mut self, why: String) {
+    /// Notes a failure with the time since the run began, by which it is found in the logs of the nodes.
+    fn fail(&mut self, live: &Live, why: &str) {
+        live.failed.fetch_add(1, Ordering::Relaxed);
         self.failed += 1;
         if self.failures.len() < SHOWN_MAX {
-            self.failures.push(why);
+            self.failures.push(format!("after {:.1} s: {why}", live.began.elapsed().as_secs_f64()));
         }
     }
 
@@ -84,8 +93,7 @@ fn call(address: SocketAddr, key: &str, live: &Live, one: Call) -> Seen {
         let (mut wire, used) = match kept.map_or_else(|| Wire::connect(address).map(|wire| (wire, 0)), Ok) {
             Ok(connected) => connected,
             Err(error) => {
-                seen.fail(format!("connect: {}", describe(&error)));
-                live.failed.fetch_add(1, Ordering::Relaxed);
+                seen.fail(live, &format!("connect: {}", describe(&error)));
                 sleep(PAUSE);
                 continue;
             }
@@ -97,10 +105,7 @@ fn call(address: SocketAddr, key: &str, live: &Live, one: Call) -> Seen {
                 live.reserves.fetch_add(1, Ordering::Relaxed);
                 connection = Some((wire, used + 2));
             }
-            Err(why) => {
-                seen.fail(why);
-                live.failed.fetch_add(1, Ordering::Relaxed);
-            }
+            Err(why) => seen.fail(live, &why),
         }
         sleep(PAUSE);
     }

@@ -18,6 +18,8 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// The processes, killed on drop together with their folder.
 pub(super) struct Nodes {
+    /// Whether the logs stay in the folder, because they may explain a failure.
+    pub(super) keeps_logs: bool,
     folder: PathBuf,
     children: Vec<Child>,
     ports: Vec<u16>,
@@ -45,8 +47,14 @@ impl Nodes {
         let ports = |_| free_port().map_err(|error| failed(format!("has no free port: {error}")));
         let ports = (0..count * 2).map(ports).collect::<Result<Vec<u16>, Failure>>()?;
         let (ports, peers) = ports.split_at(count);
-        let mut nodes =
-            Nodes { folder, children: Vec::new(), ports: ports.to_vec(), gateway: None, root: String::new() };
+        let mut nodes = Nodes {
+            keeps_logs: false,
+            folder,
+            children: Vec::new(),
+            ports: ports.to_vec(),
+            gateway: None,
+            root: String::new(),
+        };
         for place in 0..count {
             nodes.spawn(binary, place, peers)?;
             nodes.wait("a node that is ready", |nodes| nodes.is_ready(place))?;
@@ -200,6 +208,11 @@ impl Drop for Nodes {
         for child in &mut self.children {
             _ = child.kill();
             _ = child.wait();
+        }
+        if self.keeps_logs {
+            (0..self.children.len()).for_each(|place| _ = fs::remove_dir_all(self.data(place)));
+            println!("the logs of the nodes are in {}", self.folder.display());
+            return;
         }
         _ = fs::remove_dir_all(&self.folder);
     }
