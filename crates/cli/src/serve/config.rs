@@ -150,10 +150,17 @@ impl Settings {
         (!elsewhere.is_empty()).then(|| format!("not on the command line: {}", elsewhere.join(", ")))
     }
 
-    /// Whether a flag, or one that it replaces, is set already.
+    /// Whether a flag, or one that replaces it, is set already.
     fn is_set(&self, flag: &str) -> bool {
-        let alternatives = ALTERNATIVES.iter().filter(|group| group.contains(&flag)).flatten().copied();
-        alternatives.chain([flag]).any(|flag| self.values.contains_key(flag))
+        self.values.contains_key(flag)
+            || self.is_replaced(flag, |(origin, values)| *origin == Origin::Flag || !values.is_empty())
+    }
+
+    /// Whether another flag replaces this one. A switch that is off has no values and replaces nothing.
+    fn is_replaced(&self, flag: &str, by: impl Fn(&(Origin, Vec<String>)) -> bool) -> bool {
+        let others =
+            ALTERNATIVES.iter().filter(|group| group.contains(&flag)).flatten().filter(|other| **other != flag);
+        others.filter_map(|other| self.values.get(*other)).any(by)
     }
 
     fn add_variable(&mut self, arg: &Arg, variables: &BTreeMap<String, String>) -> Result<(), Failure> {
@@ -162,7 +169,7 @@ impl Settings {
         names.extend(OTHER_VARIABLES.iter().filter(|(of, _)| *of == flag).map(|(_, name)| (*name).to_owned()));
         let set = |name: &String| variables.get(name).filter(|value| !value.is_empty());
         let Some((name, value)) = names.iter().find_map(|name| Some((name, set(name)?))) else { return Ok(()) };
-        if self.values.contains_key(flag) || self.is_hidden_by_flag(flag) {
+        if self.values.contains_key(flag) || self.is_replaced(flag, |(origin, _)| *origin == Origin::Flag) {
             return Ok(());
         }
         let values = match arg.get_action() {
@@ -178,12 +185,6 @@ impl Settings {
         let values = values.map_err(|what| Failure::Usage(format!("{name}: {what}")))?;
         self.values.insert(flag.to_owned(), (Origin::Variable(name.clone()), values));
         Ok(())
-    }
-
-    /// Whether a flag of the command line replaces this one.
-    fn is_hidden_by_flag(&self, flag: &str) -> bool {
-        let mut alternatives = ALTERNATIVES.iter().filter(|group| group.contains(&flag)).flatten();
-        alternatives.any(|other| matches!(self.values.get(*other), Some((Origin::Flag, _))))
     }
 
     fn add_file(&mut self, serve: &Command, file: &Path) -> Result<(), Failure> {

@@ -52,6 +52,9 @@ fn a_higher_source_replaces_the_alternative_of_a_lower_one() {
     assert_eq!(settings(file, &[], "--in-memory").unwrap(), ["--credits=sqlite:a.db"]);
     let variables = [("EARMARK_IN_MEMORY", "true"), ("EARMARK_CREDITS_URL_FILE", "url")];
     assert_eq!(settings(file, &variables, "").unwrap(), ["--credits-url-file=url", "--in-memory"]);
+    // A switch that is off once hid the folder of the file, and the server began on an empty one.
+    let off = [("EARMARK_IN_MEMORY", "false")];
+    assert_eq!(settings(file, &off, "").unwrap(), ["--credits=sqlite:a.db", "--data=/srv/earmark"]);
     let url = [("EARMARK_CREDITS_URL", "sqlite:b.db")];
     assert_eq!(settings("", &url, "").unwrap(), ["--credits=sqlite:b.db"]);
     assert_eq!(settings("", &url, "--credits-url-file url").unwrap(), Vec::<String>::new());
