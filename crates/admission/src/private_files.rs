@@ -52,19 +52,28 @@ fn restrict_within(path: &Path, depth: usize) {
         if about.is_symlink() {
             return Ok(());
         }
-        restrict_one(path, &about)?;
+        // A mounted volume may belong to root, while its content belongs to this user.
+        let restricted = restrict_one(path, &about);
         if about.is_dir() && depth > 0 {
-            for entry in fs::read_dir(path)? {
+            for entry in readable(path)? {
                 restrict_within(&entry?.path(), depth.saturating_sub(1));
             }
         }
-        Ok(())
+        restricted
     });
     match restricted {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(path = %path.display(), %error, "cannot restrict the permissions to the owner");
         }
         Ok(()) | Err(_) => {}
+    }
+}
+
+/// The entries of a folder. One that this user cannot read, such as `lost+found`, has no file of theirs.
+fn readable(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None.into_iter().flatten()),
+        entries => Ok(Some(entries?).into_iter().flatten()),
     }
 }
 

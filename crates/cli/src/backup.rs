@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use earmark_admission::{BackupName, create_private_dir, private_file};
 use earmark_core::UnixMs;
-use earmark_node::{ArchiveError, NodeError, RealDisk, Unpacked, Unpacker, recover};
+use earmark_node::{ArchiveError, Backup, NodeError, RealDisk, Unpacked, Unpacker, recover};
 use serde_json::json;
 
 use crate::client::{self, Client, ClientArgs};
@@ -32,7 +32,8 @@ Examples:
 
 pub(crate) const RESTORE_HELP: &str = "\
 Writes the data folder of a new cluster with one node. It has an identity of its own, so it can run beside the original
-and never joins it. Callers' keys are those of the backup. DIR must be empty or not exist; DIR.restoring is used meanwhile.
+and never joins it. Callers' keys are those of the backup. DIR must be empty, but for the lost+found of a new volume, or
+not exist. DIR/.restoring is used meanwhile. Run it as the user of the server, who must own the files.
 
 Examples:
   earmark restore earmark.tar /var/lib/earmark
@@ -43,8 +44,14 @@ const PATH: &str = "/v1/admin/cluster/backup";
 /// The parts of a name before and after the time.
 const PREFIX: &str = "earmark-";
 const SUFFIX: &str = ".tar";
+/// Follows the name of a backup until it is complete.
+const PARTIAL: &str = ".partial";
 /// Bytes of a time such as 20261118T093000Z.
 const TIME_LEN: usize = 16;
+/// The folder in a data folder in which a restore works, so that it needs one writable volume only.
+const WORK: &str = ".restoring";
+/// The restored data in it.
+const DATA: &str = "data";
 /// Bytes read from a file at once.
 const PIECE: usize = 256 << 10;
 
@@ -95,10 +102,17 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<Done, Failure> {
     if path.exists() {
         return Err(Failure::Usage(format!("{}: the file exists; choose another name", path.display())));
     }
-    let partial = with_suffix(path, ".partial");
+    if args.keep.is_some() {
+        folder
+            .map_or(Ok(()), remove_partial)
+            .map_err(|source| Failure::System { what: "removing unfinished backups", source })?;
+    }
+    let partial = with_suffix(path, PARTIAL);
     let failed = |source| Failure::System { what: "writing the backup", source };
     let unusable = |error| Failure::Usage(format!("{}: {error}", path.display()));
     let mut file = private_file().write(true).create(true).truncate(true).open(&partial).map_err(unusable)?;
+    // Where a file system has no locks, leftovers stay.
+    _ = file.try_lock();
     let written = download(&args.client, &mut file).and_then(|unpacked| {
         file.sync_all().and_then(|()| fs::rename(&partial, path)).and_then(|()| sync_parent(path)).map_err(failed)?;
         Ok(unpacked)
@@ -126,20 +140,37 @@ fn name_now() -> String {
     format!("{PREFIX}{}{SUFFIX}", BackupName::of_time(now).as_str())
 }
 
+/// Whether this is the name of a backup after the time.
+fn is_of_time(name: &str) -> bool {
+    let time = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(SUFFIX));
+    time.is_some_and(|time| time.len() == TIME_LEN && time.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+fn file_names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries: io::Result<Vec<_>> = fs::read_dir(folder)?.collect();
+    Ok(entries?.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
 /// Removes all backups of a folder that are named after the time, but for the newest `keep`.
 fn remove_older(folder: &Path, keep: usize) -> io::Result<()> {
-    let is_ours = |name: &String| {
-        let time = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(SUFFIX));
-        time.is_some_and(|time| time.len() == TIME_LEN && time.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        names.extend(entry?.file_name().into_string().ok().filter(is_ours));
-    }
+    let mut names = file_names(folder)?;
+    names.retain(|name| is_of_time(name));
     // Times sort like their names.
     names.sort_unstable();
     let old = names.len().saturating_sub(keep);
     names.iter().take(old).try_for_each(|name| fs::remove_file(folder.join(name)))
+}
+
+/// Removes what killed backups left in a folder: it would fill the disk. A backup that is being written is locked.
+fn remove_partial(folder: &Path) -> io::Result<()> {
+    let mut names = file_names(folder)?;
+    names.retain(|name| name.strip_suffix(PARTIAL).is_some_and(is_of_time));
+    for path in names.iter().map(|name| folder.join(name)) {
+        if File::open(&path)?.try_lock().is_ok() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the archive of a server, and checks it meanwhile.
@@ -172,26 +203,23 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 pub(crate) fn restore(args: &RestoreArgs) -> Result<Done, Failure> {
     let folder = &args.folder;
     let shown = folder.display();
-    let is_free = !folder.exists() || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
-    if !is_free {
+    let work = folder.join(WORK);
+    if work.exists() {
+        return Err(Failure::Usage(format!("{}: left by an interrupted restore; empty {shown} first", work.display())));
+    }
+    let is_new = !folder.exists();
+    if !is_new && !is_free(folder) {
         return Err(Failure::Usage(format!("{shown}: the folder is not empty; restore into a new one")));
     }
-    let unpacked = with_suffix(folder, ".restoring");
-    if unpacked.exists() {
-        let unpacked = unpacked.display();
-        return Err(Failure::Usage(format!("{unpacked}: left by an interrupted restore; remove it")));
-    }
-    create_private_dir(&unpacked).map_err(|source| Failure::System { what: "making the folder to unpack", source })?;
-    let restored = unpack(&args.file, &unpacked).and_then(|_| {
-        let disk = |path: &Path| {
-            let disk = RealDisk::new(path);
-            disk.map(Arc::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
-        };
-        let recovered = recover(disk(&unpacked)?, disk(folder)?, None);
-        Ok(runtime()?.block_on(recovered).map_err(NodeError::from)?)
+    create_private_dir(&work)
+        .map_err(|error| Failure::Usage(format!("{}: {error}; it needs the user of the server", work.display())))?;
+    let restored = restore_in(&work, &args.file).and_then(|made| {
+        move_all(&work.join(DATA), folder)
+            .map_err(|source| Failure::System { what: "moving the restored files", source })?;
+        Ok(made)
     });
     // The result is reported; a leftover is named by the next restore.
-    _ = fs::remove_dir_all(&unpacked);
+    _ = fs::remove_dir_all(if is_new && restored.is_err() { folder } else { &work });
     let made = restored?;
     let cluster = format!("{:032x}", made.identity.cluster);
     let answer = json!({
@@ -209,6 +237,35 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Done, Failure> {
         )
     })?;
     Ok(Done::Ok)
+}
+
+/// Whether a folder has at most what a new file system has.
+fn is_free(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == "lost+found"))
+}
+
+/// Unpacks a backup into a folder and writes the data folder of a new cluster beside it.
+fn restore_in(work: &Path, file: &Path) -> Result<Backup, Failure> {
+    let backup = work.join("backup");
+    create_private_dir(&backup).map_err(|source| Failure::System { what: "making the folder to unpack", source })?;
+    unpack(file, &backup)?;
+    let disk = |path: &Path| {
+        let disk = RealDisk::new(path);
+        disk.map(Arc::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    };
+    let recovered = recover(disk(&backup)?, disk(&work.join(DATA))?, None);
+    Ok(runtime()?.block_on(recovered).map_err(NodeError::from)?)
+}
+
+/// Moves everything in a data folder, the identity last: without it no server starts on the folder.
+fn move_all(from: &Path, to: &Path) -> io::Result<()> {
+    let entries: io::Result<Vec<_>> = fs::read_dir(from)?.map(|entry| Ok(entry?.file_name())).collect();
+    let (identity, others): (Vec<_>, Vec<_>) = entries?.into_iter().partition(|name| name == "identity");
+    for names in [others, identity] {
+        names.iter().try_for_each(|name| fs::rename(from.join(name), to.join(name)))?;
+        File::open(to)?.sync_all()?;
+    }
+    Ok(())
 }
 
 fn unpack(file: &Path, folder: &Path) -> Result<Unpacked, Failure> {

@@ -39,7 +39,7 @@ fn a_restored_server_has_everything_that_was_acknowledged_before_the_backup() {
     assert!(lost.stderr.contains("missing/b.tar: No such file or directory"), "{lost:?}");
     let to = folder.path().join("restored");
     let made = restore(&file, &to).ends(0).json();
-    assert!(!folder.path().join("restored.restoring").exists());
+    assert!(!to.join(".restoring").exists());
     let restored = Server::on(&to, &[]);
     assert_eq!((restored.reserved("a"), restored.credit()), (4, (700, 0)));
     restored.line("limits get later").ends(1);
@@ -73,10 +73,16 @@ fn a_folder_keeps_the_newest_backups_and_foreign_files() {
     fs::create_dir(&backups).unwrap();
     let old = ["earmark-20260101T000000Z.tar", "earmark-20260102T000000Z.tar"].map(|name| backups.join(name));
     let foreign = ["earmark-mine.tar", "other.tar", "earmark-20260101T000000Z.tar.age"].map(|name| backups.join(name));
-    old.iter().chain(&foreign).for_each(|path| fs::write(path, "").unwrap());
+    let [killed, running] = ["earmark-20260101T000000Z.tar.partial", "earmark-20260102T000000Z.tar.partial"];
+    let (killed, running) = (backups.join(killed), backups.join(running));
+    old.iter().chain(&foreign).chain([&killed, &running]).for_each(|path| fs::write(path, "").unwrap());
+    let lock = File::open(&running).unwrap();
+    lock.lock().unwrap();
     let made = server.earmark(&["backup", backups.to_str().unwrap(), "--keep", "2", "--json"]).ends(0).json();
     assert!(Path::new(made["path"].as_str().unwrap()).is_file(), "{made}");
     assert!(!old[0].exists() && old[1].exists() && foreign.iter().all(|path| path.exists()));
+    assert!(!killed.exists(), "killed backups once filled the disk");
+    assert!(running.exists(), "another backup is being written");
     let ran = server.earmark(&["backup", file.to_str().unwrap(), "--keep", "2"]).ends(2);
     assert!(ran.stderr.contains("--keep: name a folder"), "{ran:?}");
 }
@@ -92,7 +98,7 @@ fn a_damaged_or_cut_backup_and_a_folder_in_use_are_refused_without_trace() {
         fs::write(&file, bytes).unwrap();
         let ran = restore(&file, &to).ends(2);
         assert!(ran.stderr.contains(message), "{ran:?}");
-        assert!(!to.exists() && !folder.path().join("restored.restoring").exists());
+        assert!(!to.exists());
     };
     refused(&whole[..whole.len() / 2], "the archive ends early");
     let mut changed = whole.clone();
@@ -106,6 +112,37 @@ fn a_damaged_or_cut_backup_and_a_folder_in_use_are_refused_without_trace() {
     let ran = restore(Path::new("/no/such/file"), &to).ends(2);
     assert!(ran.stderr.contains("/no/such/file"), "{ran:?}");
     restore(&file, &to).ends(0);
+}
+
+/// A restore once worked beside its folder, where a container cannot write.
+#[test]
+fn a_backup_is_restored_into_a_new_volume_and_writes_nowhere_else() {
+    let folder = TempDir::new().unwrap();
+    let (server, file) = backed_up(&folder);
+    server.stop();
+    let volume = folder.path().join("parent/volume");
+    fs::create_dir_all(volume.join("lost+found")).unwrap();
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..600]).unwrap();
+    restore(&file, &volume).ends(2);
+    assert_eq!(names(&volume), ["lost+found"], "a refused backup leaves the volume as it was");
+
+    fs::create_dir(volume.join(".restoring")).unwrap();
+    let interrupted = restore(&file, &volume).ends(2);
+    assert!(interrupted.stderr.contains("volume/.restoring: left by an interrupted restore"), "{interrupted:?}");
+    let refused = run(&["serve", "--listen", "127.0.0.1:0", "--data", volume.to_str().unwrap()]).ends(2);
+    assert!(refused.stderr.contains(".restoring"), "no server begins anew on it: {refused:?}");
+
+    fs::remove_dir(volume.join(".restoring")).unwrap();
+    fs::write(&file, &whole).unwrap();
+    restore(&file, &volume).ends(0);
+    assert_eq!(names(volume.parent().unwrap()), ["volume"]);
+    assert!(names(&volume).contains(&"lost+found".to_owned()) && !volume.join(".restoring").exists());
+    assert_eq!(Server::on(&volume, &[]).reserved("a"), 4);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
