@@ -74,26 +74,39 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
 }
 
 /// The upgrade steps of docs/operating.md: one node at a time, the leader last. With `EARMARK_PREVIOUS`, versions run
-/// beside each other.
+/// beside each other, first older leaders with newer followers, then after a downgrade the reverse.
 #[test]
 fn nodes_are_upgraded_one_by_one_under_load_and_nothing_is_lost() {
     let mut nodes = Nodes::of_previous_version(crate::upgrade::unpack_node);
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
     let workers = Load::start(&load);
+    let upgrade = replace_all(&mut nodes, &load);
+    println!("until the next reserve was answered: {upgrade:.2?}, the leader last");
+    if nodes.start_previous_version_next() {
+        let downgrade = replace_all(&mut nodes, &load);
+        println!("the same in a downgrade: {downgrade:.2?}");
+    }
+    sleep(PEACE);
+    let counts = load.finish(workers);
+    nodes.settle();
+    load.check(&counts);
+    // Each entry was applied by an older version on one node and by a newer one on another.
+    backup::assert_equal(&nodes);
+}
+
+/// Stops each node and starts the next version on its folder, the leader last. Returns the outages.
+fn replace_all(nodes: &mut Nodes, load: &Load) -> Vec<Duration> {
     let leader = nodes.leader();
+    let followers = (0..nodes.urls().len()).filter(|place| *place != leader);
     let mut outages = Vec::new();
-    for place in (0..nodes.urls().len()).filter(|place| *place != leader).chain([leader]) {
+    for place in followers.chain([leader]) {
         sleep(PEACE);
         outages.push(load.outage("a stop", || nodes.stop(place)));
         nodes.restart(place);
         nodes.settled(place);
     }
-    sleep(PEACE);
-    let counts = load.finish(workers);
-    nodes.settle();
-    println!("until the next reserve was answered: {outages:.2?}, the leader last");
-    load.check(&counts);
+    outages
 }
 
 fn kills() -> u64 {

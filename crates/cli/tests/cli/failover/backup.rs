@@ -55,6 +55,16 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// Asserts that the backups of nodes at rest are equal to the byte, and returns one of them.
+pub(super) fn assert_equal(nodes: &Nodes) -> PathBuf {
+    let path = |url: &String| PathBuf::from(back_up(url, "at-rest")["path"].as_str().unwrap());
+    let backups: Vec<PathBuf> = nodes.urls().iter().map(path).collect();
+    let contents: Vec<_> = backups.iter().map(|backup| content(backup)).collect();
+    assert!(contents[0].values().map(Vec::len).sum::<usize>() > 1_000);
+    assert!(contents.iter().all(|other| *other == contents[0]), "the backups differ");
+    backups[0].clone()
+}
+
 #[test]
 fn a_backup_under_load_has_all_acknowledged_writes_and_no_partial_ones() {
     let mut nodes = Nodes::start();
@@ -99,17 +109,13 @@ fn idle_nodes_have_identical_backups_and_so_do_restored_nodes() {
     sleep(Duration::from_millis(500));
     let counts = load.finish(workers);
     nodes.settle();
-    let backups: Vec<Value> = nodes.urls().iter().map(|url| back_up(url, "at-rest")).collect();
-    let contents: Vec<_> = backups.iter().map(|backup| content(Path::new(backup["path"].as_str().unwrap()))).collect();
-    assert!(contents[0].values().map(Vec::len).sum::<usize>() > 1_000);
-    assert!(contents.iter().all(|other| *other == contents[0]), "the backups differ");
+    let backup = assert_equal(&nodes);
 
     let folder = TempDir::new().unwrap();
     let to = folder.path().join("n0");
-    let from = backups[0]["path"].as_str().unwrap();
-    let (code, _, said) = earmark(&["recover", "--from", from, "--to", to.to_str().unwrap()]);
+    let (code, _, said) = earmark(&["recover", "--from", backup.to_str().unwrap(), "--to", to.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(content(&to) == contents[0], "the restored folder differs");
+    assert!(content(&to) == content(&backup), "the restored folder differs");
     let restored = Nodes::alone(folder);
     Load::new(restored.urls()).check(&counts);
 }

@@ -20,6 +20,8 @@ const POLL: Duration = Duration::from_millis(20);
 pub(crate) struct Nodes {
     /// The binary of the processes that start next.
     binary: PathBuf,
+    /// The binary of the previous version, if there is one.
+    previous: Option<PathBuf>,
     folder: TempDir,
     urls: Vec<String>,
     peers: Vec<String>,
@@ -47,8 +49,9 @@ impl Nodes {
     /// and the first one has data of an earlier version, which `unpack` writes to its folder.
     pub(crate) fn of_previous_version(unpack: impl FnOnce(&Path)) -> Nodes {
         let mut nodes = Nodes::new(TempDir::new().unwrap(), COUNT);
-        match std::env::var_os("EARMARK_PREVIOUS") {
-            Some(binary) => nodes.binary = PathBuf::from(binary),
+        nodes.previous = std::env::var_os("EARMARK_PREVIOUS").map(PathBuf::from);
+        match &nodes.previous {
+            Some(binary) => nodes.binary.clone_from(binary),
             None => {
                 eprintln!("EARMARK_PREVIOUS names no binary; the nodes start on the data of an earlier version");
                 unpack(&nodes.data(0));
@@ -57,6 +60,14 @@ impl Nodes {
         let mut nodes = nodes.started();
         nodes.binary = PathBuf::from(env!("CARGO_BIN_EXE_earmark"));
         nodes
+    }
+
+    /// Starts nodes of the previous version from now on. Returns false if there is no binary of one.
+    pub(crate) fn start_previous_version_next(&mut self) -> bool {
+        if let Some(binary) = &self.previous {
+            self.binary.clone_from(binary);
+        }
+        self.previous.is_some()
     }
 
     /// Like [`Nodes::start`], with a proxy in front of each node.
@@ -93,7 +104,7 @@ impl Nodes {
         let peers = urls.split_off(count);
         let (children, fronts) = (Vec::new(), Vec::new());
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_earmark"));
-        Nodes { binary, folder, urls, peers, children, fronts, links: None, root: None, flags: &[] }
+        Nodes { binary, previous: None, folder, urls, peers, children, fronts, links: None, root: None, flags: &[] }
     }
 
     fn started(self) -> Nodes {
