@@ -34,7 +34,7 @@ def start_with_urls(command: list[str], count: int, **env: str) -> tuple[subproc
 
 
 class Server:
-    """An open server with credit for one account, as its HTTP API shows it."""
+    """An open server with accounts in one vault, as its HTTP API shows it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -51,23 +51,23 @@ class Server:
         assert "error" not in found or not found["error"], found
         return found
 
-    def open_account(self, credit: int) -> None:
-        self.write(1, {"open_account": {"account": "acme", "overdraft": "deny"}})
-        self.write(2, {"issue": {"account": "acme", "asset": "usd", "amount": str(credit)}})
+    def open_account(self, credit: int, account: str = "acme") -> None:
+        self.write(1, {"open_account": {"account": account, "overdraft": "deny"}},
+                   {"issue": {"account": account, "asset": "usd", "amount": str(credit)}}, client=account)
 
-    def write(self, sequence: int, *operations: dict) -> None:
-        self.http("POST", "/v1/write", {"namespace": "default", "vault": "main", "client_id": "test",
+    def write(self, sequence: int, *operations: dict, client: str = "test") -> None:
+        self.http("POST", "/v1/write", {"namespace": "default", "vault": "main", "client_id": client,
                                         "sequence": sequence, "operations": list(operations)})
 
     def put_limits(self, *limits: dict) -> None:
         for limit in limits:
             self.http("PUT", "/v1/admin/limits", limit)
 
-    def balance(self, slots: str = "model:", seconds: float = 15) -> int:
+    def balance(self, slots: str = "model:", seconds: float = 15, account: str = "acme") -> int:
         """The balance once every call is settled and no slot with this prefix is taken."""
         end = time.monotonic() + seconds
         while True:
-            balances = self.http("GET", "/v1/vaults/main/accounts/acme/balances")["balances"]
+            balances = self.http("GET", f"/v1/vaults/main/accounts/{account}/balances")["balances"]
             usage = self.http("GET", f"/v1/usage?prefix={slots}")["usage"]
             if int(balances[0]["held"]) == 0 and all(limit["reserved"] == 0 for limit in usage):
                 return int(balances[0]["available"])
@@ -75,8 +75,8 @@ class Server:
             time.sleep(0.02)
 
 
-def credit_limit(key: str, timeout_seconds: int, on_timeout: str = "release") -> dict:
-    return {"key": key, "kind": "credit", "vault": "main", "account": "acme", "asset": "usd",
+def credit_limit(key: str, timeout_seconds: int, on_timeout: str = "release", account: str = "acme") -> dict:
+    return {"key": key, "kind": "credit", "vault": "main", "account": account, "asset": "usd",
             "timeout_seconds": timeout_seconds, "on_timeout": on_timeout}
 
 

@@ -283,7 +283,7 @@ def the_sdks_for_node_work_too(check: Check) -> None:
 
 def credit_denials_are_not_retried(check: Check) -> None:
     left = check.balance()
-    check.server.write(3, {"retire": {"account": "acme", "asset": "usd", "amount": str(left)}})
+    check.server.write(1, {"retire": {"account": "acme", "asset": "usd", "amount": str(left)}})
     sent = len(Upstream.seen)
     before = check.requests("chat"), check.requests("messages")
     patient = check.openai.with_options(max_retries=5)
