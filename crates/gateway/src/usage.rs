@@ -174,10 +174,16 @@ impl AnswerUsage {
         }
     }
 
+    /// Whether the answer is complete.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.members.is_complete()
+    }
+
     /// The usage, once the answer is complete. `None` charges the bound.
     #[must_use]
     pub fn usage(&self) -> Option<CallUsage> {
-        self.members.is_complete().then(|| self.counts.usage(self.endpoint))?
+        self.is_complete().then(|| self.counts.usage(self.endpoint))?
     }
 }
 

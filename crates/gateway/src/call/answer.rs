@@ -13,6 +13,7 @@ use hyper::{Response, StatusCode, Version};
 use tokio::time::{Instant, timeout};
 
 use super::{Admitted, Attempt, CallTask, with_lease};
+use crate::api::Endpoint;
 use crate::buffers::{Buffers, Share};
 use crate::config::Target;
 use crate::error::{ApiError, ErrorKind};
@@ -40,12 +41,14 @@ pub(super) struct Answered {
     form: Form,
 }
 
-/// The form of an answer.
-enum Form {
-    /// Server-sent events. Without a length, the end of the connection is the end of the answer.
-    Stream { is_delimited: bool },
-    /// Anything else. Nothing can be read of an encoded one.
-    Whole { is_encoded: bool },
+/// The form of an answer. Without a length, the end of the connection is its end.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Whether it is server-sent events that can be read.
+    is_stream: bool,
+    /// Nothing can be read of an encoded one.
+    is_encoded: bool,
+    is_delimited: bool,
 }
 
 impl Form {
@@ -56,12 +59,9 @@ impl Form {
         let is_stream = headers.get(CONTENT_TYPE).is_some_and(|value| {
             value.as_bytes().get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
         });
-        if !is_stream || is_encoded {
-            return Form::Whole { is_encoded };
-        }
         let is_delimited = parts.version != Version::HTTP_11 && parts.version != Version::HTTP_10
             || [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| headers.contains_key(name));
-        Form::Stream { is_delimited }
+        Form { is_stream: is_stream && !is_encoded, is_encoded, is_delimited }
     }
 }
 
@@ -187,11 +187,10 @@ impl CallTask {
     /// Relays an answer to the client, and settles the call.
     pub(super) async fn relay(&self, answered: Box<Answered>) {
         let Answered { mut relay, admitted, head, mut body, form } = *answered;
-        match form {
-            Form::Stream { is_delimited } => self.stream(&mut relay, admitted, (head, is_delimited), &mut body).await,
-            Form::Whole { is_encoded } => {
-                Box::pin(self.whole(&mut relay, admitted, (head, is_encoded), &mut body)).await;
-            }
+        if form.is_stream {
+            self.stream(&mut relay, admitted, (head, form.is_delimited), &mut body).await;
+        } else {
+            Box::pin(self.whole(&mut relay, admitted, (head, form), &mut body)).await;
         }
     }
 
@@ -200,16 +199,20 @@ impl CallTask {
         &self,
         relay: &mut Relay,
         admitted: Admitted,
-        (head, is_encoded): (Response<()>, bool),
+        (head, form): (Response<()>, Form),
         body: &mut Incoming,
     ) {
         let mut usage = AnswerUsage::new(self.content.endpoint());
         let mut held = HeldAnswer::default();
         let mut head = Some(head);
         loop {
-            match relay.next(body).await {
+            let next = match relay.next(body).await {
+                Next::End if self.is_cut(form, &usage) => Next::Broken("the connection ended before its JSON".into()),
+                next => next,
+            };
+            match next {
                 Next::Bytes(bytes) => {
-                    if !is_encoded {
+                    if !form.is_encoded {
                         usage.push(&bytes);
                     }
                     if head.is_some() && held.push(&self.shared.buffers, &bytes) {
@@ -256,6 +259,12 @@ impl CallTask {
         }
         relay.cut_off();
         self.settle(admitted, End::Unknown);
+    }
+
+    /// Whether an answer without a length ended before its JSON did. Of a route the gateway knows no format.
+    fn is_cut(&self, form: Form, usage: &AnswerUsage) -> bool {
+        let is_json = !form.is_encoded && self.content.endpoint() != Endpoint::Flat;
+        is_json && !form.is_delimited && !usage.is_complete()
     }
 
     /// Relays a stream, each frame as it came.

@@ -8,7 +8,7 @@ use earmark_gateway::open_calls::OpenCalls;
 use tokio::io::AsyncReadExt as _;
 
 use crate::earmark::Double;
-use crate::fixture::{Answer, CHAT_STREAM_BODY, Running, config, send};
+use crate::fixture::{Answer, CHAT_BODY, CHAT_STREAM_BODY, Running, config, send};
 use crate::upstream::{CHAT, CHAT_STREAM, Step, Upstream, chunk, stream, stream_end, stream_head, whole};
 
 fn used() -> CallResult {
@@ -112,6 +112,22 @@ async fn an_upstream_that_is_cut_at_any_frame_never_ends_the_clients_stream_clea
         // With its terminal event the usage is complete, whatever happens to the connection.
         let expected = if frames == CHAT_STREAM.len() { used() } else { CallResult::Unknown };
         assert_eq!(results, [expected], "after {frames}");
+    }
+}
+
+/// Such an answer ends with its connection, so that a cut looks like an end.
+#[tokio::test]
+async fn an_answer_without_a_length_is_whole_only_with_the_end_of_its_json() {
+    let gateway = Running::start("").await;
+    for length in [0, 1, CHAT.len() / 2, CHAT.len() - 1, CHAT.len()] {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
+        gateway.upstream.then(vec![Step::Send((head.to_owned() + &CHAT[..length]).into_bytes()), Step::Close]);
+        let answer = gateway.chat(CHAT_BODY).await;
+        let is_whole = length == CHAT.len();
+        assert_eq!(answer.status, if is_whole { 200 } else { 502 }, "{length} bytes: {answer:?}");
+        let result = gateway.earmark.settled().await.pop().unwrap();
+        assert_eq!(matches!(result, CallResult::Used(_)), is_whole, "{length} bytes: {result:?}");
+        assert!(is_whole || result == CallResult::Unknown, "{length} bytes: {result:?}");
     }
 }
 
