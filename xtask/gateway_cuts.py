@@ -404,7 +404,7 @@ def the_folder_is_lost_at_every_step(check: Check) -> None:
     shutil.rmtree(gateway.folder)
     gateway.start()
     for step, call in zip(STEPS, calls, strict=True):
-        # What the server has not heard of costs nothing, and what it has settled is settled.
+        # A call that the server never saw costs nothing, and a settled one stays settled.
         allowed = {0} if step == "calls:before" else {COST} if step == "complete:after" else {call.bound}
         check.charged(call, allowed | ({COST} if step == "end" else set()), f"folder lost at {step}")
 

@@ -26,6 +26,7 @@ mod listener;
 mod metrics;
 pub mod open_calls;
 mod origin;
+mod progress;
 mod refusal;
 mod relay;
 mod renew;

@@ -6,22 +6,25 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::gateway::Shared;
+use crate::progress::{Progress, Watched};
 use crate::serve;
 
 /// Open connections. Beyond it new ones wait in the queue of the system.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Time for a TLS handshake, and for the head of a request.
+/// Time for a TLS handshake, for the first bytes behind it, and for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest head of a request, in bytes. hyper also allows at most 100 headers.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -33,6 +36,8 @@ const STREAM_BYTES_MAX: usize = 64 << 10;
 const PING: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, which means that the system is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Checks of a connection while its client may take nothing, so that it is closed at most a quarter late.
+const CHECKS_PER_TIMEOUT: u32 = 4;
 /// Interval of housekeeping.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -124,15 +129,38 @@ async fn http(
         .max_send_buf_size(STREAM_BYTES_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    let service = service_fn(move |request| serve::serve(Arc::clone(&shared), request, peer));
-    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // The client of a stream may take nothing for as long as its upstream allows.
+    let take_timeout =
+        shared.config.upstreams.iter().map(|upstream| upstream.timeouts.idle).max().unwrap_or(HEAD_TIMEOUT);
+    let progress = Progress::new();
+    let stream = TokioIo::new(Watched::new(stream, &progress));
+    let of_connection = Arc::clone(&progress);
+    let service = service_fn(move |request: Request<Incoming>| {
+        // Over HTTP/1 an answer that is not taken blocks the connection.
+        let noted = (request.version() == Version::HTTP_2).then(|| Arc::clone(&of_connection));
+        serve::serve(Arc::clone(&shared), request, peer, noted)
+    });
+    let mut serving = pin!(builder.serve_connection(stream, service));
+    let interval = HEAD_TIMEOUT.min(take_timeout / CHECKS_PER_TIMEOUT);
+    let mut check = pin!(sleep(interval));
     // An error means that the gateway is gone.
-    let stopped = async move { _ = stop.wait_for(|stops| *stops).await.is_ok() };
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = stopped => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+    let mut stopped = pin!(async move { _ = stop.wait_for(|stops| *stops).await.is_ok() });
+    let mut is_stopping = false;
+    let ended = loop {
+        tokio::select! {
+            ended = serving.as_mut() => break ended,
+            () = stopped.as_mut(), if !is_stopping => {
+                is_stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            () = check.as_mut() => {
+                let now = Instant::now();
+                if let Some(why) = progress.stalled(now, HEAD_TIMEOUT, take_timeout) {
+                    tracing::debug!(why, "closed a connection");
+                    return;
+                }
+                check.as_mut().reset(now + interval);
+            }
         }
     };
     if let Err(error) = ended {

@@ -10,14 +10,17 @@ use tokio::sync::mpsc;
 
 /// Pieces that wait for a slow client. A full queue stops the reading from the upstream.
 const PIECES_MAX: usize = 4;
+/// The largest part of a whole body that is handed over at once, in bytes, so that a client that takes it slowly is seen
+/// to take it: 64 KiB.
+const PART_BYTES_MAX: usize = 64 << 10;
 
 /// An answer to a client.
 pub(crate) type Reply = Response<ReplyBody>;
 
 /// The body of an answer.
 pub(crate) enum ReplyBody {
-    /// The whole body, until it is taken.
-    Whole(Option<Bytes>),
+    /// The whole body, or what is left of it.
+    Whole(Bytes),
     /// A body in pieces. It ends cleanly only with [`Piece::End`].
     Pieces(mpsc::Receiver<Piece>),
 }
@@ -37,7 +40,7 @@ pub(crate) struct CutOff;
 
 impl ReplyBody {
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> ReplyBody {
-        ReplyBody::Whole(Some(bytes.into()))
+        ReplyBody::Whole(bytes.into())
     }
 
     /// A body in pieces, and the sender of its pieces.
@@ -54,7 +57,8 @@ impl Body for ReplyBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match &mut *self {
             ReplyBody::Whole(bytes) => {
-                Poll::Ready(bytes.take().filter(|bytes| !bytes.is_empty()).map(Frame::data).map(Ok))
+                let part = bytes.split_to(bytes.len().min(PART_BYTES_MAX));
+                Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
             }
             ReplyBody::Pieces(pieces) => pieces.poll_recv(context).map(|piece| match piece {
                 Some(Piece::Bytes(bytes)) => Some(Ok(Frame::data(bytes))),
@@ -65,12 +69,12 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, ReplyBody::Whole(bytes) if bytes.as_ref().is_none_or(Bytes::is_empty))
+        matches!(self, ReplyBody::Whole(bytes) if bytes.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            ReplyBody::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            ReplyBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             ReplyBody::Pieces(_) => SizeHint::default(),
         }
     }

@@ -27,6 +27,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::gateway::Shared;
 use crate::head::{self, HeadRefusal};
 use crate::origin;
+use crate::progress::{Answer, Progress};
 use crate::refusal::{busy, invalid, reply, unavailable};
 use crate::relay::Client;
 use crate::reply::{Reply, ReplyBody};
@@ -74,12 +75,13 @@ impl Served {
     }
 }
 
-/// Serves one request.
+/// Serves one request. The progress of its answer is noted, if its connection says so.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     request: Request<Incoming>,
     peer: SocketAddr,
-) -> Result<Reply, Infallible> {
+    noted: Option<Arc<Progress>>,
+) -> Result<Response<Answer>, Infallible> {
     let (request_id, started) = (shared.request_id(), Instant::now());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let served = Served::of(&shared, &method, &path);
@@ -109,7 +111,7 @@ pub(crate) async fn serve(
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         reply.headers_mut().insert(REQUEST_ID, value);
     }
-    Ok(reply)
+    Ok(reply.map(|body| Answer::new(body, noted)))
 }
 
 async fn route(

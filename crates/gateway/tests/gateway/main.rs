@@ -12,6 +12,7 @@ mod protocols;
 mod real;
 mod refusals;
 mod routes;
+mod slow;
 mod targets;
 mod traces;
 mod transparency;
