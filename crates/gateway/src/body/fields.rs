@@ -138,10 +138,16 @@ const EMBEDDINGS: &[Field] = &[
     forwarded("dimensions"),
     forwarded("encoding_format"),
     forwarded("input"),
-    // Not OpenAI's: vLLM embeds conversations, with media.
-    field("messages", Treatment::Messages),
     field("model", Treatment::Model),
     field("user", Treatment::User),
+];
+
+/// Embeddings elsewhere: vLLM embeds conversations, with media.
+const EMBEDDINGS_ELSEWHERE: &[Field] = &[
+    refused("chat_template"),
+    refused("media_io_kwargs"),
+    field("messages", Treatment::Messages),
+    refused("mm_processor_kwargs"),
 ];
 
 /// `POST /v1/responses`.
@@ -241,6 +247,9 @@ const ELSEWHERE: &[Field] = &[
     field("max_output_tokens", Treatment::Cap),
     field("max_tokens", Treatment::Cap),
     refused("mcp_servers"),
+    // vLLM: sizes and frames of media, of which each then has more tokens than its configured maximum.
+    refused("media_io_kwargs"),
+    refused("mm_processor_kwargs"),
     // OpenRouter: other models.
     refused("models"),
     field("n", Treatment::Choices),
@@ -249,9 +258,13 @@ const ELSEWHERE: &[Field] = &[
     field("n_predict", Treatment::Cap),
     field("num_predict", Treatment::Cap),
     field("num_return_sequences", Treatment::Choices),
-    // OpenRouter: web search.
+    // OpenRouter: web search, stored settings with another model, and other providers at other prices.
     refused("plugins"),
+    refused("preset"),
+    refused("provider"),
     refused("previous_response_id"),
+    // vLLM: further prompts of a completion, each with an answer of its own.
+    refused("prompt_embeds"),
     refused("route"),
     field("thinking", Treatment::Thinking),
     refused("web_search_options"),
@@ -271,7 +284,25 @@ pub const fn documented(endpoint: Endpoint) -> &'static [Field] {
     }
 }
 
+/// Names of findings that are no field of a request: their beginnings, up to the first dot.
+const PARTS: [&str; 7] = ["audio", "content", "context_management", "file_id", "input", "source", "tools"];
+
+/// Whether a configuration can allow this name. Behind a dot is a type or a value, of which providers make new ones.
+#[must_use]
+pub fn can_be_allowed(name: &str) -> bool {
+    let root = name.split('.').next().unwrap_or_default();
+    let is_refused = |field: &Field| {
+        field.name == root && matches!(field.treatment, Treatment::Refused(_) | Treatment::RefusedInside(_, _))
+    };
+    let tables = [CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS, EMBEDDINGS_ELSEWHERE, ELSEWHERE];
+    PARTS.contains(&root) || tables.into_iter().flatten().any(is_refused)
+}
+
 /// Further fields that bound or endanger a call at an endpoint.
 pub(crate) const fn elsewhere(endpoint: Endpoint) -> &'static [Field] {
-    if endpoint.generates() { ELSEWHERE } else { &[] }
+    match endpoint {
+        Endpoint::Embeddings => EMBEDDINGS_ELSEWHERE,
+        _ if endpoint.generates() => ELSEWHERE,
+        _ => &[],
+    }
 }

@@ -4,7 +4,7 @@
 //! generated from the providers' specifications.
 
 use super::*;
-use crate::body::fields::{Treatment, documented, elsewhere};
+use crate::body::fields::{Treatment, can_be_allowed, documented, elsewhere};
 
 /// The treatment that a field must have, with a value that shows it.
 enum Is {
@@ -255,7 +255,6 @@ fn every_published_field_is_bounded_spliced_forwarded_or_refused() {
         let mut published: Vec<&str> = table.iter().map(|(field, _)| *field).collect();
         let mut known: Vec<&str> = documented(endpoint).iter().map(|field| field.name).collect();
         published.sort_unstable();
-        known.retain(|field| (endpoint, *field) != (Endpoint::Embeddings, "messages"));
         known.sort_unstable();
         assert_eq!(known, published, "{endpoint:?}");
     }
@@ -273,9 +272,36 @@ fn fields_of_other_endpoints_and_servers_are_bounded_and_refused_too() {
             assert_eq!(bounded.output_tokens_max, 50, "{endpoint:?} {field}");
         }
         for field in ["previous_response_id", "conversation", "data_sources", "fallbacks", "models", "plugins"] {
-            let refusal = bound(endpoint, &with(endpoint, field, r#"["x"]"#), &rules()).expect_err(field);
-            assert!(matches!(refusal, BodyRefusal::NotAllowed { .. }), "{endpoint:?} {field}: {refusal}");
+            is_refused(endpoint, field);
         }
+        for field in ["preset", "provider", "prompt_embeds", "chat_template", "media_io_kwargs", "mm_processor_kwargs"]
+        {
+            is_refused(endpoint, field);
+        }
+    }
+    for field in ["chat_template", "media_io_kwargs", "mm_processor_kwargs"] {
+        is_refused(Endpoint::Embeddings, field);
+    }
+}
+
+fn is_refused(endpoint: Endpoint, field: &str) {
+    let refusal = bound(endpoint, &with(endpoint, field, r#"["x"]"#), &rules()).expect_err(field);
+    let BodyRefusal::NotAllowed { name, .. } = &refusal else { panic!("{endpoint:?} {field}: {refusal}") };
+    assert!(can_be_allowed(name), "{endpoint:?} {name}");
+}
+
+/// A typing error in `allow` allowed nothing, and said nothing.
+#[test]
+fn names_that_nothing_is_refused_by_cannot_be_allowed() {
+    for name in ["tools.web_search", "input.item_reference", "content.x", "source.x", "file_id", "audio", "background"]
+    {
+        assert!(can_be_allowed(name), "{name}");
+    }
+    for name in ["service_tier.priority", "reasoning.mode.pro", "context_management.compact", "prompt"] {
+        assert!(can_be_allowed(name), "{name}");
+    }
+    for name in ["", "tool.web_search", "web_search", "max_tokens", "messages", "backgroud", "Background"] {
+        assert!(!can_be_allowed(name), "{name}");
     }
 }
 
