@@ -12,6 +12,7 @@ use earmark_policy::{Mistake, Policy};
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio_rustls::rustls::pki_types::ServerName;
 use toml::de::DeTable;
 
 use super::{
@@ -19,6 +20,7 @@ use super::{
     Timeouts, UPSTREAMS_MAX, Upstream,
 };
 use crate::api::{Api, Endpoint};
+use crate::body::fields::can_be_allowed;
 use crate::body::{Allowance, CapField, INPUT_OVERHEAD_TOKENS, ModelRules};
 
 /// The most seconds of any timeout: a day.
@@ -194,14 +196,18 @@ fn upstream(table: &Fields<'_>) -> Result<Upstream, Mistake> {
         }
     };
     let insecure_plaintext = table.boolean("insecure_plaintext")?.unwrap_or(false);
+    let (key, key_header, headers) = (key(table)?, key_header(table, api)?, headers(table)?);
+    if key.is_some() && headers.iter().any(|(name, _)| *name == key_header) {
+        return Err(table.wrong("headers", format_args!("found {key_header}, which has the key")));
+    }
     Ok(Upstream {
         name: name.to_owned(),
         api,
         base_url: base_url(table, insecure_plaintext)?,
-        key: key(table)?,
-        key_header: key_header(table, api)?,
+        key,
+        key_header,
         query: query(table)?,
-        headers: headers(table)?,
+        headers,
         anthropic_beta: owned(table.texts("anthropic_beta", ENTRIES_MAX)?),
         cap_field: cap_field(table)?,
         insecure_plaintext,
@@ -237,6 +243,11 @@ fn base_url(table: &Fields<'_>, insecure_plaintext: bool) -> Result<String, Mist
         return Err(wrong());
     }
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    // A port out of range would be left out, and every call fails for a name that TLS cannot ask for.
+    let has_port = authority.as_str().len() > authority.host().len();
+    if has_port && authority.port_u16().is_none_or(|port| port == 0) || ServerName::try_from(host).is_err() {
+        return Err(wrong());
+    }
     let is_loopback = host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     match uri.scheme_str() {
         Some("https") => {}
@@ -434,8 +445,8 @@ fn model(table: &Fields<'_>, upstreams: &[Arc<Upstream>]) -> Result<Model, Mista
 fn rules(table: &Fields<'_>) -> Result<ModelRules, Mistake> {
     let estimate = table.text("estimate")?.map(str::parse).transpose();
     Ok(ModelRules {
-        max_input_tokens: tokens(table, "max_input_tokens")?.filter(|most| *most > 0),
-        max_output_tokens: tokens(table, "max_output_tokens")?.filter(|most| *most > 0),
+        max_input_tokens: some_tokens(table, "max_input_tokens")?,
+        max_output_tokens: some_tokens(table, "max_output_tokens")?,
         max_media_tokens: tokens(table, "max_media_tokens")?,
         input_overhead_tokens: tokens(table, "input_overhead_tokens")?.unwrap_or(INPUT_OVERHEAD_TOKENS),
         estimate: estimate.map_err(|what: String| table.wrong("estimate", what))?.unwrap_or_default(),
@@ -449,11 +460,22 @@ fn tokens(table: &Fields<'_>, field: &str) -> Result<Option<u32>, Mistake> {
     Ok(tokens.and_then(|tokens| u32::try_from(tokens).ok()))
 }
 
+/// A maximum that leaves room for a call.
+fn some_tokens(table: &Fields<'_>, field: &str) -> Result<Option<u32>, Mistake> {
+    match tokens(table, field)? {
+        Some(0) => Err(table.wrong(field, "found 0, which no call fits; leave it out for no maximum")),
+        tokens => Ok(tokens),
+    }
+}
+
 /// Fields, tools and contents that a model allows by name, each with a bound and a fee.
 fn allowances(table: &Fields<'_>) -> Result<BTreeMap<String, Allowance>, Mistake> {
     let Some(entries) = table.table("allow")? else { return Ok(BTreeMap::new()) };
     let names = entries.table.keys().map(|name| name.get_ref().as_ref());
     let allowance = |name: &str| {
+        if !can_be_allowed(name) {
+            return Err(table.wrong("allow", format_args!("found {}, which this gateway never refuses", quoted(name))));
+        }
         let Some(entry) = entries.table(name)? else { return Err(entries.wrong(name, "is required")) };
         entry.allow(&["max_input_tokens", "max_output_tokens", "fee_output_tokens"])?;
         let required = |field| tokens(&entry, field)?.ok_or_else(|| entry.wrong(field, "is required: its bound"));
