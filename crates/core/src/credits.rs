@@ -51,8 +51,10 @@ pub(crate) struct Credits {
     /// By namespace.
     names: Vec<BTreeMap<VaultName, VaultId>>,
     index: Index,
-    /// The number of accounts by namespace.
-    account_counts: Vec<u32>,
+    /// The use of the quota of accounts by namespace: accounts, and the balances beyond the first of each.
+    account_use: Vec<u32>,
+    /// The sum of it.
+    account_use_total: u32,
     /// The empty account records. The lowest is used first, so that every replica chooses the same.
     free_accounts: BTreeSet<u32>,
     /// Journal records that [`Book::drain_journal`](crate::Book::drain_journal) has not taken yet.
@@ -108,7 +110,8 @@ impl Credits {
             state: State::default(),
             names: Vec::new(),
             index: Index::new(table_seed),
-            account_counts: Vec::new(),
+            account_use: Vec::new(),
+            account_use_total: 0,
             free_accounts: BTreeSet::new(),
             journal: Vec::new(),
             actor: None,

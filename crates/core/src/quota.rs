@@ -42,7 +42,7 @@ pub enum QuotaKind {
     Templates = 3,
     /// Vaults; 65,536 deleted ones count as one.
     Vaults = 4,
-    /// Accounts of all vaults, closed ones included.
+    /// Accounts of all vaults, closed ones included, and the balances beyond the first of each.
     Accounts = 5,
     /// Clients, counted once per scope; 16 retired ones count as one.
     Clients = 6,

@@ -15,16 +15,18 @@ impl Book {
     #[must_use]
     pub fn quotas(&self, now: UnixMs, namespace: NamespaceId) -> Vec<QuotaUsage> {
         let usage =
-            |kind| QuotaUsage { kind, quota: self.quota(namespace, kind), used: self.used(now, namespace, kind) };
+            |kind| QuotaUsage { kind, quota: self.quota(namespace, kind), used: self.quota_used(now, namespace, kind) };
         QuotaKind::ALL.map(usage).to_vec()
     }
 
-    fn used(&self, now: UnixMs, namespace: NamespaceId, kind: QuotaKind) -> u64 {
+    /// The use of a quota of a namespace at `now`.
+    #[must_use]
+    pub fn quota_used(&self, now: UnixMs, namespace: NamespaceId, kind: QuotaKind) -> u64 {
         let now = self.limits.at(now);
         match kind {
             QuotaKind::Limits => self.limits.limits_of(namespace),
             QuotaKind::Vaults => self.vaults_of(namespace),
-            QuotaKind::Accounts => self.credits.accounts_of(namespace).into(),
+            QuotaKind::Accounts => self.credits.account_use_of(namespace).into(),
             QuotaKind::Clients => self.sequences.clients_of(namespace),
             QuotaKind::Keys => self.namespace_name(namespace).map_or(0, |name| self.keys.count_of(name) as u64),
             QuotaKind::Leases => self.limits.state.quotas.leases(namespace),

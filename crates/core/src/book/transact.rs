@@ -189,7 +189,7 @@ impl Book {
         }
         let used = [
             (QuotaKind::Vaults, self.vaults_of(namespace)),
-            (QuotaKind::Accounts, self.credits.accounts_of(namespace).into()),
+            (QuotaKind::Accounts, self.credits.account_use_of(namespace).into()),
         ];
         let full = used.into_iter().find(|(kind, used)| *used >= self.quota(namespace, *kind));
         full.map_or(Ok(()), |(kind, _)| Err(Refusal::Quota(kind)))

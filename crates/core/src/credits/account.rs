@@ -8,7 +8,8 @@ use crate::id::AccountName;
 use crate::limits::index::{Found, Hash, Reference};
 use crate::limits::slab::{NONE, Record};
 
-/// The maximum number of accounts in all vaults: 2^24, which take 8 GiB at 500 bytes each with their balances.
+/// The maximum number of accounts in all vaults, with the balances beyond the first of each: 2^24, which take 8 GiB at
+/// 500 bytes each.
 pub const ACCOUNTS_MAX: u32 = 1 << 24;
 
 /// The id of an account. Reused only if nothing was ever recorded of the account.
@@ -182,21 +183,39 @@ impl Credits {
         self.state.accounts.used().saturating_sub(u32::try_from(self.free_accounts.len()).unwrap_or(u32::MAX))
     }
 
-    /// The number of accounts of a namespace, closed ones included.
-    pub(crate) fn accounts_of(&self, namespace: NamespaceId) -> u32 {
-        self.account_counts.get(usize::from(namespace.0)).copied().unwrap_or(0)
+    /// The number of accounts of a namespace, closed ones included, and of balances beyond the first of each.
+    pub(crate) fn account_use_of(&self, namespace: NamespaceId) -> u32 {
+        self.account_use.get(usize::from(namespace.0)).copied().unwrap_or(0)
+    }
+
+    /// The number of accounts and further balances that all vaults may still get.
+    pub(crate) fn account_room(&self) -> u32 {
+        ACCOUNTS_MAX.saturating_sub(self.account_use_total)
     }
 
     /// Changes the counters of accounts of a vault and of its namespace.
     fn count_accounts(&mut self, vault: VaultId, change: fn(u32) -> u32) {
         let Some(vault) = self.state.vaults.get_mut(&vault) else { return };
         vault.accounts = change(vault.accounts);
-        let namespace = usize::from(vault.namespace.0);
-        if self.account_counts.len() <= namespace {
-            self.account_counts.resize(namespace.saturating_add(1), 0);
+        let namespace = vault.namespace;
+        self.change_use(namespace, change);
+    }
+
+    fn change_use(&mut self, namespace: NamespaceId, change: fn(u32) -> u32) {
+        let namespace = usize::from(namespace.0);
+        if self.account_use.len() <= namespace {
+            self.account_use.resize(namespace.saturating_add(1), 0);
         }
-        let count = &mut self.account_counts[namespace];
+        let count = &mut self.account_use[namespace];
         *count = change(*count);
+        self.account_use_total = change(self.account_use_total);
+    }
+
+    /// Counts a balance beyond the first of its account.
+    fn count_balance(&mut self, account: u32) {
+        let vault = self.state.accounts.get(account).vault;
+        let Some(namespace) = self.state.vaults.get(&vault).map(|vault| vault.namespace) else { return };
+        self.change_use(namespace, |count| count.saturating_add(1));
     }
 
     /// The balance of an account in an asset, created if needed.
@@ -212,7 +231,10 @@ impl Credits {
         }
         let slot = self.state.balances.insert(Balance { asset, ..Balance::default() });
         match self.state.last_balance(account) {
-            Some(last) => self.state.balances.get_mut(last).next = slot,
+            Some(last) => {
+                self.state.balances.get_mut(last).next = slot;
+                self.count_balance(account);
+            }
             None => self.state.accounts.get_mut(account).balances = slot,
         }
         slot

@@ -1,10 +1,10 @@
 //! The credit operations of one transaction: all are checked, then all are applied as one entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{self, Net, Overdraft, PlanError};
 use super::wallet::{self, Wallet, WalletError, WalletGrant};
-use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner, Plan};
+use super::{Account, AccountId, AccountStatus, AssetId, Credits, GrantTerms, Owner, Plan, State};
 use crate::book::{Change, Operation, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::limits::slab::NONE;
@@ -46,8 +46,7 @@ pub(crate) enum Culprit {
 pub(crate) struct Draft {
     now: UnixMs,
     vault: VaultId,
-    /// The number of accounts that the namespace may still open.
-    accounts_left: u64,
+    room: AccountRoom,
     assets: usize,
     /// The accounts that it opened, in order.
     opened: Vec<u32>,
@@ -59,13 +58,47 @@ pub(crate) struct Draft {
     has_terms: bool,
 }
 
+/// The room for accounts, and for balances beyond the first of each.
+#[derive(Clone, Default)]
+struct AccountRoom {
+    /// What the quota of the namespace leaves.
+    quota: u64,
+    /// What the table of all namespaces leaves.
+    table: u64,
+    /// The balances that the transaction adds.
+    added: BTreeSet<(AccountId, AssetId)>,
+}
+
+impl AccountRoom {
+    fn take(&mut self) -> Result<(), CreditRefusal> {
+        self.quota = self.quota.checked_sub(1).ok_or(CreditRefusal::AccountsQuota)?;
+        self.table = self.table.checked_sub(1).ok_or(CreditRefusal::TooManyAccounts)?;
+        Ok(())
+    }
+
+    /// Takes the room of a balance, unless it is there, added already, or the first of its account.
+    fn take_balance(&mut self, state: &State, key: (AccountId, AssetId)) -> Result<(), CreditRefusal> {
+        let (account, asset) = key;
+        if state.balance(account.0, asset).is_some() {
+            return Ok(());
+        }
+        let has_others = state.accounts.get(account.0).balances != NONE
+            || self.added.range((account, AssetId(0))..=(account, AssetId(u16::MAX))).next().is_some();
+        if self.added.insert(key) && has_others {
+            self.take()?;
+        }
+        Ok(())
+    }
+}
+
 impl Credits {
     /// `accounts_quota` is the number of accounts that the namespace of the vault may have.
     pub(crate) fn begin(&self, now: UnixMs, vault: VaultId, accounts_quota: u64) -> Draft {
         let assets = self.state.vaults.get(&vault).map_or(0, |vault| vault.assets.len());
         let namespace = self.state.vaults.get(&vault).map(|vault| vault.namespace);
-        let accounts = namespace.map_or(0, |namespace| u64::from(self.accounts_of(namespace)));
-        Draft { now, vault, assets, accounts_left: accounts_quota.saturating_sub(accounts), ..Draft::default() }
+        let used = namespace.map_or(0, |namespace| u64::from(self.account_use_of(namespace)));
+        let (quota, table) = (accounts_quota.saturating_sub(used), self.account_room().into());
+        Draft { now, vault, assets, room: AccountRoom { quota, table, ..AccountRoom::default() }, ..Draft::default() }
     }
 
     pub(crate) fn open_account(
@@ -77,28 +110,30 @@ impl Credits {
         if self.account(draft.vault, name).is_some() {
             return Err(CreditRefusal::Conflict);
         }
-        draft.accounts_left = draft.accounts_left.checked_sub(1).ok_or(CreditRefusal::AccountsQuota)?;
+        draft.room.take()?;
         let account = Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
         let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
         draft.opened.push(account);
-        self.check_plan(draft, plan)?;
+        self.check_plan(draft, AccountId(account), plan)?;
         Ok(AccountId(account))
     }
 
     /// Checks that an account can have a plan, and adds its asset. The plan is set once the transaction is committed.
     pub(crate) fn plan_account(
         &mut self,
-        draft: &Draft,
+        draft: &mut Draft,
         name: &AccountName,
         plan: Option<&Plan>,
     ) -> Result<AccountId, CreditRefusal> {
         let account = self.open(draft, name)?;
-        self.check_plan(draft, plan)?;
+        self.check_plan(draft, account, plan)?;
         Ok(account)
     }
 
-    fn check_plan(&mut self, draft: &Draft, plan: Option<&Plan>) -> Result<(), CreditRefusal> {
-        plan.map_or(Ok(()), |plan| self.asset_of(draft, &plan.asset).map(drop))
+    fn check_plan(&mut self, draft: &mut Draft, account: AccountId, plan: Option<&Plan>) -> Result<(), CreditRefusal> {
+        let Some(plan) = plan else { return Ok(()) };
+        let asset = self.asset_of(draft, &plan.asset)?;
+        draft.room.take_balance(&self.state, (account, asset))
     }
 
     /// Freezes, unfreezes or closes an account. Setting the same status again is allowed; a closed account stays
@@ -182,6 +217,7 @@ impl Credits {
         }
         let has_grants = has_grants || draft.has_terms;
         let wallets = if has_grants { self.try_moves(draft, operations)? } else { BTreeMap::new() };
+        self.check_balances(draft, has_grants)?;
         self.count(draft);
         let mut changes = Vec::new();
         // An account whose movements add up to zero has an entry too.
@@ -197,6 +233,16 @@ impl Credits {
             self.keep_wallet(draft.now, key, &wallet);
         }
         Ok(changes)
+    }
+
+    /// Checks that there is room for the balances that the movements add.
+    fn check_balances(&self, draft: &Draft, has_grants: bool) -> Result<(), Shortfall> {
+        let mut room = draft.room.clone();
+        for key in draft.net.keys().filter(|key| has_grants || draft.net.get(*key) != 0) {
+            let taken = room.take_balance(&self.state, key);
+            taken.map_err(|refusal| Shortfall(refusal, Culprit::Balance(key.0, key.1)))?;
+        }
+        Ok(())
     }
 
     /// Applies what is due on the balances of a draft. Returns whether one has grants then.

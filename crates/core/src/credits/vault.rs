@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use super::account::{ACCOUNTS_MAX, Account, AssetId};
+use super::account::{Account, AssetId};
 use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
 use crate::id::{AccountName, AssetName, VaultName};
@@ -72,7 +72,7 @@ impl Credits {
         if let Some(vault) = self.vault(namespace, name) {
             return Some(vault);
         }
-        if self.account_count() >= ACCOUNTS_MAX {
+        if self.account_room() == 0 {
             return None;
         }
         let id = self.state.next_vault()?;

@@ -1,14 +1,14 @@
 //! Quotas: what one namespace may use of the tables that all share.
 
 use earmark_core::{
-    Actor, Book, Command, CompleteOutcome, Config, CreateKey, InvalidOperation, InvalidWrite, JournalRecord,
-    KeyOutcome, LimitOutcome, NamespaceId, Operation, Outcome, Overage, Principal, PutLimit, QUOTA_MAX, QuotaChange,
-    QuotaKind, QuotasOutcome, ReserveOutcome, Role, SecretHash, SetQuotas, TxId, Write, WriteError, WriteId,
-    WriteOutcome,
+    Actor, Book, CarryOver, Command, CompleteOutcome, Config, CreateKey, InvalidOperation, InvalidWrite, JournalRecord,
+    KeyOutcome, LimitOutcome, NamespaceId, Operation, Outcome, Overage, Period, Plan, Principal, PutLimit, QUOTA_MAX,
+    QuotaChange, QuotaKind, QuotasOutcome, ReserveOutcome, Role, SecretHash, SetQuotas, TxId, Write, WriteError,
+    WriteId, WriteOutcome,
 };
 
 use crate::support::bank::{credit, issue, open};
-use crate::support::snapshot::{restore, snapshot};
+use crate::support::snapshot::{restore, restored, snapshot};
 use crate::support::step::Step;
 use crate::support::test_book::{START, TestBook, rolling};
 use crate::support::writer::vault;
@@ -202,6 +202,37 @@ fn each_table_is_refused_by_the_name_of_its_quota_and_changes_nothing() {
     test.put(rolling("rpm", 1, 60));
     assert!(matches!(wrote(&mut test, None, "v", open_vault("c")), WriteOutcome::Committed(_)));
     assert!(matches!(wrote(&mut test, Some("c"), "v", vec![open("x")]), WriteOutcome::Committed(_)));
+}
+
+/// Regression: an account has up to 256 balances, each of which takes memory, and only its first was counted.
+#[test]
+fn a_balance_beyond_the_first_of_an_account_counts_like_an_account() {
+    let mut test = team(Config::default());
+    let of = |name: &str, asset: &str| issue(name, asset, 1);
+    assert_eq!(set(&mut test, "team", &[(QuotaKind::Accounts, 5)]), QuotasOutcome::Set);
+    assert!(matches!(wrote(&mut test, None, "w", open_vault("a")), WriteOutcome::Committed(_)));
+    let two = vec![open("x"), open("y"), of("x", "usd"), of("y", "usd")];
+    assert!(matches!(wrote(&mut test, Some("a"), "w", two), WriteOutcome::Committed(_)));
+    assert_eq!(used(&test, test.namespace, QuotaKind::Accounts), 3, "revenue, x and y, each with one balance at most");
+    // One operation opens an account, so there is room for one balance.
+    let three = vec![open("z"), of("z", "eur"), of("x", "eur"), of("x", "usd"), of("y", "eur")];
+    assert_eq!(wrote(&mut test, Some("a"), "w", three), refused(Some(4), QuotaKind::Accounts));
+    assert_eq!(used(&test, test.namespace, QuotaKind::Accounts), 3, "the whole write was refused");
+    let plan = |name: &str, asset: &str| {
+        let (period, carry_over) = (Period::Month, CarryOver::None);
+        let plan = Plan { asset: asset.parse().unwrap(), amount: 1, period, utc_offset_minutes: 0, carry_over };
+        Operation::SetPlan { account: name.parse().unwrap(), plan: Some(plan) }
+    };
+    assert!(matches!(wrote(&mut test, Some("a"), "w", vec![plan("x", "eur")]), WriteOutcome::Committed(_)));
+    assert!(matches!(wrote(&mut test, Some("a"), "w", vec![of("x", "eur")]), WriteOutcome::Committed(_)), "it exists");
+    assert!(matches!(wrote(&mut test, Some("a"), "w", vec![of("y", "eur")]), WriteOutcome::Committed(_)));
+    assert_eq!(used(&test, test.namespace, QuotaKind::Accounts), 5);
+    for operation in [of("x", "gbp"), plan("y", "gbp"), open("z")] {
+        assert_eq!(wrote(&mut test, Some("a"), "w", vec![operation]), refused(Some(0), QuotaKind::Accounts));
+    }
+    assert!(matches!(wrote(&mut test, Some("a"), "w", vec![of("y", "usd")]), WriteOutcome::Committed(_)));
+    let restored = restored(&mut test.book);
+    assert_eq!(restored.quotas(test.now(), test.namespace), test.book.quotas(test.now(), test.namespace));
 }
 
 #[test]

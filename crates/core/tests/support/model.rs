@@ -20,7 +20,7 @@ mod slots;
 mod template;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
     AccountId, AssetName, Charge, ClientId, Command, Config, ConfigureOutcome, CreditDenial, ExternalParts, GrantTerms,
@@ -69,6 +69,10 @@ pub struct Model {
     queue: Vec<(UnixMs, AccountId, AssetName, GrantTerms)>,
     /// The balances whose due changes this command applied. A refused write applies them too.
     touched_balances: Vec<(AccountId, AssetName)>,
+    /// The balances that accounts have or had.
+    balances: BTreeSet<(AccountId, AssetName)>,
+    /// Those that the write being applied adds.
+    added_balances: BTreeSet<(AccountId, AssetName)>,
     expiry: grants::Expiry,
     /// The last number given to a lease or hold for its order within a second.
     queued: u64,
@@ -116,6 +120,8 @@ impl Model {
             holds: Vec::new(),
             queue: Vec::new(),
             touched_balances: Vec::new(),
+            balances: BTreeSet::new(),
+            added_balances: BTreeSet::new(),
             expiry: grants::Expiry::default(),
             queued: 0,
             timeouts: Vec::new(),

@@ -280,6 +280,7 @@ impl Model {
         let (account, revenue) = self.payers(lease.0, &terms).unwrap();
         let keeps_debt = self.limits[limit].definition.overage == Overage::Debt;
         self.see_asset(vault, &terms.asset);
+        self.balances.insert((account, terms.asset.clone()));
         let asset = terms.asset.clone();
         let charges_timeout = terms.on_timeout == OnTimeout::Charge;
         let queued = self.next_queued();
@@ -415,6 +416,7 @@ impl Model {
                 self.find_account(self.account(hold.revenue).vault, &own).unwrap()
             }
         };
+        self.balances.insert((payee, hold.asset.clone()));
         if !self.add(payee, &hold.asset, charge.paid.into()) {
             // The revenue account would overflow, so the owner keeps the credit.
             assert!(self.add(hold.account, &hold.asset, charge.paid.into()));

@@ -28,6 +28,7 @@ impl Model {
         operations: &[Operation],
     ) -> Result<Vec<OperationResult>, WriteError> {
         let (mut net, mut issued, mut retired) = (Net::new(), BTreeMap::new(), BTreeMap::new());
+        self.added_balances.clear();
         let mut results = Vec::new();
         for (place, operation) in operations.iter().enumerate() {
             let done = match operation {
@@ -68,11 +69,39 @@ impl Model {
             results.push(done.map_err(|refusal| refusal(place))?);
         }
         self.touch(vault, &net);
+        let had_grants = self.moves_grants(vault, operations, &net);
         self.check_ranges(vault, operations, &net)?;
         self.count_all(vault, operations, &issued, &retired)?;
         self.check_overdrafts(vault, operations, &net)?;
         self.move_all(vault, operations, &net)?;
+        self.add_balances(vault, operations, &net, had_grants)?;
         Ok(results)
+    }
+
+    /// Adds the balances that did not exist: those that change, and all of an entry with grants.
+    fn add_balances(
+        &mut self,
+        vault: VaultId,
+        operations: &[Operation],
+        net: &Net,
+        has_grants: bool,
+    ) -> Result<(), WriteError> {
+        for (&(id, asset), _) in net.iter().filter(|(_, change)| has_grants || **change != 0) {
+            let asset = self.vaults[vault.0 as usize].assets[asset].name.clone();
+            if !self.add_balance(id, &asset) {
+                let operation = Some(last(operations, |o| moves(o, &self.account(id).name, &asset)));
+                return Err(WriteError::QuotaExceeded { operation, kind: QuotaKind::Accounts });
+            }
+            self.balances.insert((id, asset));
+        }
+        Ok(())
+    }
+
+    fn moves_grants(&self, vault: VaultId, operations: &[Operation], net: &Net) -> bool {
+        let assets = &self.vaults[vault.0 as usize].assets;
+        let has_terms = |o: &Operation| matches!(o, Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN);
+        let has_grants = net.keys().any(|(id, asset)| self.has_grants(*id, &assets[*asset].name));
+        has_grants || operations.iter().any(has_terms)
     }
 
     fn change_account(
@@ -87,22 +116,18 @@ impl Model {
                 check_plan(place, plan.as_ref())?;
                 let opened = match self.find_account(vault, account) {
                     Some(_) => Err(WriteError::Conflict { operation: place }),
-                    None if !self.has_room(self.vaults[vault.0 as usize].namespace, QuotaKind::Accounts) => {
+                    None if !self.has_room_for_account(vault) => {
                         Err(WriteError::QuotaExceeded { operation: Some(place), kind: QuotaKind::Accounts })
                     }
                     None => Ok(self.add_account(vault, account, *overdraft)),
                 }?;
-                if let Some(plan) = plan {
-                    self.asset(place, vault, &plan.asset)?;
-                }
+                self.add_plan_balance(place, vault, opened, plan.as_ref())?;
                 return Ok(opened);
             }
             Operation::SetPlan { account, plan } => {
                 check_plan(place, plan.as_ref())?;
                 let account = self.taking(place, vault, account)?;
-                if let Some(plan) = plan {
-                    self.asset(place, vault, &plan.asset)?;
-                }
+                self.add_plan_balance(place, vault, account, plan.as_ref())?;
                 return Ok(account);
             }
             Operation::FreezeAccount { account } => (account, AccountStatus::Frozen),
@@ -126,6 +151,27 @@ impl Model {
         }
         self.accounts[id.0 as usize].standing = standing;
         Ok(id)
+    }
+
+    fn has_room_for_account(&self, vault: VaultId) -> bool {
+        let namespace = self.vaults[vault.0 as usize].namespace;
+        let used = self.used(self.time(), namespace, QuotaKind::Accounts) + self.added_further() as u64;
+        used < self.quota(namespace, QuotaKind::Accounts)
+    }
+
+    /// Adds the asset of a plan, and the balance that the account gets when the plan is set.
+    fn add_plan_balance(
+        &mut self,
+        place: usize,
+        vault: VaultId,
+        account: AccountId,
+        plan: Option<&Plan>,
+    ) -> Result<(), WriteError> {
+        let Some(plan) = plan else { return Ok(()) };
+        self.asset(place, vault, &plan.asset)?;
+        let has_room = self.add_balance(account, &plan.asset);
+        let error = WriteError::QuotaExceeded { operation: Some(place), kind: QuotaKind::Accounts };
+        if has_room { Ok(()) } else { Err(error) }
     }
 
     /// An account that accepts deposits.
@@ -178,9 +224,7 @@ impl Model {
     fn move_all(&mut self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
         let names: Vec<AssetName> =
             self.vaults[vault.0 as usize].assets.iter().map(|asset| asset.name.clone()).collect();
-        let has_terms = |o: &Operation| matches!(o, Operation::Issue { terms, .. } if *terms != GrantTerms::PLAIN);
-        let has_grants = net.keys().any(|(id, asset)| self.has_grants(*id, &names[*asset]));
-        if !has_grants && !operations.iter().any(has_terms) {
+        if !self.moves_grants(vault, operations, net) {
             for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
                 *self.accounts[id.0 as usize].amounts.entry(names[asset].clone()).or_default() += change;
             }

@@ -48,6 +48,7 @@ impl Model {
             let account = &mut self.accounts[id.0 as usize];
             let is_closed = account.standing == AccountStatus::Closed;
             let plan = plan.filter(|_| !is_closed).cloned();
+            self.balances.extend(plan.iter().map(|plan| (id, plan.asset.clone())));
             match (&mut account.plan, plan) {
                 (found, None) if is_closed => *found = None,
                 (None, None) => {}

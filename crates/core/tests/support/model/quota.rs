@@ -1,10 +1,10 @@
 //! Quotas of the model: every use is counted again from the lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
-    ACCOUNTS_MAX, JOURNAL_BYTES_PER_DAY, NamespaceId, NamespaceOutcome, QUOTA_MAX, QuotaKind, QuotasOutcome, SetQuotas,
-    UnixMs, VAULTS_MAX,
+    ACCOUNTS_MAX, AccountId, AssetName, JOURNAL_BYTES_PER_DAY, NamespaceId, NamespaceOutcome, QUOTA_MAX, QuotaKind,
+    QuotasOutcome, SetQuotas, UnixMs, VAULTS_MAX,
 };
 
 use super::Model;
@@ -18,7 +18,27 @@ pub struct Quotas {
     journal: BTreeMap<(NamespaceId, u64), u64>,
 }
 
+/// The number of balances beyond the first of each account.
+fn further(balances: &[&(AccountId, AssetName)]) -> usize {
+    balances.len() - balances.iter().map(|(account, _)| account).collect::<BTreeSet<_>>().len()
+}
+
 impl Model {
+    /// Adds a balance for the write being applied. Returns whether its namespace has room for it.
+    pub fn add_balance(&mut self, id: AccountId, asset: &AssetName) -> bool {
+        let before = self.added_further();
+        self.added_balances.insert((id, asset.clone()));
+        let namespace = self.vaults[self.account(id).vault.0 as usize].namespace;
+        let used = self.used(self.time(), namespace, QuotaKind::Accounts) + self.added_further() as u64;
+        self.added_further() == before || used <= self.quota(namespace, QuotaKind::Accounts)
+    }
+
+    /// The number of balances beyond the first of each account that the write being applied adds.
+    pub fn added_further(&self) -> usize {
+        let all: BTreeSet<_> = self.balances.union(&self.added_balances).collect();
+        further(&all.into_iter().collect::<Vec<_>>()) - further(&self.balances.iter().collect::<Vec<_>>())
+    }
+
     pub fn set_quotas(&mut self, command: &SetQuotas) -> QuotasOutcome {
         if let Some((kind, _)) = command.quotas.iter().find(|(_, quota)| **quota > QUOTA_MAX) {
             return QuotasOutcome::TooHigh(*kind);
@@ -60,7 +80,9 @@ impl Model {
                 live.len() + deleted.len() / 65_536
             }
             QuotaKind::Accounts => {
-                self.accounts.iter().filter(|account| home(account.vault) && !account.is_gone).count()
+                let accounts = self.accounts.iter().filter(|account| home(account.vault) && !account.is_gone);
+                let balances: Vec<_> = self.balances.iter().filter(|(id, _)| home(self.account(*id).vault)).collect();
+                accounts.count() + further(&balances)
             }
             QuotaKind::Clients => {
                 let retired = self.retired.iter().filter(|(home, _, _)| *home == namespace).count();
