@@ -144,7 +144,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
-    /// The quotas of a namespace with their use; `None` if it does not exist.
+    /// The quotas of a namespace with their use; `None` if it does not exist. Without those that nothing enforces.
     fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>;
 
     /// Sets quotas of a namespace.
@@ -178,8 +178,8 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The quotas of the first namespaces with their use, for metrics. Reads what this process knows.
-    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)>;
+    /// The quotas of the first namespaces with their use, for metrics: without those of a database that is slow.
+    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>>;
 
     /// The API keys, if this backend stores any. Without keys the server accepts loopback callers only.
     fn keys(&self) -> Option<&dyn Keys> {

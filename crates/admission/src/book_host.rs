@@ -567,8 +567,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
         self.book_fullness(ExternalParts::default(), namespace)
     }
 
-    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
-        self.quota_gauges_now()
+    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>> {
+        Box::pin(std::future::ready(self.quota_gauges_now()))
     }
 
     fn keys(&self) -> Option<&dyn Keys> {

@@ -10,6 +10,7 @@ mod extend;
 mod known_accounts;
 mod lease_set;
 mod limits;
+mod quotas;
 mod reserve;
 
 pub use reserve::CREDIT_RETRY_MS;
@@ -23,8 +24,8 @@ use std::time::Duration;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, GrantInfo, InvalidWrite, LeaseId,
-    LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaKind, QuotaUsage, SetQuotas,
-    TemplateInfo, UnixMs, Usage, VaultName, WriteError,
+    LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas, TemplateInfo,
+    UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::applied::{AppliedUsage, TimedOutLease};
@@ -49,6 +50,7 @@ use crate::usage::{UsageError, UsagePage, UsageQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use known_accounts::KnownAccounts;
 use lease_set::LeaseSet;
+use quotas::credit_quotas;
 
 /// Interval of the sweep for deleted limits. Nothing waits for it.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -125,7 +127,7 @@ async fn sweep_deleted_limits<H: BookHost>(parts: Weak<Parts<H>>) {
 }
 
 /// Awaits all futures concurrently. Results are in order.
-async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
+pub(crate) async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
         for (answer, place) in waiting.iter_mut().zip(&mut done) {
@@ -183,14 +185,16 @@ impl<H: BookHost> Parts<H> {
     }
 
     /// The caller of a write, with its claim to the client id, if the write has one.
-    fn writer(&self, by: Principal, client: Option<&ClientId>) -> Writer {
+    fn writer(&self, by: Principal, namespace: &NamespaceName, client: Option<&ClientId>) -> Writer {
         let host = Arc::clone(&self.registry.0.host);
-        let claim = host.with_book(|book| book.client_claim(&by, client));
+        let now = host.now();
+        let (claim, quotas) =
+            host.with_book(|book| (book.client_claim(&by, client), credit_quotas(book, now, namespace)));
         let is_owner_valid = move |owner: &ClientOwner| {
             let now = host.now();
             host.with_book(|book| book.is_owner_valid(now, owner))
         };
-        Writer { by, claim, is_owner_valid: Arc::new(is_owner_valid) }
+        Writer { by, claim, is_owner_valid: Arc::new(is_owner_valid), quotas }
     }
 
     async fn write_vault(
@@ -201,7 +205,10 @@ impl<H: BookHost> Parts<H> {
     ) -> Result<WriteAnswer, BackendError> {
         self.ensure_placement().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
-            Ok(()) => self.credits.write(self.writer(by, request.id.client()), request).await,
+            Ok(()) => {
+                let writer = self.writer(by, &request.namespace, request.id.client());
+                self.credits.write(writer, request).await
+            }
             Err(CreditReadError::NamespaceNotFound) => {
                 Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
             }
@@ -420,20 +427,12 @@ impl<H: BookHost> Backend for Composed<H> {
     }
 
     fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
-        Box::pin(self.0.registry.quota_usage(namespace))
+        Box::pin(self.0.quotas(namespace))
     }
 
     fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
-        // A quota that nothing counts would be a false promise.
-        let ExternalParts { limits, credit } = self.0.setup.parts;
-        let elsewhere = [
-            (credit, QuotaKind::Accounts, "credit is kept in a database"),
-            (limits, QuotaKind::Leases, "limits are enforced by another system, which keeps the leases"),
-        ];
-        for (is_elsewhere, kind, why) in elsewhere {
-            if is_elsewhere && command.quotas.contains_key(&kind) {
-                return Box::pin(std::future::ready(Err(QuotaError::KeptElsewhere(kind, why))));
-            }
+        if let Some(error) = self.0.find_unenforced(&command) {
+            return Box::pin(std::future::ready(Err(error)));
         }
         self.0.registry.set_quotas_of(by, command)
     }
@@ -471,8 +470,8 @@ impl<H: BookHost> Backend for Composed<H> {
         self.0.registry.book_fullness(self.0.setup.parts, namespace)
     }
 
-    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
-        self.0.registry.quota_gauges_now()
+    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>> {
+        Box::pin(self.0.quota_gauges())
     }
 
     fn keys(&self) -> Option<&dyn Keys> {

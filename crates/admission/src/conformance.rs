@@ -19,6 +19,7 @@ mod lists;
 mod pauses;
 mod periods;
 mod plans;
+mod quotas;
 mod reserve;
 mod shared;
 mod statement;
@@ -40,6 +41,7 @@ pub use lists::*;
 pub use pauses::*;
 pub use periods::*;
 pub use plans::*;
+pub use quotas::*;
 pub use reserve::*;
 pub use shared::*;
 pub use statement::*;
@@ -65,6 +67,11 @@ pub trait Harness: Send + Sync {
     /// `ALREADY_COMMITTED`.
     fn keeps_results(&self) -> bool {
         false
+    }
+
+    /// Whether credit is judged by the quotas of the backend. A second Book has quotas of its own.
+    fn enforces_credit_quotas(&self) -> bool {
+        true
     }
 
     /// Called after a case, to check the storage behind the backend.
@@ -241,6 +248,8 @@ macro_rules! conformance_of_credit {
             copies_of_a_write_with_a_key_at_once_are_one_write,
             a_key_with_other_content_or_another_actor_is_refused,
             a_refused_write_leaves_its_key_free,
+            a_namespace_gets_no_accounts_clients_or_keys_beyond_its_quotas,
+            of_many_writes_at_once_as_many_commit_as_quotas_allow,
             a_failed_write_leaves_its_number_free,
             a_client_has_a_stream_in_every_scope,
             the_first_limit_or_vault_of_a_write_opens_its_namespace,

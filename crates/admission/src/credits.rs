@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_core::{
     Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, GrantInfo, InvalidWrite,
-    LeaseId, LimitKey, NamespaceName, Principal, SettleLabels, UnixMs, Usage, VaultName, WriteError,
+    LeaseId, LimitKey, NamespaceName, Principal, QUOTA_MAX, SettleLabels, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
@@ -111,6 +111,12 @@ pub trait Credits: Send + Sync + 'static {
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
+    /// What namespaces have here that quotas bound, in the order asked. Credit in the registry's Book is counted there.
+    fn counts(&self, namespaces: Vec<NamespaceName>) -> Answer<'_, Result<Vec<CreditCounts>, BackendError>> {
+        let counts = vec![CreditCounts::default(); namespaces.len()];
+        Box::pin(std::future::ready(Ok(counts)))
+    }
+
     /// Whether credit does not expire, because clocks differ.
     fn is_expiry_waiting(&self) -> bool {
         false
@@ -136,13 +142,27 @@ pub struct Writer {
     pub claim: Option<ClientClaim>,
     /// Whether an owner of a client id still counts, by the keys in the registry.
     pub is_owner_valid: Arc<dyn Fn(&ClientOwner) -> bool + Send + Sync>,
+    /// The most that the namespace may have outside of the registry's Book.
+    pub quotas: CreditCounts,
+}
+
+/// Rows of credit of one namespace, as quotas count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreditCounts {
+    /// Accounts, without the `revenue` of each vault, which the registry counts.
+    pub accounts: u64,
+    /// Clients of vaults.
+    pub clients: u64,
+    /// Idempotency keys in vaults.
+    pub idempotency_keys: u64,
 }
 
 impl Writer {
     /// Earmark itself, which owns no client id.
     #[must_use]
     pub fn system() -> Writer {
-        Writer { by: Principal::System, claim: None, is_owner_valid: Arc::new(|_| true) }
+        let quotas = CreditCounts { accounts: QUOTA_MAX, clients: QUOTA_MAX, idempotency_keys: QUOTA_MAX };
+        Writer { by: Principal::System, claim: None, is_owner_valid: Arc::new(|_| true), quotas }
     }
 
     /// The owner of the client id once the write is committed, if the writer claims it.

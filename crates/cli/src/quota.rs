@@ -102,9 +102,10 @@ pub(crate) fn run(command: &QuotaCommand) -> Result<Done, Failure> {
 fn shown(answer: &Value) -> String {
     let number = |value: &Value| output::thousands(value.as_u64().unwrap_or(0).into());
     let mut rows = vec![["QUOTA", "USED", "OF"].map(str::to_owned)];
-    rows.extend(QuotaKind::ALL.iter().map(|kind| {
-        let usage = &answer["quotas"][kind.as_str()];
-        [kind.to_string(), number(&usage["used"]), number(&usage["quota"])]
+    // A quota that nothing enforces is not in the answer.
+    rows.extend(QuotaKind::ALL.iter().filter_map(|kind| {
+        let usage = answer["quotas"].get(kind.as_str())?;
+        Some([kind.to_string(), number(&usage["used"]), number(&usage["quota"])])
     }));
     table(&rows)
 }

@@ -17,6 +17,7 @@ mod sample;
 pub mod server;
 mod strict;
 mod transactions;
+mod usage;
 mod whole_plans;
 
 pub use accounts::*;
@@ -30,6 +31,7 @@ pub use renewals::*;
 pub use saga::*;
 pub use strict::*;
 pub use transactions::*;
+pub use usage::*;
 pub use whole_plans::*;
 
 use std::any::Any;
@@ -157,6 +159,9 @@ macro_rules! conformance {
             a_whole_plan_is_written_as_by_steps,
             a_whole_plan_commits_only_as_by_steps,
             of_many_whole_plans_at_once_each_commits_or_not,
+            rows_are_counted_with_the_decision,
+            a_plan_beyond_a_maximum_is_not_decided,
+            of_many_at_once_as_many_grow_as_there_is_room,
         );
     };
     ($fresh:path: $($case:ident),* $(,)?) => {$(

@@ -9,7 +9,9 @@ use earmark_admission::{AccountQuery, Answer};
 use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
+use crate::model::{
+    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, UsageKey, VaultKey,
+};
 use crate::store::{
     AsOf, CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records,
     Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
@@ -136,8 +138,8 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.census(&home))
     }
 
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        self.answer(Rows::clients)
+    fn usage(&self, keys: Vec<UsageKey>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
+        self.answer(|rows| keys.iter().map(|key| rows.used(key)).collect())
     }
 
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {

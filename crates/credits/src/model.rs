@@ -1,6 +1,7 @@
 //! The rows of credit: accounts, postings, entries, and saga records with their plans.
 
 mod posting;
+mod usage;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::document::{
 };
 use crate::id::{GateId, OwnerId, ReservationId};
 pub use posting::{AccountPlan, GrantShare, LivePosting, Posting, PostingHold, PostingState};
+pub use usage::{Growth, UsageKey, UsageKind};
 
 /// A vault of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -424,6 +426,9 @@ pub struct Plan {
     /// The client sequence that it commits, for a sequenced write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_claim: Option<SequenceClaim>,
+    /// The counted rows that it adds, each counter once, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<Growth>,
 }
 
 /// The phase of a saga.

@@ -339,6 +339,11 @@ impl Database for PostgresDatabase {
             and lease is not null and state <> 'inactive') parts
         group by part";
 
+    const USAGE: &'static str = "
+        select k.place - 1 as place, u.used from jsonb_array_elements($1::jsonb) with ordinality k (of, place)
+        cross join lateral (select used from quota_usage
+            where namespace = k.of->>0 and vault = k.of->>1 and kind = k.of->>2 offset 0) u";
+
     const TRANSACTIONS: &'static str = transactions_sql!("", "", "");
     // The bounds on the actor leave one actor. An equality would let the planner take the index of all transactions.
     const TRANSACTIONS_BY: &'static str =

@@ -28,7 +28,6 @@ use crate::id::{GateId, OwnerId, ReservationId};
 use crate::local_locks::{AccountSlots, GateLocks, RecentHolds, RunningSagas, SlotTable, TakenPostings};
 use crate::maintenance::{StuckSagas, SweepCursor};
 use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, SagaToken, SequenceClaim, StoredRecord};
-use crate::saga_credits::ClientRoom;
 use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, RecordPage, Store, StoreError};
 use crate::time::SharedTime;
 
@@ -158,7 +157,6 @@ pub(crate) struct Engine {
     gates: GateLocks,
     pub(crate) running: RunningSagas,
     pub(crate) recent_holds: RecentHolds,
-    pub(crate) client_room: ClientRoom,
     pub(crate) stuck: StuckSagas,
     pub(crate) swept: SweepCursor,
 }
@@ -175,7 +173,6 @@ impl Engine {
             gates: GateLocks::default(),
             running: RunningSagas::default(),
             recent_holds: RecentHolds::default(),
-            client_room: ClientRoom::default(),
             stuck: StuckSagas::default(),
             swept: SweepCursor::default(),
         }

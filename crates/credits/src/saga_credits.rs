@@ -4,12 +4,12 @@ mod change_log;
 mod extend;
 mod read;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock,
+    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock, CreditCounts,
     CreditReadError, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState,
     RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
 };
@@ -26,12 +26,6 @@ use crate::saga::{Engine, Options, Task, TaskError};
 use crate::store::{Change, Store, StoreError};
 use crate::task::{GrowTask, HoldTask, LeaseStatus, SettleTask, ShrinkTask, TransactionTask};
 use crate::time::SharedTime;
-
-/// New clients admitted before the clients are counted again.
-const CLIENTS_STEP: u64 = 1_000;
-/// How long to answer "too many clients" without counting again. Clients stay for good, but an operator may delete
-/// some.
-const FULL_FOR: Duration = Duration::from_secs(10);
 
 /// Concurrent reads of balances, histories and changes. A page of history occupies a connection as long as many
 /// payments do.
@@ -361,40 +355,6 @@ pub(crate) fn backend_error(trouble: TaskError) -> BackendError {
     }
 }
 
-impl Engine {
-    /// Whether one more client is allowed. One call at a time counts the clients, which may be a million rows.
-    pub(crate) async fn has_room_for_client(&self) -> Result<bool, TaskError> {
-        let ClientRoom { room, full_at } = &self.client_room;
-        let takes = || {
-            let one_less = |room: u64| room.checked_sub(1);
-            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
-        };
-        if takes() {
-            return Ok(true);
-        }
-        let mut full_at = full_at.lock().await;
-        if takes() {
-            return Ok(true);
-        }
-        if full_at.is_some_and(|since| since.elapsed() < FULL_FOR) {
-            return Ok(false);
-        }
-        let count = self.call(self.store.clients()).await?;
-        let left = self.options.clients_max.saturating_sub(count);
-        *full_at = (left == 0).then(Instant::now);
-        room.store(left.saturating_sub(1).min(CLIENTS_STEP), Ordering::Relaxed);
-        Ok(left > 0)
-    }
-}
-
-/// How many new clients may come before they are counted.
-#[derive(Default)]
-pub(crate) struct ClientRoom {
-    room: AtomicU64,
-    /// When the limit was found to be reached.
-    full_at: tokio::sync::Mutex<Option<Instant>>,
-}
-
 impl Credits for SagaCredits {
     fn hold(
         &self,
@@ -510,6 +470,10 @@ impl Credits for SagaCredits {
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(self.read_audit(VaultKey { namespace, vault }))
+    }
+
+    fn counts(&self, namespaces: Vec<NamespaceName>) -> Answer<'_, Result<Vec<CreditCounts>, BackendError>> {
+        Box::pin(self.read_counts(namespaces))
     }
 
     fn is_expiry_waiting(&self) -> bool {

@@ -245,6 +245,10 @@ impl Database for SqliteDatabase {
     const TRANSACTIONS: &'static str = transactions_sql!("where");
     const TRANSACTIONS_BY: &'static str = transactions_sql!("indexed by transactions_actor where actor = $5 and");
 
+    const USAGE: &'static str = "
+        select k.key as place, u.used from json_each($1) k cross join quota_usage u
+        where u.namespace = k.value->>0 and u.vault = k.value->>1 and u.kind = k.value->>2";
+
     // Sums by halves of 32 bits, which a billion rows cannot overflow, and the rows above 62 bits one by one.
     const CENSUS: &'static str = "
         with parts (asset, account, exact, rough) as (

@@ -8,7 +8,7 @@ use earmark_core::{AccountName, AccountStatus, Actor, AssetName, NamespaceName, 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, Client, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingHold,
-    PostingState, Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
+    PostingState, Record, SagaToken, StoredEntry, StoredRecord, Transaction, UsageKey, VaultKey,
 };
 
 /// Changes per [`Store::write`] call.
@@ -70,8 +70,9 @@ pub enum Change {
     /// reserved.
     Reserve(SagaToken, Arc<Plan>),
     /// The point of no return: turns phase `reserving` into `finalizing`. It requires that this reservation id holds
-    /// all inputs and claims of the plan, that no entry has this gate, that every account meets the plan's needs, and
-    /// that the client's last sequence is one less than the plan's. Rows: 1 or 0.
+    /// all inputs and claims of the plan, that no entry has this gate, that every account meets the plan's needs,
+    /// that the client's last sequence is one less than the plan's, and that the counters have room for the plan's
+    /// growth. It adds the growth to the counters. Rows: 1 or 0.
     ///
     /// An account meets a need if this reservation id claimed it. Otherwise it must exist, not be claimed for opening
     /// or closing, not be closed, and, if the plan spends from it, not be frozen.
@@ -245,8 +246,8 @@ pub trait Store: Send + Sync + 'static {
     /// The sums of a vault at one moment, for the audit.
     fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>>;
 
-    /// The number of clients in all vaults.
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>>;
+    /// The values of counters, in the order of the keys.
+    fn usage(&self, keys: Vec<UsageKey>) -> Answer<'_, Result<Vec<u64>, StoreError>>;
 
     /// The store's clock, if processes that share the rows must use it; `None` if they use their own.
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>>;

@@ -10,7 +10,7 @@ use super::driver::Driver;
 use crate::credit_lists::EntryQuery;
 use crate::writes::{EntryKind, WriteAnswer, WriteRequest};
 
-fn keyed(scope: Option<&str>, key: &str, operations: Vec<Operation>) -> WriteRequest {
+pub(super) fn keyed(scope: Option<&str>, key: &str, operations: Vec<Operation>) -> WriteRequest {
     let key = IdempotencyKey::new(key).expect("a case uses valid keys");
     WriteRequest { id: WriteId::Key(key), ..write_request(scope, "unused", 1, operations) }
 }

@@ -67,24 +67,26 @@ async fn a_batch_stays_a_batch_for_each_part() {
 
 /// A quota that nothing counts could be set, and was shown as if it were in force.
 #[tokio::test]
-async fn a_quota_of_what_another_system_keeps_is_refused_by_name() {
-    for (pair, refused, message) in [
-        (
-            limits_elsewhere().await,
-            QuotaKind::Leases,
-            "leases: this quota is not enforced, because limits are enforced",
-        ),
-        (credit_elsewhere().await, QuotaKind::Accounts, "accounts: this quota is not enforced, because credit is kept"),
-    ] {
-        for kind in [QuotaKind::Leases, QuotaKind::Accounts, QuotaKind::Vaults] {
-            let command = SetQuotas { namespace: namespace(), quotas: [(kind, 7)].into() };
+async fn a_quota_of_what_another_system_keeps_is_refused_by_name_and_not_shown() {
+    let unenforced = [QuotaKind::DerivedLimits, QuotaKind::Leases];
+    for (pair, unenforced) in [(limits_elsewhere().await, &unenforced[..]), (credit_elsewhere().await, &[])] {
+        for kind in QuotaKind::ALL {
+            let quotas = [(QuotaKind::Vaults, 7), (kind, 7)].into();
+            let command = SetQuotas { namespace: namespace(), quotas };
             match pair.backend.set_quotas(Principal::System, command).await {
-                Ok(()) => assert_ne!(kind, refused),
+                Ok(()) => assert!(!unenforced.contains(&kind), "{kind}"),
                 Err(error) => {
-                    assert_eq!(kind, refused);
-                    assert!(error.to_string().starts_with(message), "{error}");
+                    assert!(unenforced.contains(&kind), "{error}");
+                    let start = format!("{kind}: this quota is not enforced, because limits are enforced");
+                    assert!(error.to_string().starts_with(&start), "{error}");
                 }
             }
+        }
+        let shown = pair.backend.quotas(namespace()).await.unwrap().unwrap();
+        let gauges = pair.backend.quota_gauges().await;
+        for usages in [&shown, &gauges[0].1] {
+            let kinds: Vec<QuotaKind> = usages.iter().map(|usage| usage.kind).collect();
+            assert!(kinds.iter().eq(QuotaKind::ALL.iter().filter(|kind| !unenforced.contains(kind))), "{kinds:?}");
         }
     }
 }

@@ -20,6 +20,7 @@ mod keys;
 mod names;
 mod policies;
 mod proof;
+mod quotas;
 mod readme;
 mod refusals;
 mod secrets;

@@ -48,6 +48,16 @@ create table clients (
 comment on table clients is 'The last sequence of each client.';
 comment on column clients.owner is 'The key (key:<id>) or user that owns the client id, if one has claimed it.';
 
+create table quota_usage (
+    namespace text collate "C" not null,
+    vault text collate "C" not null,
+    kind text collate "C" not null check (kind in ('accounts', 'assets', 'clients', 'idempotency_keys')),
+    used bigint not null,
+    primary key (namespace, vault, kind)
+) with (fillfactor = 20);
+comment on table quota_usage is 'How many rows of a kind a namespace or a vault has. The empty text stands for all namespaces, or all vaults.';
+comment on column quota_usage.kind is 'accounts: those that a transaction opened, so without revenue. idempotency_keys: transactions with one.';
+
 create table postings (
     id text collate "C" not null primary key,
     namespace text collate "C" not null,
@@ -194,10 +204,12 @@ comment on function order_transactions is 'Renumbers all transactions. Earmark c
 -- and changes nothing unless the record has the same token and the phase that the step requires.
 --
 -- `vaults_of` are locked first, in order: calls that write entries wait there, before any other call can wait for them.
+-- The counters `usage_of` are locked next, in order.
 -- A record is locked at its first step, so that no process takes it over between two steps. Its phase is written when a
 -- step of another saga follows, because most records are deleted before that. Reserved inputs are locked and become
 -- pending just as late.
-create function write_changes(changes jsonb, texts text[], vaults_of jsonb, is_durable boolean) returns bigint[]
+create function write_changes(changes jsonb, texts text[], vaults_of jsonb, usage_of jsonb, is_durable boolean)
+returns bigint[]
 language plpgsql as $$
 declare
     c jsonb;
@@ -224,6 +236,11 @@ begin
             on v.namespace = k->>0 and v.vault = k->>1
             order by v.namespace, v.vault for no key update of v;
     end if;
+    for h in select k from jsonb_array_elements(usage_of) k loop
+        insert into quota_usage (namespace, vault, kind, used) values (h->>0, h->>1, h->>2, 0) on conflict do nothing;
+        perform 1 from quota_usage u where u.namespace = h->>0 and u.vault = h->>1 and u.kind = h->>2
+            for no key update;
+    end loop;
     for c in select e from jsonb_array_elements(changes) e loop
         n := 0;
         if t_gate <> '' and (c->>'gate' is distinct from t_gate or c->>'rid' <> t_rid or c->>'owner' <> t_owner
@@ -326,7 +343,14 @@ begin
                         select l.last_sequence from clients l
                         where l.namespace = c->>'client_namespace' and l.vault = c->>'client_vault'
                             and l.client = c->>'client'), 0) = (c->>'last_sequence')::bigint)
+                    and not exists (select from jsonb_array_elements(c->'growth') k
+                        where (k->>3)::bigint + (select u.used from quota_usage u
+                            where u.namespace = k->>0 and u.vault = k->>1 and u.kind = k->>2) > (k->>4)::bigint)
                 then
+                    for h in select k from jsonb_array_elements(c->'growth') k loop
+                        update quota_usage u set used = u.used + (h->>3)::bigint
+                        where u.namespace = h->>0 and u.vault = h->>1 and u.kind = h->>2;
+                    end loop;
                     n := 1;
                     t_phase := 'finalizing';
                     t_is_dirty := true;
@@ -503,14 +527,14 @@ end
 $$;
 
 -- Commits plans that claim no account, each as a whole or not at all, and returns which took effect. A refused plan
--- leaves nothing but perhaps the row of a vault. No saga record is written.
+-- leaves nothing but perhaps the row of a vault or of a counter. No saga record is written.
 --
 -- Columns with the same first letter belong together: v vaults, in order; p plans; i inputs, in order of id; n needed
--- accounts, in order; o outputs; e entries; c effects of entries; t totals. `plan`, `home` and `entry` are indexes from
--- 1. No two plans share a gate, a client or an input.
+-- accounts, in order; o outputs; e entries; c effects of entries; t totals; k counters, in order; g growth, in order of
+-- the plans. `plan`, `home`, `entry` and `counter` are indexes from 1. No two plans share a gate, a client or an input.
 --
--- The vaults are locked first, as in `write_changes`, until the commit: no other call writes entries or sequences
--- there. A gate may be written in two vaults at once; then the index of entries lets one in, and the other is retried
+-- The vaults are locked first and then the counters, as in `write_changes`, until the commit: no other call writes
+-- entries or sequences there. A gate may be written in two vaults at once; then the index of entries lets one in, and the other is retried
 -- and finds the entry.
 --
 -- No table is joined: a plan made for an empty table would scan it, and the connection would keep that plan when it has
@@ -528,13 +552,18 @@ create function commit_plans(
     e_actor text[], e_body text[],
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
     t_plan int[], t_home int[], t_asset text[], t_issued text[], t_retired text[],
-    t_expired text[]
+    t_expired text[],
+    k_namespace text[], k_vault text[], k_kind text[],
+    g_plan int[], g_counter int[], g_added bigint[], g_max bigint[]
 ) returns boolean[]
 language plpgsql as $$
 declare
     is_done boolean[];
     lasts bigint[];
     numbers bigint[];
+    k_used bigint[];
+    k_added bigint[] := array_fill(0::bigint, array[cardinality(k_kind)]);
+    g_next int := 1;
     most constant numeric := 170141183460469231731687303715884105727;
 begin
     loop
@@ -544,6 +573,16 @@ begin
             for no key update) v;
         exit when coalesce(cardinality(lasts), 0) = cardinality(v_vault);
         insert into vaults (namespace, vault) select k.namespace, k.vault from unnest(v_namespace, v_vault) k (namespace, vault)
+        on conflict do nothing;
+    end loop;
+    while cardinality(k_kind) > 0 loop
+        select array_agg(u.used order by k.counter) into k_used
+        from unnest(k_namespace, k_vault, k_kind) with ordinality k (namespace, vault, kind, counter)
+        cross join lateral (select u.used from quota_usage u
+            where u.namespace = k.namespace and u.vault = k.vault and u.kind = k.kind for no key update) u;
+        exit when coalesce(cardinality(k_used), 0) = cardinality(k_kind);
+        insert into quota_usage (namespace, vault, kind, used)
+        select k.namespace, k.vault, k.kind, 0 from unnest(k_namespace, k_vault, k_kind) k (namespace, vault, kind)
         on conflict do nothing;
     end loop;
     -- A locked posting is about to be consumed by another call, so waiting for it is pointless. The share lock on
@@ -572,6 +611,24 @@ begin
         s (gate, inputs, needs, home, client, sequence, plan)
     left join (select free.plan, count(*) from free group by free.plan) f on f.plan = s.plan
     left join (select fit.plan, count(*) from fit group by fit.plan) m on m.plan = s.plan;
+    -- A plan grows all its counters or none.
+    while g_next <= cardinality(g_plan) loop
+        declare
+            grown constant int := g_plan[g_next];
+            g_first constant int := g_next;
+        begin
+            while g_plan[g_next] = grown loop
+                is_done[grown] := is_done[grown]
+                    and k_used[g_counter[g_next]] + k_added[g_counter[g_next]] + g_added[g_next] <= g_max[g_next];
+                g_next := g_next + 1;
+            end loop;
+            if is_done[grown] then
+                for place in g_first..g_next - 1 loop
+                    k_added[g_counter[place]] := k_added[g_counter[place]] + g_added[place];
+                end loop;
+            end if;
+        end;
+    end loop;
     if not true = any (is_done) then
         return is_done;
     end if;
@@ -606,6 +663,11 @@ begin
         update vaults v set last_number = v.last_number + added.count
         from (select count(*) from unnest(e_plan, e_home) e (plan, home) where e.home = place and is_done[e.plan]) added
         where v.namespace = v_namespace[place] and v.vault = v_vault[place] and added.count > 0;
+    end loop;
+    for place in 1..cardinality(k_kind) loop
+        update quota_usage u set used = u.used + k_added[place]
+        where u.namespace = k_namespace[place] and u.vault = k_vault[place] and u.kind = k_kind[place]
+            and k_added[place] > 0;
     end loop;
     if cardinality(t_plan) > 0 then
         insert into assets (namespace, vault, asset, issued, retired, expired)

@@ -41,6 +41,15 @@ create table clients (
     primary key (namespace, vault, client)
 ) strict, without rowid;
 
+-- How many rows of a kind a namespace or vault has. The empty text stands for all namespaces, or all vaults.
+create table quota_usage (
+    namespace text not null,
+    vault text not null,
+    kind text not null check (kind in ('accounts', 'assets', 'clients', 'idempotency_keys')),
+    used integer not null,
+    primary key (namespace, vault, kind)
+) strict, without rowid;
+
 create table postings (
     id text not null primary key,
     namespace text not null,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{AccountStatus, ClientId};
+use earmark_core::AccountStatus;
 
 use super::driver::{
     StoreDriver, again, change, client, entry, home, moving, opening, owner, posting, steps, taking, token, usd_key,
@@ -235,15 +235,6 @@ pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
     }
     let stored = Client { last_sequence: 2, owner: owner() };
     assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7, expired: 6 }), Some(stored)));
-    assert_eq!(store.clients().await, Ok(1));
-    let other = ClientId::new("other").expect("a valid client");
-    let sequence_claim = Some(SequenceClaim {
-        client: crate::model::ClientKey { home: vault("eu"), client: other },
-        sequence: 1,
-        owner: None,
-    });
-    driver.execute(Plan { sequence_claim, ..Plan::clone(&taking(&[])) }).await;
-    assert_eq!(store.clients().await, Ok(2));
 }
 
 /// Every kind of entry, with every field.

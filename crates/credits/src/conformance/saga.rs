@@ -9,6 +9,7 @@ mod faulty;
 mod many;
 mod plans;
 mod process;
+mod quotas;
 mod scenario;
 mod storm;
 mod streams;
@@ -19,6 +20,7 @@ pub use extend::*;
 pub use faulty::{Faulty, Mode, When};
 pub use many::*;
 pub use plans::*;
+pub use quotas::*;
 pub use storm::*;
 pub use streams::*;
 
@@ -63,7 +65,9 @@ macro_rules! saga_conformance {
             sagas_of_the_dead_are_finished_side_by_side,
             all_orphans_are_given_back_at_once,
             those_who_read_leave_connections_to_those_who_pay,
-            clients_are_counted_once_where_there_is_room_for_no_more,
+            a_refusal_by_a_quota_leaves_no_trace,
+            new_clients_beyond_the_maximum_are_refused,
+            a_vault_gets_no_more_assets_than_in_a_book,
             processes_that_are_gone_are_forgotten,
             nobody_waits_beyond_the_deadline_for_a_call_about_the_same,
             a_store_that_was_gone_is_used_again_without_a_restart,
@@ -77,6 +81,7 @@ macro_rules! saga_conformance {
             many_spend_from_few_accounts_and_nothing_is_lost,
             copies_of_one_entry_at_two_processes_are_one_entry,
             two_processes_cannot_both_use_up_a_cap,
+            two_processes_use_up_a_quota_and_no_more,
             two_processes_issue_and_expire_each_period_once,
             streams_that_die_pay_what_they_used,
         );

@@ -6,11 +6,11 @@ use earmark_core::{
 };
 
 use super::driver::{
-    NOW, account, change, client, entry, held, lease, limit, moving, opening, owner, posting, usd, usd_key,
+    NOW, account, change, client, entry, held, home, lease, limit, moving, opening, owner, posting, usd, usd_key,
 };
 use crate::model::{
-    AccountPlan, Claim, ClaimKind, Entry, EntryBody, EntryReason, Expiry, GrantShare, HoldTerms, Need, Plan, PlanIssue,
-    Posting, SagaToken, SequenceClaim, Settlement, TotalsChange, Transaction,
+    AccountPlan, Claim, ClaimKind, Entry, EntryBody, EntryReason, Expiry, GrantShare, Growth, HoldTerms, Need, Plan,
+    PlanIssue, Posting, SagaToken, SequenceClaim, Settlement, TotalsChange, Transaction, UsageKey, UsageKind, VaultKey,
 };
 
 fn name(text: &str) -> AccountName {
@@ -138,6 +138,11 @@ pub(super) fn bodies() -> Vec<EntryBody> {
     bodies
 }
 
+fn growth(namespace: Option<VaultKey>, vault: Option<VaultKey>, kind: UsageKind) -> Growth {
+    let key = UsageKey { namespace: namespace.map(|home| home.namespace), vault: vault.map(|home| home.vault), kind };
+    Growth { key, added: 1, max: 1 << 53 }
+}
+
 /// A plan with every field set.
 pub(super) fn full_plan(token: SagaToken) -> Plan {
     let overdrawn = Claim { overdraft: Overdraft::Limit(u64::MAX), ..opening("new") };
@@ -168,5 +173,10 @@ pub(super) fn full_plan(token: SagaToken) -> Plan {
         claims: vec![overdrawn, freeze, close],
         totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX, expired: 7 }],
         sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1, owner: owner() }),
+        growth: vec![
+            growth(None, None, UsageKind::Clients),
+            growth(Some(home()), None, UsageKind::IdempotencyKeys),
+            growth(Some(home()), Some(home()), UsageKind::Assets),
+        ],
     }
 }

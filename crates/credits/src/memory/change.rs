@@ -8,8 +8,8 @@ use earmark_core::{AccountName, AccountStatus, Overdraft};
 use super::rows::Rows;
 use crate::id::{PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, Posting, PostingState, Record,
-    SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountKey, Claim, ClaimKind, EntryBody, Growth, LeaseKey, Need, Phase, Plan, Posting, PostingState,
+    Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{Change, Renewal};
 
@@ -185,7 +185,18 @@ impl Rows {
         let are_met = plan.needs.iter().all(|need| self.is_met(token.rid, need));
         let is_ours = self.pending_of(token.rid).len() == plan.inputs.len()
             && self.claimed.get(&token.rid).map_or(0, BTreeSet::len) == plan.claims.len();
-        is_ours && is_first && is_turn && are_met && self.advance(token, Phase::Reserving, Phase::Finalizing)
+        let has_room = |growth: &Growth| self.used(&growth.key).saturating_add(growth.added) <= growth.max;
+        let is_decided = is_ours
+            && is_first
+            && is_turn
+            && are_met
+            && plan.growth.iter().all(has_room)
+            && self.advance(token, Phase::Reserving, Phase::Finalizing);
+        for growth in plan.growth.iter().filter(|_| is_decided) {
+            let used = self.usage.entry(growth.key.clone()).or_default();
+            *used = used.saturating_add(growth.added);
+        }
+        is_decided
     }
 
     fn is_met(&self, rid: ReservationId, need: &Need) -> bool {

@@ -10,7 +10,7 @@ use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, ClaimKind, Client, ClientKey, EntryBody, LeaseKey, LivePosting, Posting,
-    PostingHold, PostingState, StoredEntry, StoredRecord, VaultKey,
+    PostingHold, PostingState, StoredEntry, StoredRecord, UsageKey, VaultKey,
 };
 use crate::store::{
     AsOf, AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, GRANT_POSTINGS_MAX, HistoryQuery,
@@ -44,6 +44,7 @@ pub(super) struct Rows {
     pub(super) histories: BTreeMap<AccountKey, Vec<StoredEntry>>,
     /// Transactions in commit order.
     pub(super) transactions: Vec<StoredEntry>,
+    pub(super) usage: BTreeMap<UsageKey, u64>,
 }
 
 /// The unconsumed postings of one account and asset.
@@ -417,8 +418,8 @@ impl Rows {
         counted.census()
     }
 
-    pub(super) fn clients(&self) -> u64 {
-        self.clients.len() as u64
+    pub(super) fn used(&self, key: &UsageKey) -> u64 {
+        self.usage.get(key).copied().unwrap_or(0)
     }
 }
 

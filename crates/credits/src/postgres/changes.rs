@@ -9,11 +9,11 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use crate::document;
-use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
+use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, UsageKey, VaultKey};
 use crate::sql::{claim_word, overdraft_text, plan_text, shares_text, signed, terms_values};
 use crate::store::{Change, Renewal};
 
-const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
+const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4::jsonb, $5)";
 
 /// The changes of several lists in order.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub(super) struct ChangeList {
     /// Plans and entries as separate JSON texts, because `jsonb` does not accept every text that they may contain.
     texts: Vec<String>,
     vaults: BTreeSet<VaultKey>,
+    /// The counters that a decision adds to.
+    usage: BTreeSet<UsageKey>,
     /// Whether a caller relies on one of the changes, so that the commit must wait for the disk.
     pub(super) is_durable: bool,
 }
@@ -36,14 +38,16 @@ impl ChangeList {
         list
     }
 
-    /// The call of the function. The vaults are locked first, and until the commit: locked with the first entry, a call
-    /// that holds one could wait for a gate or an account of a call that waits for the vault.
+    /// The call of the function. The vaults are locked first, then the counters, both until the commit: locked with the
+    /// first entry, a call that holds a vault could wait for a gate or an account of a call that waits for the vault.
     pub(super) fn query(&self) -> Query<'_, Postgres, PgArguments> {
         let vaults: Vec<Json> = self.vaults.iter().map(|home| Json::Array(place(home).to_vec())).collect();
+        let usage: Vec<Json> = self.usage.iter().map(|key| Json::from(key.columns().to_vec())).collect();
         sqlx::query(WRITE)
             .bind(serde_json::to_string(&self.changes).unwrap_or_default())
             .bind(&self.texts)
             .bind((!vaults.is_empty()).then(|| Json::Array(vaults).to_string()))
+            .bind((!usage.is_empty()).then(|| Json::Array(usage).to_string()))
             .bind(self.is_durable)
     }
 
@@ -65,7 +69,10 @@ impl ChangeList {
             Change::Reserve(token, plan) => {
                 step("reserve", token, [("ids", ids(&plan.inputs)), ("renewed", renewed(&plan.inputs))])
             }
-            Change::Decide(token, plan) => decide(token, plan),
+            Change::Decide(token, plan) => {
+                self.usage.extend(plan.growth.iter().map(|growth| growth.key.clone()));
+                decide(token, plan)
+            }
             Change::Finalize(token, plan) => step("finalize", token, [("ids", ids(&plan.inputs))]),
             Change::Create(token, plan) => {
                 let outputs = plan.outputs.iter().map(output).collect();
@@ -235,6 +242,13 @@ fn decide(token: &SagaToken, plan: &Plan) -> Json {
     let (inputs, claims) = (plan.inputs.len().into(), plan.claims.len().into());
     let parts = [("needs", needs.collect()), ("inputs", inputs), ("claims", claims)];
     let mut decided = step_of("decide", token, parts);
+    if !plan.growth.is_empty() {
+        let growth = plan.growth.iter().map(|growth| {
+            let [namespace, vault, kind] = growth.key.columns();
+            json!([namespace, vault, kind, signed(growth.added), signed(growth.max)])
+        });
+        decided.insert("growth".to_owned(), growth.collect());
+    }
     name_client(&mut decided, plan);
     if let Some(sequence_claim) = &plan.sequence_claim {
         // A sequence above 63 bits is never next.

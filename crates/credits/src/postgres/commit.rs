@@ -1,6 +1,6 @@
 //! Whole plans as the arguments of the function `commit_plans`: an array for each column.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sqlx::Postgres;
@@ -8,13 +8,13 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use crate::document;
-use crate::model::{Entry, Posting, Record, VaultKey};
+use crate::model::{Entry, Posting, Record, UsageKey, VaultKey};
 use crate::sql::{plan_text, shares_text, signed, terms_values};
 
 const COMMIT: &str =
     "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43,
-    $44, $45, $46, $47, $48, $49, $50, $51, $52, $53)";
+    $44, $45, $46, $47, $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60)";
 
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
@@ -76,6 +76,13 @@ pub(super) struct Columns<'a> {
     t_issued: Vec<String>,
     t_retired: Vec<String>,
     t_expired: Vec<String>,
+    k_namespace: Vec<&'a str>,
+    k_vault: Vec<&'a str>,
+    k_kind: Vec<&'a str>,
+    g_plan: Vec<i32>,
+    g_counter: Vec<i32>,
+    g_added: Vec<i64>,
+    g_max: Vec<i64>,
 }
 
 impl<'a> Columns<'a> {
@@ -86,6 +93,7 @@ impl<'a> Columns<'a> {
             columns.v_namespace.push(home.namespace.as_str());
             columns.v_vault.push(home.vault.as_str());
         }
+        columns.add_growth(records);
         let (mut inputs, mut needs) = (Vec::new(), Vec::new());
         for (record, plan) in records.iter().zip(1..) {
             columns.add(&homes, plan, record);
@@ -133,6 +141,25 @@ impl<'a> Columns<'a> {
             self.t_issued.push(change.issued.to_string());
             self.t_retired.push(change.retired.to_string());
             self.t_expired.push(change.expired.to_string());
+        }
+    }
+
+    /// The growth of all plans, and its counters in order.
+    fn add_growth(&mut self, records: &'a [Arc<Record>]) {
+        let growth =
+            || records.iter().zip(1..).flat_map(|(record, plan)| record.plan.growth.iter().map(move |g| (g, plan)));
+        let counters: BTreeSet<&UsageKey> = growth().map(|(growth, _)| &growth.key).collect();
+        for [namespace, vault, kind] in counters.iter().map(|key| key.columns()) {
+            self.k_namespace.push(namespace);
+            self.k_vault.push(vault);
+            self.k_kind.push(kind);
+        }
+        let counters: BTreeMap<&UsageKey, i32> = counters.into_iter().zip(1..).collect();
+        for (growth, plan) in growth() {
+            self.g_plan.push(plan);
+            self.g_counter.push(counters.get(&growth.key).copied().unwrap_or_default());
+            self.g_added.push(signed(growth.added));
+            self.g_max.push(signed(growth.max));
         }
     }
 
@@ -193,7 +220,9 @@ impl<'a> Columns<'a> {
         let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
         let query = query.bind(&self.c_amount).bind(&self.c_held);
         let query = query.bind(&self.t_plan).bind(&self.t_home).bind(&self.t_asset);
-        query.bind(&self.t_issued).bind(&self.t_retired).bind(&self.t_expired)
+        let query = query.bind(&self.t_issued).bind(&self.t_retired).bind(&self.t_expired);
+        let query = query.bind(&self.k_namespace).bind(&self.k_vault).bind(&self.k_kind);
+        query.bind(&self.g_plan).bind(&self.g_counter).bind(&self.g_added).bind(&self.g_max)
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, AccountView, Audit, BackendError, CreditReadError, EntryChange,
-    EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
+    AccountPage, AccountPath, AccountQuery, AccountView, Audit, BackendError, CreditCounts, CreditReadError,
+    EntryChange, EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
 };
 use earmark_core::{
     AccountName, AccountStatus, Actor, AssetName, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo,
@@ -17,7 +17,7 @@ use super::{SagaCredits, backend_error};
 use crate::coin_selection::grants::split_shares;
 use crate::model::{
     Account, AccountKey, ClaimKind, ClientKey, EntryBody, EntryReason, GrantShare, HoldTerms, Posting, PostingState,
-    StoredEntry, VaultKey,
+    StoredEntry, UsageKey, UsageKind, VaultKey,
 };
 use crate::saga::TaskError;
 use crate::store::{AsOf, AssetSums, Census, FindRecord, Funds, HistoryQuery, StoreError, Survey};
@@ -55,6 +55,22 @@ impl SagaCredits {
         let survey = Survey { client: Some(key), ..Survey::default() };
         let found = engine.call(engine.store.survey(survey)).await.map_err(failed)?;
         Ok(found.client.map_or(0, |client| client.last_sequence))
+    }
+
+    /// The use of the quotas of namespaces.
+    pub(super) async fn read_counts(&self, namespaces: Vec<NamespaceName>) -> Result<Vec<CreditCounts>, BackendError> {
+        const KINDS: [UsageKind; 3] = [UsageKind::Accounts, UsageKind::Clients, UsageKind::IdempotencyKeys];
+        let keys = namespaces.iter().flat_map(|namespace| KINDS.map(|kind| UsageKey::of(namespace, kind))).collect();
+        let engine = self.engine()?;
+        let used = engine.call(engine.store.usage(keys)).await;
+        let used = used.map_err(|error| backend_error(TaskError::Store(error)))?;
+        let (counts, _) = used.as_chunks();
+        let counts = counts.iter().map(|&[accounts, clients, idempotency_keys]| CreditCounts {
+            accounts,
+            clients,
+            idempotency_keys,
+        });
+        Ok(counts.collect())
     }
 
     /// Finds an account. A vault's `revenue` may have no row yet.

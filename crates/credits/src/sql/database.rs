@@ -92,6 +92,8 @@ pub(crate) trait Database: Send + Sync + 'static {
     /// The sums of a vault as `part`, `asset`, `account`, `amount`, `low`: namespace, vault. With `low`, which has 32
     /// bits, `amount` is the upper part of the sum.
     const CENSUS: &'static str;
+    /// Counters as `place`, `used`: a JSON list of their columns.
+    const USAGE: &'static str;
 
     /// Runs one statement that only reads.
     fn read<const N: usize>(

@@ -16,7 +16,9 @@ use super::{limit, parse, signed};
 use crate::census::Counted;
 use crate::document;
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
+use crate::model::{
+    AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, UsageKey, VaultKey,
+};
 use crate::store::{
     AsOf, CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, PostingSet,
     RecordPage, Records, Spendable, StaleOwners, Store, StoreError, Survey, Surveyed, TransactionQuery, Transactions,
@@ -123,7 +125,6 @@ const STALE_OWNERS: &str = "select owner from owners where heartbeat_at_ms > $1
 pub(crate) const ACCOUNTS: &str = "select account, standing from accounts
     where namespace = $1 and vault = $2 and account > $3 and account >= $4 and account < $5
     and (claim is null or claim <> 'opening') order by account limit $6";
-const CLIENTS: &str = "select count(*) as found from clients";
 
 /// A store on a SQL database. Commits and changes that wait are made together, in one transaction each.
 pub struct SqlStore<D> {
@@ -453,10 +454,18 @@ impl<D: Database> Store for SqlStore<D> {
         })
     }
 
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
+    fn usage(&self, keys: Vec<UsageKey>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
         Box::pin(async move {
-            let found = self.database.read(CLIENTS, values![]).await?;
-            found.first().map_or(Ok(0), |row| row.count("found"))
+            let columns: Vec<[&str; 3]> = keys.iter().map(UsageKey::columns).collect();
+            let asked = serde_json::to_string(&columns).unwrap_or_default();
+            let mut used = vec![0; keys.len()];
+            for row in self.database.read(D::USAGE, values![asked]).await? {
+                let place = usize::try_from(row.count("place")?).unwrap_or(usize::MAX);
+                if let Some(used) = used.get_mut(place) {
+                    *used = row.count("used")?;
+                }
+            }
+            Ok(used)
         })
     }
 

@@ -11,7 +11,7 @@ use super::error::refused;
 use super::script::Script;
 use crate::document;
 use crate::id::ReservationId;
-use crate::model::{ClaimKind, Phase, Plan, Posting, Record, SagaToken, VaultKey};
+use crate::model::{ClaimKind, Growth, Phase, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::database::{Value, values};
 use crate::sql::{claim_word, overdraft_text, signed};
 use crate::store::{Change, Renewal, StoreError};
@@ -224,6 +224,7 @@ impl Script {
             json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
         });
         let needs = Json::from(needs.collect::<Vec<_>>()).to_string();
+        let growth = Json::from_iter(plan.growth.iter().map(grown)).to_string();
         let sequence_claim = plan.sequence_claim.as_ref();
         // A sequence above 63 bits is never next.
         let before =
@@ -245,7 +246,10 @@ impl Script {
              and coalesce((select last_sequence from clients
                  where namespace = ? and vault = ? and client = ?), 0) = ?
              and (select count(*) from postings where state = 'pending' and reservation_id = ?) = ?
-             and (select count(*) from accounts where claimed_by = ?) = ?",
+             and (select count(*) from accounts where claimed_by = ?) = ?
+             and not exists (select 1 from json_each(?) g left join quota_usage u
+                 on u.namespace = g.value->>0 and u.vault = g.value->>1 and u.kind = g.value->>2
+                 where coalesce(u.used, 0) + (g.value->>3) > g.value->>4)",
             values![
                 token.gate.to_string(),
                 needs,
@@ -258,8 +262,18 @@ impl Script {
                 signed(plan.inputs.len() as u64),
                 rid,
                 signed(plan.claims.len() as u64),
+                growth.clone(),
             ],
         );
+        if !plan.growth.is_empty() {
+            // `changes()` says whether the statement before has decided.
+            self.push(
+                "insert into quota_usage (namespace, vault, kind, used)
+                 select value->>0, value->>1, value->>2, value->>3 from json_each(?) where changes() = 1
+                 on conflict (namespace, vault, kind) do update set used = used + excluded.used",
+                values![growth],
+            );
+        }
     }
 
     fn finalize(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
@@ -323,6 +337,12 @@ impl Script {
             values![rid.to_string(), rid.to_string()],
         );
     }
+}
+
+/// The growth of a counter as a row.
+fn grown(growth: &Growth) -> Json {
+    let [namespace, vault, kind] = growth.key.columns();
+    json!([namespace, vault, kind, signed(growth.added), signed(growth.max)])
 }
 
 fn ids(postings: &[Posting]) -> String {

@@ -12,7 +12,7 @@ use super::error::refused;
 use super::order::order;
 use super::script::Script;
 use crate::document;
-use crate::model::{AccountChange, AssetKey, Entry, Plan, Posting, Record, SagaToken, VaultKey};
+use crate::model::{AccountChange, AssetKey, Entry, Growth, Plan, Posting, Record, SagaToken, UsageKey, VaultKey};
 use crate::sql::database::values;
 use crate::sql::{parse, plan_text, shares_text, signed, terms_values};
 use crate::store::{AssetSums, StoreError};
@@ -41,6 +41,9 @@ const FIT: &str = "select 0, s.key, null, null, null from json_each(?) s
 const LAST_NUMBERS: &str = "select 1, k.key, v.last_number, null, null from json_each(?) k
     cross join vaults v where v.namespace = k.value->>0 and v.vault = k.value->>1";
 
+const USAGE: &str = "select 3, k.key, u.used, null, null from json_each(?) k
+    cross join quota_usage u where u.namespace = k.value->>0 and u.vault = k.value->>1 and u.kind = k.value->>2";
+
 const TOTALS: &str = "select 2, k.key, a.issued, a.retired, a.expired from json_each(?) k
     cross join assets a where a.namespace = k.value->>0 and a.vault = k.value->>1 and a.asset = k.value->>2";
 
@@ -55,6 +58,9 @@ pub(super) async fn commit(
     }
     let mut rows = Rows::default();
     for (record, place) in records.iter().zip(0..) {
+        if found.fit.contains(&place) && !found.grow(&record.plan) {
+            found.fit.remove(&place);
+        }
         if found.fit.contains(&place) {
             rows.add(record, &mut found);
         }
@@ -103,6 +109,8 @@ struct Found<'a> {
     fit: HashSet<usize>,
     last_numbers: BTreeMap<&'a VaultKey, u64>,
     totals: BTreeMap<&'a AssetKey, AssetSums>,
+    /// The counters that the plans of a commit add to. The decision of a saga has added its growth already.
+    usage: BTreeMap<&'a UsageKey, u64>,
 }
 
 impl<'a> Found<'a> {
@@ -110,14 +118,20 @@ impl<'a> Found<'a> {
         let plans = || plans.clone();
         let homes = plans().flat_map(|plan| &plan.entries).map(|entry| (&entry.home, 0));
         let assets = plans().flat_map(|plan| &plan.totals).map(|change| (&change.asset, AssetSums::default()));
-        Found { fit: HashSet::new(), last_numbers: homes.collect(), totals: assets.collect() }
+        let (last_numbers, totals) = (homes.collect(), assets.collect());
+        Found { fit: HashSet::new(), last_numbers, totals, usage: BTreeMap::new() }
     }
 
     /// Reads which plans can commit, and the rows that they add to.
-    fn look(&self, records: &[Arc<Record>]) -> Script {
+    fn look(&mut self, records: &'a [Arc<Record>]) -> Script {
         let mut script = Script::default();
         let plans: Vec<Json> = records.iter().map(|record| conditions(record)).collect();
         script.push(FIT, values![Json::from(plans).to_string()]);
+        self.usage = records.iter().flat_map(|record| &record.plan.growth).map(|growth| (&growth.key, 0)).collect();
+        if !self.usage.is_empty() {
+            let usage: Vec<Json> = self.usage.keys().map(|key| Json::from(key.columns().to_vec())).collect();
+            script.push(USAGE, values![Json::from(usage).to_string()]);
+        }
         self.look_at_sums(script)
     }
 
@@ -144,6 +158,12 @@ impl<'a> Found<'a> {
                     *number = crate::sql::count("last_number", last)?;
                 }
             }
+            3 => {
+                let used: i64 = row.try_get(2).map_err(refused)?;
+                if let Some(found) = self.usage.values_mut().nth(place) {
+                    *found = crate::sql::count("used", used)?;
+                }
+            }
             _ => {
                 let total = |place: usize, name: &'static str| {
                     let total: String = row.try_get(place).map_err(refused)?;
@@ -156,6 +176,39 @@ impl<'a> Found<'a> {
             }
         }
         Ok(())
+    }
+}
+
+impl Found<'_> {
+    /// Writes the counters.
+    fn push_usage(&self, script: &mut Script) {
+        if self.usage.is_empty() {
+            return;
+        }
+        let usage = self.usage.iter().map(|(key, used)| {
+            let [namespace, vault, kind] = key.columns();
+            json!([namespace, vault, kind, signed(*used)])
+        });
+        script.push(
+            "insert into quota_usage (namespace, vault, kind, used)
+             select value->>0, value->>1, value->>2, value->>3 from json_each(?) where true
+             on conflict (namespace, vault, kind) do update set used = excluded.used",
+            values![Json::from_iter(usage).to_string()],
+        );
+    }
+
+    /// Adds the growth of a plan, if all its counters have room.
+    fn grow(&mut self, plan: &Plan) -> bool {
+        let used = |growth: &Growth| self.usage.get(&growth.key).copied().unwrap_or(0).saturating_add(growth.added);
+        if plan.growth.iter().any(|growth| used(growth) > growth.max) {
+            return false;
+        }
+        for growth in &plan.growth {
+            if let Some(used) = self.usage.get_mut(&growth.key) {
+                *used = used.saturating_add(growth.added);
+            }
+        }
+        true
     }
 }
 
@@ -307,6 +360,7 @@ impl<'a> Rows<'a> {
                  owner = coalesce(excluded.owner, clients.owner)",
             self.clients,
         );
+        found.push_usage(&mut script);
         script
     }
 }

@@ -2,6 +2,7 @@
 
 mod operations;
 mod plans;
+mod room;
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use super::hold::need;
 use crate::coin_selection::{BalanceChange, Misfit, PostingIds, Selection};
 use crate::id::GateId;
 use crate::model::{
-    AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange, Transaction,
-    VaultKey,
+    AccountKey, AssetKey, ClaimKind, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange,
+    Transaction, VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{Funds, PostingQuery, StoreError, Survey, Surveyed};
@@ -70,9 +71,6 @@ impl TransactionTask {
         }
         if sequence <= last {
             return self.committed(engine, last).await.map(Some);
-        }
-        if found.client.is_none() && !engine.has_room_for_client().await? {
-            return Ok(Some(refused(WriteError::TooManyClients)));
         }
         Ok(None)
     }
@@ -185,6 +183,7 @@ impl TransactionTask {
             claims: verdict.claims.clone(),
             totals: Vec::new(),
             sequence_claim: self.sequence_claim(owner),
+            growth: Vec::new(),
         };
         for (name, spends) in &verdict.moved {
             let account = AccountKey { home: self.home.clone(), account: name.clone() };
@@ -265,7 +264,9 @@ impl TransactionTask {
         let mut permits = engine.queue_payers(&operations.moves(&self.home)).await;
         let (posting_sets, merge_permits) = engine.posting_queries(&operations.moves(&self.home), attempt > 1);
         permits.extend(merge_permits);
-        let found = engine.survey(self.survey(&operations, posting_sets)).await?;
+        let survey = self.survey(&operations, posting_sets);
+        let assets = survey.assets.clone();
+        let found = engine.survey(survey).await?;
         let current = found.client.as_ref().and_then(|client| client.owner.as_ref());
         let claimed = self.request.id.client().map(|client| self.writer.claim(client, current)).transpose();
         let owner = match claimed {
@@ -275,8 +276,13 @@ impl TransactionTask {
         if let Some(answer) = self.judge(engine, &found).await? {
             return Ok(Proposal::Answer(answer));
         }
+        let room = match self.room(engine, &assets, &found).await? {
+            Some(Ok(room)) => room,
+            Some(Err(error)) => return Ok(Proposal::Answer(refused(error))),
+            None => return Ok(Proposal::Wait(None)),
+        };
         let mut drafting = operations.clone();
-        let verdict = match drafting.check(engine, &self.home, &self.request.operations, &found).await? {
+        let verdict = match drafting.check(engine, &self.home, &self.request.operations, (&found, &room)).await? {
             Ok(verdict) if verdict.is_in_doubt => return Ok(Proposal::Wait(None)),
             Ok(verdict) => verdict,
             Err(error) => return Ok(Proposal::Answer(refused(error))),
@@ -304,6 +310,7 @@ impl TransactionTask {
         };
         let mut plan = self.plan(engine, &operations, &verdict, &selection, owner);
         plan.totals = totals.into_iter().map(|(change, _)| change).collect();
+        plan.growth = room.growth(plan.claims.iter().filter(|claim| claim.kind == ClaimKind::Opening).count());
         if !plans::add_changes(engine, ids, plan_changes, (&mut plan, &mut selection)) {
             return Ok(Proposal::Wait(None));
         }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use earmark_core::UnixMs;
 use earmark_credits::conformance::server::{self, Server};
-use earmark_credits::{Change, FindRecord, OwnerId, PostgresOptions, PostgresStore, Store, StoreError};
+use earmark_credits::{
+    Change, FindRecord, OwnerId, PostgresOptions, PostgresStore, Store, StoreError, UsageKey, UsageKind,
+};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
@@ -23,6 +25,11 @@ fn url() -> String {
 
 async fn open(options: &PostgresOptions) -> PostgresStore {
     PostgresStore::open(&url(), options.clone()).await.expect("a store")
+}
+
+/// The counter of all clients.
+fn all_clients() -> Vec<UsageKey> {
+    vec![UsageKey { namespace: None, vault: None, kind: UsageKind::Clients }]
 }
 
 /// Another session on the same schema.
@@ -101,7 +108,7 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
             assert!(matches!(down, Err(StoreError::Unreachable(_) | StoreError::Busy(_))), "{down:?}");
             server.restart().expect("a server that starts");
             // The read connections have not noticed the restart yet.
-            while store.clients().await.is_err() {}
+            while store.usage(all_clients()).await.is_err() {}
         }
         let found = total(&*store).await;
         assert!(found >= acknowledged, "{found} of {acknowledged}");
@@ -131,16 +138,16 @@ async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_
     let store = Arc::new(open(&options).await);
     issue(&*store, 1).await.expect("an entry");
     let mut other = other(&options).await;
-    other.execute("begin; lock table clients in access exclusive mode").await.expect("a lock");
+    other.execute("begin; lock table quota_usage in access exclusive mode").await.expect("a lock");
     let stuck = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.clients().await }
+        async move { store.usage(all_clients()).await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let busy = store.orphans(9).await;
     assert_eq!(busy, Err(StoreError::Busy("no connection was free in time")));
     other.execute("rollback").await.expect("no lock");
-    assert_eq!(stuck.await.expect("no panic"), Ok(0));
+    assert_eq!(stuck.await.expect("no panic"), Ok(vec![0]));
     assert_eq!(total(&*store).await, 1);
     store.close().await;
 }
@@ -153,11 +160,11 @@ async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
     let options = PostgresOptions { connections: 4, writers: 2, connect_timeout, keeps_time: true, ..options() };
     let store = Arc::new(open(&options).await);
     let mut other = other(&options).await;
-    other.execute("begin; lock table clients in access exclusive mode").await.expect("a lock");
+    other.execute("begin; lock table quota_usage in access exclusive mode").await.expect("a lock");
     let reads: Vec<_> = (0..8)
         .map(|_| {
             let store = Arc::clone(&store);
-            tokio::spawn(async move { store.clients().await })
+            tokio::spawn(async move { store.usage(all_clients()).await })
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -167,13 +174,13 @@ async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
     assert!(store.time().await.expect("a time").is_some());
     let heartbeat = Change::Heartbeat(OwnerId(7), UnixMs::new(1));
     assert_eq!(store.write(vec![heartbeat]).await, Ok(vec![1]));
-    let waiting = "select count(*) from pg_locks where relation = 'clients'::regclass and not granted";
+    let waiting = "select count(*) from pg_locks where relation = 'quota_usage'::regclass and not granted";
     let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut other).await.expect("a count");
     assert_eq!(waiting, 2, "as many reads are under way as there are connections for them");
     other.execute("rollback").await.expect("no lock");
     for read in reads {
         let answer = read.await.expect("no panic");
-        assert!(matches!(answer, Ok(0) | Err(StoreError::Busy(_))), "{answer:?}");
+        assert!(matches!(answer, Ok(_) | Err(StoreError::Busy(_))), "{answer:?}");
     }
     store.close().await;
 }

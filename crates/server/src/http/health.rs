@@ -36,7 +36,7 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
     if execute::is_revoked(app, &call.context).await {
         return Reply::unauthenticated();
     }
-    let (caller, quotas) = (&call.context.caller, app.backend.quota_gauges());
+    let (caller, quotas) = (&call.context.caller, app.backend.quota_gauges().await);
     let (metrics, backend) = (Arc::clone(&app.metrics), Arc::clone(&app.backend));
     let only = (!caller.is_server_admin()).then(|| caller.namespace.clone());
     let cluster = app.cluster.get().map(|cluster| cluster.status());

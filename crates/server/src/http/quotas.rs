@@ -25,7 +25,7 @@ body! {
         templates: Option<QuotaCount>,
         /// Vaults.
         vaults: Option<QuotaCount>,
-        /// Accounts of all vaults, closed ones included.
+        /// Accounts of all vaults, closed ones included, and the balances beyond the first of each.
         accounts: Option<QuotaCount>,
         /// Clients, counted once per scope.
         clients: Option<QuotaCount>,
@@ -110,10 +110,11 @@ fn wire(quotas: &[QuotaUsage]) -> Map<String, Value> {
     quotas.iter().map(one).collect()
 }
 
-/// The named schemas of the responses.
+/// The named schemas of the responses. Quotas that another system would have to enforce may be absent.
 pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let count = json!({"type": "integer", "minimum": 0});
     let usage = exactly(json!({"quota": count, "used": count}), &[]);
     let all: Map<String, Value> = QuotaKind::ALL.iter().map(|kind| (kind.as_str().to_owned(), usage.clone())).collect();
-    [("Quotas", exactly(json!({"quotas": exactly(Value::Object(all), &[])}), &[]))]
+    let unenforced = [QuotaKind::Leases, QuotaKind::DerivedLimits].map(QuotaKind::as_str);
+    [("Quotas", exactly(json!({"quotas": exactly(Value::Object(all), &unenforced)}), &[]))]
 }

@@ -38,6 +38,10 @@ impl Harness for Pair {
         self.clock.advance_ms(ms);
         Box::pin(async {})
     }
+
+    fn enforces_credit_quotas(&self) -> bool {
+        !self.external.credit
+    }
 }
 
 impl Pair {

@@ -8,7 +8,9 @@ use earmark_core::{AccountName, AccountStatus, AssetName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey};
+use crate::model::{
+    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, UsageKey, VaultKey,
+};
 use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
     AsOf, Census, Change, DueQuery, Filter, FindRecord, Funds, HistoryQuery, RecordPage, Records, Spendable,
@@ -313,8 +315,8 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.census(home)))
     }
 
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        Box::pin(self.through(move || self.inner.clients()))
+    fn usage(&self, keys: Vec<UsageKey>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
+        Box::pin(self.through(move || self.inner.usage(keys)))
     }
 
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use earmark_admission::WriteAnswer;
-use earmark_core::WriteError;
 
 use super::behavior::issue_in_ones;
 use super::faulty::{Faulty, Mode, When};
@@ -14,7 +13,7 @@ use crate::store::{AsOf, Change, Filter, PostingQuery, RecordPage, Store, Survey
 
 /// More than one page.
 const MANY: usize = 150;
-/// The call that decides a first write: survey, client count, record, reserve, decide.
+/// The call that decides a first write: survey, counters, record, reserve, decide.
 const DECISION: u64 = 5;
 
 /// A deposit that came during another merge merged nothing. With hundreds of callers that was nearly every deposit.
@@ -151,24 +150,6 @@ pub async fn those_who_read_leave_connections_to_those_who_pay(store: Arc<dyn St
         assert_eq!(reader.await.expect("no panic"), (1, (1, 0)));
     }
     assert!((1..=2).contains(&faulty.max_concurrency()), "{}", faulty.max_concurrency());
-}
-
-/// Every refused new client, and each of many concurrent ones, counted all clients: a million rows.
-pub async fn clients_are_counted_once_where_there_is_room_for_no_more(store: Arc<dyn Store>) {
-    let fixture = Fixture::new(&store);
-    let faulty = Faulty::new(Arc::clone(&store));
-    let full = crate::saga::Options { clients_max: 1, ..options() };
-    let process = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, full).await;
-    process.write_next(vec![open("acme"), issue("acme", 1)]).await;
-    let mut calls = Vec::new();
-    for client in ["b", "c", "d"] {
-        faulty.reset_calls();
-        let reply = process.try_write_as(client, 1, vec![]).await.expect("a store that answers");
-        assert_eq!(reply, WriteAnswer::Refused(WriteError::TooManyClients));
-        calls.push(faulty.calls());
-    }
-    assert_eq!(calls[1..], [calls[0] - 1; 2]);
-    process.commit(2, vec![issue("acme", 1)]).await;
 }
 
 /// A saga that has reserved its inputs and goes no further.

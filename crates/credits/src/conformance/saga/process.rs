@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, BackendError, Clock, Credits, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldPart,
-    HoldRequest, ManualClock, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, Timeouts,
-    WriteAnswer, WriteRequest, Writer,
+    AccountPath, Amount, BackendError, Clock, CreditCounts, Credits, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer,
+    HoldPart, HoldRequest, ManualClock, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest,
+    Timeouts, WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, CarryOver, ClientId, CreditTerms, Definition, GrantTerms, Kind, LeaseId, LimitKey,
     NamespaceName, OnTimeout, Operation, Overage, Overdraft, Period, Plan, Receipt, UnixMs, VaultName, WriteError,
+    WriteId,
 };
 
 use crate::model::{AccountKey, VaultKey};
@@ -255,14 +256,32 @@ impl TestProcess {
         sequence: u64,
         operations: Vec<Operation>,
     ) -> Result<WriteAnswer, BackendError> {
+        let client = ClientId::new(client).expect("a valid client");
+        self.try_write_by(WriteId::Sequence { client, sequence }, operations).await
+    }
+
+    pub(super) async fn try_write_by(
+        &self,
+        id: WriteId,
+        operations: Vec<Operation>,
+    ) -> Result<WriteAnswer, BackendError> {
+        self.write_within(Writer::system().quotas, id, operations).await
+    }
+
+    pub(super) async fn write_within(
+        &self,
+        quotas: CreditCounts,
+        id: WriteId,
+        operations: Vec<Operation>,
+    ) -> Result<WriteAnswer, BackendError> {
         let request = WriteRequest {
             namespace: self.namespace.clone(),
             vault: Some(vault(VaultName::MAIN)),
-            id: earmark_core::WriteId::Sequence { client: ClientId::new(client).expect("a valid client"), sequence },
+            id,
             operations,
             actor: Actor::new("system:test").expect("a valid actor"),
         };
-        self.credits.write(Writer::system(), request).await
+        self.credits.write(Writer { quotas, ..Writer::system() }, request).await
     }
 
     pub(super) async fn last(&self) -> u64 {

@@ -1,13 +1,15 @@
 //! Every kind of task, and the state that callers can see.
 
 use earmark_admission::{BackendError, Clock, Credits, GrowAnswer, HoldAnswer, RenewAnswer, SettleAnswer, WriteAnswer};
-use earmark_core::{GrantInfo, GrantTerms, LeaseId, LimitKey, OnTimeout, Operation, Overage, UnixMs, VaultName};
+use earmark_core::{
+    GrantInfo, GrantTerms, IdempotencyKey, LeaseId, LimitKey, OnTimeout, Operation, Overage, UnixMs, VaultName, WriteId,
+};
 
 use super::process::{
     Fixture, HoldSpec, RenewSpec, START_MS, TestProcess, close, freeze, grant, hold_of, hourly, issue, lease, monthly,
     open, open_capped, open_overdrawn, open_with, renewal, retire, set_plan, transfer, unfreeze, usage,
 };
-use crate::model::{Account, AccountKey, AccountPlan, LeaseKey, PostingHold};
+use crate::model::{Account, AccountKey, AccountPlan, LeaseKey, PostingHold, UsageKey, UsageKind};
 use crate::store::Survey;
 
 /// The second vault.
@@ -65,9 +67,10 @@ pub(super) enum TaskKind {
     ChangesAPlan,
     ClosesWithAPlan,
     IssuesAPlan,
+    WritesByAKey,
 }
 
-pub(super) const TASK_KINDS: [TaskKind; 49] = [
+pub(super) const TASK_KINDS: [TaskKind; 50] = [
     TaskKind::OpensAndIssues,
     TaskKind::Fences,
     TaskKind::Transfers,
@@ -117,6 +120,7 @@ pub(super) const TASK_KINDS: [TaskKind; 49] = [
     TaskKind::ChangesAPlan,
     TaskKind::ClosesWithAPlan,
     TaskKind::IssuesAPlan,
+    TaskKind::WritesByAKey,
 ];
 
 /// The answer to a task.
@@ -148,6 +152,8 @@ pub(super) struct View {
     entries: Vec<usize>,
     accounts: Vec<Option<Account>>,
     last: u64,
+    /// The counters of the namespace, and the assets of both vaults.
+    used: Vec<u64>,
     hold: String,
     /// Limit, amount, end, usage, kept amount and extension of each hold.
     held: Vec<(LimitKey, i128, PostingHold)>,
@@ -171,6 +177,11 @@ const RENEWAL: RenewSpec<'static> = RenewSpec {
     used: &[("acme", 250)],
     ..renewal(1)
 };
+
+async fn write_by_key(process: &TestProcess) -> Result<Reply, BackendError> {
+    let key = IdempotencyKey::new("evt_1").expect("a valid key");
+    process.try_write_by(WriteId::Key(key), vec![open("new"), issue("acme", 5)]).await.map(Reply::Write)
+}
 
 impl Scenario {
     pub(super) fn new(kind: TaskKind) -> Scenario {
@@ -322,6 +333,7 @@ impl Scenario {
             TaskKind::OpensAndIssues => write(1, vec![open("acme"), open("bob"), issue("acme", 1_000)]).await,
             TaskKind::Fences => write(2, vec![]).await,
             TaskKind::Transfers => write(2, vec![transfer("acme", "bob", 300)]).await,
+            TaskKind::WritesByAKey => write_by_key(process).await,
             TaskKind::Retires => write(2, vec![retire("acme", 1_000)]).await,
             TaskKind::CoversADebt => write(2, vec![issue("acme", 500)]).await,
             TaskKind::SpendsAnOverdraft => write(2, vec![transfer("carl", "bob", 250)]).await,
@@ -440,6 +452,12 @@ impl Scenario {
             plans.push(plan.map(|plan| *plan));
         }
         let last = process.last().await;
+        let kinds = [UsageKind::Accounts, UsageKind::Clients, UsageKind::IdempotencyKeys];
+        let mut counters = kinds.map(|kind| UsageKey::of(&fixture.namespace, kind)).to_vec();
+        let assets = UsageKey::of(&fixture.namespace, UsageKind::Assets);
+        counters
+            .extend([VaultName::MAIN, EU].map(|name| UsageKey { vault: VaultName::new(name).ok(), ..assets.clone() }));
+        let used = fixture.store.usage(counters).await.expect("a store that answers");
         let hold = format!("{:?}", { process.credits.holds(fixture.namespace.clone(), self.lease, Vec::new()).await });
         let key = LeaseKey { namespace: fixture.namespace.clone(), lease: self.lease };
         let held = fixture.store.held(key).await.expect("a store that answers");
@@ -451,6 +469,6 @@ impl Scenario {
         });
         let mut held: Vec<_> = held.collect();
         held.sort_by(|a, b| a.0.cmp(&b.0));
-        View { balances, grants, plans, entries, accounts, last, hold, held }
+        View { balances, grants, plans, entries, accounts, last, used, hold, held }
     }
 }

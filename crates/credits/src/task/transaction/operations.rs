@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
     AccountName, AccountStatus, AssetName, GrantTerms, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
-    Overdraft, UnixMs, WriteError,
+    Overdraft, QuotaKind, UnixMs, WriteError,
 };
 
+use super::room::Room;
 use crate::coin_selection::BalanceChange;
 use crate::model::{Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, TotalsChange, VaultKey};
 use crate::saga::{Engine, TaskError};
@@ -75,6 +76,8 @@ const NOT_FOUND: Refusal = Refusal::Error(|operation| WriteError::AccountNotFoun
 const CLOSED: Refusal = Refusal::Error(|operation| WriteError::AccountClosed { operation });
 const FROZEN: Refusal = Refusal::Error(|operation| WriteError::AccountFrozen { operation });
 const CONFLICT: Refusal = Refusal::Error(|operation| WriteError::Conflict { operation });
+const ACCOUNTS_QUOTA: Refusal =
+    Refusal::Error(|operation| WriteError::QuotaExceeded { operation: Some(operation), kind: QuotaKind::Accounts });
 
 impl Operations {
     pub(super) fn new(operations: &[Operation]) -> Operations {
@@ -216,7 +219,7 @@ impl Operations {
         engine: &Engine,
         home: &VaultKey,
         operations: &[Operation],
-        found: &Surveyed,
+        (found, room): (&Surveyed, &Room),
     ) -> Result<Result<Verdict, WriteError>, TaskError> {
         if let Some(operation) = operations.iter().position(|operation| !operation.fits(true)) {
             return Ok(Err(WriteError::WrongScope { operation }));
@@ -230,6 +233,7 @@ impl Operations {
         let mut accounts: BTreeMap<AccountName, Drafted> = rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
         let mut moved = BTreeMap::new();
         let now = engine.time.now();
+        let mut opened = 0_u64;
         *self = Operations::default();
         for (place, operation) in operations.iter().enumerate() {
             let mut result = self.take(&mut accounts, &mut moved, (operation, now));
@@ -237,6 +241,8 @@ impl Operations {
                 let key = AccountKey { home: home.clone(), account: account.clone() };
                 result = self.close(engine, &mut accounts, key).await?;
             }
+            opened = opened.saturating_add(u64::from(matches!(operation, Operation::OpenAccount { .. })));
+            let result = result.and_then(|()| self.check_room(room, opened));
             match result {
                 Ok(()) => {}
                 Err(Refusal::Error(error)) => return Ok(Err(error(place))),
@@ -247,6 +253,18 @@ impl Operations {
             }
         }
         Ok(Ok(Verdict::of(home, accounts, moved)))
+    }
+
+    /// Checks that there is room for the accounts opened and the assets added so far.
+    fn check_room(&self, room: &Room, opened: u64) -> Result<(), Refusal> {
+        if opened > room.accounts_left {
+            return Err(ACCOUNTS_QUOTA);
+        }
+        let added = self.asset_names.intersection(&room.new_assets).count() as u64;
+        if added > room.assets_left {
+            return Err(Refusal::Invalid(InvalidOperation::TooManyAssets));
+        }
+        Ok(())
     }
 
     /// Applies one operation. The caller checks that an account to close is empty.

@@ -169,8 +169,8 @@ impl Backend for Broken {
         Some(PolicyRevision { revision: 1, text: text.into() })
     }
 
-    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
-        Vec::new()
+    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>> {
+        Box::pin(std::future::ready(Vec::new()))
     }
 
     fn keys(&self) -> Option<&dyn Keys> {
@@ -407,7 +407,7 @@ impl Backend for Gate {
         self.book.applied_policy(namespace, revision)
     }
 
-    fn quota_gauges(&self) -> Vec<(NamespaceName, Vec<QuotaUsage>)> {
+    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>> {
         self.book.quota_gauges()
     }
 

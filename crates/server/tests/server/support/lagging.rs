@@ -82,7 +82,7 @@ impl Backend for Lagging {
         fn quotas(namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>;
         fn set_quotas(by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>>;
         fn put_policy(by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>>;
-        fn quota_gauges() -> Vec<(NamespaceName, Vec<QuotaUsage>)>;
+        fn quota_gauges() -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>>;
         fn stats() -> Stats;
         fn ready() -> Result<(), String>;
         fn shut_down() -> Answer<'_, ()>;
