@@ -5,6 +5,7 @@
 
 mod backup;
 mod cuts;
+mod gateway;
 mod keys;
 mod links;
 mod load;
