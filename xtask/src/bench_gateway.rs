@@ -147,22 +147,31 @@ impl Bench<'_> {
     fn seconds(&self) -> String {
         self.options.seconds.to_string()
     }
+}
 
-    /// Defines the account, the limits and the policy of the calls.
-    fn define(&self, server: &str, policy: &Path) -> Result<(), Failure> {
-        for args in [
-            r#"write --client bench --sequence 1 --vault main --op {"open_account":{"account":"acme","overdraft":"deny"}} --op {"issue":{"account":"acme","asset":"usd","amount":"1000000000000000"}}"#,
-            "limits put --key rpm --kind rolling --capacity 1000000000 --window 1m",
-            "limits put --key slots --kind concurrency --capacity 1000000 --timeout 10m",
-            "limits put --key usd --kind credit --vault main --account acme --asset usd --timeout 10m",
-            &format!("policy put {}", policy.display()),
-        ] {
-            let mut command = Command::new(&self.earmark);
-            command.args(args.split(' ')).env("EARMARK_SERVER", server).stdout(std::process::Stdio::null());
-            run::run(&mut command)?;
-        }
-        Ok(())
+/// The configuration of a gateway before one upstream.
+pub(crate) fn config(listen: &str, upstream: &str) -> String {
+    format!(
+        "listen = \"{listen}\"\n[[upstreams]]\nname = \"double\"\napi = \"openai\"\nbase_url = \"{upstream}/v1\"\n\
+         [[models]]\nname = \"m\"\ntargets = [\"double/m\"]\nmax_output_tokens = 100\n"
+    )
+}
+
+/// Defines the account, the limits and the policy of the calls, whose file is written to `folder`.
+pub(crate) fn define(earmark: &Path, server: &str, folder: &Folder) -> Result<(), Failure> {
+    let policy = folder.write("policy.toml", POLICY)?;
+    for args in [
+        r#"write --client bench --sequence 1 --vault main --op {"open_account":{"account":"acme","overdraft":"deny"}} --op {"issue":{"account":"acme","asset":"usd","amount":"1000000000000000"}}"#,
+        "limits put --key rpm --kind rolling --capacity 1000000000 --window 1m",
+        "limits put --key slots --kind concurrency --capacity 1000000 --timeout 10m",
+        "limits put --key usd --kind credit --vault main --account acme --asset usd --timeout 10m",
+        &format!("policy put {}", policy.display()),
+    ] {
+        let mut command = Command::new(earmark);
+        command.args(args.split(' ')).env("EARMARK_SERVER", server).stdout(std::process::Stdio::null());
+        run::run(&mut command)?;
     }
+    Ok(())
 }
 
 /// A server and a gateway on a folder of their own. They end before their folder does: fields are dropped in order.
@@ -195,8 +204,21 @@ impl Form {
     }
 }
 
-/// A folder that is removed on drop.
-struct Folder(PathBuf);
+/// A folder for the files of this process, removed on drop.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Result<Folder, Failure> {
+        let folder = Folder(std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id())));
+        fs::create_dir_all(&folder.0).map_err(|source| Failure::Write { path: folder.0.clone(), source })?;
+        Ok(folder)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.0.join(name);
+        fs::write(&path, text).map_err(|source| Failure::Write { path: path.clone(), source }).map(|()| path)
+    }
+}
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -206,20 +228,8 @@ impl Drop for Folder {
 
 impl Running {
     fn start(bench: &Bench<'_>, upstream: &str, form: Form) -> Result<Running, Failure> {
-        let folder = Folder(std::env::temp_dir().join(format!("earmark-bench-gateway-{}", std::process::id())));
-        let write = |name: &str, text: &str| {
-            let path = folder.0.join(name);
-            fs::write(&path, text).map_err(|source| Failure::Write { path: path.clone(), source }).map(|()| path)
-        };
-        fs::create_dir_all(&folder.0).map_err(|source| Failure::Write { path: folder.0.clone(), source })?;
-        let policy = write("policy.toml", POLICY)?;
-        let config = write(
-            "gateway.toml",
-            &format!(
-                "listen = \"127.0.0.1:0\"\n[[upstreams]]\nname = \"double\"\napi = \"openai\"\nbase_url = \
-                 \"{upstream}/v1\"\n[[models]]\nname = \"m\"\ntargets = [\"double/m\"]\nmax_output_tokens = 100\n"
-            ),
-        )?;
+        let folder = Folder::new()?;
+        let config = folder.write("gateway.toml", &config("127.0.0.1:0", upstream))?;
         let mut serve = Command::new(&bench.earmark);
         serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
         match form {
@@ -228,11 +238,11 @@ impl Running {
         };
         if form == Form::OneProcess {
             let (gateway, server_url, url) = start_with_gateway(serve.arg("--gateway").arg(&config))?;
-            bench.define(&server_url, &policy)?;
+            define(&bench.earmark, &server_url, &folder)?;
             return Ok(Running { url, gateway, _server: None, folder });
         }
         let (server, server_url) = start_listening(&mut serve)?;
-        bench.define(&server_url, &policy)?;
+        define(&bench.earmark, &server_url, &folder)?;
         let mut gateway = Command::new(&bench.earmark);
         gateway.arg("gateway").arg("--config").arg(&config).args(["--server", &server_url, "--log-level", "error"]);
         match form {

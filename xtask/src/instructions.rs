@@ -5,16 +5,19 @@
 //! measured requests are answered: reserves of four limits, one in flight on each of 64 connections.
 
 mod envoy;
+mod gateway;
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::bench_gateway::Folder;
 use crate::run::{self, Failure};
+use crate::served::Guard;
 
 const CONNECTIONS: usize = 64;
 /// Rounds of one request on each connection, before and while instructions are counted.
@@ -46,20 +49,27 @@ pub(crate) enum Measured {
     Pair,
     /// A call of Envoy with two descriptors, 64 in flight on one HTTP/2 connection.
     Envoy,
+    /// A chat completion through a gateway in the process of the server.
+    Gateway,
+    /// A chat completion through a gateway, whose instructions are counted without those of the server.
+    GatewayAlone,
 }
 
 impl Measured {
-    const NAMES: [(&str, Measured); 5] = [
+    const NAMES: [(&str, Measured); 7] = [
         ("reserve", Measured::Reserve),
         ("denied", Measured::Denied),
         ("calls", Measured::Calls),
         ("pair", Measured::Pair),
         ("envoy", Measured::Envoy),
+        ("gateway", Measured::Gateway),
+        ("gateway-alone", Measured::GatewayAlone),
     ];
 
     fn line(self) -> &'static str {
         match self {
             Measured::Calls => "POST /v1/calls",
+            Measured::Gateway | Measured::GatewayAlone => "POST /v1/chat/completions",
             _ => "POST /v1/reserve",
         }
     }
@@ -75,6 +85,7 @@ impl Measured {
     fn expected(self) -> &'static str {
         match self {
             Measured::Denied => r#""allowed":"#,
+            Measured::Gateway | Measured::GatewayAlone => r#""usage":"#,
             _ => r#""allowed":true"#,
         }
     }
@@ -100,7 +111,8 @@ impl Options {
         };
         let wrong = || {
             let allowed = format!(
-                "--binary PATH, --request reserve, denied, calls, pair or envoy, --events 0 to {EVENTS_MAX}, and -- ARGS of serve"
+                "--binary PATH, --request {}, --events 0 to {EVENTS_MAX}, and -- ARGS of serve",
+                Measured::NAMES.map(|(name, _)| name).join(" or ")
             );
             Failure::Usage(format!("found {:?}, allowed are {allowed}", args.join(" ")))
         };
@@ -139,30 +151,53 @@ pub(crate) fn count(options: &Options) -> Result<(), Failure> {
     // The folder is missing if cargo builds elsewhere. An old profile would be taken for the new one.
     _ = profile.parent().map(fs::create_dir_all);
     _ = fs::remove_file(&profile);
-    let mut server = Server::start(&binary, &profile, &options.serve)?;
+    let mut server = match options.measured {
+        Measured::Gateway | Measured::GatewayAlone => gateway::start(&binary, &profile, options)?,
+        _ => {
+            let address = free_address()?;
+            Server::start(serve(&binary, &profile, address, &options.serve), address)?
+        }
+    };
     let requests = server.measure(options.measured, options.events);
     server.stop();
     let requests = requests.map_err(|error| Failure::Server(format!("gave no answer: {error}")))?;
     report(&profile, requests)
 }
 
-/// A server under valgrind. Dropping it ends it.
+/// A server or a gateway under valgrind. Dropping it ends it.
 struct Server {
     process: Child,
     address: SocketAddr,
+    /// The server of a gateway, and the folder of its files.
+    _beside: Option<(Option<Guard>, Folder)>,
+}
+
+/// An address whose port is free.
+fn free_address() -> Result<SocketAddr, Failure> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.map_err(|error| Failure::Server(format!("has no port: {error}")))
+}
+
+/// The binary under valgrind, which counts nothing yet.
+fn valgrind(binary: &Path, profile: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--instr-atstart=no"]);
+    command.arg(format!("--callgrind-out-file={}", profile.display())).arg(binary);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A server in memory under valgrind.
+fn serve(binary: &Path, profile: &Path, address: SocketAddr, args: &[String]) -> Command {
+    let mut command = valgrind(binary, profile);
+    command.args(["serve", "--in-memory", "--listen", &address.to_string()]).args(args);
+    command
 }
 
 impl Server {
-    fn start(binary: &std::path::Path, profile: &std::path::Path, serve: &[String]) -> Result<Server, Failure> {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.map_err(|error| Failure::Server(format!("has no port: {error}")))?;
-        let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--instr-atstart=no"]);
-        command.arg(format!("--callgrind-out-file={}", profile.display()));
-        command.arg(binary).args(["serve", "--in-memory", "--listen", &address.to_string()]).args(serve);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    fn start(mut command: Command, address: SocketAddr) -> Result<Server, Failure> {
         let process = command.spawn().map_err(|source| Failure::Start { line: run::line(&command), source })?;
-        Ok(Server { process, address })
+        Ok(Server { process, address, _beside: None })
     }
 
     /// Counts instructions while requests are answered. Returns the number of requests.
@@ -171,11 +206,15 @@ impl Server {
         for _ in 0..CONNECTIONS {
             connections.push(self.connect()?);
         }
-        put_limits(&mut connections, measured.capacity())?;
+        match measured {
+            // The gateway's server has its limits and its policy.
+            Measured::Gateway | Measured::GatewayAlone => {}
+            _ => put_limits(&mut connections, measured.capacity())?,
+        }
         match measured {
             Measured::Calls => put_policy(&mut connections[0], &policy_of_calls())?,
             Measured::Envoy => put_policy(&mut connections[0], &policy_of_envoy())?,
-            Measured::Reserve | Measured::Denied | Measured::Pair => {}
+            _ => {}
         }
         for _ in 0..events {
             let mut stream = self.connect()?;
@@ -298,6 +337,9 @@ impl Calls {
     }
 
     fn next(&mut self) -> String {
+        if matches!(self.measured, Measured::Gateway | Measured::GatewayAlone) {
+            return gateway::BODY.to_owned();
+        }
         let (mixed, model, tenant) = self.pick();
         if self.measured == Measured::Calls {
             return format!(
