@@ -1,9 +1,13 @@
-//! Prometheus metrics of the gateway.
+//! Prometheus metrics of the gateway. A handle is made with the first sample of its labels and kept, so that counting
+//! allocates nothing.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use earmark_client::CallCompleted;
-use metrics::{Key, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics::{Counter, Histogram, Key, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::open_calls::{End, OpenCall};
@@ -56,6 +60,8 @@ pub(crate) enum SettledBy {
 }
 
 impl SettledBy {
+    const ALL: [SettledBy; 4] = [SettledBy::Usage, SettledBy::Bound, SettledBy::Released, SettledBy::Recovered];
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             SettledBy::Usage => "usage",
@@ -75,10 +81,59 @@ impl SettledBy {
     }
 }
 
+fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
+    let labels: Vec<Label> = labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+    Key::from_parts(name, labels)
+}
+
+fn counter(recorder: &PrometheusRecorder, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+    recorder.register_counter(&key(name, labels), &METADATA)
+}
+
+/// The kinds of tokens.
+const KINDS: [&str; 5] = ["input", "output", "cached_input", "cache_write", "reasoning"];
+
+/// Handles by a label. Labels are names of the configuration, so there are few.
+struct Handles<K, V>(RwLock<BTreeMap<K, Arc<V>>>);
+
+impl<K, V> Default for Handles<K, V> {
+    fn default() -> Handles<K, V> {
+        Handles(RwLock::default())
+    }
+}
+
+impl<K: Ord, V: Default> Handles<K, V> {
+    /// The handle of a label, which is new with its first sample.
+    fn of<Q: Ord + ToOwned<Owned = K> + ?Sized>(&self, label: &Q) -> Arc<V>
+    where
+        K: Borrow<Q>,
+    {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(label).cloned();
+        known.unwrap_or_else(|| {
+            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(label.to_owned()).or_default())
+        })
+    }
+}
+
+/// The counters of one model of one provider.
+#[derive(Default)]
+struct TargetCounters {
+    tokens: [OnceLock<Counter>; KINDS.len()],
+    cost: OnceLock<Counter>,
+}
+
 /// The metrics of one gateway.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    /// By endpoint and status.
+    requests: Handles<(&'static str, u16), OnceLock<Counter>>,
+    /// By provider.
+    first_byte: Handles<String, OnceLock<Histogram>>,
+    settled: [Counter; SettledBy::ALL.len()],
+    /// By model, then by provider.
+    targets: Handles<String, Handles<String, TargetCounters>>,
 }
 
 impl Metrics {
@@ -96,59 +151,63 @@ impl Metrics {
         }
         recorder.describe_histogram(FIRST_BYTE.into(), Some(Unit::Seconds), SharedString::const_str(ABOUT_FIRST_BYTE));
         let handle = recorder.handle();
-        let metrics = Metrics { recorder, handle };
-        for by in [SettledBy::Usage, SettledBy::Bound, SettledBy::Released, SettledBy::Recovered] {
-            metrics.count(SETTLED, &[("by", by.name())], 0);
+        let settled = SettledBy::ALL.map(|by| counter(&recorder, SETTLED, &[("by", by.name())]));
+        Metrics {
+            recorder,
+            handle,
+            requests: Handles::default(),
+            first_byte: Handles::default(),
+            settled,
+            targets: Handles::default(),
         }
-        metrics
     }
 
-    fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
-        let labels: Vec<Label> = labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
-        Key::from_parts(name, labels)
-    }
-
-    fn count(&self, name: &'static str, labels: &[(&'static str, &str)], by: u64) {
-        self.recorder.register_counter(&Metrics::key(name, labels), &METADATA).increment(by);
+    fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+        counter(&self.recorder, name, labels)
     }
 
     fn set(&self, name: &'static str, labels: &[(&'static str, &str)], to: usize) {
-        self.recorder.register_gauge(&Metrics::key(name, labels), &METADATA).set(to as f64);
+        self.recorder.register_gauge(&key(name, labels), &METADATA).set(to as f64);
     }
 
-    pub(crate) fn request(&self, endpoint: &str, status: u16) {
-        self.count(REQUESTS, &[("endpoint", endpoint), ("status", &status.to_string())], 1);
+    pub(crate) fn request(&self, endpoint: &'static str, status: u16) {
+        let new = || self.counter(REQUESTS, &[("endpoint", endpoint), ("status", &status.to_string())]);
+        self.requests.of(&(endpoint, status)).get_or_init(new).increment(1);
     }
 
     pub(crate) fn first_byte(&self, provider: &str, after: Duration) {
-        let key = Metrics::key(FIRST_BYTE, &[("provider", provider)]);
-        self.recorder.register_histogram(&key, &METADATA).record(after.as_secs_f64());
+        let new = || self.recorder.register_histogram(&key(FIRST_BYTE, &[("provider", provider)]), &METADATA);
+        self.first_byte.of(provider).get_or_init(new).record(after.as_secs_f64());
     }
 
     pub(crate) fn paused(&self, provider: &str, is_ok: bool) {
-        self.count(PAUSES, &[("provider", provider), ("result", if is_ok { "ok" } else { "failed" })], 1);
+        let result = if is_ok { "ok" } else { "failed" };
+        self.counter(PAUSES, &[("provider", provider), ("result", result)]).increment(1);
     }
 
     /// Counts a settled call with its tokens and its cost.
     pub(crate) fn settled(&self, by: SettledBy, call: &OpenCall, end: &End, completed: Option<&CallCompleted>) {
-        self.count(SETTLED, &[("by", by.name())], 1);
+        self.settled[by as usize].increment(1);
         let attribute = |name| call.attributes.get(name).map_or("", String::as_str);
         let (model, provider) = (attribute("model"), attribute("provider"));
+        let target = self.targets.of(model).of(provider);
         if let End::Used(usage) = end {
-            let kinds = [("input", usage.input_tokens), ("output", usage.output_tokens)];
-            let parts = [
-                ("cached_input", usage.cached_input_tokens),
-                ("cache_write", usage.cache_write_tokens),
-                ("reasoning", usage.reasoning_tokens),
+            let tokens = [
+                Some(usage.input_tokens),
+                Some(usage.output_tokens),
+                usage.cached_input_tokens,
+                usage.cache_write_tokens,
+                usage.reasoning_tokens,
             ];
-            let parts = parts.into_iter().filter_map(|(kind, tokens)| Some((kind, tokens?)));
-            for (kind, tokens) in kinds.into_iter().chain(parts) {
-                self.count(TOKENS, &[("model", model), ("provider", provider), ("kind", kind)], tokens);
+            for ((tokens, kind), counter) in tokens.into_iter().zip(KINDS).zip(&target.tokens) {
+                let Some(tokens) = tokens else { continue };
+                let new = || self.counter(TOKENS, &[("model", model), ("provider", provider), ("kind", kind)]);
+                counter.get_or_init(new).increment(tokens);
             }
         }
         if let Some(cost) = completed.and_then(|completed| completed.cost) {
-            let cost = u64::try_from(cost).unwrap_or(u64::MAX);
-            self.count(COST, &[("model", model), ("provider", provider)], cost);
+            let new = || self.counter(COST, &[("model", model), ("provider", provider)]);
+            target.cost.get_or_init(new).increment(u64::try_from(cost).unwrap_or(u64::MAX));
         }
     }
 
