@@ -16,7 +16,7 @@ use axum::routing::on;
 use earmark_admission::BackendError;
 use earmark_core::{IdempotencyKey, NamespaceName, redact_api_keys};
 use earmark_trace::{Span, within};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -134,10 +134,8 @@ impl Routes {
 
     /// Serves a request of this client.
     pub(crate) fn serve(&self, mut request: hyper::Request<Incoming>, peer: &Peer) -> ResponseFuture {
-        let path = request.uri().path();
-        let post = self.posts.iter().find(|(_, route)| route.path == path && request.method() == Method::POST);
-        if let Some((index, route)) = post {
-            return Box::pin(serve(Arc::clone(&self.app), *index, route, Some(peer.clone()), request));
+        if let Some((index, route)) = self.post(&request) {
+            return Box::pin(serve(Arc::clone(&self.app), index, route, Some(peer.clone()), request));
         }
         request.extensions_mut().insert(peer.clone());
         let mut router = self.router.clone();
@@ -146,12 +144,22 @@ impl Routes {
             response
         })
     }
-}
 
-impl Routes {
+    /// The row of a post without path parameters, and its index.
+    fn post<B>(&self, request: &hyper::Request<B>) -> Option<(usize, &'static Route)> {
+        let path = request.uri().path();
+        self.posts.iter().find(|(_, route)| route.path == path && request.method() == Method::POST).copied()
+    }
+
     /// Serves a request of the gateway in this process.
     pub(crate) async fn serve_in_process(&self, request: hyper::Request<Bytes>) -> hyper::Response<Bytes> {
-        let Ok(response) = self.router.clone().call(request.map(Body::from)).await;
+        let response = match self.post(&request) {
+            Some((index, route)) => serve(Arc::clone(&self.app), index, route, None, request.map(Full::new)).await,
+            None => {
+                let Ok(response) = self.router.clone().call(request.map(Body::from)).await;
+                response
+            }
+        };
         let (parts, body) = response.into_parts();
         // A body of this server is in memory, and cannot fail.
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
