@@ -87,10 +87,20 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<Done, Failure> {
         (None, Some(file)) => {
             let config = read(file)?;
             logging::start(args.log_format, &args.log_level);
+            use_small_pages();
             runtime()?.block_on(serve(args, config))?;
             Ok(Done::Ok)
         }
         (None, None) => Err(Failure::Usage("--config: name the configuration".into())),
+    }
+}
+
+/// Keeps the kernel from backing memory with huge pages. The buffers of a stream are mostly empty, and a huge page is
+/// resident as a whole.
+fn use_small_pages() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "the memory of streams may be in huge pages");
     }
 }
 
