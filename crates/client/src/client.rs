@@ -12,6 +12,7 @@ use crate::answer::{
     ExtendAnswer, LeaseView, LimitView, Receipt, Scope, UsagePage, UsageQuery, WriteCode, WriteRefusal,
 };
 use crate::backoff::{Backoff, BackoffOptions};
+use crate::batcher::ask_alone;
 use crate::call::{Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Identity};
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
@@ -24,7 +25,7 @@ use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::request::{
     CompleteCall, DeleteLimit, DeleteTemplate, ExplainCall, ExtendCall, GetBalances, GetClientState, GetGrants,
-    GetLease, GetLimit, GetUsage, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit,
+    GetLease, GetLimit, GetUsage, Item, ListLimits, ListTemplates, ListUsage, Pause, PauseLimit, PlaceCall, PutLimit,
     PutTemplate, Request, WhoAmI, Write,
 };
 use crate::stream::LeaseStream;
@@ -149,6 +150,11 @@ impl Client {
         self.retry(R::CHANGES_STATE, deadline, || self.ask_once(request, deadline)).await
     }
 
+    /// Sends an item in a request of its own until it has an answer or the deadline passes.
+    pub(crate) async fn ask_alone<I: Item + Clone>(&self, item: I, deadline: Deadline) -> Result<I::Answer, Failure> {
+        self.retry(true, deadline, || ask_alone(self, item.clone(), deadline)).await
+    }
+
     /// Makes attempts until one has an answer, fails for good, or the deadline passes.
     pub(crate) async fn retry<T, F: Future<Output = Result<T, Failure>>>(
         &self,
@@ -240,7 +246,7 @@ impl Client {
         client: Option<&ClientKey>,
         deadline: Deadline,
     ) -> Result<CallAnswer, Failure> {
-        self.ask(&PlaceCall(call, client), deadline).await
+        self.ask_alone(PlaceCall(Arc::new(call.clone()), client.cloned()), deadline).await
     }
 
     /// Extends a live call. Repeat an extension without an answer as it is; the next one has the next number.
@@ -266,7 +272,7 @@ impl Client {
         outcome: &CallOutcome,
         deadline: Deadline,
     ) -> Result<CallCompleted, Failure> {
-        self.ask(&CompleteCall(lease, outcome), deadline).await
+        self.ask_alone(CompleteCall(lease, Arc::new(outcome.clone())), deadline).await
     }
 
     /// The answer that a call would get. It takes nothing; the lease of `call` is not used.

@@ -56,6 +56,7 @@ mod answer;
 mod backoff;
 mod batcher;
 mod call;
+mod calls;
 mod client;
 mod connect;
 mod deadline;
@@ -89,6 +90,7 @@ pub use call::{
     Call, CallAnswer, CallCompleted, CallDecision, CallExplanation, CallExtension, CallOutcome, CallResult, CallUsage,
     ExplainedLimit, Identity, PolicyRefusal,
 };
+pub use calls::Calls;
 pub use client::Client;
 pub use deadline::Deadline;
 pub use earmark_core as core;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use earmark_client::core::{Definition, LeaseId, LimitKey, OnTimeout};
 use earmark_client::{
-    Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Client, ClientKey, Deadline,
-    ExtendAnswer, Failure, Identity,
+    BatchOptions, Call, CallAnswer, CallCompleted, CallExplanation, CallExtension, CallOutcome, Calls, Client,
+    ClientKey, Deadline, ExtendAnswer, Failure, Identity,
 };
 
 /// Seconds for who a client is. The client waits for it.
@@ -44,51 +44,59 @@ pub trait Earmark: Send + Sync + 'static {
     fn releasing(&self) -> Answer<'_, Vec<LimitKey>>;
 }
 
+/// Requests under way of the calls of one client, and of all completes. Two keep the server busy; more would only make the
+/// batches smaller.
+const IN_FLIGHT_MAX: usize = 2;
+
 /// Earmark on servers.
-#[derive(Clone, Debug)]
-pub struct Remote(Client);
+#[derive(Debug)]
+pub struct Remote {
+    client: Client,
+    calls: Calls,
+}
 
 impl Remote {
     /// Earmark on the servers of this client, whose protocol is HTTP.
     #[must_use]
     pub fn new(client: Client) -> Remote {
-        Remote(client)
+        let batching = BatchOptions { in_flight_max: IN_FLIGHT_MAX, ..BatchOptions::default() };
+        Remote { calls: Calls::new(client.clone(), batching), client }
     }
 }
 
 impl Earmark for Remote {
     fn who<'a>(&'a self, client: Option<&'a ClientKey>) -> Answer<'a, Identity> {
-        Box::pin(self.0.whoami(client, Deadline::after(WHO_TIMEOUT)))
+        Box::pin(self.client.whoami(client, Deadline::after(WHO_TIMEOUT)))
     }
 
     fn call<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallAnswer> {
-        Box::pin(self.0.call(call, client, Deadline::after(CALL_TIMEOUT)))
+        Box::pin(self.calls.call(call, client, Deadline::after(CALL_TIMEOUT)))
     }
 
     fn explain<'a>(&'a self, call: &'a Call, client: Option<&'a ClientKey>) -> Answer<'a, CallExplanation> {
-        Box::pin(self.0.explain(call, client, Deadline::after(WHO_TIMEOUT)))
+        Box::pin(self.client.explain(call, client, Deadline::after(WHO_TIMEOUT)))
     }
 
     fn extend<'a>(&'a self, lease: LeaseId, extension: &'a CallExtension) -> Answer<'a, ExtendAnswer> {
-        Box::pin(self.0.extend_call(lease, extension, Deadline::after(BACKGROUND_TIMEOUT)))
+        Box::pin(self.client.extend_call(lease, extension, Deadline::after(BACKGROUND_TIMEOUT)))
     }
 
     fn complete<'a>(&'a self, lease: LeaseId, outcome: &'a CallOutcome) -> Answer<'a, CallCompleted> {
-        Box::pin(self.0.complete_call(lease, outcome, Deadline::after(BACKGROUND_TIMEOUT)))
+        Box::pin(self.calls.complete(lease, outcome, Deadline::after(BACKGROUND_TIMEOUT)))
     }
 
     fn pause<'a>(&'a self, key: &'a LimitKey, length: Duration, reason: &'a str) -> Answer<'a, ()> {
-        Box::pin(
-            async move { self.0.pause_limit(key, length, reason, Deadline::after(BACKGROUND_TIMEOUT)).await.map(drop) },
-        )
+        Box::pin(async move {
+            self.client.pause_limit(key, length, reason, Deadline::after(BACKGROUND_TIMEOUT)).await.map(drop)
+        })
     }
 
     fn releasing(&self) -> Answer<'_, Vec<LimitKey>> {
         Box::pin(async move {
             let deadline = || Deadline::after(BACKGROUND_TIMEOUT);
             // A derived limit is reported by its template.
-            let limits = self.0.limits(deadline()).await?.into_iter().filter(|limit| limit.template.is_none());
-            let templates = self.0.templates(deadline()).await?.into_iter();
+            let limits = self.client.limits(deadline()).await?.into_iter().filter(|limit| limit.template.is_none());
+            let templates = self.client.templates(deadline()).await?.into_iter();
             let definitions = limits.map(|limit| limit.definition).chain(templates.map(|one| one.definition));
             let releases = |definition: &Definition| {
                 definition.kind.terms().is_some_and(|terms| terms.on_timeout == OnTimeout::Release)

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use earmark_admission::{Amount, BackendError, LeaseView, Refusal as LimitRefusal, ReserveAnswer, ReserveRequest};
 use earmark_core::{CallMark, JobId, LeaseId, NamespaceName};
 use earmark_policy::{CallAmount, Refusal};
+use futures_util::future::join_all;
 
 pub(crate) use answer::{ActualWire, CallWire, CompleteCallWire, RequirementWire, strict_status};
 pub(crate) use asked::{Asked, CallAttributes, Descriptor};
@@ -24,9 +25,8 @@ pub(crate) use explain::{
     ExplainRequest, Explained, ExplainedLimit, ExplainedRule, KnownLimit, explain, known_limits, limit_states,
 };
 pub(crate) use hits::{HeldUsage, SettleHits, check, count, keys_by_descriptor, settle_hits};
-use settle::CompletedCall;
 pub(crate) use settle::{
-    CallOutcome, CompleteCall, ExtendCall, SERVICE_TIER_BYTES_MAX, check_service_tier, complete, extend,
+    CallOutcome, CompleteCall, ExtendCall, SERVICE_TIER_BYTES_MAX, check_service_tier, complete, complete_all, extend,
 };
 
 use crate::app::App;
@@ -117,6 +117,20 @@ pub(crate) async fn call(app: &App, context: &RequestContext, request: &CallRequ
             counted(app, context, request, called)
         }
         Err(error) => Called::failed(error),
+    }
+}
+
+/// Reserves for each call of a batch, in order. The error says that the caller's key was refused.
+pub(crate) async fn call_all(
+    app: &App,
+    context: &RequestContext,
+    requests: &[CallRequest],
+) -> Result<Vec<Called>, AuthError> {
+    // The backend takes calls that wait together in one batch.
+    let called = join_all(requests.iter().map(|request| call(app, context, request))).await;
+    match called.iter().all(Called::is_unauthenticated) {
+        true => Err(AuthError::Unauthenticated),
+        false => Ok(called),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls, over HTTP only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use earmark_core::{LeaseId, LimitKey, NamespaceName};
 use earmark_proto::v1;
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tonic::{Response, Status};
 
-use super::Request;
+use super::{Item, Request};
 use crate::answer::ExtendAnswer;
 use crate::call::{
     Call, CallAnswer, CallCompleted, CallDecision, CallExplanation, CallExtension, CallOutcome, CallResult, CallUsage,
@@ -23,15 +24,20 @@ use crate::local::Local;
 use crate::wire::{Grpc, Reader};
 
 const CALLS: &str = "/v1/calls";
+/// Upper bounds in bytes: an item without its attributes, and an attribute without its name and value.
+const ITEM_BYTES: usize = 768;
+const ATTRIBUTE_BYTES: usize = 8;
 /// Why a client over gRPC or of a Book in this process makes no calls.
 const HTTP_ONLY: &str = "calls need a client with Protocol::Http";
 
 /// Asks for a call.
-pub(crate) struct PlaceCall<'a>(pub(crate) &'a Call, pub(crate) Option<&'a ClientKey>);
+#[derive(Clone)]
+pub(crate) struct PlaceCall(pub(crate) Arc<Call>, pub(crate) Option<ClientKey>);
 /// Extends a live call.
 pub(crate) struct ExtendCall<'a>(pub(crate) LeaseId, pub(crate) &'a CallExtension);
 /// Settles a call.
-pub(crate) struct CompleteCall<'a>(pub(crate) LeaseId, pub(crate) &'a CallOutcome);
+#[derive(Clone)]
+pub(crate) struct CompleteCall(pub(crate) LeaseId, pub(crate) Arc<CallOutcome>);
 /// Asks what the answer to a call would be. Its lease and job do not matter.
 pub(crate) struct ExplainCall<'a>(pub(crate) &'a Call, pub(crate) Option<&'a ClientKey>);
 /// Asks who the caller is, or the client that a gateway calls for.
@@ -79,19 +85,32 @@ struct CompleteBody<'a> {
     labels: BTreeMap<&'a str, &'a str>,
 }
 
+/// The fields of a [`v1::ReserveResponse`], and more. A flattened struct would first copy every field.
 #[derive(Deserialize)]
 pub(crate) struct CallReply {
-    #[serde(flatten)]
-    reserve: v1::ReserveResponse,
+    allowed: bool,
+    retry_after_ms: u64,
+    reserved_at_unix_ms: u64,
+    error: String,
+    message: Option<String>,
+    #[serde(default)]
+    limited_by: Vec<String>,
+    #[serde(default)]
+    never: bool,
+    #[serde(default)]
+    would_deny: Vec<String>,
     #[serde(default)]
     requirements: Vec<v1::Requirement>,
     policy_revision: Option<u64>,
 }
 
+/// The fields of a [`v1::CompleteResponse`], and more.
 #[derive(Deserialize)]
 pub(crate) struct CompleteReply {
-    #[serde(flatten)]
-    complete: v1::CompleteResponse,
+    ok: bool,
+    error: String,
+    message: Option<String>,
+    reconciled: bool,
     #[serde(default)]
     actuals: Vec<v1::Actual>,
     cost: Option<String>,
@@ -134,6 +153,22 @@ fn cost(reader: Reader<'_>, text: Option<&str>) -> Result<Option<u128>, Failure>
     text.map(str::parse).transpose().map_err(wrong)
 }
 
+/// The parts of [`Item`] that calls do not have.
+macro_rules! items_over_http_only {
+    () => {
+        fn message(&self, _: Option<&str>) {}
+
+        async fn grpc(_: &Grpc, _: Vec<()>, _: Deadline) -> Result<Response<Vec<Self::Reply>>, Status> {
+            Err(Status::invalid_argument(HTTP_ONLY))
+        }
+
+        #[cfg(feature = "local")]
+        async fn local(_: &Local, items: &[Self]) -> Vec<Result<Self::Answer, Failure>> {
+            items.iter().map(|_| Err(Failure::Invalid { message: HTTP_ONLY.to_owned() })).collect()
+        }
+    };
+}
+
 /// The parts of [`Request`] that calls do not have.
 macro_rules! http_only {
     () => {
@@ -148,32 +183,66 @@ macro_rules! http_only {
     };
 }
 
-impl Request for PlaceCall<'_> {
-    type Message = CallReply;
-    type Answer = CallAnswer;
-    const CHANGES_STATE: bool = true;
+/// An upper bound for the size of an item with these attributes.
+fn bytes(attributes: &BTreeMap<String, String>) -> usize {
+    let attributes = attributes.iter().map(|(name, value)| name.len() + 2 * value.len() + ATTRIBUTE_BYTES);
+    ITEM_BYTES + attributes.sum::<usize>()
+}
 
-    fn http(&self) -> serde_json::Result<HttpRequest> {
-        post(CALLS, &body(self.0, Some(self.0.lease.to_string())), self.1)
+impl Item for PlaceCall {
+    type Answer = CallAnswer;
+    type Message = ();
+    type Reply = CallReply;
+    const PATH: &'static str = CALLS;
+
+    fn bytes(&self) -> usize {
+        bytes(&self.0.attributes)
     }
 
-    fn read(&self, reader: Reader<'_>, message: CallReply) -> Result<CallAnswer, Failure> {
-        let CallReply { reserve, requirements, policy_revision } = message;
+    fn client(&self) -> Option<&ClientKey> {
+        self.1.as_ref()
+    }
+
+    fn write_json(&self, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &body(&self.0, Some(self.0.lease.to_string())))
+    }
+
+    fn read(reader: Reader<'_>, message: CallReply) -> Result<CallAnswer, Failure> {
+        let CallReply {
+            allowed,
+            retry_after_ms,
+            reserved_at_unix_ms,
+            error,
+            message,
+            limited_by,
+            never,
+            would_deny,
+            requirements,
+            policy_revision,
+        } = message;
         let requirement =
             |part: &v1::Requirement| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.amount));
         let requirements = requirements.iter().map(requirement).collect::<Result<_, _>>()?;
-        let code = reserve.error.split(':').next().unwrap_or_default();
+        let code = error.split(':').next().unwrap_or_default();
         let decision = match code {
-            "missing_attribute" | "no_price" | "no_rule" | "denied_by_rule" if !reserve.allowed => {
-                let v1::ReserveResponse { error, message, .. } = reserve;
+            "missing_attribute" | "no_price" | "no_rule" | "denied_by_rule" if !allowed => {
                 CallDecision::Refused(PolicyRefusal { error, message: message.unwrap_or_default() })
             }
-            _ => CallDecision::Limits(reader.reserved(reserve)?),
+            _ => CallDecision::Limits(reader.reserved(v1::ReserveResponse {
+                allowed,
+                retry_after_ms,
+                reserved_at_unix_ms,
+                error,
+                message,
+                limited_by,
+                never,
+                would_deny,
+            })?),
         };
         Ok(CallAnswer { decision, requirements, policy_revision })
     }
 
-    http_only!();
+    items_over_http_only!();
 }
 
 impl Request for ExtendCall<'_> {
@@ -202,12 +271,18 @@ impl Request for ExtendCall<'_> {
     http_only!();
 }
 
-impl Request for CompleteCall<'_> {
-    type Message = CompleteReply;
+impl Item for CompleteCall {
     type Answer = CallCompleted;
-    const CHANGES_STATE: bool = true;
+    type Message = ();
+    type Reply = CompleteReply;
+    const PATH: &'static str = "/v1/calls/complete";
 
-    fn http(&self) -> serde_json::Result<HttpRequest> {
+    fn bytes(&self) -> usize {
+        let labels = self.1.labels.iter().map(|(name, value)| name.len() + 2 * value.len() + ATTRIBUTE_BYTES);
+        bytes(&self.1.attributes) + labels.sum::<usize>()
+    }
+
+    fn write_json(&self, json: &mut Vec<u8>) -> serde_json::Result<()> {
         let CompleteCall(lease, outcome) = self;
         let (usage, name) = match &outcome.result {
             CallResult::Used(usage) => (Some(usage), "done"),
@@ -224,14 +299,14 @@ impl Request for CompleteCall<'_> {
             namespace: outcome.namespace.as_ref().map(NamespaceName::as_str),
             labels: outcome.labels.iter().collect(),
         };
-        post("/v1/calls/complete", &body, None)
+        serde_json::to_writer(json, &body)
     }
 
-    fn read(&self, reader: Reader<'_>, message: CompleteReply) -> Result<CallCompleted, Failure> {
-        let CompleteReply { complete, actuals, cost: text } = message;
+    fn read(reader: Reader<'_>, message: CompleteReply) -> Result<CallCompleted, Failure> {
+        let CompleteReply { ok, error, message, reconciled, actuals, cost: text } = message;
         let actual =
             |part: &v1::Actual| key(reader, part.namespace.as_deref(), &part.key).map(|key| (key, part.actual_amount));
-        let completed = reader.completed(complete)?;
+        let completed = reader.completed(v1::CompleteResponse { ok, error, message, reconciled })?;
         Ok(CallCompleted {
             reconciled: completed.reconciled,
             message: completed.message,
@@ -240,7 +315,7 @@ impl Request for CompleteCall<'_> {
         })
     }
 
-    http_only!();
+    items_over_http_only!();
 }
 
 impl Request for ExplainCall<'_> {

@@ -14,6 +14,7 @@ use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::http::{HttpRequest, Method};
 use crate::job::{Actuals, Job};
+use crate::key::ClientKey;
 #[cfg(feature = "local")]
 use crate::local::Local;
 use crate::wire::{Grpc, Reader};
@@ -100,7 +101,17 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
     /// An upper bound for the size of the item in a request body.
     fn bytes(&self) -> usize;
 
+    /// The client that a gateway calls for. All items of a batch have the same.
+    fn client(&self) -> Option<&ClientKey> {
+        None
+    }
+
     fn message(&self, namespace: Option<&str>) -> Self::Message;
+
+    /// Appends the item as JSON.
+    fn write_json(&self, body: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(body, &self.message(None))
+    }
 
     fn grpc(
         grpc: &Grpc,
@@ -256,13 +267,8 @@ impl Item for CompleteItem {
     }
 }
 
-/// Several items in one request. One alone is sent without a batch around it.
+/// Several items of one client in one request. One alone is sent without a batch around it.
 pub(crate) struct Batch<I>(pub(crate) Vec<I>);
-
-#[derive(Serialize)]
-struct Requests<T> {
-    requests: Vec<T>,
-}
 
 #[derive(Deserialize)]
 struct Results<T> {
@@ -275,14 +281,24 @@ impl<I: Item> Request for Batch<I> {
     const CHANGES_STATE: bool = true;
 
     fn http(&self) -> serde_json::Result<HttpRequest> {
-        let (path, body) = match self.0.as_slice() {
-            [item] => (I::PATH.to_owned(), serde_json::to_vec(&item.message(None))?),
+        let mut body = Vec::new();
+        let path = match self.0.as_slice() {
+            [item] => {
+                item.write_json(&mut body)?;
+                I::PATH.to_owned()
+            }
             items => {
-                let requests = items.iter().map(|item| item.message(None)).collect();
-                (format!("{}/batch", I::PATH), serde_json::to_vec(&Requests { requests })?)
+                body.extend_from_slice(br#"{"requests":"#);
+                for (place, item) in items.iter().enumerate() {
+                    body.push(if place == 0 { b'[' } else { b',' });
+                    item.write_json(&mut body)?;
+                }
+                body.extend_from_slice(b"]}");
+                format!("{}/batch", I::PATH)
             }
         };
-        Ok(HttpRequest::new(Method::POST, path).json(body))
+        let client = self.0.first().and_then(Item::client);
+        Ok(HttpRequest::new(Method::POST, path).json(body).for_client(client.cloned()))
     }
 
     fn parse(&self, body: &[u8]) -> serde_json::Result<Vec<I::Reply>> {

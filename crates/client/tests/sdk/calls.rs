@@ -1,10 +1,11 @@
 //! Calls: their requests, their answers and their retry rules.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use earmark_client::{
-    ApiKey, Call, CallDecision, CallExtension, CallOutcome, CallResult, CallUsage, Certainty, Client, ClientKey,
-    ClientOptions, Deadline, ExtendAnswer, Failure, PolicyRefusal, Protocol, ReserveAnswer,
+    ApiKey, BatchOptions, Call, CallDecision, CallExtension, CallOutcome, CallResult, CallUsage, Calls, Certainty,
+    Client, ClientKey, ClientOptions, Deadline, ExtendAnswer, Failure, PolicyRefusal, Protocol, ReserveAnswer,
 };
 
 use crate::fixture::{ScriptedServer, TestServer, ok, unavailable};
@@ -171,4 +172,77 @@ async fn calls_over_grpc_are_refused_by_name() {
     let local = Client::local(earmark_client::LocalOptions::default()).unwrap();
     let deadline = Deadline::after(std::time::Duration::from_secs(1));
     assert!(matches!(local.whoami(None, deadline).await, Err(Failure::Invalid { .. })));
+}
+
+/// A server that allows every call but those of the model `bad`, which it refuses with their whole batch.
+async fn allowing() -> ScriptedServer {
+    ScriptedServer::by(|request| {
+        if request.contains(r#""bad""#) {
+            return Some((403, r#"{"error":"forbidden","message":"attributes: model: found bad"}"#.to_owned()));
+        }
+        let one = match request.starts_with("POST /v1/calls/complete") {
+            true => r#"{"ok":true,"error":"","reconciled":true,"actuals":[],"cost":"7"}"#,
+            false => r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":7,"error":"","requirements":[]}"#,
+        };
+        let items = vec![one; request.matches("lease_id").count()].join(",");
+        ok(&if request.contains("/batch ") { format!(r#"{{"results":[{items}]}}"#) } else { items })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn calls_of_one_client_share_requests_and_those_of_another_never_do() {
+    let script = allowing().await;
+    let calls = Arc::new(Calls::new(script.client(), BatchOptions { in_flight_max: 1, ..BatchOptions::default() }));
+    let mut callers = Vec::new();
+    for number in 0..40 {
+        let (calls, tenant) = (Arc::clone(&calls), if number % 2 == 0 { "acme" } else { "globex" });
+        callers.push(tokio::spawn(async move {
+            let call = Call { attributes: [("tenant".to_owned(), tenant.to_owned())].into(), ..call() };
+            let client = ClientKey::new(&format!("emk_{tenant}")).unwrap();
+            let answer = calls.call(&call, Some(&client), soon()).await.unwrap();
+            assert!(matches!(answer.decision, CallDecision::Limits(ReserveAnswer::Allowed { .. })), "{answer:?}");
+            let outcome = CallOutcome {
+                attributes: call.attributes,
+                namespace: None,
+                policy_revision: None,
+                result: CallResult::Done,
+                labels: earmark_client::core::SettleLabels::NONE,
+            };
+            assert_eq!(calls.complete(call.lease, &outcome, soon()).await.unwrap().cost, Some(7));
+        }));
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let requests = script.requests();
+    assert!(requests.len() < 40, "{} requests for 40 calls and their ends", requests.len());
+    let of_calls = requests.iter().filter(|request| !request.starts_with("POST /v1/calls/complete"));
+    for request in of_calls {
+        let (acme, globex) = (request.contains(r#""acme""#), request.contains(r#""globex""#));
+        assert_ne!(acme, globex, "{request}");
+        assert_eq!(acme, request.contains("x-earmark-client-key: emk_acme\r\n"), "{request}");
+    }
+    // The gateway settles by its own key, so that the ends of all clients share requests.
+    let mut ends = requests.iter().filter(|request| request.starts_with("POST /v1/calls/complete"));
+    assert!(ends.any(|request| request.contains(r#""acme""#) && request.contains(r#""globex""#)));
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_allowed_fails_alone_and_not_the_batch_that_it_is_in() {
+    let script = allowing().await;
+    let calls = Arc::new(Calls::new(script.client(), BatchOptions::default()));
+    let mut callers = Vec::new();
+    for number in 0..20 {
+        let (calls, model) = (Arc::clone(&calls), if number == 7 { "bad" } else { "good" });
+        callers.push(tokio::spawn(async move {
+            let call = Call { attributes: [("model".to_owned(), model.to_owned())].into(), ..call() };
+            calls.call(&call, None, soon()).await
+        }));
+    }
+    for (number, caller) in callers.into_iter().enumerate() {
+        let answer = caller.await.unwrap();
+        assert_eq!(matches!(answer, Err(Failure::Forbidden { .. })), number == 7, "{number}: {answer:?}");
+    }
+    assert!(script.count("POST /v1/calls/batch ") > 1, "they shared a batch");
 }

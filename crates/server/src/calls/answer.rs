@@ -6,7 +6,8 @@ use earmark_core::LimitKey;
 use earmark_policy::{DecisionHeaders, LimitState, Refusal};
 use serde::{Serialize, Serializer};
 
-use super::{Called, CompletedCall, Decision};
+use super::settle::CompletedCall;
+use super::{Called, Decision};
 use crate::answer::{Code, CompleteWire, ReserveWire};
 
 /// The answer to a call.

@@ -7,9 +7,11 @@ use earmark_core::{
     LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, NamespaceName, REQUIREMENTS_MAX, SettleLabels, contains_api_key,
 };
 use earmark_policy::{Attributes, Usage};
+use futures_util::future::join_all;
 
 use super::{CallAttributes, amounts_of, lease, policy_of};
 use crate::app::App;
+use crate::caller::AuthError;
 use crate::execute::{self, RequestContext};
 
 /// The maximum length of the name of a service tier in bytes.
@@ -93,6 +95,13 @@ pub(crate) struct CompletedCall {
     pub(crate) cost: Option<u64>,
 }
 
+impl CompletedCall {
+    /// Whether the caller's key was refused at last.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        matches!(self.answer, Err(BackendError::Unauthenticated))
+    }
+}
+
 /// Extends the lease of a call.
 pub(crate) async fn extend(
     app: &App,
@@ -163,6 +172,19 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
     let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
     let Settlement { actuals, bound, cost } = if is_settled { settlement } else { Settlement::default() };
     settled(answer, [actuals, bound].concat(), cost)
+}
+
+/// Completes each lease of a batch. The error says that the caller's key was refused.
+pub(crate) async fn complete_all(
+    app: &App,
+    context: &RequestContext,
+    requests: &[CompleteCall],
+) -> Result<Vec<CompletedCall>, AuthError> {
+    let completed = join_all(requests.iter().map(|request| complete(app, context, request))).await;
+    match completed.iter().all(CompletedCall::is_unauthenticated) {
+        true => Err(AuthError::Unauthenticated),
+        false => Ok(completed),
+    }
 }
 
 /// Leaves out the limits that the lease had not reserved: the caller named none.

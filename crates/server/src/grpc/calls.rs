@@ -12,7 +12,7 @@ use earmark_proto::v1::calls_service_server::CallsService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::ledger::context;
-use super::limits::{completed, extended, namespace_of_limits, reserve_response};
+use super::limits::{self, BATCH, completed, extended, namespace_of_limits, reserve_response};
 use super::status::{failed, failed_with, invalid, rejected};
 use crate::answer::Code;
 use crate::app::App;
@@ -37,18 +37,23 @@ impl CallsService for Calls {
         if let Decision::Limits(Err(error)) = &called.decision {
             return Err(failed_with(error, wire.reserve.message.map(Into::into).unwrap_or_default()));
         }
-        let requirement = |part: &calls::RequirementWire<'_>| v1::Requirement {
-            key: part.key.to_owned(),
-            amount: part.amount,
-            namespace: part.namespace.map(Into::into),
-        };
-        let requirements = wire.requirements.iter().map(requirement).collect();
         if matches!(wire.reserve.error, Code::Forbidden) {
             return Err(Status::permission_denied(OWNED_BY_GATEWAY));
         }
-        let policy_revision = wire.policy_revision;
-        let reserve = Some(reserve_response(wire.reserve));
-        Ok(Response::new(v1::CallResponse { reserve, requirements, policy_revision }))
+        Ok(Response::new(call_response(wire)))
+    }
+
+    async fn call_batch(
+        &self,
+        request: Request<v1::CallBatchRequest>,
+    ) -> Result<Response<v1::CallBatchResponse>, Status> {
+        let context = context(&request)?;
+        let asked = each(request.into_inner().requests, |request| call_request(&context, request));
+        let asked = asked.inspect_err(|_| self.0.metrics.reserved(Reserved::InvalidRequest))?;
+        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let called = calls::call_all(&self.0, &context, &asked).await.map_err(rejected)?;
+        let results = called.iter().map(|called| call_response(CallWire::of(called))).collect();
+        Ok(Response::new(v1::CallBatchResponse { results }))
     }
 
     async fn extend_call(
@@ -70,16 +75,21 @@ impl CallsService for Calls {
         let asked = complete_request(&context, request.into_inner());
         let asked = asked.inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
         let ended = calls::complete(&self.0, &context, &asked).await;
-        let complete = Some(completed(&ended.answer)?);
-        let wire = CompleteCallWire::of(&ended);
-        let actual = |part: &calls::ActualWire<'_>| v1::Actual {
-            key: part.key.to_owned(),
-            actual_amount: part.actual_amount,
-            namespace: part.namespace.map(Into::into),
-        };
-        let actuals = wire.actuals.iter().map(actual).collect();
-        let cost = wire.cost.map(|cost| cost.to_string());
-        Ok(Response::new(v1::CompleteCallResponse { complete, actuals, cost }))
+        completed(&ended.answer)?;
+        Ok(Response::new(complete_response(CompleteCallWire::of(&ended))))
+    }
+
+    async fn complete_call_batch(
+        &self,
+        request: Request<v1::CompleteCallBatchRequest>,
+    ) -> Result<Response<v1::CompleteCallBatchResponse>, Status> {
+        let context = context(&request)?;
+        let asked = each(request.into_inner().requests, |request| complete_request(&context, request));
+        let asked = asked.inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
+        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let ended = calls::complete_all(&self.0, &context, &asked).await.map_err(rejected)?;
+        let results = ended.iter().map(|ended| complete_response(CompleteCallWire::of(ended))).collect();
+        Ok(Response::new(v1::CompleteCallBatchResponse { results }))
     }
 
     async fn explain_call(
@@ -95,6 +105,39 @@ impl CallsService for Calls {
         let explained = calls::explain(&self.0, &context, &asked).await.map_err(|error| failed(&error))?;
         Ok(Response::new(explanation(explained)))
     }
+}
+
+/// The requests of a batch. One that is malformed or not allowed refuses the whole batch.
+fn each<Q, R>(requests: Vec<Q>, request: impl Fn(Q) -> Result<R, Status>) -> Result<Vec<R>, Status> {
+    convert::each("requests", vec![(); requests.len()], &BATCH, Ok).map_err(|error| invalid(&error))?;
+    let at = |index: usize, status: Status| match status.code() {
+        tonic::Code::InvalidArgument => Status::invalid_argument(format!("requests[{index}].{}", status.message())),
+        _ => status,
+    };
+    let items = requests.into_iter().enumerate();
+    items.map(|(index, one)| request(one).map_err(|status| at(index, status))).collect()
+}
+
+fn call_response(wire: CallWire<'_>) -> v1::CallResponse {
+    let requirement = |part: &calls::RequirementWire<'_>| v1::Requirement {
+        key: part.key.to_owned(),
+        amount: part.amount,
+        namespace: part.namespace.map(Into::into),
+    };
+    let requirements = wire.requirements.iter().map(requirement).collect();
+    let reserve = Some(reserve_response(wire.reserve));
+    v1::CallResponse { reserve, requirements, policy_revision: wire.policy_revision }
+}
+
+fn complete_response(wire: CompleteCallWire<'_>) -> v1::CompleteCallResponse {
+    let actual = |part: &calls::ActualWire<'_>| v1::Actual {
+        key: part.key.to_owned(),
+        actual_amount: part.actual_amount,
+        namespace: part.namespace.map(Into::into),
+    };
+    let actuals = wire.actuals.iter().map(actual).collect();
+    let cost = wire.cost.map(|cost| cost.to_string());
+    v1::CompleteCallResponse { complete: Some(limits::complete_response(wire.complete)), actuals, cost }
 }
 
 /// The attributes of a message, in an order that does not change.

@@ -23,7 +23,8 @@ use crate::caller::AuthError;
 use crate::execute::{self, LEASE_NOT_FOUND, LIMIT_NOT_FOUND, RequestContext};
 use crate::metrics::{Completed, Reserved};
 
-const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
+/// The number of items of a batch.
+pub(super) const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
 
 pub(super) struct Limits(pub(super) Arc<App>);
 

@@ -11,15 +11,15 @@ use std::io::Write as _;
 use axum::body::Bytes;
 use earmark_admission::{BackendError, ExtendAnswer};
 use earmark_core::{JobId, LeaseId, NamespaceName, REQUIREMENTS_MAX};
-use earmark_policy::{Attributes, Usage};
+use earmark_policy::Usage;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 
 use super::labels::LabelList;
 use super::lease_requests::open_plain;
 use super::limits;
-use super::parse::{Count, ExtensionNumber, Object, ShortText, Text, UsualCall};
-use super::reply::{JSON, Reply};
+use super::parse::{BatchBody, Count, ExtensionNumber, Object, ShortText, Text, UsualCall};
+use super::reply::{JSON, Reply, Results};
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{self, Described, Shape, body};
@@ -195,11 +195,6 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     }
 }
 
-/// The attributes of a call of this caller.
-fn attributes<N: AsRef<str>, V: AsRef<str>>(caller: &Caller, asked: Vec<(N, V)>) -> Result<Attributes, Reply> {
-    caller.attributes(asked).map_err(|refusal| refused(&refusal))
-}
-
 fn refused(refusal: &AttributeRefusal) -> Reply {
     match refusal {
         AttributeRefusal::Forbidden(error) => Reply::rejected(error),
@@ -207,8 +202,26 @@ fn refused(refusal: &AttributeRefusal) -> Reply {
     }
 }
 
-fn namespace(caller: &Caller, named: Option<Text<NamespaceName>>) -> Result<NamespaceName, Reply> {
-    calls::namespace_of(caller, named.map(|Text(name)| name)).map_err(|error| Reply::rejected(&error))
+/// The refusal of an item, which refuses its whole batch.
+fn refused_in_batch((index, refusal): (usize, AttributeRefusal)) -> Reply {
+    match refusal {
+        AttributeRefusal::Forbidden(error) => Reply::rejected(&error),
+        AttributeRefusal::Malformed(message) => Reply::invalid(&format!("requests[{index}].{message}")),
+    }
+}
+
+/// The requests of a batch.
+fn requests<B, R>(
+    call: &Call,
+    body: Result<BatchBody<B>, Reply>,
+    request: fn(&Call, B) -> Result<R, AttributeRefusal>,
+) -> Result<Vec<R>, Reply> {
+    let items = body?.requests.0.into_iter().enumerate();
+    items.map(|(index, body)| request(call, body).map_err(|refusal| refused_in_batch((index, refusal)))).collect()
+}
+
+fn namespace(caller: &Caller, named: Option<Text<NamespaceName>>) -> Result<NamespaceName, AttributeRefusal> {
+    calls::namespace_of(caller, named.map(|Text(name)| name)).map_err(AttributeRefusal::Forbidden)
 }
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
@@ -245,11 +258,15 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 fn call_request(call: &Call) -> Result<CallRequest, Reply> {
     if let Some(UsualCall { lease, job, attributes, input_tokens_max, output_tokens_max }) = UsualCall::scan(&call.body)
     {
-        let attributes = self::attributes(&call.context.caller, attributes)?;
+        let attributes = call.context.caller.attributes(attributes).map_err(|refusal| refused(&refusal))?;
         return Ok(asked(call, (lease, job), Asked::Call { attributes, input_tokens_max, output_tokens_max }));
     }
-    let body = call.parse::<CallBody>()?;
-    let attributes = attributes(&call.context.caller, body.attributes.0)?;
+    request(call, call.parse()?).map_err(|refusal| refused(&refusal))
+}
+
+/// The request in a parsed body.
+fn request(call: &Call, body: CallBody) -> Result<CallRequest, AttributeRefusal> {
+    let attributes = call.context.caller.attributes(body.attributes.0)?;
     let (input_tokens_max, output_tokens_max) = (body.input_tokens_max.0, body.output_tokens_max.0);
     let lease = (body.lease_id.0, body.job_id.map(|job| job.0));
     Ok(asked(call, lease, Asked::Call { attributes, input_tokens_max, output_tokens_max }))
@@ -257,6 +274,24 @@ fn call_request(call: &Call) -> Result<CallRequest, Reply> {
 
 fn asked(call: &Call, (lease, job): (LeaseId, Option<JobId>), asked: Asked) -> CallRequest {
     CallRequest { namespace: call.namespace(), lease, job, asked }
+}
+
+pub(super) async fn batch(app: &App, call: Call) -> Reply {
+    let requests = match requests(&call, call.parse(), request) {
+        Ok(requests) => requests,
+        Err(reply) => {
+            app.metrics.reserved(Reserved::InvalidRequest);
+            return reply;
+        }
+    };
+    let _permit = match call.context.admit(app, requests.len()).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match calls::call_all(app, &call.context, &requests).await {
+        Ok(called) => Reply::ok(&Results { results: called.iter().map(CallWire::of).collect() }),
+        Err(error) => Reply::rejected(&error),
+    }
 }
 
 /// The JSON of a plain admission, as serde writes it.
@@ -284,7 +319,8 @@ fn plain(wire: &CallWire<'_>) -> Option<Vec<u8>> {
 }
 
 pub(super) async fn extend(app: &App, call: Call) -> Reply {
-    let request = call.parse::<ExtendCallBody>().and_then(|body| extend_request(&call, body));
+    let parsed = call.parse::<ExtendCallBody>();
+    let request = parsed.and_then(|body| extend_request(&call, body).map_err(|refusal| refused(&refusal)));
     let request = match request {
         Ok(request) => request,
         Err(reply) => {
@@ -300,13 +336,13 @@ pub(super) async fn extend(app: &App, call: Call) -> Reply {
     Reply::answer(wire.status(), wire.message.as_deref(), &wire)
 }
 
-fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Reply> {
+fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, AttributeRefusal> {
     let caller = &call.context.caller;
     Ok(ExtendCall {
         namespace: namespace(caller, body.namespace)?,
         lease: body.lease_id.0,
         number: body.extension.get(),
-        attributes: attributes(caller, body.attributes.0)?,
+        attributes: caller.attributes(body.attributes.0)?,
         add_output_tokens: body.add_output_tokens.map_or(0, |tokens| tokens.0),
         used: body.used.map(|Object(usage)| usage.into_usage()),
         policy_revision: body.policy_revision.map(|revision| revision.0),
@@ -314,7 +350,8 @@ fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Reply
 }
 
 pub(super) async fn complete(app: &App, call: Call) -> Reply {
-    let request = call.parse::<CompleteCallBody>().and_then(|body| complete_request(&call, body));
+    let parsed = call.parse::<CompleteCallBody>();
+    let request = parsed.and_then(|body| complete_request(&call, body).map_err(|refusal| refused(&refusal)));
     let request = match request {
         Ok(request) => request,
         Err(reply) => {
@@ -323,27 +360,45 @@ pub(super) async fn complete(app: &App, call: Call) -> Reply {
         }
     };
     let completed = calls::complete(app, &call.context, &request).await;
-    if matches!(completed.answer, Err(BackendError::Unauthenticated)) {
+    if completed.is_unauthenticated() {
         return Reply::unauthenticated();
     }
     let wire = CompleteCallWire::of(&completed);
     Reply::answer(wire.complete.status(), wire.complete.message.as_deref(), &wire)
 }
 
-fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall, Reply> {
+pub(super) async fn complete_batch(app: &App, call: Call) -> Reply {
+    let requests = match requests(&call, call.parse(), complete_request) {
+        Ok(requests) => requests,
+        Err(reply) => {
+            app.metrics.completed(Completed::InvalidRequest);
+            return reply;
+        }
+    };
+    let _permit = match call.context.admit(app, requests.len()).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
+    };
+    match calls::complete_all(app, &call.context, &requests).await {
+        Ok(completed) => Reply::ok(&Results { results: completed.iter().map(CompleteCallWire::of).collect() }),
+        Err(error) => Reply::rejected(&error),
+    }
+}
+
+fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall, AttributeRefusal> {
     let caller = &call.context.caller;
     let usage = body.usage.map(|Object(usage)| usage.into_usage());
     if CompleteCall::is_contradictory(usage.as_ref(), body.outcome.0) {
-        return Err(Reply::invalid(CompleteCall::USAGE_MISPLACED));
+        return Err(AttributeRefusal::Malformed(CompleteCall::USAGE_MISPLACED.to_owned()));
     }
     Ok(CompleteCall {
         namespace: namespace(caller, body.namespace)?,
         lease: body.lease_id.0,
-        attributes: attributes(caller, body.attributes.0)?,
+        attributes: caller.attributes(body.attributes.0)?,
         usage,
         outcome: body.outcome.0,
         policy_revision: body.policy_revision.map(|revision| revision.0),
-        labels: LabelList::check(body.labels).map_err(|mistake| Reply::invalid(&mistake))?,
+        labels: LabelList::check(body.labels).map_err(AttributeRefusal::Malformed)?,
     })
 }
 
@@ -368,7 +423,7 @@ pub(super) async fn explain(app: &App, call: Call) -> Reply {
 }
 
 /// The named schemas of the responses.
-pub(super) fn schemas() -> [(&'static str, Value); 3] {
+pub(super) fn schemas() -> [(&'static str, Value); 5] {
     let namespace = described(json!({"type": "string"}), "The namespace of a shared limit; absent for the own one.");
     let amount = Shape::Integer { min: 0, max: u64::MAX }.schema();
     let requirement = json!({"key": schema::key(), "amount": amount, "namespace": namespace});
@@ -394,7 +449,13 @@ pub(super) fn schemas() -> [(&'static str, Value); 3] {
         json!({"type": ["string", "null"], "description": "The cost in minor units; null if it is not known."});
     push(&mut complete["required"], "actuals");
     push(&mut complete["required"], "cost");
-    [("CallAnswer", call), ("CompleteCallAnswer", complete), ("Explanation", explanation(&revision))]
+    [
+        ("CallAnswer", call),
+        ("CallResults", schema::results("CallAnswer")),
+        ("CompleteCallAnswer", complete),
+        ("CompleteCallResults", schema::results("CompleteCallAnswer")),
+        ("Explanation", explanation(&revision)),
+    ]
 }
 
 fn push(list: &mut Value, name: &str) {

@@ -124,7 +124,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 57] = [
+pub(crate) static ROUTES: [Route; 59] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -194,8 +194,10 @@ pub(crate) static ROUTES: [Route; 57] = [
         ..post("/v1/complete/batch", Access::Settle, |app, call| Box::pin(lease_requests::complete_batch(app, call)))
     },
     routes::CALL,
+    routes::CALL_BATCH,
     routes::EXTEND,
     routes::COMPLETE,
+    routes::COMPLETE_BATCH,
     routes::EXPLAIN,
     Route {
         body: Some(&LimitDocument::SHAPE),

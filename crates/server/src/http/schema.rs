@@ -257,7 +257,8 @@ pub(super) fn complete_answer() -> Value {
     exactly(properties, &["message"])
 }
 
-fn results(answer: &str) -> Value {
+/// The answers of a batch, in the order of its requests.
+pub(super) fn results(answer: &str) -> Value {
     let items = reference(answer);
     exactly(json!({"results": {"type": "array", "minItems": 1, "maxItems": BATCH_MAX, "items": items}}), &[])
 }

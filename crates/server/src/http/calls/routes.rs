@@ -1,7 +1,8 @@
 //! The routes of calls.
 
 use super::{CallBody, CompleteCallBody, ExplainBody, ExtendCallBody};
-use crate::caller::Access;
+use crate::caller::{Access, QueueCost};
+use crate::http::parse::BatchBody;
 use crate::http::route::{Documented, EXTEND_ANSWER, FAILED, OVERLOADED, Route, answer, post};
 use crate::http::shape::{self, Described as _};
 
@@ -36,6 +37,24 @@ pub(in crate::http) const CALL: Route = Route {
     about: "Reserves the limits that the policy names for a call: all, or none.",
     answers: CALL_ANSWERS,
     ..post("/v1/calls", Access::Call, |app, call| Box::pin(super::one(app, call)))
+};
+
+pub(in crate::http) const CALL_BATCH: Route = Route {
+    body: Some(&BatchBody::<CallBody>::SHAPE),
+    queue_cost: QueueCost::PerItem,
+    operation: "call_batch",
+    about: "Executes up to 256 independent calls of one caller; the results have the same order.",
+    answers: &[answer(200, &["CallResults"], "A result for each, failures included.")],
+    ..post("/v1/calls/batch", Access::Call, |app, call| Box::pin(super::batch(app, call)))
+};
+
+pub(in crate::http) const COMPLETE_BATCH: Route = Route {
+    body: Some(&BatchBody::<CompleteCallBody>::SHAPE),
+    queue_cost: QueueCost::PerItem,
+    operation: "complete_call_batch",
+    about: "Settles up to 256 independent calls; the results have the same order.",
+    answers: &[answer(200, &["CompleteCallResults"], "A result for each, failures included.")],
+    ..post("/v1/calls/complete/batch", Access::Settle, |app, call| Box::pin(super::complete_batch(app, call)))
 };
 
 pub(in crate::http) const EXTEND: Route = Route {

@@ -65,8 +65,10 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.LimitsService/GetPolicy", OPERATE),
     ("/earmark.v1.LimitsService/PutPolicy", OPERATE),
     ("/earmark.v1.CallsService/Call", CALL),
+    ("/earmark.v1.CallsService/CallBatch", CALL),
     ("/earmark.v1.CallsService/ExtendCall", CALL),
     ("/earmark.v1.CallsService/CompleteCall", CALL),
+    ("/earmark.v1.CallsService/CompleteCallBatch", CALL),
     ("/earmark.v1.CallsService/ExplainCall", EXPLAIN),
     ("/earmark.v1.LimitsService/Whoami", IDENTIFY),
     ("/earmark.v1.LedgerService/Write", WRITE),
@@ -274,7 +276,7 @@ macro_rules! asked {
 }
 
 /// Calls the methods about calls and about credit for a namespace.
-async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 13] {
+async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [Result<(), Status>; 14] {
     let named = || Some(namespace.to_owned());
     let (vault, account) = ("main".to_owned(), "acme".to_owned());
     let (write, batch) = writes(namespace);
@@ -287,6 +289,12 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
     let (at, of) = (vault.clone(), account.clone());
     let statement = v1::GetStatementRequest { namespace: named(), vault: at, account: of, ..Default::default() };
     let entries = v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
+    let complete = v1::CompleteCallRequest {
+        lease_id: keyed.server.lease(),
+        outcome: v1::CallOutcome::Refused.into(),
+        namespace: named(),
+        ..Default::default()
+    };
     [
         asked!(
             key,
@@ -297,15 +305,8 @@ async fn calls_and_ledger(keyed: &KeyedServer, key: &str, namespace: &str) -> [R
                 ..Default::default()
             })
         ),
-        asked!(
-            key,
-            made.complete_call(v1::CompleteCallRequest {
-                lease_id: keyed.server.lease(),
-                outcome: v1::CallOutcome::Refused.into(),
-                namespace: named(),
-                ..Default::default()
-            })
-        ),
+        asked!(key, made.complete_call(complete.clone())),
+        asked!(key, made.complete_call_batch(v1::CompleteCallBatchRequest { requests: vec![complete] })),
         asked!(key, made.explain_call(v1::ExplainCallRequest { namespace: named(), ..Default::default() })),
         asked!(key, ledger.write(write)),
         asked!(key, ledger.batch_write(batch)),
@@ -382,10 +383,11 @@ async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static 
         asked!(key, limits.put_policy(v1::PutPolicyRequest { namespace: named(), ..Default::default() })),
     ];
     // The cluster belongs to no namespace, and neither a call nor the question who one is names one.
-    let unnamed = ["/earmark.v1.CallsService/Call", "/earmark.v1.LimitsService/Whoami"];
+    let unnamed =
+        ["/earmark.v1.CallsService/Call", "/earmark.v1.CallsService/CallBatch", "/earmark.v1.LimitsService/Whoami"];
     let is_named = |path: &&str| !path.contains("ClusterService") && !unnamed.contains(path);
     let methods = earmark_proto::METHODS.iter().copied().filter(is_named);
-    let methods: [&str; 37] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
+    let methods: [&str; 38] = methods.collect::<Vec<_>>().try_into().expect("a method is missing here");
     let others = calls_and_ledger(keyed, key, namespace).await;
     methods.into_iter().zip(answers.into_iter().chain(others)).collect()
 }

@@ -105,9 +105,13 @@ const EVENTS: &str = "/v1/events";
 const CALLS: &str = "/v1/calls";
 const EXTEND_CALL: &str = "/v1/calls/extend";
 const COMPLETE_CALL: &str = "/v1/calls/complete";
+const CALL_BATCH: &str = "/v1/calls/batch";
+const COMPLETE_CALL_BATCH: &str = "/v1/calls/complete/batch";
 const EXPLAIN_CALL: &str = "/v1/calls/explain";
-const WITH_BODY: [(&str, &str); 21] = [
+const WITH_BODY: [(&str, &str); 23] = [
     ("POST", CALLS),
+    ("POST", CALL_BATCH),
+    ("POST", COMPLETE_CALL_BATCH),
     ("POST", EXTEND_CALL),
     ("POST", COMPLETE_CALL),
     ("POST", EXPLAIN_CALL),
@@ -316,6 +320,7 @@ async fn calls(drift: &mut Drift) {
     ] {
         let mut body = super::calls::call(&lease, text, input, 0);
         drift.ask(&server, "POST", CALLS, "", &body).await;
+        drift.ask(&server, "POST", CALL_BATCH, "", &json!({"requests": [body]})).await;
         let strict = server.ask("POST", "/v1/calls?status=true", &body.to_string()).await;
         drift.check("POST", CALLS, &strict);
         body.as_object_mut().unwrap().remove("lease_id");
@@ -330,6 +335,7 @@ async fn calls(drift: &mut Drift) {
     for (attributes, outcome) in [(&json!({}), "done"), (&attributes, "unknown"), (&attributes, "done")] {
         let mut body = json!({"lease_id": lease, "attributes": attributes, "outcome": outcome});
         drift.ask(&server, "POST", COMPLETE_CALL, "", &body).await;
+        drift.ask(&server, "POST", COMPLETE_CALL_BATCH, "", &json!({"requests": [body]})).await;
         body["lease_id"] = json!(server.lease());
         drift.ask(&server, "POST", COMPLETE_CALL, "", &body).await;
     }

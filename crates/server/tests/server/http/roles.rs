@@ -27,10 +27,12 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 57] = [
+const MATRIX: [Row; 59] = [
     ("post", "/v1/calls", CALL),
+    ("post", "/v1/calls/batch", CALL),
     ("post", "/v1/calls/extend", CALL),
     ("post", "/v1/calls/complete", CALL),
+    ("post", "/v1/calls/complete/batch", CALL),
     ("post", "/v1/calls/explain", EXPLAIN),
     ("post", "/v1/reserve", CALL),
     ("post", "/v1/extend", CALL),

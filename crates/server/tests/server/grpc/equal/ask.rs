@@ -18,8 +18,10 @@ use crate::support::TestServer;
 pub(super) enum Ask {
     Put(Value),
     Call(Value),
+    CallBatch(Vec<Value>),
     ExtendCall(Value),
     CompleteCall(Value),
+    CompleteCallBatch(Vec<Value>),
     ExplainCall(Value),
     Reserve(Value),
     Complete(Value),
@@ -76,8 +78,10 @@ impl Ask {
             Ask::Wait(_) => return Said::Ok(Value::Null),
             Ask::Put(body) => ("PUT", "/v1/admin/limits".into(), body.to_string()),
             Ask::Call(body) => post("/v1/calls", body),
+            Ask::CallBatch(requests) => post("/v1/calls/batch", &json!({"requests": requests})),
             Ask::ExtendCall(body) => post("/v1/calls/extend", body),
             Ask::CompleteCall(body) => post("/v1/calls/complete", body),
+            Ask::CompleteCallBatch(requests) => post("/v1/calls/complete/batch", &json!({"requests": requests})),
             Ask::ExplainCall(body) => post("/v1/calls/explain", body),
             Ask::Reserve(body) => post("/v1/reserve", body),
             Ask::Complete(body) => post("/v1/complete", body),
@@ -143,9 +147,12 @@ impl Ask {
             | Ask::EntriesOf(..)
             | Ask::Statement(..)
             | Ask::Audit(_) => self.of_ledger(server).await,
-            Ask::Call(_) | Ask::ExtendCall(_) | Ask::CompleteCall(_) | Ask::ExplainCall(_) => {
-                super::calls::over_grpc(self, server).await
-            }
+            Ask::Call(_)
+            | Ask::CallBatch(_)
+            | Ask::ExtendCall(_)
+            | Ask::CompleteCall(_)
+            | Ask::CompleteCallBatch(_)
+            | Ask::ExplainCall(_) => super::calls::over_grpc(self, server).await,
             _ => self.of_limits(server).await,
         };
         by_grpc(said).map(without_ids)

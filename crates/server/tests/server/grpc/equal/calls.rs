@@ -41,26 +41,56 @@ fn part(key: &str, name: &str, amount: u64, namespace: Option<&str>) -> Value {
     json
 }
 
+fn call_request(body: &Value) -> v1::CallRequest {
+    v1::CallRequest {
+        lease_id: text(&body["lease_id"]).unwrap_or_default(),
+        job_id: text(&body["job_id"]),
+        attributes: attributes(body),
+        input_tokens_max: tokens(&body["input_tokens_max"]).unwrap(),
+        output_tokens_max: tokens(&body["output_tokens_max"]).unwrap(),
+    }
+}
+
+fn of_call(answer: v1::CallResponse) -> Value {
+    let mut json = of_reserve(answer.reserve.unwrap());
+    let parts = answer.requirements.iter();
+    json["requirements"] = parts.map(|it| part(&it.key, "amount", it.amount, it.namespace.as_deref())).collect();
+    if let Some(revision) = answer.policy_revision {
+        json["policy_revision"] = json!(revision);
+    }
+    json
+}
+
+fn complete_request(body: &Value) -> v1::CompleteCallRequest {
+    let outcome = format!("CALL_OUTCOME_{}", body["outcome"].as_str().unwrap().to_uppercase());
+    v1::CompleteCallRequest {
+        lease_id: text(&body["lease_id"]).unwrap_or_default(),
+        attributes: attributes(body),
+        usage: usage(&body["usage"]),
+        outcome: v1::CallOutcome::from_str_name(&outcome).unwrap().into(),
+        policy_revision: body["policy_revision"].as_u64(),
+        namespace: text(&body["namespace"]),
+        labels: super::message::labels(body),
+    }
+}
+
+fn of_completed(answer: v1::CompleteCallResponse) -> Value {
+    let mut json = of_complete(answer.complete.unwrap());
+    let parts = answer.actuals.iter();
+    json["actuals"] =
+        parts.map(|it| part(&it.key, "actual_amount", it.actual_amount, it.namespace.as_deref())).collect();
+    json["cost"] = json!(answer.cost);
+    json
+}
+
 pub(super) async fn over_grpc(ask: &Ask, server: &TestServer) -> Result<Value, tonic::Status> {
     let mut client = crate::grpc::calls::calls(server).await;
     Ok(match ask {
-        Ask::Call(body) => {
-            let request = v1::CallRequest {
-                lease_id: text(&body["lease_id"]).unwrap_or_default(),
-                job_id: text(&body["job_id"]),
-                attributes: attributes(body),
-                input_tokens_max: tokens(&body["input_tokens_max"]).unwrap(),
-                output_tokens_max: tokens(&body["output_tokens_max"]).unwrap(),
-            };
-            let answer = client.call(request).await?.into_inner();
-            let mut json = of_reserve(answer.reserve.unwrap());
-            let parts = answer.requirements.iter();
-            json["requirements"] =
-                parts.map(|it| part(&it.key, "amount", it.amount, it.namespace.as_deref())).collect();
-            if let Some(revision) = answer.policy_revision {
-                json["policy_revision"] = json!(revision);
-            }
-            json
+        Ask::Call(body) => of_call(client.call(call_request(body)).await?.into_inner()),
+        Ask::CallBatch(bodies) => {
+            let requests = bodies.iter().map(call_request).collect();
+            let answer = client.call_batch(v1::CallBatchRequest { requests }).await?.into_inner();
+            json!({"results": answer.results.into_iter().map(of_call).collect::<Vec<_>>()})
         }
         Ask::ExtendCall(body) => {
             let request = v1::ExtendCallRequest {
@@ -74,24 +104,11 @@ pub(super) async fn over_grpc(ask: &Ask, server: &TestServer) -> Result<Value, t
             };
             of_extend(client.extend_call(request).await?.into_inner())
         }
-        Ask::CompleteCall(body) => {
-            let outcome = format!("CALL_OUTCOME_{}", body["outcome"].as_str().unwrap().to_uppercase());
-            let request = v1::CompleteCallRequest {
-                lease_id: text(&body["lease_id"]).unwrap_or_default(),
-                attributes: attributes(body),
-                usage: usage(&body["usage"]),
-                outcome: v1::CallOutcome::from_str_name(&outcome).unwrap().into(),
-                policy_revision: body["policy_revision"].as_u64(),
-                namespace: text(&body["namespace"]),
-                labels: super::message::labels(body),
-            };
-            let answer = client.complete_call(request).await?.into_inner();
-            let mut json = of_complete(answer.complete.unwrap());
-            let parts = answer.actuals.iter();
-            json["actuals"] =
-                parts.map(|it| part(&it.key, "actual_amount", it.actual_amount, it.namespace.as_deref())).collect();
-            json["cost"] = json!(answer.cost);
-            json
+        Ask::CompleteCall(body) => of_completed(client.complete_call(complete_request(body)).await?.into_inner()),
+        Ask::CompleteCallBatch(bodies) => {
+            let requests = bodies.iter().map(complete_request).collect();
+            let answer = client.complete_call_batch(v1::CompleteCallBatchRequest { requests }).await?.into_inner();
+            json!({"results": answer.results.into_iter().map(of_completed).collect::<Vec<_>>()})
         }
         Ask::ExplainCall(body) => {
             let request = v1::ExplainCallRequest {
@@ -166,6 +183,21 @@ fn asks(lease: &[String]) -> Vec<Ask> {
         of(3, "complete", json!({"outcome": "unknown"})),
         Ask::Usage("gpt-4o:tpm"),
     ];
+    // The third one has no room, and the last ones refuse their whole batch.
+    let [first, second, third] = [6, 7, 8].map(|place| call(&lease[place], acme, 3_000, 500));
+    let ends = |outcome: &str| {
+        [6, 7, 8].map(|place| json!({"lease_id": lease[place], "attributes": first["attributes"], "outcome": outcome}))
+    };
+    asks.extend([
+        Ask::CallBatch(vec![first.clone(), second, third]),
+        Ask::CallBatch(vec![first.clone(), call("x", acme, 1, 1)]),
+        Ask::CallBatch(vec![first.clone(), call(&lease[5], "Tenant=a", 1, 1)]),
+        Ask::CallBatch(Vec::new()),
+        Ask::CompleteCallBatch(ends("unknown").to_vec()),
+        Ask::CompleteCallBatch(ends("done").to_vec()),
+        Ask::CompleteCallBatch(vec![json!({"lease_id": "x", "attributes": {}, "outcome": "done"})]),
+        Ask::Usage("gpt-4o:tpm"),
+    ]);
     for text in ["", "tenant=acme", "tenant=acme model=o1", "tenant=acme model=gpt-4o plan=free", "Tenant=a", acme] {
         asks.push(Ask::Call(call(&lease[5], text, 1, 1)));
         let mut body = call("", text, 1, 1);
@@ -178,7 +210,7 @@ fn asks(lease: &[String]) -> Vec<Ask> {
 #[tokio::test]
 async fn calls_are_the_same_over_http_and_grpc() {
     let (http, grpc) = (TestServer::open().await, TestServer::open().await);
-    let leases: Vec<String> = (0..6).map(|_| http.lease()).collect();
+    let leases: Vec<String> = (0..9).map(|_| http.lease()).collect();
     for server in [&http, &grpc] {
         prepare(server).await;
     }
