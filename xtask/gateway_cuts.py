@@ -73,6 +73,9 @@ FRAME_STEPS = [f"frame:{number}" for number in range(len(FRAMES))]
 STEPS = ["calls:before", "calls:after", "request", "head", "frame:0", "extend:before", "extend:after", *FRAME_STEPS[1:],
          "end", "complete:before", "complete:after"]
 CUT = "cut"
+# The step of a request to Earmark. Calls and completes that wait share a request.
+STEP_OF_PATH = {"/v1/calls": "calls", "/v1/calls/batch": "calls", "/v1/calls/extend": "extend",
+                "/v1/calls/complete": "complete", "/v1/calls/complete/batch": "complete"}
 
 
 class Call:
@@ -206,9 +209,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        name = {"/v1/calls": "calls", "/v1/calls/extend": "extend", "/v1/calls/complete": "complete"}.get(self.path)
-        call = Call.by_name[json.loads(body)["attributes"]["call"]] if name else None
-        if time.monotonic() < self.server.is_out_until or call and call.at(f"{name}:before"):
+        name, calls = STEP_OF_PATH.get(self.path), []
+        if name:
+            parsed = json.loads(body)
+            calls = [Call.by_name[one["attributes"]["call"]] for one in parsed.get("requests", [parsed])]
+        if time.monotonic() < self.server.is_out_until or any([call.at(f"{name}:before") for call in calls]):
             return self.cut()
         server = http.client.HTTPConnection(self.server.target, timeout=30)
         headers = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection")}
@@ -216,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         answer = server.getresponse()
         text = answer.read()
         server.close()
-        if call and call.at(f"{name}:after"):
+        if any([call.at(f"{name}:after") for call in calls]):
             return self.cut()
         self.send_response(answer.status)
         self.send_header("content-type", answer.headers["content-type"])
@@ -307,12 +312,14 @@ class Gateway:
             return list(pool.map(self.call, calls))
 
     def kill_at_steps(self, calls: list[Call], gate: Gate) -> None:
-        """Kills the gateway once each call is held at its step."""
-        clients = [threading.Thread(target=self.call, args=(call,), daemon=True) for call in calls]
-        for client in clients:
+        """Kills the gateway once each call is held at its step.
+
+        A held request to Earmark keeps others of its kind waiting, so calls start one by one, with the last step first.
+        """
+        clients = [threading.Thread(target=self.call, args=(call,), daemon=True) for call in reversed(calls)]
+        for client, call in zip(clients, reversed(calls), strict=True):
             client.start()
-        missing = lambda: [(call.step, call.reached) for call in calls if call.name not in gate.arrived]
-        until(lambda: not missing(), lambda: f"not reached: {missing()}")
+            until(lambda: call.name in gate.arrived, lambda: f"{call.step} was not reached, {call.reached} were")
         self.kill()
         for call in calls:
             call.step = ""
