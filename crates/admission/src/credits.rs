@@ -111,7 +111,7 @@ pub trait Credits: Send + Sync + 'static {
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
-    /// What namespaces have here that quotas bound, in the order asked. Credit in the registry's Book is counted there.
+    /// The use of each namespace's credit quotas, in the order asked. Credit in the registry's Book is counted there.
     fn counts(&self, namespaces: Vec<NamespaceName>) -> Answer<'_, Result<Vec<CreditCounts>, BackendError>> {
         let counts = vec![CreditCounts::default(); namespaces.len()];
         Box::pin(std::future::ready(Ok(counts)))
