@@ -68,10 +68,6 @@ impl Role {
             Role::Client => "client",
         }
     }
-
-    pub(crate) fn of(byte: u8) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| *role as u8 == byte)
-    }
 }
 
 impl fmt::Display for Role {

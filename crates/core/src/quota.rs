@@ -92,10 +92,6 @@ impl QuotaKind {
         }
     }
 
-    pub(crate) fn of(byte: u8) -> Option<QuotaKind> {
-        QuotaKind::ALL.into_iter().find(|kind| *kind as u8 == byte)
-    }
-
     /// The quota of a namespace for which nobody has set one.
     fn default_quota(self, is_default: bool, config: &Config) -> u64 {
         let table = match self {
@@ -297,6 +293,7 @@ pub(crate) fn day(now: UnixMs) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Bytes, Wire};
 
     #[test]
     fn a_namespace_other_than_default_gets_a_tenth_of_every_table() {
@@ -306,9 +303,9 @@ mod tests {
         for kind in QuotaKind::ALL.into_iter().filter(|kind| *kind != QuotaKind::Templates) {
             let whole = quotas.get(NamespaceId::DEFAULT, kind, &config);
             assert_eq!(quotas.get(NamespaceId(1), kind, &config), whole / 10, "{kind}");
-            assert_eq!(QuotaKind::of(kind as u8), Some(kind));
+            assert_eq!(QuotaKind::read(&mut Bytes(&[kind as u8])), Ok(kind));
         }
-        assert_eq!(QuotaKind::of(0), None);
+        assert!(QuotaKind::read(&mut Bytes(&[0])).is_err());
     }
 
     /// The number of the namespace after the last overflowed, and every replica stopped at its next snapshot.

@@ -8,20 +8,13 @@ mod outcome;
 mod policy;
 mod quota;
 mod receipt;
-mod result;
 mod template;
 mod write;
 
 use call::Marked;
-pub(crate) use call::{mark, put_mark};
-pub(crate) use credit::{carry_over, grant_terms, overdraft, put_carry_over, put_grant_terms, put_overdraft};
-use credit::{plan, put_plan};
-pub(crate) use key::role;
 pub use key::{put_principal, take_principal};
-pub(crate) use receipt::{put_receipt, receipt};
-pub(crate) use result::{put_result, read_result};
 pub(crate) use template::template;
-pub(crate) use write::{operations, put_operations};
+pub(crate) use write::operations;
 
 use super::call::LeaseClaim;
 use super::command::{
@@ -30,13 +23,13 @@ use super::command::{
 };
 use super::write::Write;
 use crate::credits::SettleLabels;
-use crate::id::{AccountName, AssetName, JobId, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
-use crate::keys::{CreateKey, RevokeKey};
+use crate::id::{AccountName, JobId, LeaseId, LimitKey, NameError, NamespaceName};
+use crate::keys::{CreateKey, RevokeKey, Role};
 use crate::limits::{CreditTerms, Definition, Kind, OnTimeout, Overage, Period, Setting, SettingChange, Template};
 use crate::policies::PutPolicy;
-use crate::quota::SetQuotas;
-use crate::time::{Moment, UnixMs};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::quota::{QuotaKind, SetQuotas};
+use crate::time::Moment;
+use crate::wire::{Bytes, Malformed, Put, Wire, wire_codes, wire_enum, wire_struct};
 
 const OPEN_NAMESPACE: u8 = 1;
 const PUT_LIMIT: u8 = 2;
@@ -80,10 +73,6 @@ const CONCURRENCY: u8 = 2;
 const CREDIT: u8 = 3;
 const CALENDAR: u8 = 4;
 
-const BY_NUMBER: u8 = 1;
-const BY_NAME: u8 = 2;
-const BY_NAMESPACE_AND_NAME: u8 = 3;
-
 /// Bytes that are not a valid command, outcome or journal record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -102,25 +91,34 @@ impl From<Malformed> for CodecError {
     }
 }
 
+impl From<CodecError> for Malformed {
+    fn from(error: CodecError) -> Malformed {
+        match error {
+            CodecError::Malformed(what) => Malformed(what),
+            CodecError::Name(_) => Malformed("a name is invalid"),
+        }
+    }
+}
+
 impl Command<'_> {
     /// Appends the command to `out`: about 100 bytes for a reserve of four limits by id.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Command::OpenNamespace(name) => {
                 out.put_u8(OPEN_NAMESPACE);
-                out.put_text(name.as_str());
+                name.write(out);
             }
             Command::PutLimit(command) => {
                 out.put_u8(PUT_LIMIT);
-                out.put_u16(command.namespace.0);
-                put_revision(out, command.expected_revision);
-                put_definition(out, command.definition);
+                command.namespace.write(out);
+                revision::write(&command.expected_revision, out);
+                command.definition.write(out);
             }
             Command::DeleteLimit(command) => {
                 out.put_u8(DELETE_LIMIT);
-                out.put_u16(command.namespace.0);
-                put_revision(out, command.expected_revision);
-                out.put_text(command.key.as_str());
+                command.namespace.write(out);
+                revision::write(&command.expected_revision, out);
+                command.key.write(out);
             }
             Command::PutTemplate(command) => template::put_put(out, PUT_TEMPLATE, command),
             Command::DeleteTemplate(command) => template::put_delete(out, DELETE_TEMPLATE, command),
@@ -135,31 +133,37 @@ impl Command<'_> {
             Command::DropLimit(command) => put_drop(out, command),
             Command::SetExternal(setup) => {
                 out.put_u8(SET_EXTERNAL);
-                put_external(out, *setup);
+                setup.write(out);
             }
             Command::Configure(changes) => {
                 out.put_u8(CONFIGURE);
                 out.put_len(changes.len());
-                changes.iter().for_each(|change| put_setting(out, *change));
+                changes.iter().for_each(|change| change.write(out));
             }
             Command::Write(command) => {
                 out.put_u8(WRITE);
-                write::put_write(out, command);
+                command.write(out);
             }
             Command::CreateKey(command) => {
                 out.put_u8(CREATE_KEY);
-                key::put_create(out, command);
+                command.write(out);
             }
             Command::RevokeKey(command) => {
                 out.put_u8(REVOKE_KEY);
-                key::put_revoke(out, command);
+                command.write(out);
             }
-            Command::SetQuotas(command) => quota::put_set(out, SET_QUOTAS, command),
-            Command::PutPolicy(command) => policy::put_put(out, PUT_POLICY, command),
+            Command::SetQuotas(command) => {
+                out.put_u8(SET_QUOTAS);
+                command.write(out);
+            }
+            Command::PutPolicy(command) => {
+                out.put_u8(PUT_POLICY);
+                command.write(out);
+            }
             Command::Tick => out.put_u8(TICK),
             Command::AdvanceTime(to) => {
                 out.put_u8(ADVANCE_TIME);
-                out.put_u64(to.get());
+                to.write(out);
             }
         }
     }
@@ -186,7 +190,7 @@ fn put_complete(out: &mut Vec<u8>, command: &Complete<'_>) {
     out.put_u8(if is_labelled { COMPLETE_LABELLED } else { plain });
     put_lease(out, command.namespace, command.lease);
     if is_claimed || is_labelled {
-        call::put_claim(out, command.claim);
+        command.claim.write(out);
     }
     if is_labelled {
         command.labels.put(out);
@@ -196,18 +200,18 @@ fn put_complete(out: &mut Vec<u8>, command: &Complete<'_>) {
 
 fn put_pause(out: &mut Vec<u8>, command: &PauseLimit<'_>) {
     out.put_u8(PAUSE_LIMIT);
-    out.put_u16(command.namespace.0);
-    out.put_text(command.key.as_str());
-    out.put_u64(command.for_ms);
+    command.namespace.write(out);
+    command.key.write(out);
+    command.for_ms.write(out);
     out.put_text(command.reason);
-    out.put_u8(command.only_lengthen.into());
+    command.only_lengthen.write(out);
 }
 
 fn put_drop(out: &mut Vec<u8>, command: &DropLimit<'_>) {
     out.put_u8(DROP_LIMIT);
-    out.put_u16(command.namespace.0);
-    out.put_u64(command.revision);
-    out.put_text(command.key.as_str());
+    command.namespace.write(out);
+    command.revision.write(out);
+    command.key.write(out);
 }
 
 /// Storage that a decoded command borrows from. Reused, it stops allocating.
@@ -250,26 +254,24 @@ impl CommandBuffer {
     fn read<'a>(&'a mut self, bytes: &[u8], log_index: Option<u64>) -> Result<(Command<'a>, usize), CodecError> {
         let mut input = Bytes(bytes);
         let command = match input.u8()? {
-            OPEN_NAMESPACE => Command::OpenNamespace(self.namespace.insert(NamespaceName::new(input.text()?)?)),
-            PUT_LIMIT => {
-                let namespace = NamespaceId(input.u16()?);
-                let expected_revision = revision(&mut input)?;
-                let definition = self.definition.insert(definition(&mut input)?);
-                Command::PutLimit(PutLimit { namespace, definition, expected_revision })
-            }
-            DELETE_LIMIT => {
-                let namespace = NamespaceId(input.u16()?);
-                let expected_revision = revision(&mut input)?;
-                let key = self.key.insert(LimitKey::new(input.text()?)?);
-                Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
-            }
+            OPEN_NAMESPACE => Command::OpenNamespace(self.namespace.insert(Wire::read(&mut input)?)),
+            PUT_LIMIT => Command::PutLimit(PutLimit {
+                namespace: Wire::read(&mut input)?,
+                expected_revision: revision::read(&mut input)?,
+                definition: self.definition.insert(Wire::read(&mut input)?),
+            }),
+            DELETE_LIMIT => Command::DeleteLimit(DeleteLimit {
+                namespace: Wire::read(&mut input)?,
+                expected_revision: revision::read(&mut input)?,
+                key: self.key.insert(Wire::read(&mut input)?),
+            }),
             PUT_TEMPLATE => Command::PutTemplate(template::put(&mut input, &mut self.template)?),
             DELETE_TEMPLATE => Command::DeleteTemplate(template::delete(&mut input, &mut self.key)?),
             PAUSE_LIMIT => Command::PauseLimit(PauseLimit {
-                namespace: NamespaceId(input.u16()?),
-                key: self.key.insert(LimitKey::new(input.text()?)?),
+                namespace: Wire::read(&mut input)?,
+                key: self.key.insert(Wire::read(&mut input)?),
                 for_ms: input.u64()?,
-                reason: self.reason.insert(input.text()?.to_owned()),
+                reason: self.reason.insert(Wire::read(&mut input)?),
                 only_lengthen: input.bool()?,
             }),
             tag @ (RESERVE | RESERVE_FOR_JOB | RESERVE_MARKED) => {
@@ -290,24 +292,24 @@ impl CommandBuffer {
                 let (namespace, lease) = lease(&mut input)?;
                 Command::Release(Release { namespace, lease })
             }
-            DROP_LIMIT => {
-                let (namespace, revision) = (NamespaceId(input.u16()?), input.u64()?);
-                let key = self.key.insert(LimitKey::new(input.text()?)?);
-                Command::DropLimit(DropLimit { namespace, key, revision })
-            }
-            SET_EXTERNAL => Command::SetExternal(external(&mut input)?),
+            DROP_LIMIT => Command::DropLimit(DropLimit {
+                namespace: Wire::read(&mut input)?,
+                revision: input.u64()?,
+                key: self.key.insert(Wire::read(&mut input)?),
+            }),
+            SET_EXTERNAL => Command::SetExternal(Wire::read(&mut input)?),
             CONFIGURE => Command::Configure(settings(&mut input, &mut self.settings)?),
             WRITE => {
-                let mut write = write::write(&mut input)?;
+                let mut write = Write::read(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
                 Command::Write(self.write.insert(write))
             }
-            CREATE_KEY => Command::CreateKey(self.create_key.insert(key::create(&mut input)?)),
-            REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(key::revoke(&mut input)?)),
-            SET_QUOTAS => Command::SetQuotas(self.set_quotas.insert(quota::set(&mut input)?)),
-            PUT_POLICY => Command::PutPolicy(self.put_policy.insert(policy::put(&mut input)?)),
+            CREATE_KEY => Command::CreateKey(self.create_key.insert(Wire::read(&mut input)?)),
+            REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(Wire::read(&mut input)?)),
+            SET_QUOTAS => Command::SetQuotas(self.set_quotas.insert(Wire::read(&mut input)?)),
+            PUT_POLICY => Command::PutPolicy(self.put_policy.insert(Wire::read(&mut input)?)),
             TICK => Command::Tick,
-            ADVANCE_TIME => Command::AdvanceTime(time(&mut input)?),
+            ADVANCE_TIME => Command::AdvanceTime(Wire::read(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         Ok((command, bytes.len().saturating_sub(input.0.len())))
@@ -320,7 +322,7 @@ fn complete<'a>(
     (actuals, labels): (&'a mut Vec<Part>, &'a mut SettleLabels),
 ) -> Result<Complete<'a>, CodecError> {
     let (namespace, lease) = lease(input)?;
-    let claim = if tag == COMPLETE { LeaseClaim::default() } else { call::claim(input)? };
+    let claim = if tag == COMPLETE { LeaseClaim::default() } else { Wire::read(input)? };
     if tag == COMPLETE_CLAIMED && claim == LeaseClaim::default() {
         return Err(CodecError::Malformed("it has a claim that claims nothing"));
     }
@@ -332,45 +334,39 @@ const LIMITS_HERE: u8 = 0;
 const LIMITS_ELSEWHERE: u8 = 1;
 const LIMITS_ON_LEDGER: u8 = 2;
 
-pub(crate) fn put_external(out: &mut Vec<u8>, setup: ExternalSetup) {
-    let ExternalSetup { parts: ExternalParts { limits, credit }, ledger } = setup;
-    let ledger = ledger.filter(|_| limits);
-    out.put_u8(match (limits, ledger) {
-        (false, _) => LIMITS_HERE,
-        (true, None) => LIMITS_ELSEWHERE,
-        (true, Some(_)) => LIMITS_ON_LEDGER,
-    });
-    out.put_u8(credit.into());
-    if let Some(ledger) = ledger {
-        out.put_u128(ledger);
+impl Wire for ExternalSetup {
+    fn write(&self, out: &mut Vec<u8>) {
+        let ExternalSetup { parts: ExternalParts { limits, credit }, ledger } = *self;
+        let ledger = ledger.filter(|_| limits);
+        out.put_u8(match (limits, ledger) {
+            (false, _) => LIMITS_HERE,
+            (true, None) => LIMITS_ELSEWHERE,
+            (true, Some(_)) => LIMITS_ON_LEDGER,
+        });
+        credit.write(out);
+        if let Some(ledger) = ledger {
+            ledger.write(out);
+        }
+    }
+
+    fn read(input: &mut Bytes<'_>) -> Result<ExternalSetup, CodecError> {
+        let limits = input.u8()?;
+        let credit = input.bool()?;
+        let ledger = match limits {
+            LIMITS_HERE | LIMITS_ELSEWHERE => None,
+            LIMITS_ON_LEDGER => Some(input.u128()?),
+            _ => return Err(CodecError::Malformed("where limits are kept is unknown")),
+        };
+        Ok(ExternalSetup { parts: ExternalParts { limits: limits != LIMITS_HERE, credit }, ledger })
     }
 }
 
-pub(crate) fn external(input: &mut Bytes<'_>) -> Result<ExternalSetup, Malformed> {
-    let limits = input.u8()?;
-    let credit = input.bool()?;
-    let ledger = match limits {
-        LIMITS_HERE | LIMITS_ELSEWHERE => None,
-        LIMITS_ON_LEDGER => Some(input.u128()?),
-        _ => return Err(Malformed("where limits are kept is unknown")),
-    };
-    Ok(ExternalSetup { parts: ExternalParts { limits: limits != LIMITS_HERE, credit }, ledger })
-}
-
-fn put_setting(out: &mut Vec<u8>, change: SettingChange) {
-    out.put_u8(change.setting as u8);
-    out.put_u64(change.value);
-}
-
-fn setting(input: &mut Bytes<'_>) -> Result<SettingChange, CodecError> {
-    let setting = Setting::of(input.u8()?).ok_or(CodecError::Malformed("its setting is unknown"))?;
-    Ok(SettingChange { setting, value: input.u64()? })
-}
+wire_struct!(SettingChange { setting, value });
 
 fn settings<'a>(input: &mut Bytes<'_>, changes: &'a mut Vec<SettingChange>) -> Result<&'a [SettingChange], CodecError> {
     changes.clear();
     for _ in 0..input.u32()? {
-        changes.push(setting(input)?);
+        changes.push(Wire::read(input)?);
     }
     Ok(changes)
 }
@@ -384,116 +380,100 @@ fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId), CodecError> {
     Ok((NamespaceId(input.u16()?), LeaseId::from_u128(input.u128()?)))
 }
 
-/// A time. Rejects times beyond [`UnixMs::MAX`], which would be encoded differently again.
-pub(crate) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, CodecError> {
-    let ms = input.u64()?;
-    if ms > UnixMs::MAX.get() {
-        return Err(CodecError::Malformed("a time is later than there are times"));
-    }
-    Ok(UnixMs::new(ms))
-}
-
-pub(crate) fn put_moment(out: &mut Vec<u8>, at: Moment) {
-    out.put_u64(at.log.get());
-    out.put_u64(at.wall.get());
-}
-
-pub(crate) fn moment(input: &mut Bytes<'_>) -> Result<Moment, CodecError> {
-    Ok(Moment { log: time(input)?, wall: time(input)? })
-}
+wire_struct!(Moment { log, wall });
 
 fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
     out.put_len(parts.len());
-    for part in parts {
-        match &part.limit {
-            LimitRef::Id(id) => {
-                out.put_u8(BY_NUMBER);
-                put_limit_id(out, *id);
-            }
-            LimitRef::Key(key) => {
-                out.put_u8(BY_NAME);
-                out.put_text(key.as_str());
-            }
-            LimitRef::Foreign(limit) => {
-                out.put_u8(BY_NAMESPACE_AND_NAME);
-                out.put_text(limit.namespace.as_str());
-                out.put_text(limit.key.as_str());
-            }
-        }
-        out.put_u64(part.amount);
-    }
+    parts.iter().for_each(|part| part.write(out));
 }
 
 fn parts<'a>(input: &mut Bytes<'_>, parts: &'a mut Vec<Part>) -> Result<&'a [Part], CodecError> {
     parts.clear();
     for _ in 0..input.u32()? {
-        let limit = match input.u8()? {
-            BY_NUMBER => LimitRef::Id(limit_id(input)?),
-            BY_NAME => LimitRef::Key(LimitKey::new(input.text()?)?),
-            BY_NAMESPACE_AND_NAME => {
-                let namespace = NamespaceName::new(input.text()?)?;
-                LimitRef::Foreign(Box::new(ForeignLimit { namespace, key: LimitKey::new(input.text()?)? }))
-            }
-            _ => return Err(CodecError::Malformed("it names a limit in an unknown way")),
-        };
-        parts.push(Part { limit, amount: input.u64()? });
+        parts.push(Wire::read(input)?);
     }
     Ok(parts)
 }
 
-pub(crate) fn put_limit_id(out: &mut Vec<u8>, id: LimitId) {
-    out.put_u32(id.slot);
-    out.put_u32(id.generation);
-}
+wire_struct!(Part { limit, amount });
 
-pub(crate) fn limit_id(input: &mut Bytes<'_>) -> Result<LimitId, Malformed> {
-    Ok(LimitId { slot: input.u32()?, generation: input.u32()? })
-}
+wire_enum!(LimitRef or "it names a limit in an unknown way" {
+    1 => Id(id),
+    2 => Key(key),
+    3 => Foreign(limit),
+});
 
-fn put_revision(out: &mut Vec<u8>, revision: Option<u64>) {
-    out.put_u8(revision.is_some().into());
-    out.put_u64(revision.unwrap_or(0));
-}
+wire_struct!(LimitId { slot, generation });
 
-fn revision(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
-    match (input.bool()?, input.u64()?) {
-        (true, revision) => Ok(Some(revision)),
-        (false, 0) => Ok(None),
-        (false, _) => Err(CodecError::Malformed("it has a revision and says that it has none")),
+wire_struct!(ForeignLimit { namespace, key });
+
+/// An expected revision: a flag, and 8 bytes in any case.
+mod revision {
+    use super::{Bytes, CodecError, Put, Wire};
+
+    pub(super) fn write(revision: &Option<u64>, out: &mut Vec<u8>) {
+        revision.is_some().write(out);
+        out.put_u64(revision.unwrap_or(0));
+    }
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
+        match (input.bool()?, input.u64()?) {
+            (true, revision) => Ok(Some(revision)),
+            (false, 0) => Ok(None),
+            (false, _) => Err(CodecError::Malformed("it has a revision and says that it has none")),
+        }
     }
 }
 
-pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
-    out.put_text(definition.key.as_str());
-    out.put_u8(match definition.kind {
-        Kind::Rolling { .. } => ROLLING,
-        Kind::Concurrency { .. } => CONCURRENCY,
-        Kind::Credit(_) => CREDIT,
-        Kind::Calendar { .. } => CALENDAR,
-    });
-    if let Kind::Calendar { period, utc_offset_minutes } = definition.kind {
-        out.put_u8(period as u8);
-        out.put_u16(utc_offset_minutes.cast_unsigned());
-    } else {
-        out.put_u32(definition.kind.hold_seconds());
+/// The key of a template.
+mod pattern {
+    use super::{Bytes, CodecError, LimitKey, Wire};
+
+    pub(super) fn write(key: &LimitKey, out: &mut Vec<u8>) {
+        key.write(out);
     }
-    if let Some(terms) = definition.kind.terms() {
-        out.put_text(terms.vault.as_str());
-        out.put_text(terms.account.as_str());
-        out.put_text(terms.asset.as_str());
-        out.put_text(terms.revenue.as_str());
-        out.put_u8(terms.on_timeout as u8);
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<LimitKey, CodecError> {
+        Ok(LimitKey::pattern(input.text()?)?)
     }
-    out.put_u64(definition.capacity);
-    out.put_text(&definition.unit);
-    out.put_text(&definition.description);
-    out.put_u8(definition.overage as u8);
-    out.put_u8(definition.shared.into());
-    out.put_u8(definition.enforce.into());
 }
 
-pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError> {
-    definition_named(input, LimitKey::new, AccountName::new)
+impl Wire for Definition {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.key.write(out);
+        match &self.kind {
+            Kind::Rolling { window_seconds } => put_kind(out, ROLLING, *window_seconds),
+            Kind::Concurrency { timeout_seconds } => put_kind(out, CONCURRENCY, *timeout_seconds),
+            Kind::Calendar { period, utc_offset_minutes } => {
+                out.put_u8(CALENDAR);
+                period.write(out);
+                utc_offset_minutes.write(out);
+            }
+            Kind::Credit(terms) => {
+                put_kind(out, CREDIT, terms.timeout_seconds);
+                terms.vault.write(out);
+                terms.account.write(out);
+                terms.asset.write(out);
+                terms.revenue.write(out);
+                terms.on_timeout.write(out);
+            }
+        }
+        self.capacity.write(out);
+        self.unit.write(out);
+        self.description.write(out);
+        self.overage.write(out);
+        self.shared.write(out);
+        self.enforce.write(out);
+    }
+
+    fn read(input: &mut Bytes<'_>) -> Result<Definition, CodecError> {
+        definition_named(input, LimitKey::new, AccountName::new)
+    }
+}
+
+fn put_kind(out: &mut Vec<u8>, tag: u8, seconds: u32) {
+    out.put_u8(tag);
+    seconds.write(out);
 }
 
 /// A definition whose key and account are parsed by `key` and `account`.
@@ -502,43 +482,42 @@ fn definition_named(
     key: fn(&str) -> Result<LimitKey, NameError>,
     account: fn(&str) -> Result<AccountName, NameError>,
 ) -> Result<Definition, CodecError> {
-    let key = key(input.text()?)?;
-    let kind = match input.u8()? {
-        ROLLING => Kind::Rolling { window_seconds: input.u32()? },
-        CONCURRENCY => Kind::Concurrency { timeout_seconds: input.u32()? },
-        CALENDAR => Kind::Calendar { period: period(input)?, utc_offset_minutes: input.u16()?.cast_signed() },
-        CREDIT => Kind::Credit(CreditTerms {
-            timeout_seconds: input.u32()?,
-            vault: VaultName::new(input.text()?)?,
-            account: account(input.text()?)?,
-            asset: AssetName::new(input.text()?)?,
-            revenue: AccountName::new(input.text()?)?,
-            on_timeout: on_timeout(input)?,
-        }),
-        _ => return Err(CodecError::Malformed("its kind of limit is unknown")),
-    };
-    let capacity = input.u64()?;
-    let unit = input.text()?.to_owned();
-    let description = input.text()?.to_owned();
-    let overage = match input.u8()? {
-        1 => Overage::Debt,
-        2 => Overage::Deny,
-        _ => return Err(CodecError::Malformed("its overage is unknown")),
-    };
-    let (shared, enforce) = (input.bool()?, input.bool()?);
-    Ok(Definition { key, kind, capacity, unit, description, overage, shared, enforce })
+    Ok(Definition {
+        key: key(input.text()?)?,
+        kind: match input.u8()? {
+            ROLLING => Kind::Rolling { window_seconds: input.u32()? },
+            CONCURRENCY => Kind::Concurrency { timeout_seconds: input.u32()? },
+            CALENDAR => Kind::Calendar { period: Wire::read(input)?, utc_offset_minutes: Wire::read(input)? },
+            CREDIT => Kind::Credit(CreditTerms {
+                timeout_seconds: input.u32()?,
+                vault: Wire::read(input)?,
+                account: account(input.text()?)?,
+                asset: Wire::read(input)?,
+                revenue: Wire::read(input)?,
+                on_timeout: Wire::read(input)?,
+            }),
+            _ => return Err(CodecError::Malformed("its kind of limit is unknown")),
+        },
+        capacity: input.u64()?,
+        unit: Wire::read(input)?,
+        description: Wire::read(input)?,
+        overage: Wire::read(input)?,
+        shared: input.bool()?,
+        enforce: input.bool()?,
+    })
 }
 
-fn on_timeout(input: &mut Bytes<'_>) -> Result<OnTimeout, CodecError> {
-    let code = input.u8()?;
-    let found = OnTimeout::ALL.into_iter().find(|value| *value as u8 == code);
-    found.ok_or(CodecError::Malformed("what its timeout does is unknown"))
-}
+wire_enum!(Overage or "its overage is unknown" {
+    1 => Debt,
+    2 => Deny,
+});
 
-pub(crate) fn period(input: &mut Bytes<'_>) -> Result<Period, CodecError> {
-    let code = input.u8()?;
-    let period = Period::ALL.into_iter().find(|period| *period as u8 == code);
-    period.ok_or(CodecError::Malformed("its period is unknown"))
+wire_codes! {
+    OnTimeout or "what its timeout does is unknown";
+    Period or "its period is unknown";
+    QuotaKind or "its quota is unknown";
+    Role or "its role is unknown";
+    Setting or "its setting is unknown";
 }
 
 #[cfg(test)]

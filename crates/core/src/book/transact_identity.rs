@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::Book;
-use super::codec::put_operations;
+use super::codec::operations;
 use super::receipt::{InvalidOperation, InvalidWrite, Receipt, WriteError};
 use super::write::{Operation, Write, WriteId};
 use crate::id::{ClientId, VaultName};
@@ -112,7 +112,7 @@ impl Book {
     /// The content hash of a list of operations: half of the SHA-256 of their encoding.
     pub(super) fn content(&mut self, operations: &[Operation]) -> ContentHash {
         self.scratch.clear();
-        put_operations(&mut self.scratch, operations);
+        operations::write(operations, &mut self.scratch);
         let mut half = [0; 16];
         half.copy_from_slice(&Sha256::digest(&self.scratch)[..16]);
         ContentHash(half)

@@ -61,9 +61,9 @@ pub(crate) struct Draft {
 /// The room for accounts, and for balances beyond the first of each.
 #[derive(Clone, Default)]
 struct AccountRoom {
-    /// Accounts left in the quota of the namespace.
+    /// Free accounts in the quota of the namespace.
     quota: u64,
-    /// Accounts left in the table of all namespaces.
+    /// Free accounts in the table of all namespaces.
     table: u64,
     /// The balances that the transaction adds.
     added: BTreeSet<(AccountId, AssetId)>,

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::book::CodecError;
 use crate::id::{LOOKS_LIKE_API_KEY, contains_api_key, redact_api_keys};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 /// The maximum number of labels of a key, of names in its `may_set`, and of attributes that a call states.
 pub const ATTRIBUTES_MAX: usize = 32;
@@ -60,8 +61,10 @@ impl Labels {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
+}
 
-    pub(crate) fn put(&self, out: &mut impl Put) {
+impl Wire for Labels {
+    fn write(&self, out: &mut Vec<u8>) {
         out.put_len(self.0.len());
         for (name, value) in self.iter() {
             out.put_text(name);
@@ -69,12 +72,13 @@ impl Labels {
         }
     }
 
-    pub(crate) fn read(input: &mut Bytes<'_>) -> Result<Labels, Malformed> {
+    fn read(input: &mut Bytes<'_>) -> Result<Labels, CodecError> {
         let count = read_count(input)?;
         let pairs = (0..count).map(|_| Ok((input.text()?, input.text()?))).collect::<Result<Vec<_>, Malformed>>()?;
-        let labels = Labels::new(pairs.iter().copied()).map_err(|_| Malformed("a key has an invalid label"))?;
+        let labels =
+            Labels::new(pairs.iter().copied()).map_err(|_| CodecError::Malformed("a key has an invalid label"))?;
         let is_sorted = labels.iter().eq(pairs);
-        if is_sorted { Ok(labels) } else { Err(Malformed("the labels of a key are out of order")) }
+        if is_sorted { Ok(labels) } else { Err(CodecError::Malformed("the labels of a key are out of order")) }
     }
 }
 
@@ -119,20 +123,26 @@ impl MaySet {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         self.0.iter().map(|name| &**name)
     }
+}
 
-    pub(crate) fn put(&self, out: &mut impl Put) {
+impl Wire for MaySet {
+    fn write(&self, out: &mut Vec<u8>) {
         out.put_len(self.0.len());
         for name in self.iter() {
             out.put_text(name);
         }
     }
 
-    pub(crate) fn read(input: &mut Bytes<'_>) -> Result<MaySet, Malformed> {
+    fn read(input: &mut Bytes<'_>) -> Result<MaySet, CodecError> {
         let count = read_count(input)?;
         let names = (0..count).map(|_| input.text()).collect::<Result<Vec<_>, Malformed>>()?;
-        let may_set = MaySet::new(&names).map_err(|_| Malformed("a key may set an invalid attribute"))?;
+        let may_set = MaySet::new(&names).map_err(|_| CodecError::Malformed("a key may set an invalid attribute"))?;
         let is_sorted = may_set.iter().eq(names);
-        if is_sorted { Ok(may_set) } else { Err(Malformed("the attributes that a key may set are out of order")) }
+        if is_sorted {
+            Ok(may_set)
+        } else {
+            Err(CodecError::Malformed("the attributes that a key may set are out of order"))
+        }
     }
 }
 
@@ -239,8 +249,8 @@ mod tests {
         assert!(may_set.has("user") && !may_set.has("use"));
         assert_eq!((labels.to_string(), may_set.to_string()), ("plan=ü pro tenant=acme".into(), "feature user".into()));
         let mut out = Vec::new();
-        labels.put(&mut out);
-        may_set.put(&mut out);
+        labels.write(&mut out);
+        may_set.write(&mut out);
         let mut input = Bytes(&out);
         assert_eq!(Labels::read(&mut input), Ok(labels));
         assert_eq!(MaySet::read(&mut input), Ok(may_set));

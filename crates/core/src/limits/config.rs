@@ -135,11 +135,6 @@ impl Setting {
         Setting::LimitsMax,
     ];
 
-    /// The setting with this code.
-    pub(crate) fn of(code: u8) -> Option<Setting> {
-        Setting::ALL.into_iter().find(|setting| *setting as u8 == code)
-    }
-
     /// The name in answers and logs.
     #[must_use]
     pub fn name(self) -> &'static str {

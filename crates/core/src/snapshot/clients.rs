@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use super::records::time;
-use crate::book::codec::{put_result, read_result};
 use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
 use crate::keys::ClientOwner;
 use crate::limits::slab::NONE;
 use crate::sequence::{ClientHash, ContentHash, Kept, Recent, RetiredClient, Scope, Stream};
 use crate::time::{Moment, UnixMs};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 type Result<T> = std::result::Result<T, Malformed>;
 type KeptReceipt = Kept<Option<Arc<Receipt>>>;
@@ -134,7 +133,7 @@ pub(super) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     out.put_text(receipt.actor.as_str());
     out.put_u16(receipt.results.len() as u16);
     for result in &receipt.results {
-        put_result(out, result);
+        result.write(out);
     }
 }
 
@@ -147,6 +146,6 @@ pub(super) fn read_receipt(sequence: Option<u64>, log: UnixMs, input: &mut Bytes
     if count > OPERATIONS_MAX {
         return Err(Malformed("a transaction has too many results"));
     }
-    let results = (0..count).map(|_| read_result(input)).collect::<Result<_>>()?;
+    let results = (0..count).map(|_| Ok(Wire::read(input)?)).collect::<Result<_>>()?;
     Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
 }

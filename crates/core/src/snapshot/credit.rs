@@ -1,7 +1,7 @@
 //! The records of vaults, accounts, grants and holds.
 
 use super::records::i128;
-use crate::book::{Book, NamespaceId, VaultId, codec};
+use crate::book::{Book, NamespaceId, VaultId};
 use crate::credits::{
     ACCOUNTS_MAX, ASSETS_MAX, Account, AccountStatus, Asset, AssetId, GRANTS_MAX, GrantTerms, Hold, Owner, State,
     Vault, second,
@@ -10,7 +10,7 @@ use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
 use crate::limits::{ExtendedPart, LimitSlot, PartKind, Reservation};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 pub(super) fn put_vault(out: &mut Vec<u8>, id: VaultId, vault: &Vault) {
     out.put_u32(id.0);
@@ -61,7 +61,7 @@ pub(super) fn put_account(out: &mut Vec<u8>, state: &State, slot: u32) {
         return;
     }
     out.put_u8(account.standing as u8);
-    codec::put_overdraft(out, account.overdraft);
+    account.overdraft.write(out);
     out.put_len(state.balance_slots(slot).count());
     for balance in state.balance_slots(slot) {
         let balance = state.balances.get(balance);
@@ -85,7 +85,7 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
         3 => AccountStatus::Closed,
         _ => return Err(Malformed("the standing of an account is unknown")),
     };
-    let overdraft = codec::overdraft(input)?;
+    let overdraft = Wire::read(input)?;
     let credits = &mut book.credits;
     let assets = credits.state.vaults.get(&vault).map(|vault| vault.assets.len());
     let assets = assets.ok_or(Malformed("an account is in no vault"))?;
@@ -143,7 +143,7 @@ impl GrantRecord {
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.put_u32(self.account);
         out.put_u16(self.asset.0);
-        codec::put_grant_terms(out, self.terms);
+        self.terms.write(out);
         out.put_u128(self.amount as u128);
         out.put_u8(self.is_queued.into());
     }
@@ -158,7 +158,7 @@ pub(super) fn read_grant(
     let state = &book.credits.state;
     let balance = (account < state.accounts.used()).then(|| state.balance(account, asset)).flatten();
     let balance = balance.ok_or(Malformed("a grant is of no balance"))?;
-    let terms = codec::grant_terms(input).map_err(|_| Malformed("the expiry of a grant is out of bounds"))?;
+    let terms = GrantTerms::read(input)?;
     let grant = GrantRecord { account, balance, asset, terms, amount: i128(input)?, is_queued: input.bool()? };
     let place = |grant: &GrantRecord| (grant.account, grant.balance, grant.terms);
     if last.as_ref().is_some_and(|last| place(last) >= place(&grant)) || terms == GrantTerms::PLAIN {
@@ -191,7 +191,7 @@ pub(super) fn put_hold(out: &mut Vec<u8>, state: &State, hold: &Hold) {
     out.put_u8(hold.is_released.into());
     out.put_len(state.hold_parts(hold).count());
     for part in state.hold_parts(hold) {
-        codec::put_grant_terms(out, state.grants.get(part.grant).terms);
+        state.grants.get(part.grant).terms.write(out);
         out.put_u64(part.amount);
     }
 }
@@ -201,7 +201,7 @@ fn read_parts(state: &State, hold: &Hold, input: &mut Bytes<'_>) -> Result<Vec<(
     let mut parts = Vec::new();
     let (mut last, mut left) = (None, hold.amount);
     for _ in 0..input.u32()? {
-        let terms = codec::grant_terms(input).map_err(|_| Malformed("the expiry of a grant is out of bounds"))?;
+        let terms = GrantTerms::read(input)?;
         let amount = input.u64()?;
         let grant = state.grant_of(state.balances.get(hold.balance), terms);
         let grant = grant.ok_or(Malformed("a hold is of a grant that is not there"))?;

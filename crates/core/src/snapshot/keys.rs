@@ -1,39 +1,28 @@
 //! The records of API keys.
 
-use super::records::time;
-use crate::book::Book;
-use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::keys::{KEYS_MAX, Key, KeyInfo, KeyNumber, Labels, MaySet, Role, SecretHash};
-use crate::time::UnixMs;
-use crate::wire::{Bytes, Malformed, Put};
-
-type Result<T> = std::result::Result<T, Malformed>;
+use crate::book::{Book, CodecError};
+use crate::id::ClientId;
+use crate::keys::{KEYS_MAX, Key, KeyInfo, KeyNumber};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 pub(super) fn put_key(out: &mut Vec<u8>, key: &Key) {
     let info = &key.info;
-    out.put_u32(info.number.0);
-    out.put_text(info.id.as_str());
-    out.put(key.secret.as_bytes());
-    out.put_text(info.name.as_str());
-    out.put_u8(info.role as u8);
-    out.put_text(info.namespace.as_str());
+    info.number.write(out);
+    info.id.write(out);
+    key.secret.write(out);
+    info.name.write(out);
+    info.role.write(out);
+    info.namespace.write(out);
     out.put_text(info.client.as_ref().map_or("", ClientId::as_str));
-    info.labels.put(out);
-    info.may_set.put(out);
-    out.put_u64(info.created_at.get());
-    out.put_text(info.created_by.as_str());
-    put_time(out, info.expires_at);
-    put_time(out, info.revoked_at);
+    info.labels.write(out);
+    info.may_set.write(out);
+    info.created_at.write(out);
+    info.created_by.write(out);
+    info.expires_at.write(out);
+    info.revoked_at.write(out);
 }
 
-fn put_time(out: &mut Vec<u8>, time: Option<UnixMs>) {
-    out.put_u8(time.is_some().into());
-    if let Some(time) = time {
-        out.put_u64(time.get());
-    }
-}
-
-pub(super) fn read_key(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
+pub(super) fn read_key(book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let number = KeyNumber(input.u32()?);
     let is_in_order = book.keys.all.keys().next_back().is_none_or(|last| *last < number);
     let key = read(number, input)?;
@@ -51,38 +40,25 @@ pub(super) fn read_key(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
     Ok(())
 }
 
-fn read(number: KeyNumber, input: &mut Bytes<'_>) -> Result<Key> {
-    let unnamed = |_| Malformed("a key has a name that is none");
-    let id = KeyId::new(input.text()?).map_err(unnamed)?;
-    let secret = SecretHash::from_bytes(input.hash()?);
-    let name = KeyName::new(input.text()?).map_err(unnamed)?;
-    let role = Role::of(input.u8()?).ok_or(Malformed("a key has no role"))?;
-    let namespace = NamespaceName::new(input.text()?).map_err(unnamed)?;
-    let client = match input.text()? {
-        "" => None,
-        client => Some(ClientId::new(client).map_err(unnamed)?),
-    };
-    let (labels, may_set) = (Labels::read(input)?, MaySet::read(input)?);
-    let created_at = time(input)?;
-    let created_by = Actor::new(input.text()?).map_err(unnamed)?;
-    let (expires_at, revoked_at) = (maybe_time(input)?, maybe_time(input)?);
+fn read(number: KeyNumber, input: &mut Bytes<'_>) -> Result<Key, CodecError> {
+    let id = Wire::read(input)?;
+    let secret = Wire::read(input)?;
     let info = KeyInfo {
         number,
         id,
-        name,
-        role,
-        namespace,
-        client,
-        labels,
-        may_set,
-        created_at,
-        created_by,
-        expires_at,
-        revoked_at,
+        name: Wire::read(input)?,
+        role: Wire::read(input)?,
+        namespace: Wire::read(input)?,
+        client: match input.text()? {
+            "" => None,
+            client => Some(ClientId::new(client)?),
+        },
+        labels: Wire::read(input)?,
+        may_set: Wire::read(input)?,
+        created_at: Wire::read(input)?,
+        created_by: Wire::read(input)?,
+        expires_at: Wire::read(input)?,
+        revoked_at: Wire::read(input)?,
     };
     Ok(Key::new(info, secret))
-}
-
-fn maybe_time(input: &mut Bytes<'_>) -> Result<Option<UnixMs>> {
-    if input.bool()? { time(input).map(Some) } else { Ok(None) }
 }

@@ -1,12 +1,12 @@
 //! The records of plans.
 
-use crate::book::{Book, codec};
+use crate::book::Book;
 use crate::credits::{Account, AccountStatus, AssetId, CarryOver, PlanState, PlanTerms, State};
 use crate::limits::UTC_OFFSET_MINUTES;
 use crate::limits::calendar::Calendar;
 use crate::limits::slab::NONE;
 use crate::time::UnixMs;
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 /// All plans, ordered by account.
 pub(super) fn all_plans(state: &State) -> impl Iterator<Item = &PlanState> + Send {
@@ -22,7 +22,7 @@ pub(super) fn put_plan(out: &mut Vec<u8>, plan: &PlanState) {
         out.put_u64(terms.amount);
         out.put_u8(terms.calendar.period as u8);
         out.put_u16(terms.calendar.utc_offset_minutes.cast_unsigned());
-        codec::put_carry_over(out, terms.carry_over);
+        terms.carry_over.write(out);
     }
     // No period ends at the epoch, so 0 stands for a plan without an issued period.
     out.put_u64(plan.issued_until.map_or(0, UnixMs::get));
@@ -59,9 +59,9 @@ pub(super) fn read_plan(book: &mut Book, last: &mut Option<u32>, input: &mut Byt
 
 fn read_terms(input: &mut Bytes<'_>) -> Result<PlanTerms, Malformed> {
     let (asset, amount) = (AssetId(input.u16()?), input.u64()?);
-    let period = codec::period(input).map_err(|_| Malformed("the period of a plan is unknown"))?;
+    let period = Wire::read(input)?;
     let utc_offset_minutes = input.u16()?.cast_signed();
-    let carry_over = codec::carry_over(input)?;
+    let carry_over = Wire::read(input)?;
     let is_sound = amount > 0 && carry_over != CarryOver::Max(0) && UTC_OFFSET_MINUTES.contains(&utc_offset_minutes);
     if !is_sound {
         return Err(Malformed("the terms of a plan are out of bounds"));

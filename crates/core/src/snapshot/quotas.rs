@@ -4,7 +4,7 @@
 use crate::book::{Book, NamespaceId};
 use crate::limits::State;
 use crate::quota::{QUOTA_MAX, QuotaKind, day};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 const SET: u8 = 1;
 const JOURNAL: u8 = 2;
@@ -53,10 +53,7 @@ impl QuotaRecord {
     fn read(input: &mut Bytes<'_>) -> Result<QuotaRecord, Malformed> {
         let (tag, namespace) = (input.u8()?, NamespaceId(input.u16()?));
         match tag {
-            SET => {
-                let kind = QuotaKind::of(input.u8()?).ok_or(Malformed("a quota is of an unknown kind"))?;
-                Ok(QuotaRecord::Set(namespace, kind, input.u64()?))
-            }
+            SET => Ok(QuotaRecord::Set(namespace, Wire::read(input)?, input.u64()?)),
             JOURNAL => Ok(QuotaRecord::Journal(namespace, input.u64()?, input.u64()?)),
             DELETED => Ok(QuotaRecord::Deleted(namespace, input.u64()?)),
             _ => Err(Malformed("a record of quotas is unknown")),

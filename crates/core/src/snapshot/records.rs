@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::book::{ExternalSetup, NamespaceId, codec};
+use crate::book::{ExternalSetup, NamespaceId};
 use crate::credits::ExpiryClock;
 use crate::id::{JobId, LeaseId};
 use crate::limits::{
@@ -11,7 +11,7 @@ use crate::limits::{
     key_hash,
 };
 use crate::time::UnixMs;
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 /// The settings, the time and the age limit of leases.
 pub(super) struct BookRecord {
@@ -47,7 +47,7 @@ impl BookRecord {
         ] {
             out.put_u64(value);
         }
-        codec::put_external(out, self.external);
+        self.external.write(out);
         out.put_u32(self.config.limits_max);
         out.put_u64(self.revision);
         out.put_u32(self.sweep.0);
@@ -81,7 +81,7 @@ impl BookRecord {
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
-        let external = codec::external(input)?;
+        let external = ExternalSetup::read(input)?;
         config.limits_max = input.u32()?;
         if config != config.bounded() {
             return Err(Malformed("its settings are out of bounds"));
@@ -143,7 +143,7 @@ pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definitio
         out.put_u16(template.0);
         out.put_u32(limit.decided);
     }
-    codec::put_definition(out, definition);
+    definition.write(out);
     out.put_u8(limit.phase as u8);
     out.put_u64(limit.capacity);
     out.put_u64(limit.revision);
@@ -161,7 +161,7 @@ fn read_limit(input: &mut Bytes<'_>, is_derived: bool) -> Result<SlotRecord, Mal
     if is_derived != (template != TemplateId::NONE) {
         return Err(Malformed("a derived limit has no template"));
     }
-    let definition = codec::definition(input).map_err(|_| Malformed("a definition is malformed"))?;
+    let definition = Definition::read(input).map_err(|_| Malformed("a definition is malformed"))?;
     definition.validate().map_err(|_| Malformed("a definition is out of bounds"))?;
     let is_bare = definition.unit.is_empty() && definition.description.is_empty();
     let terms = definition.kind.terms();
@@ -333,7 +333,7 @@ pub(super) fn put_mark(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId
     let call = if mark.call.is_some() { MARK_CALL } else { 0 };
     out.put_u8(call | if mark.by_gateway { MARK_GATEWAY } else { 0 });
     if let Some(call) = mark.call {
-        codec::put_mark(out, call);
+        call.write(out);
     }
 }
 
@@ -343,7 +343,7 @@ pub(super) fn read_mark(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, 
     if flags == 0 || flags > (MARK_CALL | MARK_GATEWAY) {
         return Err(Malformed("the flags of a mark are unknown"));
     }
-    let call = if flags & MARK_CALL == 0 { None } else { Some(codec::mark(input)?) };
+    let call = if flags & MARK_CALL == 0 { None } else { Some(Wire::read(input)?) };
     Ok((namespace, lease, LeaseMark { call, by_gateway: flags & MARK_GATEWAY != 0 }))
 }
 

@@ -1,9 +1,9 @@
 //! The records of templates, ordered by namespace and place. The revision of the last change of a namespace comes first.
 
-use crate::book::codec::{self, put_definition};
+use crate::book::codec::template;
 use crate::book::{Book, NamespaceId};
 use crate::limits::{Revised, State, TEMPLATES_MAX, TemplateId};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Malformed, Put, Wire};
 
 const CHANGES: u8 = 1;
 const TEMPLATE: u8 = 2;
@@ -44,7 +44,7 @@ impl TemplateRecord<'_> {
                 out.put_u16(namespace.0);
                 out.put_u16(id.0);
                 out.put_u64(revised.revision);
-                put_definition(out, revised.template.definition());
+                revised.template.definition().write(out);
             }
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn read_template(
         };
     };
     let revision = input.u64()?;
-    let template = codec::template(input).map_err(|_| Malformed("a template is invalid"))?;
+    let template = template(input).map_err(|_| Malformed("a template is invalid"))?;
     if revision == 0 || revision > limits.templates_revision(namespace) || id == TemplateId::NONE {
         return Err(Malformed("a template has no revision or no place"));
     }

@@ -2,7 +2,7 @@
 
 use super::CodecError;
 use crate::book::{CallMark, LeaseClaim, Reserve};
-use crate::wire::{Bytes, Malformed, Put};
+use crate::wire::{Bytes, Put, Wire, wire_struct};
 
 const HAS_JOB: u8 = 1;
 const HAS_CALL: u8 = 2;
@@ -24,7 +24,7 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, command: &Reserve<'_>) {
     let (job, call) = (flag(command.job.is_some(), HAS_JOB), flag(command.call.is_some(), HAS_CALL));
     out.put_u8(job | call | flag(command.by_gateway, BY_GATEWAY));
     if let Some(call) = command.call {
-        put_mark(out, call);
+        call.write(out);
     }
 }
 
@@ -33,33 +33,27 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<Marked, CodecError> {
     if flags & (HAS_CALL | BY_GATEWAY) == 0 || flags > (HAS_JOB | HAS_CALL | BY_GATEWAY) {
         return Err(CodecError::Malformed("the flags of its reserve are unknown"));
     }
-    let call = if flags & HAS_CALL == 0 { None } else { Some(mark(input)?) };
+    let call = if flags & HAS_CALL == 0 { None } else { Some(CallMark::read(input)?) };
     Ok(Marked { has_job: flags & HAS_JOB != 0, call, by_gateway: flags & BY_GATEWAY != 0 })
 }
 
-pub(crate) fn put_mark(out: &mut impl Put, mark: CallMark) {
-    out.put_u32(mark.attributes);
-    out.put_u32(mark.bounds);
-    out.put_u64(mark.policy_revision);
-}
+wire_struct!(CallMark { attributes, bounds, policy_revision });
 
-pub(crate) fn mark(input: &mut Bytes<'_>) -> Result<CallMark, Malformed> {
-    Ok(CallMark { attributes: input.u32()?, bounds: input.u32()?, policy_revision: input.u64()? })
-}
-
-pub(super) fn put_claim(out: &mut Vec<u8>, claim: LeaseClaim) {
-    let attributes = if claim.attributes.is_some() { HAS_ATTRIBUTES } else { 0 };
-    out.put_u8(attributes | if claim.by_gateway { CLAIMED_BY_GATEWAY } else { 0 });
-    if let Some(attributes) = claim.attributes {
-        out.put_u32(attributes);
+impl Wire for LeaseClaim {
+    fn write(&self, out: &mut Vec<u8>) {
+        let attributes = if self.attributes.is_some() { HAS_ATTRIBUTES } else { 0 };
+        out.put_u8(attributes | if self.by_gateway { CLAIMED_BY_GATEWAY } else { 0 });
+        if let Some(attributes) = self.attributes {
+            out.put_u32(attributes);
+        }
     }
-}
 
-pub(super) fn claim(input: &mut Bytes<'_>) -> Result<LeaseClaim, CodecError> {
-    let flags = input.u8()?;
-    if flags > (HAS_ATTRIBUTES | CLAIMED_BY_GATEWAY) {
-        return Err(CodecError::Malformed("the flags of its claim are unknown"));
+    fn read(input: &mut Bytes<'_>) -> Result<LeaseClaim, CodecError> {
+        let flags = input.u8()?;
+        if flags > (HAS_ATTRIBUTES | CLAIMED_BY_GATEWAY) {
+            return Err(CodecError::Malformed("the flags of its claim are unknown"));
+        }
+        let attributes = if flags & HAS_ATTRIBUTES == 0 { None } else { Some(input.u32()?) };
+        Ok(LeaseClaim { attributes, by_gateway: flags & CLAIMED_BY_GATEWAY != 0 })
     }
-    let attributes = if flags & HAS_ATTRIBUTES == 0 { None } else { Some(input.u32()?) };
-    Ok(LeaseClaim { attributes, by_gateway: flags & CLAIMED_BY_GATEWAY != 0 })
 }

@@ -1,9 +1,8 @@
 //! API key commands and the rights of commands as bytes.
 
 use super::{BY_ANYONE, BY_KEY, BY_NAMED, BY_SESSION, CodecError};
-use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::keys::{CreateKey, KeyNumber, Labels, MaySet, Principal, RevokeKey, Role, SecretHash};
-use crate::wire::{Bytes, Put};
+use crate::keys::{CreateKey, Principal, RevokeKey, SecretHash};
+use crate::wire::{Bytes, Put, Wire, wire_struct};
 
 /// Appends the right that the command behind it comes by: nothing for Earmark's own, so that a log without keys
 /// is what it always was.
@@ -13,16 +12,16 @@ pub fn put_principal(out: &mut Vec<u8>, by: &Principal) {
         Principal::Anonymous => out.put_u8(BY_ANYONE),
         Principal::Key(number) => {
             out.put_u8(BY_KEY);
-            out.put_u32(number.0);
+            number.write(out);
         }
         Principal::Actor(actor) => {
             out.put_u8(BY_NAMED);
-            out.put_text(actor.as_str());
+            actor.write(out);
         }
         Principal::Session { actor, role } => {
             out.put_u8(BY_SESSION);
-            out.put_u8(*role as u8);
-            out.put_text(actor.as_str());
+            role.write(out);
+            actor.write(out);
         }
     }
 }
@@ -32,91 +31,41 @@ pub fn put_principal(out: &mut Vec<u8>, by: &Principal) {
 /// # Errors
 /// The right is cut off, or its actor is invalid.
 pub fn take_principal(bytes: &[u8]) -> Result<(Principal, usize), CodecError> {
-    let mut input = Bytes(bytes);
-    match bytes.first() {
-        Some(&BY_ANYONE) => Ok((Principal::Anonymous, 1)),
-        Some(&BY_KEY) => {
-            input.u8()?;
-            let number = KeyNumber(input.u32()?);
-            Ok((Principal::Key(number), bytes.len().saturating_sub(input.0.len())))
+    let Some((tag @ (&BY_ANYONE | &BY_KEY | &BY_NAMED | &BY_SESSION), rest)) = bytes.split_first() else {
+        return Ok((Principal::System, 0));
+    };
+    let mut input = Bytes(rest);
+    let by = match *tag {
+        BY_KEY => Principal::Key(Wire::read(&mut input)?),
+        BY_NAMED => Principal::Actor(Wire::read(&mut input)?),
+        BY_SESSION => {
+            let role = Wire::read(&mut input)?;
+            Principal::Session { role, actor: Wire::read(&mut input)? }
         }
-        Some(&BY_NAMED) => {
-            input.u8()?;
-            let actor = Actor::new(input.text()?)?;
-            Ok((Principal::Actor(actor), bytes.len().saturating_sub(input.0.len())))
-        }
-        Some(&BY_SESSION) => {
-            input.u8()?;
-            let role = role(&mut input)?;
-            let actor = Actor::new(input.text()?)?;
-            Ok((Principal::Session { actor, role }, bytes.len().saturating_sub(input.0.len())))
-        }
-        Some(_) | None => Ok((Principal::System, 0)),
+        _ => Principal::Anonymous,
+    };
+    Ok((by, bytes.len().saturating_sub(input.0.len())))
+}
+
+wire_struct!(CreateKey { id, secret, name, role, namespace, client, labels, may_set, valid_seconds, is_first, actor });
+
+wire_struct!(RevokeKey { id, namespace, actor });
+
+impl Wire for SecretHash {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put(self.as_bytes());
     }
-}
 
-pub(super) fn put_create(out: &mut Vec<u8>, command: &CreateKey) {
-    out.put_text(command.id.as_str());
-    out.put(command.secret.as_bytes());
-    out.put_text(command.name.as_str());
-    out.put_u8(command.role as u8);
-    out.put_text(command.namespace.as_str());
-    out.put_u8(command.client.is_some().into());
-    if let Some(client) = &command.client {
-        out.put_text(client.as_str());
+    fn read(input: &mut Bytes<'_>) -> Result<SecretHash, CodecError> {
+        Ok(SecretHash::from_bytes(input.hash()?))
     }
-    command.labels.put(out);
-    command.may_set.put(out);
-    out.put_u8(command.valid_seconds.is_some().into());
-    if let Some(seconds) = command.valid_seconds {
-        out.put_u32(seconds);
-    }
-    out.put_u8(command.is_first.into());
-    out.put_text(command.actor.as_str());
-}
-
-pub(super) fn create(input: &mut Bytes<'_>) -> Result<CreateKey, CodecError> {
-    Ok(CreateKey {
-        id: KeyId::new(input.text()?)?,
-        secret: SecretHash::from_bytes(input.hash()?),
-        name: KeyName::new(input.text()?)?,
-        role: role(input)?,
-        namespace: NamespaceName::new(input.text()?)?,
-        client: if input.bool()? { Some(ClientId::new(input.text()?)?) } else { None },
-        labels: Labels::read(input)?,
-        may_set: MaySet::read(input)?,
-        valid_seconds: if input.bool()? { Some(input.u32()?) } else { None },
-        is_first: input.bool()?,
-        actor: Actor::new(input.text()?)?,
-    })
-}
-
-pub(super) fn put_revoke(out: &mut Vec<u8>, command: &RevokeKey) {
-    out.put_text(command.id.as_str());
-    out.put_u8(command.namespace.is_some().into());
-    if let Some(namespace) = &command.namespace {
-        out.put_text(namespace.as_str());
-    }
-    out.put_text(command.actor.as_str());
-}
-
-pub(super) fn revoke(input: &mut Bytes<'_>) -> Result<RevokeKey, CodecError> {
-    Ok(RevokeKey {
-        id: KeyId::new(input.text()?)?,
-        namespace: if input.bool()? { Some(NamespaceName::new(input.text()?)?) } else { None },
-        actor: Actor::new(input.text()?)?,
-    })
-}
-
-/// A role.
-pub(crate) fn role(input: &mut Bytes<'_>) -> Result<Role, CodecError> {
-    Role::of(input.u8()?).ok_or(CodecError::Malformed("its role is unknown"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::book::{Command, CommandBuffer};
+    use crate::keys::{KeyNumber, Labels, MaySet, Role};
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,32 +1,66 @@
-//! Receipts as bytes, for the journal and for outcomes.
+//! Receipts as bytes, for the journal and for outcomes, and the results of operations, also for snapshots.
 
-use super::{CodecError, moment, put_moment, put_result, read_result};
-use crate::book::{OPERATIONS_MAX, Receipt, TxId};
-use crate::id::Actor;
-use crate::wire::{Bytes, Put};
+use super::CodecError;
+use crate::book::{LimitStatus, OPERATIONS_MAX, OperationResult, Receipt};
+use crate::wire::{Bytes, Put, Wire, wire_enum, wire_struct};
 
-pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
-    out.put_u128(receipt.tx_id.0);
-    // No sequence is 0.
-    out.put_u64(receipt.sequence.unwrap_or(0));
-    out.put_u64(receipt.log_index);
-    put_moment(out, receipt.committed_at);
-    out.put_text(receipt.actor.as_str());
-    out.put_len(receipt.results.len());
-    for result in &receipt.results {
-        put_result(out, result);
+wire_struct!(Receipt { tx_id, sequence via sequence, log_index, committed_at, actor, results via results });
+
+/// No sequence is 0.
+mod sequence {
+    use super::{Bytes, CodecError, Put};
+
+    pub(super) fn write(sequence: &Option<u64>, out: &mut Vec<u8>) {
+        out.put_u64(sequence.unwrap_or(0));
+    }
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
+        Ok(Some(input.u64()?).filter(|sequence| *sequence != 0))
     }
 }
 
-pub(crate) fn receipt(input: &mut Bytes<'_>) -> Result<Receipt, CodecError> {
-    let (tx_id, sequence, log_index) = (TxId(input.u128()?), input.u64()?, input.u64()?);
-    let sequence = Some(sequence).filter(|sequence| *sequence != 0);
-    let committed_at = moment(input)?;
-    let actor = Actor::new(input.text()?)?;
-    let count = input.u32()? as usize;
-    if count > OPERATIONS_MAX {
-        return Err(CodecError::Malformed("it has too many results"));
+mod results {
+    use super::{Bytes, CodecError, OPERATIONS_MAX, OperationResult, Put, Wire};
+
+    pub(super) fn write(results: &[OperationResult], out: &mut Vec<u8>) {
+        out.put_len(results.len());
+        results.iter().for_each(|result| result.write(out));
     }
-    let results = (0..count).map(|_| Ok(read_result(input)?)).collect::<Result<_, CodecError>>()?;
-    Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<Vec<OperationResult>, CodecError> {
+        let count = input.u32()? as usize;
+        if count > OPERATIONS_MAX {
+            return Err(CodecError::Malformed("it has too many results"));
+        }
+        (0..count).map(|_| OperationResult::read(input)).collect()
+    }
+}
+
+wire_enum!(OperationResult or "the result of an operation is unknown" {
+    1 => Limit { revision, status },
+    2 => Vault(vault),
+    3 => Account(account),
+    4 => Entry,
+    5 => Client,
+});
+
+impl Wire for LimitStatus {
+    fn write(&self, out: &mut Vec<u8>) {
+        let (status, to) = match *self {
+            LimitStatus::Active => (1, 0),
+            LimitStatus::Decreasing { to } => (2, to),
+            LimitStatus::Deleted => (3, 0),
+        };
+        out.put_u8(status);
+        out.put_u64(to);
+    }
+
+    fn read(input: &mut Bytes<'_>) -> Result<LimitStatus, CodecError> {
+        match (input.u8()?, input.u64()?) {
+            (1, 0) => Ok(LimitStatus::Active),
+            (2, to) => Ok(LimitStatus::Decreasing { to }),
+            (3, 0) => Ok(LimitStatus::Deleted),
+            _ => Err(CodecError::Malformed("the status of a limit is unknown")),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::book::{CallMark, Extend, ExtendStep};
+use crate::time::UnixMs;
 
 /// Nodes of one cluster may run different builds during an upgrade. Add a line for a new command; do not change one.
 #[test]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::book::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, ExtendOutcome, Extension, InvalidExtend,
-    InvalidOperation, InvalidParts, InvalidWrite, KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult,
+    InvalidOperation, InvalidParts, InvalidWrite, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX, OperationResult,
     OverageHow, OverageTaken, PauseOutcome, Receipt, RequirementSet, ReserveOutcome, Settlement, TemplateOutcome, TxId,
     VaultId, WriteError, WriteOutcome,
 };
@@ -493,7 +493,7 @@ fn a_list_is_as_long_as_a_lease_can_make_it_and_no_longer() {
         assert_eq!(refusal(&bytes(&outcome)), "it cannot be decoded: it lists more than a lease can have");
     }
     for count in [33, 1 << 16, u32::MAX] {
-        let bytes = [&[COMPLETE, 7][..], &count.to_le_bytes()].concat();
+        let bytes = [&[4, 7][..], &count.to_le_bytes()].concat();
         assert_eq!(refusal(&bytes), "it cannot be decoded: it lists more than a lease can have");
     }
 }
