@@ -28,6 +28,9 @@ use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, Wr
 /// in the crate that makes it and not in every program that awaits it.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// The answers to a batch, in the order of its requests.
+pub type Answers<'a, T> = Answer<'a, Vec<Result<T, BackendError>>>;
+
 /// Spawns a boxed future: tokio's task code is compiled once per result type instead of once per future. The task runs
 /// in the trace of its caller.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
@@ -43,25 +46,13 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
 /// with the same lease gets the same answer.
 pub trait Backend: Send + Sync + 'static {
     /// Decides each reserve on its own. Answers are in request order.
-    fn reserve(
-        &self,
-        by: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
+    fn reserve(&self, by: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer>;
 
     /// Settles each complete on its own. Answers are in request order.
-    fn complete(
-        &self,
-        by: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
+    fn complete(&self, by: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer>;
 
     /// Decides each extension of a lease on its own. Answers are in request order.
-    fn extend(
-        &self,
-        by: Principal,
-        requests: Vec<ExtendRequest>,
-    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    fn extend(&self, by: Principal, requests: Vec<ExtendRequest>) -> Answers<'_, ExtendAnswer> {
         drop(by);
         Box::pin(std::future::ready(requests.iter().map(|_| Ok(ExtendAnswer::unsupported())).collect()))
     }

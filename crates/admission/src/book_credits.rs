@@ -8,8 +8,8 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal, ReserveAnswer,
-    ReserveRequest,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
+    ReserveAnswer, ReserveRequest,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::DELETED_USAGE;
@@ -246,11 +246,7 @@ fn settled(answer: CompleteAnswer) -> SettleAnswer {
 }
 
 impl<H: BookHost> Credits for BookCredits<H> {
-    fn hold(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<HoldRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold(&self, actor: Option<Actor>, requests: Vec<HoldRequest>) -> Answers<'_, HoldAnswer> {
         Box::pin(async move {
             let leases: Vec<LeaseId> = requests.iter().map(|request| request.lease).collect();
             let requests = requests.into_iter().map(|HoldRequest { namespace, lease, holds }| {
@@ -265,11 +261,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
         })
     }
 
-    fn grow(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+    fn grow(&self, actor: Option<Actor>, requests: Vec<GrowRequest>) -> Answers<'_, GrowAnswer> {
         Box::pin(async move {
             let mut answers = Vec::with_capacity(requests.len());
             for request in requests {
@@ -288,11 +280,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
         })
     }
 
-    fn renew(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<RenewRequest>,
-    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+    fn renew(&self, actor: Option<Actor>, requests: Vec<RenewRequest>) -> Answers<'_, RenewAnswer> {
         Box::pin(async move {
             let mut answers = Vec::with_capacity(requests.len());
             for request in requests {
@@ -302,11 +290,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
         })
     }
 
-    fn settle(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<SettleRequest>,
-    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+    fn settle(&self, actor: Option<Actor>, requests: Vec<SettleRequest>) -> Answers<'_, SettleAnswer> {
         Box::pin(self.settle_all(actor, requests))
     }
 

@@ -6,7 +6,7 @@ use earmark_core::{
 };
 
 use crate::answer::{NO_SUCH_REQUIREMENT, STALE, describe};
-use crate::backend::{Amount, Answer, BackendError, OTHER_CALL, Refusal};
+use crate::backend::{Amount, Answers, BackendError, OTHER_CALL, Refusal};
 use crate::book_host::{BookBackend, BookHost, Inner};
 use crate::book_request::{Answered, Applied, BookRequest, Decided, NamesLimits, by_key};
 use crate::extend::{ExtendAnswer, ExtendRequest};
@@ -146,7 +146,7 @@ impl<H: BookHost> BookBackend<H> {
         &self,
         by: Principal,
         requests: Vec<(ExtendRequest, ExtendStep)>,
-    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    ) -> Answers<'_, ExtendAnswer> {
         let resolve =
             |inner: &Inner<H>, (request, step): (ExtendRequest, ExtendStep)| BookExtend::new(inner, request, step);
         // A renewal gets the extra room of a complete: without it a running call loses its slots.

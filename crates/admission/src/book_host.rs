@@ -16,7 +16,7 @@ use earmark_core::{
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_request::{
@@ -358,11 +358,7 @@ impl<H: BookHost> Inner<H> {
 }
 
 impl<H: BookHost> Backend for BookBackend<H> {
-    fn reserve(
-        &self,
-        by: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, by: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer> {
         let resolve = |inner: &Inner<H>, request: ReserveRequest| BookReserve {
             namespace: inner.namespace(&request.namespace),
             lease: request.lease,
@@ -378,19 +374,11 @@ impl<H: BookHost> Backend for BookBackend<H> {
         })
     }
 
-    fn extend(
-        &self,
-        by: Principal,
-        requests: Vec<ExtendRequest>,
-    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    fn extend(&self, by: Principal, requests: Vec<ExtendRequest>) -> Answers<'_, ExtendAnswer> {
         self.extend_step(by, requests.into_iter().map(|request| (request, ExtendStep::Whole)).collect())
     }
 
-    fn complete(
-        &self,
-        by: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, by: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer> {
         let resolve = |inner: &Inner<H>, request: CompleteRequest| BookComplete {
             namespace: inner.namespace(&request.namespace),
             lease: request.lease,

@@ -8,8 +8,8 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal, ReserveAnswer, ReserveRequest,
-    Stats,
+    Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal, ReserveAnswer,
+    ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::BookComplete;
@@ -65,7 +65,7 @@ fn limits_extended(answer: ExtendAnswer, blocked: Option<Refusal>) -> LimitsExte
 }
 
 impl<H: BookHost> Limits for BookLimits<H> {
-    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answers<'_, ReserveAnswer> {
         let requests = requests.into_iter().map(|request| {
             let LimitsReserve { namespace, lease, job, call, by_gateway, requirements } = request;
             ReserveRequest { namespace, lease, job, call, by_gateway, requirements }
@@ -73,7 +73,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
         self.0.reserve(Principal::System, requests.collect())
     }
 
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answers<'_, LimitsExtended> {
         Box::pin(async move {
             let blocked: Vec<Option<Refusal>> = requests.iter().map(|request| request.credit.refusal()).collect();
             let requests = requests.into_iter().map(|request| {
@@ -87,7 +87,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
         })
     }
 
-    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answers<'_, CompleteAnswer> {
         let requests = requests.into_iter().map(|request| {
             let LimitsComplete { namespace, lease, claim, actuals } = request;
             CompleteRequest { namespace, lease, job: None, claim, actuals, labels: SettleLabels::NONE }

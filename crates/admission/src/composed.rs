@@ -30,8 +30,8 @@ use earmark_core::{
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange,
-    LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
@@ -225,11 +225,7 @@ impl<H: BookHost> Parts<H> {
 }
 
 impl<H: BookHost> Backend for Composed<H> {
-    fn reserve(
-        &self,
-        by: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, by: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer> {
         let count = requests.len();
         Box::pin(async move {
             let actor = match self.0.authorize(by).await {
@@ -253,11 +249,7 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn extend(
-        &self,
-        by: Principal,
-        requests: Vec<ExtendRequest>,
-    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    fn extend(&self, by: Principal, requests: Vec<ExtendRequest>) -> Answers<'_, ExtendAnswer> {
         let count = requests.len();
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
@@ -270,11 +262,7 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn complete(
-        &self,
-        by: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, by: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer> {
         let count = requests.len();
         let parts = Arc::clone(&self.0);
         Box::pin(async move {

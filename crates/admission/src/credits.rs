@@ -7,7 +7,7 @@ use earmark_core::{
     LeaseId, LimitKey, NamespaceName, Principal, QUOTA_MAX, SettleLabels, UnixMs, Usage, VaultName, WriteError,
 };
 
-use crate::backend::{AccountPath, Amount, Answer, BackendError, Refusal};
+use crate::backend::{AccountPath, Amount, Answer, Answers, BackendError, Refusal};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
@@ -20,21 +20,13 @@ pub trait Credits: Send + Sync + 'static {
     ///
     /// `actor` is the authorized caller, `None` for Earmark itself. It is recorded with the effects of this request,
     /// not with those of an earlier attempt.
-    fn hold(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<HoldRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
+    fn hold(&self, actor: Option<Actor>, requests: Vec<HoldRequest>) -> Answers<'_, HoldAnswer>;
 
     /// Holds more for each lease, all amounts or none: the first step of an extension. The limits judge the number, so
     /// gaps are allowed, and a number below the last one answers `Held` and changes nothing. A repeated number holds
     /// nothing more. A lease without holds gets its first ones. A refusal is not remembered: the limits do that.
     /// Answers are in request order.
-    fn grow(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+    fn grow(&self, actor: Option<Actor>, requests: Vec<GrowRequest>) -> Answers<'_, GrowAnswer> {
         drop(actor);
         Box::pin(std::future::ready(requests.iter().map(|_| Err(cannot_extend())).collect()))
     }
@@ -48,22 +40,14 @@ pub trait Credits: Send + Sync + 'static {
 
     /// Confirms the growth of each lease, moves the ends of its holds and records its usage: the last step of an
     /// extension, which the limits have accepted. A repeated number answers the same ends. Answers are in request order.
-    fn renew(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<RenewRequest>,
-    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+    fn renew(&self, actor: Option<Actor>, requests: Vec<RenewRequest>) -> Answers<'_, RenewAnswer> {
         drop(actor);
         Box::pin(std::future::ready(requests.iter().map(|_| Err(cannot_extend())).collect()))
     }
 
     /// Charges the cost of each lease and releases the rest of its hold. An unknown lease is marked as ended, so that a
     /// hold that arrives later is refused. Answers are in request order. `actor` is recorded as in a hold.
-    fn settle(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<SettleRequest>,
-    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
+    fn settle(&self, actor: Option<Actor>, requests: Vec<SettleRequest>) -> Answers<'_, SettleAnswer>;
 
     /// The state of the credit holds of a lease. `requirements` are all those of its reserve.
     fn holds(
@@ -111,7 +95,8 @@ pub trait Credits: Send + Sync + 'static {
     /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>;
 
-    /// The use of each namespace's credit quotas, in the order asked. Credit in the registry's Book is counted there.
+    /// The accounts, clients and keys of namespaces that quotas bound, in the order of the request. Zeros for credit in
+    /// the registry's Book, which counts it itself.
     fn counts(&self, namespaces: Vec<NamespaceName>) -> Answer<'_, Result<Vec<CreditCounts>, BackendError>> {
         let counts = vec![CreditCounts::default(); namespaces.len()];
         Box::pin(std::future::ready(Ok(counts)))

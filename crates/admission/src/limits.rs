@@ -6,7 +6,7 @@ use earmark_core::{
     CallMark, Config, CreditShortage, JobId, LeaseClaim, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
 };
 
-use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, Refusal, ReserveAnswer, Stats};
+use crate::backend::{Amount, Answer, Answers, BackendError, CompleteAnswer, Refusal, ReserveAnswer, Stats};
 use crate::extend::ExtendAnswer;
 use crate::lease_view::LeaseView;
 
@@ -17,16 +17,16 @@ use crate::lease_view::LeaseView;
 pub trait Limits: Send + Sync + 'static {
     /// Reserves the limits of each lease, all or none. Credit requirements are registered but not held. Answers are in
     /// request order.
-    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answers<'_, ReserveAnswer>;
 
     /// Extends each lease, all or nothing, and decides about its number. Credit amounts are registered but not held.
     /// Answers are in request order; their end is that of concurrency reservations. A refusal for want of credit is
     /// remembered with its number and repeated.
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>>;
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answers<'_, LimitsExtended>;
 
     /// Reports the actual usage of each lease, without credit. Keys that the lease did not reserve are ignored and
     /// named in the answer. Answers are in request order.
-    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answers<'_, CompleteAnswer>;
 
     /// Returns all that a lease reserved because its credit was refused. The lease ends: a later complete finds that it
     /// held nothing.

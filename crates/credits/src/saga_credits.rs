@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, Clock, CreditCounts,
-    CreditReadError, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState,
-    RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, BackendError, ChangePage, ChangeQuery, Clock,
+    CreditCounts, CreditReadError, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest,
+    HoldState, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest,
+    Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, GrantInfo, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
@@ -356,19 +357,11 @@ pub(crate) fn backend_error(trouble: TaskError) -> BackendError {
 }
 
 impl Credits for SagaCredits {
-    fn hold(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<HoldRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold(&self, actor: Option<Actor>, requests: Vec<HoldRequest>) -> Answers<'_, HoldAnswer> {
         Box::pin(self.execute_all(requests, move |request| HoldTask::new(request, actor.clone())))
     }
 
-    fn grow(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+    fn grow(&self, actor: Option<Actor>, requests: Vec<GrowRequest>) -> Answers<'_, GrowAnswer> {
         Box::pin(self.execute_all(requests, move |request| GrowTask::new(request, actor.clone())))
     }
 
@@ -379,19 +372,11 @@ impl Credits for SagaCredits {
         })
     }
 
-    fn renew(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<RenewRequest>,
-    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+    fn renew(&self, actor: Option<Actor>, requests: Vec<RenewRequest>) -> Answers<'_, RenewAnswer> {
         Box::pin(self.renew_all(actor, requests))
     }
 
-    fn settle(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<SettleRequest>,
-    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+    fn settle(&self, actor: Option<Actor>, requests: Vec<SettleRequest>) -> Answers<'_, SettleAnswer> {
         Box::pin(self.execute_all(requests, move |request| Some(SettleTask::new(request, actor.clone()))))
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    Amount, Answer, BackendError, CompleteAnswer, EnforcedStatus, LeaseView, Limits, LimitsComplete, LimitsExtend,
-    LimitsExtended, LimitsReserve, ReserveAnswer, Stats,
+    Amount, Answer, Answers, BackendError, CompleteAnswer, EnforcedStatus, LeaseView, Limits, LimitsComplete,
+    LimitsExtend, LimitsExtended, LimitsReserve, ReserveAnswer, Stats,
 };
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
@@ -159,19 +159,19 @@ fn to_all<T>(
 }
 
 impl Limits for TigerBeetleLimits {
-    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answers<'_, ReserveAnswer> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).reserve_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
     }
 
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answers<'_, LimitsExtended> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).extend_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })
     }
 
-    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answers<'_, CompleteAnswer> {
         let count = requests.len();
         let work = Arc::clone(&self.inner).complete_all(requests);
         Box::pin(async move { to_all(count, self.inner.within_deadline(work).await) })

@@ -58,7 +58,7 @@ pub async fn a_namespace_gets_no_accounts_clients_or_keys_beyond_its_quotas(harn
     assert_eq!(driver.sends(keyed(MAIN, "evt_1", vec![issue("acme", 1)])).await, Ok(()));
     assert_eq!(driver.sends(keyed(MAIN, "evt_2", vec![issue("acme", 1)])).await, Err(WriteError::TooManyKeys));
     assert_eq!(driver.used().await, [accounts + 1, clients + 1, keys + 1]);
-    // Existing keys, clients and accounts still work.
+    // Existing clients and keys still work.
     assert_eq!(driver.sends(keyed(MAIN, "evt_1", vec![issue("acme", 1)])).await, Ok(()), "a repeat");
     assert_eq!(by("second", 2, vec![issue("acme", 1)]).await, Ok(()));
     assert_eq!(driver.usd_of("main", "acme").await, 11);

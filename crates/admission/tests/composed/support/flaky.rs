@@ -5,10 +5,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, BackendError, ChangePage, ChangeQuery, CompleteAnswer,
-    CreditReadError, Credits, EnforcedStatus, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest,
-    HoldState, LeaseView, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, RenewAnswer,
-    RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, BackendError, ChangePage, ChangeQuery,
+    CompleteAnswer, CreditReadError, Credits, EnforcedStatus, EntryPage, EntryQuery, GrowAnswer, GrowRequest,
+    HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve,
+    RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer,
+    WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -131,31 +132,23 @@ fn each<T>(count: usize) -> impl Fn(BackendError) -> Vec<Result<T, BackendError>
 pub(crate) struct FlakyLimits(pub(crate) Arc<dyn Limits>, pub(crate) Arc<Faults>);
 
 impl Limits for FlakyLimits {
-    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answers<'_, ReserveAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Reserve, self.0.reserve(requests), fail))
     }
 
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
+    fn extend(&self, requests: Vec<LimitsExtend>) -> Answers<'_, LimitsExtended> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Extend, self.0.extend(requests), fail))
     }
 
-    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, requests: Vec<LimitsComplete>) -> Answers<'_, CompleteAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Complete, self.0.complete(requests), fail))
     }
 
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {
         Box::pin(self.1.around(Step::Release, self.0.release(namespace, lease), Err))
-    }
-
-    fn apply_definition(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<EnforcedStatus, BackendError>> {
-        self.0.apply_definition(namespace, key)
     }
 
     fn enforced_status(
@@ -166,44 +159,20 @@ impl Limits for FlakyLimits {
         Box::pin(self.1.around(Step::Standing, self.0.enforced_status(namespace, limits), Err))
     }
 
-    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
-        self.0.usage(namespace, limit)
-    }
-
-    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        self.0.lease(namespace, lease)
-    }
-
-    fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.0.ready()
-    }
-
-    fn shut_down(&self) -> Answer<'_, ()> {
-        self.0.shut_down()
+    pass_on_limits! { 0:
+        apply_definition usage lease stats ready shut_down
     }
 }
 
 pub(crate) struct FlakyCredits(pub(crate) Arc<dyn Credits>, pub(crate) Arc<Faults>);
 
 impl Credits for FlakyCredits {
-    fn hold(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<HoldRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold(&self, actor: Option<Actor>, requests: Vec<HoldRequest>) -> Answers<'_, HoldAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Hold, self.0.hold(actor, requests), fail))
     }
 
-    fn grow(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+    fn grow(&self, actor: Option<Actor>, requests: Vec<GrowRequest>) -> Answers<'_, GrowAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Grow, self.0.grow(actor, requests), fail))
     }
@@ -212,20 +181,12 @@ impl Credits for FlakyCredits {
         Box::pin(self.1.around(Step::Shrink, self.0.shrink(actor, request), Err))
     }
 
-    fn renew(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<RenewRequest>,
-    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
+    fn renew(&self, actor: Option<Actor>, requests: Vec<RenewRequest>) -> Answers<'_, RenewAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Renew, self.0.renew(actor, requests), fail))
     }
 
-    fn settle(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<SettleRequest>,
-    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+    fn settle(&self, actor: Option<Actor>, requests: Vec<SettleRequest>) -> Answers<'_, SettleAnswer> {
         let fail = each(requests.len());
         Box::pin(self.1.around(Step::Settle, self.0.settle(actor, requests), fail))
     }
@@ -239,57 +200,7 @@ impl Credits for FlakyCredits {
         Box::pin(self.1.around(Step::Holds, self.0.holds(namespace, lease, requirements), Err))
     }
 
-    fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.0.write(writer, request)
-    }
-
-    fn client_state(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-        client: ClientId,
-    ) -> Answer<'_, Result<u64, CreditReadError>> {
-        self.0.client_state(namespace, vault, client)
-    }
-
-    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
-        self.0.grants(account)
-    }
-
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        self.0.balances(account)
-    }
-
-    fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
-        self.0.usage(namespace, limit)
-    }
-
-    fn accounts(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-        query: AccountQuery,
-    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
-        self.0.accounts(namespace, vault, query)
-    }
-
-    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.0.entries(account, query)
-    }
-
-    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
-        self.0.changes(query)
-    }
-
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
-        self.0.audit(namespace, vault)
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.0.ready()
-    }
-
-    fn shut_down(&self) -> Answer<'_, ()> {
-        self.0.shut_down()
+    pass_on_credits! { 0:
+        write client_state grants balances usage accounts entries changes audit ready shut_down
     }
 }

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage,
-    ChangeQuery, CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage, EntryQuery,
-    GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits, LimitsComplete,
-    LimitsExtend, LimitsExtended, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry, RenewAnswer,
-    RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer, WriteRequest, Writer,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BookCredits, BookLimits,
+    ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage,
+    EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits,
+    LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry,
+    RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer,
+    WriteRequest, Writer,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, ClientOwner, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, LimitStatus,
@@ -30,22 +31,6 @@ impl MirroredLimits {
 }
 
 impl Limits for MirroredLimits {
-    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        self.limits.reserve(requests)
-    }
-
-    fn extend(&self, requests: Vec<LimitsExtend>) -> Answer<'_, Vec<Result<LimitsExtended, BackendError>>> {
-        self.limits.extend(requests)
-    }
-
-    fn complete(&self, requests: Vec<LimitsComplete>) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        self.limits.complete(requests)
-    }
-
-    fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {
-        self.limits.release(namespace, lease)
-    }
-
     fn apply_definition(
         &self,
         namespace: NamespaceName,
@@ -73,32 +58,8 @@ impl Limits for MirroredLimits {
         })
     }
 
-    fn enforced_status(
-        &self,
-        namespace: NamespaceName,
-        limits: Vec<Arc<LimitInfo>>,
-    ) -> Answer<'_, Result<Vec<EnforcedStatus>, BackendError>> {
-        self.limits.enforced_status(namespace, limits)
-    }
-
-    fn usage(&self, namespace: NamespaceName, limit: Arc<LimitInfo>) -> Answer<'_, Result<Usage, BackendError>> {
-        self.limits.usage(namespace, limit)
-    }
-
-    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        self.limits.lease(namespace, lease)
-    }
-
-    fn stats(&self) -> Stats {
-        self.limits.stats()
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.limits.ready()
-    }
-
-    fn shut_down(&self) -> Answer<'_, ()> {
-        self.limits.shut_down()
+    pass_on_limits! { limits:
+        reserve extend complete release enforced_status usage lease stats ready shut_down
     }
 }
 
@@ -145,11 +106,7 @@ impl MirroredCredits {
 }
 
 impl Credits for MirroredCredits {
-    fn hold(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<HoldRequest>,
-    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold(&self, actor: Option<Actor>, requests: Vec<HoldRequest>) -> Answers<'_, HoldAnswer> {
         Box::pin(async move {
             for request in &requests {
                 for part in &request.holds {
@@ -160,11 +117,7 @@ impl Credits for MirroredCredits {
         })
     }
 
-    fn grow(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<GrowRequest>,
-    ) -> Answer<'_, Vec<Result<GrowAnswer, BackendError>>> {
+    fn grow(&self, actor: Option<Actor>, requests: Vec<GrowRequest>) -> Answers<'_, GrowAnswer> {
         Box::pin(async move {
             for request in &requests {
                 for part in &request.holds {
@@ -173,35 +126,6 @@ impl Credits for MirroredCredits {
             }
             self.credits.grow(actor, requests).await
         })
-    }
-
-    fn shrink(&self, actor: Option<Actor>, request: ShrinkRequest) -> Answer<'_, Result<(), BackendError>> {
-        self.credits.shrink(actor, request)
-    }
-
-    fn renew(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<RenewRequest>,
-    ) -> Answer<'_, Vec<Result<RenewAnswer, BackendError>>> {
-        self.credits.renew(actor, requests)
-    }
-
-    fn settle(
-        &self,
-        actor: Option<Actor>,
-        requests: Vec<SettleRequest>,
-    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        self.credits.settle(actor, requests)
-    }
-
-    fn holds(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-        requirements: Vec<earmark_admission::Amount>,
-    ) -> Answer<'_, Result<HoldState, BackendError>> {
-        self.credits.holds(namespace, lease, requirements)
     }
 
     fn write(&self, writer: Writer, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
@@ -235,14 +159,6 @@ impl Credits for MirroredCredits {
         })
     }
 
-    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
-        self.credits.grants(account)
-    }
-
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        self.credits.balances(account)
-    }
-
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         Box::pin(async move {
             self.has_limit(&namespace, &limit).await;
@@ -262,23 +178,7 @@ impl Credits for MirroredCredits {
         })
     }
 
-    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.credits.entries(account, query)
-    }
-
-    fn changes(&self, query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>> {
-        self.credits.changes(query)
-    }
-
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
-        self.credits.audit(namespace, vault)
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.credits.ready()
-    }
-
-    fn shut_down(&self) -> Answer<'_, ()> {
-        self.credits.shut_down()
+    pass_on_credits! { credits:
+        shrink renew settle holds grants balances entries changes audit ready shut_down
     }
 }

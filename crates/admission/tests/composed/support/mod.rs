@@ -1,3 +1,6 @@
+#[macro_use]
+mod pass_on;
+
 pub(crate) mod counter;
 pub(crate) mod flaky;
 pub(crate) mod mirror;

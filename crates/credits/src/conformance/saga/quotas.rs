@@ -87,7 +87,7 @@ pub async fn a_refusal_by_a_quota_leaves_no_trace(store: Arc<dyn Store>) {
         assert_eq!(process.within(by_client("c-9"), vec![]).await, Err(WriteError::TooManyClients));
         assert_eq!(process.within(by_key("k-9"), vec![]).await, Err(WriteError::TooManyKeys));
     }
-    // Existing keys and clients still work, and a repeat gets its answer.
+    // Existing accounts and clients still work, and a repeat gets its answer.
     assert_eq!(process.within(by_key("k-0"), vec![]).await, Ok(()));
     assert_eq!(process.within(next, vec![issue("a-0", 1)]).await, Ok(()));
     let answer = process.try_write_as("c-9", 1, vec![open("one")]).await;

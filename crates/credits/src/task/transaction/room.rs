@@ -62,7 +62,7 @@ impl TransactionTask {
         let rest = used.get(growth.len()..).unwrap_or_default();
         let (accounts_used, assets_used) = if let [accounts, assets] = rest { (*accounts, *assets) } else { (0, 0) };
         if !new_assets.is_empty() {
-            // If another process adds an asset after this read, the commit fails, because the counter has changed.
+            // An asset that another process adds after this read fails the commit, whose condition is the counter.
             let survey = Survey { assets: asked.to_vec(), ..Survey::default() };
             let again = engine.call(engine.store.survey(survey)).await?.assets;
             if !again.iter().map(Option::is_none).eq(found.assets.iter().map(Option::is_none)) {

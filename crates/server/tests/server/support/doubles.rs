@@ -1,11 +1,11 @@
-//! Backends that fail or wait, and a cluster.
+//! Backends that fail, wait or lag behind, and a cluster.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage,
-    ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName,
+    ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
     DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, FileStream,
     InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook,
     MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError,
@@ -19,14 +19,71 @@ use earmark_core::{
 };
 use tokio::sync::Semaphore;
 
+/// Implements the named methods of `Backend` by `$how`: `pass_on` or `fail`.
+macro_rules! methods {
+    ($how:ident: $($name:ident)*) => { $(method!($how $name);)* };
+}
+
+/// Implements a method by `$how`.
+macro_rules! method {
+    ($how:ident reserve) => { $how!(reserve(by: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer>); };
+    ($how:ident complete) => { $how!(complete(by: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer>); };
+    ($how:ident extend) => { $how!(extend(by: Principal, requests: Vec<ExtendRequest>) -> Answers<'_, ExtendAnswer>); };
+    ($how:ident put_limit) => { $how!(put_limit(by: Principal, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>); };
+    ($how:ident delete_limit) => { $how!(delete_limit(by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>); };
+    ($how:ident pause_limit) => { $how!(pause_limit(by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>>); };
+    ($how:ident put_template) => { $how!(put_template(by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>>); };
+    ($how:ident delete_template) => { $how!(delete_template(by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>>); };
+    ($how:ident templates) => { $how!(templates(namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>>); };
+    ($how:ident limits) => { $how!(limits(namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>>); };
+    ($how:ident limit) => { $how!(limit(namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>); };
+    ($how:ident usage) => { $how!(usage(namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>>); };
+    ($how:ident usage_page) => { $how!(usage_page(namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>>); };
+    ($how:ident lease) => { $how!(lease(namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>); };
+    ($how:ident write) => { $how!(write(by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>); };
+    ($how:ident client_state) => { $how!(client_state(namespace: NamespaceName, vault: Option<VaultName>, client: ClientId) -> Answer<'_, Result<u64, CreditReadError>>); };
+    ($how:ident balances) => { $how!(balances(account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>); };
+    ($how:ident vaults) => { $how!(vaults(namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>>); };
+    ($how:ident accounts) => { $how!(accounts(namespace: NamespaceName, vault: VaultName, query: AccountQuery) -> Answer<'_, Result<AccountPage, CreditReadError>>); };
+    ($how:ident grants) => { $how!(grants(account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>>); };
+    ($how:ident entries) => { $how!(entries(account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>); };
+    ($how:ident audit) => { $how!(audit(namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>>); };
+    ($how:ident quotas) => { $how!(quotas(namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>>); };
+    ($how:ident set_quotas) => { $how!(set_quotas(by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>>); };
+    ($how:ident put_policy) => { $how!(put_policy(by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>>); };
+    ($how:ident quota_gauges) => { $how!(quota_gauges() -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>>); };
+    ($how:ident stats) => { $how!(stats() -> Stats); };
+    ($how:ident ready) => { $how!(ready() -> Result<(), String>); };
+    ($how:ident shut_down) => { $how!(shut_down() -> Answer<'_, ()>); };
+    ($how:ident policy) => { $how!(policy(namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>>); };
+    ($how:ident applied_policy) => { $how!(applied_policy(namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision>); };
+    ($how:ident applied_limit) => { $how!(applied_limit(namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>>); };
+    ($how:ident template_of) => { $how!(template_of(namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey>); };
+}
+
+/// A method that the field `book` answers.
+macro_rules! pass_on {
+    ($name:ident($($argument:ident: $type:ty),*) -> $answer:ty) => {
+        fn $name(&self, $($argument: $type),*) -> $answer {
+            self.book.$name($($argument),*)
+        }
+    };
+}
+
+/// A method that fails.
+macro_rules! fail {
+    ($name:ident($($argument:ident: $type:ty),*) -> $answer:ty) => {
+        fn $name(&self, $(_: $type),*) -> $answer {
+            self.fail()
+        }
+    };
+}
+
 /// A backend that fails every request with one error.
 pub(crate) struct Broken(pub(crate) BackendError);
 
 impl Broken {
-    fn each<T>(&self, count: usize) -> Answer<'_, Vec<Result<T, BackendError>>>
-    where
-        T: Send + 'static,
-    {
+    fn each<T: Send + 'static>(&self, count: usize) -> Answers<'_, T> {
         let failures: Vec<_> = (0..count).map(|_| Err(self.0.clone())).collect();
         Box::pin(std::future::ready(failures))
     }
@@ -37,130 +94,16 @@ impl Broken {
 }
 
 impl Backend for Broken {
-    fn reserve(
-        &self,
-        _: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, _: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer> {
         self.each(requests.len())
     }
 
-    fn complete(
-        &self,
-        _: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, _: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer> {
         self.each(requests.len())
     }
 
-    fn extend(
-        &self,
-        _: Principal,
-        requests: Vec<ExtendRequest>,
-    ) -> Answer<'_, Vec<Result<ExtendAnswer, BackendError>>> {
+    fn extend(&self, _: Principal, requests: Vec<ExtendRequest>) -> Answers<'_, ExtendAnswer> {
         self.each(requests.len())
-    }
-
-    fn put_limit(&self, _: Principal, _: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.fail()
-    }
-
-    fn delete_limit(&self, _: Principal, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.fail()
-    }
-
-    fn pause_limit(&self, _: Principal, _: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
-        self.fail()
-    }
-
-    fn put_template(&self, _: Principal, _: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        self.fail()
-    }
-
-    fn delete_template(&self, _: Principal, _: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        self.fail()
-    }
-
-    fn templates(&self, _: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
-        self.fail()
-    }
-
-    fn limits(&self, _: NamespaceName, _: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
-        self.fail()
-    }
-
-    fn limit(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
-        self.fail()
-    }
-
-    fn usage(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
-        self.fail()
-    }
-
-    fn usage_page(&self, _: NamespaceName, _: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
-        self.fail()
-    }
-
-    fn lease(&self, _: NamespaceName, _: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        self.fail()
-    }
-
-    fn write(&self, _: Principal, _: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.fail()
-    }
-
-    fn client_state(
-        &self,
-        _: NamespaceName,
-        _: Option<VaultName>,
-        _: ClientId,
-    ) -> Answer<'_, Result<u64, CreditReadError>> {
-        self.fail()
-    }
-
-    fn grants(&self, _: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
-        self.fail()
-    }
-
-    fn balances(&self, _: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        self.fail()
-    }
-
-    fn vaults(&self, _: NamespaceName, _: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
-        self.fail()
-    }
-
-    fn accounts(
-        &self,
-        _: NamespaceName,
-        _: VaultName,
-        _: AccountQuery,
-    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
-        self.fail()
-    }
-
-    fn entries(&self, _: AccountPath, _: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.fail()
-    }
-
-    fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
-        self.fail()
-    }
-
-    fn quotas(&self, _: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
-        self.fail()
-    }
-
-    fn set_quotas(&self, _: Principal, _: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
-        self.fail()
-    }
-
-    fn policy(&self, _: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
-        self.fail()
-    }
-
-    fn put_policy(&self, _: Principal, _: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
-        self.fail()
     }
 
     /// A policy that needs a limit, so that a call reaches the backend.
@@ -187,6 +130,12 @@ impl Backend for Broken {
 
     fn shut_down(&self) -> Answer<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+
+    methods! { fail:
+        put_limit delete_limit pause_limit put_template delete_template templates limits limit usage
+        usage_page lease write client_state grants balances vaults accounts entries audit quotas
+        set_quotas policy put_policy
     }
 }
 
@@ -262,11 +211,7 @@ impl Gate {
 }
 
 impl Backend for Gate {
-    fn reserve(
-        &self,
-        by: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(&self, by: Principal, requests: Vec<ReserveRequest>) -> Answers<'_, ReserveAnswer> {
         let is_held_back = requests
             .iter()
             .any(|request| self.held_back.as_ref().is_none_or(|namespace| *namespace == request.namespace));
@@ -283,11 +228,7 @@ impl Backend for Gate {
         })
     }
 
-    fn complete(
-        &self,
-        _: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+    fn complete(&self, _: Principal, requests: Vec<CompleteRequest>) -> Answers<'_, CompleteAnswer> {
         let count = requests.len();
         // A backend that rejects a complete which passed the server's own checks.
         let invalid = CompleteAnswer { is_invalid: true, message: Some("no".into()), ..Default::default() };
@@ -301,131 +242,53 @@ impl Backend for Gate {
         })
     }
 
-    fn delete_limit(&self, by: Principal, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.book.delete_limit(by, request)
-    }
-
-    fn pause_limit(&self, by: Principal, request: PauseLimitRequest) -> Answer<'_, Result<Option<UnixMs>, LimitError>> {
-        self.book.pause_limit(by, request)
-    }
-
-    fn put_template(&self, by: Principal, request: PutTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        self.book.put_template(by, request)
-    }
-
-    fn delete_template(&self, by: Principal, request: DeleteTemplateRequest) -> Answer<'_, Result<u64, LimitError>> {
-        self.book.delete_template(by, request)
-    }
-
-    fn template_of(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitKey> {
-        self.book.template_of(namespace, key)
-    }
-
-    fn templates(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<TemplateInfo>, BackendError>> {
-        self.book.templates(namespace)
-    }
-
-    fn limits(&self, namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>> {
-        self.book.limits(namespace, query)
-    }
-
-    fn limit(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
-        self.book.limit(namespace, key)
-    }
-
-    fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
-        self.book.usage(namespace, key)
-    }
-
-    fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {
-        self.book.usage_page(namespace, query)
-    }
-
-    fn lease(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        self.book.lease(namespace, lease)
-    }
-
-    fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.book.write(by, request)
-    }
-
-    fn client_state(
-        &self,
-        namespace: NamespaceName,
-        vault: Option<VaultName>,
-        client: ClientId,
-    ) -> Answer<'_, Result<u64, CreditReadError>> {
-        self.book.client_state(namespace, vault, client)
-    }
-
-    fn grants(&self, account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>> {
-        self.book.grants(account)
-    }
-
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        self.book.balances(account)
-    }
-
-    fn vaults(&self, namespace: NamespaceName, query: VaultQuery) -> Answer<'_, Result<VaultPage, BackendError>> {
-        self.book.vaults(namespace, query)
-    }
-
-    fn accounts(
-        &self,
-        namespace: NamespaceName,
-        vault: VaultName,
-        query: AccountQuery,
-    ) -> Answer<'_, Result<AccountPage, CreditReadError>> {
-        self.book.accounts(namespace, vault, query)
-    }
-
-    fn entries(&self, account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        self.book.entries(account, query)
-    }
-
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
-        self.book.audit(namespace, vault)
-    }
-
-    fn quotas(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<Vec<QuotaUsage>>, BackendError>> {
-        self.book.quotas(namespace)
-    }
-
-    fn set_quotas(&self, by: Principal, command: SetQuotas) -> Answer<'_, Result<(), QuotaError>> {
-        self.book.set_quotas(by, command)
-    }
-
-    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
-        self.book.policy(namespace)
-    }
-
-    fn put_policy(&self, by: Principal, command: PutPolicy) -> Answer<'_, Result<u64, PolicyError>> {
-        self.book.put_policy(by, command)
-    }
-
-    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
-        self.book.applied_policy(namespace, revision)
-    }
-
-    fn quota_gauges(&self) -> Answer<'_, Vec<(NamespaceName, Vec<QuotaUsage>)>> {
-        self.book.quota_gauges()
-    }
-
     fn keys(&self) -> Option<&dyn Keys> {
         self.keeps_keys.then(|| self.book.keys()).flatten()
-    }
-
-    fn stats(&self) -> Stats {
-        self.book.stats()
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        self.book.ready()
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {
         self.is_shut_down.store(true, Ordering::SeqCst);
         self.book.shut_down()
+    }
+
+    methods! { pass_on:
+        delete_limit pause_limit put_template delete_template template_of templates limits limit usage
+        usage_page lease write client_state grants balances vaults accounts entries audit quotas
+        set_quotas policy put_policy applied_policy quota_gauges stats ready
+    }
+}
+
+/// A Book whose policy is an older revision until a linearizable read.
+pub(crate) struct Lagging {
+    book: Arc<LocalBook>,
+    revision: u64,
+    has_caught_up: AtomicBool,
+}
+
+impl Lagging {
+    pub(crate) fn behind(book: &Arc<LocalBook>, revision: u64) -> Lagging {
+        Lagging { book: Arc::clone(book), revision, has_caught_up: AtomicBool::new(false) }
+    }
+}
+
+impl Backend for Lagging {
+    fn policy(&self, namespace: NamespaceName) -> Answer<'_, Result<Option<PolicyRevision>, BackendError>> {
+        self.has_caught_up.store(true, Ordering::Relaxed);
+        self.book.policy(namespace)
+    }
+
+    fn applied_policy(&self, namespace: &NamespaceName, revision: Option<u64>) -> Option<PolicyRevision> {
+        if self.has_caught_up.load(Ordering::Relaxed) {
+            return self.book.applied_policy(namespace, revision);
+        }
+        let known = revision.filter(|revision| *revision <= self.revision).unwrap_or(self.revision);
+        self.book.applied_policy(namespace, Some(known))
+    }
+
+    methods! { pass_on:
+        reserve complete extend put_limit delete_limit pause_limit put_template delete_template
+        templates limits limit usage usage_page lease write client_state balances vaults accounts grants
+        entries audit quotas set_quotas put_policy quota_gauges stats ready shut_down applied_limit
     }
 }
 
