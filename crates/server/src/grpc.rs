@@ -66,6 +66,9 @@ enum Serve {
     RateLimit(RateLimits),
 }
 
+/// The response of a unary method.
+type RpcResult<T> = Result<tonic::Response<T>, Status>;
+
 /// Any tonic service.
 type Tonic = Box<dyn Fn(Request<Body>) -> BoxFuture<Response<tonic::body::Body>, Infallible> + Send + Sync>;
 
@@ -145,7 +148,7 @@ impl Grpc {
         let caller = match app.auth.admit(&*app.backend, head, method.access).await {
             Ok(caller) => caller,
             Err(Rejection { error, caller, connection }) => {
-                return Served::of(status::rejected(error), caller, connection);
+                return Served::of(Status::from(error), caller, connection);
             }
         };
         let Call { id, start, peer, client_timeout } = call;
@@ -164,7 +167,7 @@ impl Grpc {
         // A call is executed by the right of the client, so that the state machine rejected the client.
         let is_rejected = caller.is_client() && answer.code() == Code::Unauthenticated;
         let answer = match is_rejected && method.access != Access::Settle {
-            true => Answer::of(status::rejected(AuthError::ClientUnauthenticated)),
+            true => Answer::of(AuthError::ClientUnauthenticated.into()),
             false => answer,
         };
         Served { answer, caller: Some(caller), connection: Connection::Stays }

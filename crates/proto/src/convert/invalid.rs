@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use earmark_core::{DefinitionError, LOOKS_LIKE_API_KEY, LeaseIdError, NameError, TemplateError, contains_api_key};
+use earmark_core::{
+    DefinitionError, LOOKS_LIKE_API_KEY, LeaseIdError, NameError, TemplateError, contains_api_key, redact_api_keys,
+};
 
 /// A validation error: the field, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +70,13 @@ impl Invalid {
         }
         let (min, max) = (allowed.start(), allowed.end());
         Err(Invalid::new(field, format_args!("found {found}, allowed are integers from {min} to {max}")))
+    }
+}
+
+/// The message may quote a key that was sent in a wrong field.
+impl From<Invalid> for tonic::Status {
+    fn from(error: Invalid) -> tonic::Status {
+        tonic::Status::invalid_argument(redact_api_keys(&error.0))
     }
 }
 

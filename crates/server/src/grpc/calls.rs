@@ -11,9 +11,10 @@ use earmark_proto::v1;
 use earmark_proto::v1::calls_service_server::CallsService;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::RpcResult;
 use super::ledger::context;
 use super::limits::{self, BATCH, completed, extended, namespace_of_limits, reserve_response};
-use super::status::{failed, failed_with, invalid, rejected};
+use super::status::{failed, failed_with};
 use crate::answer::Code;
 use crate::app::App;
 use crate::caller::{AttributeRefusal, Caller};
@@ -28,7 +29,7 @@ pub(super) struct Calls(pub(super) Arc<App>);
 
 #[async_trait]
 impl CallsService for Calls {
-    async fn call(&self, request: Request<v1::CallRequest>) -> Result<Response<v1::CallResponse>, Status> {
+    async fn call(&self, request: Request<v1::CallRequest>) -> RpcResult<v1::CallResponse> {
         let context = context(&request)?;
         let asked = call_request(&context, request.into_inner());
         let asked = asked.inspect_err(|_| self.0.metrics.reserved(Reserved::InvalidRequest))?;
@@ -43,23 +44,17 @@ impl CallsService for Calls {
         Ok(Response::new(call_response(wire)))
     }
 
-    async fn call_batch(
-        &self,
-        request: Request<v1::CallBatchRequest>,
-    ) -> Result<Response<v1::CallBatchResponse>, Status> {
+    async fn call_batch(&self, request: Request<v1::CallBatchRequest>) -> RpcResult<v1::CallBatchResponse> {
         let context = context(&request)?;
         let asked = each(request.into_inner().requests, |request| call_request(&context, request));
         let asked = asked.inspect_err(|_| self.0.metrics.reserved(Reserved::InvalidRequest))?;
-        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
-        let called = calls::call_all(&self.0, &context, &asked).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await?;
+        let called = calls::call_all(&self.0, &context, &asked).await?;
         let results = called.iter().map(|called| call_response(CallWire::of(called))).collect();
         Ok(Response::new(v1::CallBatchResponse { results }))
     }
 
-    async fn extend_call(
-        &self,
-        request: Request<v1::ExtendCallRequest>,
-    ) -> Result<Response<v1::ExtendResponse>, Status> {
+    async fn extend_call(&self, request: Request<v1::ExtendCallRequest>) -> RpcResult<v1::ExtendResponse> {
         let context = context(&request)?;
         let asked = extend_request(&context, request.into_inner());
         let asked = asked.inspect_err(|_| self.0.metrics.extended(Reserved::InvalidRequest))?;
@@ -67,10 +62,7 @@ impl CallsService for Calls {
         extended(&answer).map(Response::new)
     }
 
-    async fn complete_call(
-        &self,
-        request: Request<v1::CompleteCallRequest>,
-    ) -> Result<Response<v1::CompleteCallResponse>, Status> {
+    async fn complete_call(&self, request: Request<v1::CompleteCallRequest>) -> RpcResult<v1::CompleteCallResponse> {
         let context = context(&request)?;
         let asked = complete_request(&context, request.into_inner());
         let asked = asked.inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
@@ -82,20 +74,17 @@ impl CallsService for Calls {
     async fn complete_call_batch(
         &self,
         request: Request<v1::CompleteCallBatchRequest>,
-    ) -> Result<Response<v1::CompleteCallBatchResponse>, Status> {
+    ) -> RpcResult<v1::CompleteCallBatchResponse> {
         let context = context(&request)?;
         let asked = each(request.into_inner().requests, |request| complete_request(&context, request));
         let asked = asked.inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
-        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
-        let ended = calls::complete_all(&self.0, &context, &asked).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await?;
+        let ended = calls::complete_all(&self.0, &context, &asked).await?;
         let results = ended.iter().map(|ended| complete_response(CompleteCallWire::of(ended))).collect();
         Ok(Response::new(v1::CompleteCallBatchResponse { results }))
     }
 
-    async fn explain_call(
-        &self,
-        request: Request<v1::ExplainCallRequest>,
-    ) -> Result<Response<v1::ExplainCallResponse>, Status> {
+    async fn explain_call(&self, request: Request<v1::ExplainCallRequest>) -> RpcResult<v1::ExplainCallResponse> {
         let context = context(&request)?;
         let v1::ExplainCallRequest { attributes, input_tokens_max, output_tokens_max, namespace } =
             request.into_inner();
@@ -109,7 +98,7 @@ impl CallsService for Calls {
 
 /// The requests of a batch. One that is malformed or not allowed refuses the whole batch.
 fn each<Q, R>(requests: Vec<Q>, request: impl Fn(Q) -> Result<R, Status>) -> Result<Vec<R>, Status> {
-    convert::each("requests", vec![(); requests.len()], &BATCH, Ok).map_err(|error| invalid(&error))?;
+    convert::each("requests", vec![(); requests.len()], &BATCH, Ok)?;
     let at = |index: usize, status: Status| match status.code() {
         tonic::Code::InvalidArgument => Status::invalid_argument(format!("requests[{index}].{}", status.message())),
         _ => status,
@@ -153,22 +142,22 @@ fn attributes_of(caller: &Caller, attributes: HashMap<String, String>) -> Result
 
 fn refused(refusal: AttributeRefusal) -> Status {
     match refusal {
-        AttributeRefusal::Forbidden(error) => rejected(error),
+        AttributeRefusal::Forbidden(error) => error.into(),
         AttributeRefusal::Malformed(message) => Status::invalid_argument(message),
     }
 }
 
 fn namespace(caller: &Caller, named: Option<&str>) -> Result<NamespaceName, Status> {
-    let named = convert::optional_name("namespace", named).map_err(|error| invalid(&error))?;
-    calls::namespace_of(caller, named).map_err(rejected)
+    let named = convert::optional_name("namespace", named)?;
+    calls::namespace_of(caller, named).map_err(Status::from)
 }
 
 fn call_request(context: &RequestContext, request: v1::CallRequest) -> Result<CallRequest, Status> {
     let v1::CallRequest { lease_id, job_id, attributes, input_tokens_max, output_tokens_max } = request;
     Ok(CallRequest {
         namespace: context.caller.namespace.clone(),
-        lease: convert::lease_id(&lease_id).map_err(|error| invalid(&error))?,
-        job: convert::optional_name("job_id", job_id.as_deref()).map_err(|error| invalid(&error))?,
+        lease: convert::lease_id(&lease_id)?,
+        job: convert::optional_name("job_id", job_id.as_deref())?,
         asked: Asked::Call {
             attributes: attributes_of(&context.caller, attributes)?,
             input_tokens_max,
@@ -187,9 +176,9 @@ fn extend_request(context: &RequestContext, request: v1::ExtendCallRequest) -> R
         policy_revision,
         namespace: named,
     } = request;
-    let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
+    let lease = convert::lease_id(&lease_id)?;
     let number = Invalid::unless_within("extension", extension, &(1..=EXTENSIONS_MAX));
-    let number = number.map_err(|error| invalid(&error))?;
+    let number = number?;
     let namespace = namespace(&context.caller, named.as_deref())?;
     let attributes = attributes_of(&context.caller, attributes)?;
     let used = used.map(|used| usage("used", used)).transpose()?;
@@ -206,8 +195,8 @@ fn complete_request(context: &RequestContext, request: v1::CompleteCallRequest) 
     let v1::CompleteCallRequest {
         lease_id, attributes, usage: used, policy_revision, namespace: named, labels, ..
     } = request;
-    let labels = convert::settle_labels(labels).map_err(|error| invalid(&error))?;
-    let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
+    let labels = convert::settle_labels(labels)?;
+    let lease = convert::lease_id(&lease_id)?;
     let used = used.map(|used| usage("usage", used)).transpose()?;
     if CompleteCall::is_contradictory(used.as_ref(), outcome) {
         return Err(Status::invalid_argument(CompleteCall::USAGE_MISPLACED));

@@ -9,6 +9,7 @@ use earmark_proto::v1;
 use earmark_proto::v1::cluster_service_server::ClusterService;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::RpcResult;
 use super::ledger::context;
 use super::status::failed;
 use crate::app::App;
@@ -52,7 +53,7 @@ impl ClusterService for ClusterAdmin {
     async fn create_invitation(
         &self,
         request: Request<v1::CreateInvitationRequest>,
-    ) -> Result<Response<v1::CreateInvitationResponse>, Status> {
+    ) -> RpcResult<v1::CreateInvitationResponse> {
         let context = context(&request)?;
         let v1::CreateInvitationRequest { uses, expires_seconds } = request.into_inner();
         let wanted = NewInvitation::new(uses, expires_seconds).map_err(Status::invalid_argument)?;
@@ -65,7 +66,7 @@ impl ClusterService for ClusterAdmin {
     async fn list_invitations(
         &self,
         request: Request<v1::ListInvitationsRequest>,
-    ) -> Result<Response<v1::ListInvitationsResponse>, Status> {
+    ) -> RpcResult<v1::ListInvitationsResponse> {
         let (context, cluster) = (context(&request)?, self.cluster()?);
         execute::check_key(&self.0, &context).await.map_err(|error| failed(&error))?;
         let listed = self.0.by(context.deadline, cluster.invitations()).await.map_err(|error| failed(&error))?;
@@ -76,7 +77,7 @@ impl ClusterService for ClusterAdmin {
     async fn revoke_invitation(
         &self,
         request: Request<v1::RevokeInvitationRequest>,
-    ) -> Result<Response<v1::RevokeInvitationResponse>, Status> {
+    ) -> RpcResult<v1::RevokeInvitationResponse> {
         let context = context(&request)?;
         let found = request.into_inner().id;
         let invalid = |allowed| Status::invalid_argument(format!("id: found {found:?}, {allowed}"));

@@ -7,7 +7,7 @@ use earmark_proto::v1;
 use tonic::Status;
 
 use super::limits::{namespace_of_limits, optional};
-use super::status::{failed, invalid, rejected};
+use super::status::failed;
 use crate::app::App;
 use crate::decisions::{DECISIONS_OFF, DecisionQuery, LoggedDecision, LoggedLimit, Outcome};
 use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext};
@@ -31,7 +31,7 @@ pub(super) async fn list(
         after: position(request.after.as_deref())?,
         page_size: page_size(request.page_size)?,
     };
-    let _permit = context.admit(app, query.cost()).await.map_err(rejected)?;
+    let _permit = context.admit(app, query.cost()).await?;
     let page = execute::read(app, context, app.decisions.read(query)).await.map_err(|error| failed(&error))?;
     let page = page.ok_or_else(|| Status::not_found(DECISIONS_OFF))?;
     let next = page.next.map(|position| position.to_string());
@@ -39,7 +39,7 @@ pub(super) async fn list(
 }
 
 fn time(field: &str, ms: Option<u64>) -> Result<Option<UnixMs>, Status> {
-    convert::time(field, ms).map_err(|error| invalid(&error))
+    Ok(convert::time(field, ms)?)
 }
 
 pub(super) async fn top(
@@ -63,7 +63,7 @@ pub(super) async fn top(
 /// The beginning of a key, which may name another namespace.
 fn prefix(field: &str, text: Option<&str>) -> Result<Option<String>, Status> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let check = |error: NameError| invalid(&Invalid::name(field, &error));
+    let check = |error: NameError| Invalid::name(field, &error);
     match text.strip_prefix('!').unwrap_or(text) {
         "" => {}
         rest => drop(LimitKey::new(rest).map_err(check)?),
@@ -95,7 +95,7 @@ fn position(text: Option<&str>) -> Result<u64, Status> {
 fn page_size(size: Option<u32>) -> Result<usize, Status> {
     let Some(size) = size else { return Ok(PAGE_SIZE_DEFAULT) };
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))
+    Ok(Invalid::unless_within("page_size", size, &(1..=PAGE_MAX))?)
 }
 
 fn message(decision: LoggedDecision) -> v1::Decision {

@@ -12,6 +12,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use super::RpcResult;
 use crate::app::App;
 
 /// Poll interval of `Watch`, and so its longest delay.
@@ -37,7 +38,7 @@ fn serving(app: &App) -> ServingStatus {
 
 #[async_trait]
 impl Health for Healthy {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> RpcResult<HealthCheckResponse> {
         let service = &request.get_ref().service;
         if !NAMES.contains(&service.as_str()) {
             return Err(Status::not_found(format!("service {service:?} not found; reflection lists all services")));
@@ -47,7 +48,7 @@ impl Health for Healthy {
 
     type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> RpcResult<Self::WatchStream> {
         let is_known = NAMES.contains(&request.get_ref().service.as_str());
         let (sender, receiver) = mpsc::channel(1);
         earmark_admission::spawn(watch(Arc::clone(&self.0), is_known, sender));

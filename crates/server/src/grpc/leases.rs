@@ -25,7 +25,7 @@ use super::limits::{
     check_authenticated, check_namespaces, complete_request, complete_response, extend_request, extend_response,
     reserve_request, reserve_response,
 };
-use super::status::{invalid, rejected, retry_after_of};
+use super::status::retry_after_of;
 use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::{App, SHUTTING_DOWN};
 use crate::auth::{Connection, Credentials, Refusal};
@@ -191,7 +191,7 @@ impl LeaseStream {
         while self.end.is_none() && self.recheck.poll_tick(context).is_ready() {
             match self.app.auth.recheck(&*self.app.backend, &self.credentials, ACCESS) {
                 Ok(caller) => self.context.caller = caller,
-                Err(error) => self.abort(rejected(error)),
+                Err(error) => self.abort(error.into()),
             }
         }
     }
@@ -239,26 +239,20 @@ impl LeaseStream {
     fn wait(&mut self, id: u64, bytes: usize, message: Option<Message>) -> Result<(), Status> {
         match message {
             Some(Message::Reserve(message)) => {
-                let request = reserve_request(&self.context, message).map_err(|error| {
-                    self.app.metrics.reserved(Reserved::InvalidRequest);
-                    invalid(&error)
-                })?;
+                let request = reserve_request(&self.context, message)
+                    .inspect_err(|_| self.app.metrics.reserved(Reserved::InvalidRequest))?;
                 check_namespaces(&self.context, [&request.namespace])?;
                 self.reserves.waiting.push(Waiting { id, bytes, request });
             }
             Some(Message::Extend(message)) => {
-                let request = extend_request(&self.context, message).map_err(|error| {
-                    self.app.metrics.extended(Reserved::InvalidRequest);
-                    invalid(&error)
-                })?;
+                let request = extend_request(&self.context, message)
+                    .inspect_err(|_| self.app.metrics.extended(Reserved::InvalidRequest))?;
                 check_namespaces(&self.context, [&request.namespace])?;
                 self.extends.waiting.push(Waiting { id, bytes, request });
             }
             Some(Message::Complete(message)) => {
-                let request = complete_request(&self.context, message).map_err(|error| {
-                    self.app.metrics.completed(Completed::InvalidRequest);
-                    invalid(&error)
-                })?;
+                let request = complete_request(&self.context, message)
+                    .inspect_err(|_| self.app.metrics.completed(Completed::InvalidRequest))?;
                 check_namespaces(&self.context, [&request.namespace])?;
                 self.completes.waiting.push(Waiting { id, bytes, request });
             }
@@ -438,7 +432,7 @@ async fn refuse(app: &App, context: &RequestContext, ids: Vec<(u64, usize)>, err
         | AuthError::Forbidden(_)
         | AuthError::NotLocal => 0,
     };
-    let status = rejected(error);
+    let status = Status::from(error);
     match app.auth.delay_refusal(&context.caller, retry_after_ms) {
         Refusal::Immediate(Connection::Closes) => return Err(status),
         Refusal::Immediate(Connection::Stays) => {}

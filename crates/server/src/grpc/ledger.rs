@@ -12,8 +12,9 @@ use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::RpcResult;
 use super::limits::{namespace_of, namespace_of_limits};
-use super::status::{failed, invalid, of_ledger, of_statement, rejected};
+use super::status::{failed, of_ledger, of_statement};
 use crate::app::App;
 use crate::caller::AuthError;
 use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext};
@@ -27,45 +28,39 @@ pub(super) fn context<T>(request: &Request<T>) -> Result<RequestContext, Status>
 
 #[async_trait]
 impl LedgerService for Ledger {
-    async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
+    async fn write(&self, request: Request<v1::WriteRequest>) -> RpcResult<v1::WriteResponse> {
         let context = context(&request)?;
-        let write = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
+        let write = convert::write_parts(request.into_inner()).inspect_err(|_| execute::malformed_write(&self.0))?;
         self.apply(&context, write, None).await.map(Response::new)
     }
 
-    async fn batch_write(
-        &self,
-        request: Request<v1::BatchWriteRequest>,
-    ) -> Result<Response<v1::WriteResponse>, Status> {
+    async fn batch_write(&self, request: Request<v1::BatchWriteRequest>) -> RpcResult<v1::WriteResponse> {
         let context = context(&request)?;
         let request = request.into_inner();
         let parts: Vec<usize> = request.writes.iter().map(|part| part.operations.len()).collect();
-        let write = convert::batch_parts(request).map_err(|error| self.no_write(&error))?;
+        let write = convert::batch_parts(request).inspect_err(|_| execute::malformed_write(&self.0))?;
         self.apply(&context, write, Some(&parts)).await.map(Response::new)
     }
 
     async fn get_client_state(
         &self,
         request: Request<v1::GetClientStateRequest>,
-    ) -> Result<Response<v1::GetClientStateResponse>, Status> {
+    ) -> RpcResult<v1::GetClientStateResponse> {
         let context = context(&request)?;
         let v1::GetClientStateRequest { namespace, vault, client_id } = request.into_inner();
-        let client = convert::name("client_id", &client_id).map_err(|error| invalid(&error))?;
-        let vault = convert::optional_name("vault", vault.as_deref()).map_err(|error| invalid(&error))?;
+        let client = convert::name("client_id", &client_id)?;
+        let vault = convert::optional_name("vault", vault.as_deref())?;
         let namespace = match &vault {
             None => namespace_of_limits(&context, namespace.as_deref())?,
             Some(_) => namespace_of(&context, namespace.as_deref())?,
         };
-        context.caller.check_client(&client).map_err(rejected)?;
+        context.caller.check_client(&client)?;
         let state = self.0.backend.client_state(namespace, vault, client);
         let state = execute::read(&self.0, &context, state).await.map_err(|error| of_ledger(&error))?;
         Ok(Response::new(v1::GetClientStateResponse { last_committed_sequence: state }))
     }
 
-    async fn get_grants(
-        &self,
-        request: Request<v1::GetGrantsRequest>,
-    ) -> Result<Response<v1::GetGrantsResponse>, Status> {
+    async fn get_grants(&self, request: Request<v1::GetGrantsRequest>) -> RpcResult<v1::GetGrantsResponse> {
         let context = context(&request)?;
         let v1::GetGrantsRequest { namespace, vault, account } = request.into_inner();
         let account = path(&context, namespace.as_deref(), &vault, &account)?;
@@ -74,10 +69,7 @@ impl LedgerService for Ledger {
         Ok(Response::new(v1::GetGrantsResponse { grants }))
     }
 
-    async fn get_balances(
-        &self,
-        request: Request<v1::GetBalancesRequest>,
-    ) -> Result<Response<v1::GetBalancesResponse>, Status> {
+    async fn get_balances(&self, request: Request<v1::GetBalancesRequest>) -> RpcResult<v1::GetBalancesResponse> {
         let context = context(&request)?;
         let v1::GetBalancesRequest { namespace, vault, account } = request.into_inner();
         let account = path(&context, namespace.as_deref(), &vault, &account)?;
@@ -87,46 +79,37 @@ impl LedgerService for Ledger {
         Ok(Response::new(v1::GetBalancesResponse { balances }))
     }
 
-    async fn list_vaults(
-        &self,
-        request: Request<v1::ListVaultsRequest>,
-    ) -> Result<Response<v1::ListVaultsResponse>, Status> {
+    async fn list_vaults(&self, request: Request<v1::ListVaultsRequest>) -> RpcResult<v1::ListVaultsResponse> {
         let context = context(&request)?;
         let v1::ListVaultsRequest { namespace, after, page_size } = request.into_inner();
         let namespace = namespace_of(&context, namespace.as_deref())?;
-        let after = convert::optional_name("after", after.as_deref()).map_err(|error| invalid(&error))?;
+        let after = convert::optional_name("after", after.as_deref())?;
         let page_size = page_size_of(page_size)?;
-        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, page_size).await?;
         let page = self.0.backend.vaults(namespace, VaultQuery { after, page_size });
         let page = execute::read(&self.0, &context, page).await.map_err(|error| failed(&error))?;
         let vaults = page.vaults.iter().map(ToString::to_string).collect();
         Ok(Response::new(v1::ListVaultsResponse { vaults, next: page.next.map(|next| next.to_string()) }))
     }
 
-    async fn list_accounts(
-        &self,
-        request: Request<v1::ListAccountsRequest>,
-    ) -> Result<Response<v1::ListAccountsResponse>, Status> {
+    async fn list_accounts(&self, request: Request<v1::ListAccountsRequest>) -> RpcResult<v1::ListAccountsResponse> {
         let context = context(&request)?;
         let v1::ListAccountsRequest { namespace, vault, prefix, after, page_size } = request.into_inner();
         let namespace = namespace_of(&context, namespace.as_deref())?;
-        let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
+        let vault = convert::name("vault", &vault)?;
         let prefix = prefix.filter(|prefix| !prefix.is_empty());
-        let prefix = convert::optional_name("prefix", prefix.as_deref()).map_err(|error| invalid(&error))?;
-        let after = convert::optional_name("after", after.as_deref()).map_err(|error| invalid(&error))?;
+        let prefix = convert::optional_name("prefix", prefix.as_deref())?;
+        let after = convert::optional_name("after", after.as_deref())?;
         let page_size = page_size_of(page_size)?;
         // A page compares all accounts of the Book, whatever its size.
-        let _permit = context.admit(&self.0, PAGE_MAX).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, PAGE_MAX).await?;
         let page = self.0.backend.accounts(namespace, vault, AccountQuery { prefix, after, page_size });
         let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
         let accounts = page.accounts.iter().map(account).collect();
         Ok(Response::new(v1::ListAccountsResponse { accounts, next: page.next.map(|next| next.to_string()) }))
     }
 
-    async fn list_entries(
-        &self,
-        request: Request<v1::ListEntriesRequest>,
-    ) -> Result<Response<v1::ListEntriesResponse>, Status> {
+    async fn list_entries(&self, request: Request<v1::ListEntriesRequest>) -> RpcResult<v1::ListEntriesResponse> {
         let context = context(&request)?;
         let message = request.into_inner();
         let account = path(&context, message.namespace.as_deref(), &message.vault, &message.account)?;
@@ -136,44 +119,38 @@ impl LedgerService for Ledger {
         };
         let query = EntryQuery {
             after: message.after.unwrap_or(0),
-            since: convert::time("since", message.since).map_err(|error| invalid(&error))?,
-            until: convert::time("until", message.until).map_err(|error| invalid(&error))?,
+            since: convert::time("since", message.since)?,
+            until: convert::time("until", message.until)?,
             order,
             page_size: page_size_of(message.page_size)?,
         };
-        let _permit = context.admit(&self.0, execute::entries_cost(&query)).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, execute::entries_cost(&query)).await?;
         let page = self.0.backend.entries(account, query);
         let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
         let entries = page.entries.iter().map(entry).collect();
         Ok(Response::new(v1::ListEntriesResponse { entries, next: page.next }))
     }
 
-    async fn get_statement(
-        &self,
-        request: Request<v1::GetStatementRequest>,
-    ) -> Result<Response<v1::GetStatementResponse>, Status> {
+    async fn get_statement(&self, request: Request<v1::GetStatementRequest>) -> RpcResult<v1::GetStatementResponse> {
         let context = context(&request)?;
         let v1::GetStatementRequest { namespace, vault, account, since, until, group_by } = request.into_inner();
         let account = path(&context, namespace.as_deref(), &vault, &account)?;
-        let since = convert::time("since", since).map_err(|error| invalid(&error))?;
-        let until = convert::time("until", until).map_err(|error| invalid(&error))?;
+        let since = convert::time("since", since)?;
+        let until = convert::time("until", until)?;
         let query = StatementQuery { since, until, group_by };
         query.check().map_err(|wrong| Status::invalid_argument(redact_api_keys(&wrong)))?;
-        let _permit = context.admit_audit(&self.0).await.map_err(rejected)?;
+        let _permit = context.admit_audit(&self.0).await?;
         let read = earmark_admission::statement(&*self.0.backend, account, query);
         let statement = execute::read(&self.0, &context, read).await.map_err(|error| of_statement(&error))?;
         Ok(Response::new(v1::GetStatementResponse { assets: statement.assets.into_iter().map(asset).collect() }))
     }
 
-    async fn audit_vault(
-        &self,
-        request: Request<v1::AuditVaultRequest>,
-    ) -> Result<Response<v1::AuditVaultResponse>, Status> {
+    async fn audit_vault(&self, request: Request<v1::AuditVaultRequest>) -> RpcResult<v1::AuditVaultResponse> {
         let context = context(&request)?;
         let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
         let namespace = namespace_of(&context, namespace.as_deref())?;
-        let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
-        let _permit = context.admit_audit(&self.0).await.map_err(rejected)?;
+        let vault = convert::name("vault", &vault)?;
+        let _permit = context.admit_audit(&self.0).await?;
         let audit = execute::read(&self.0, &context, self.0.backend.audit(namespace, vault)).await;
         let audit = audit.map_err(|error| of_ledger(&error))?;
         let assets = audit.assets.iter().map(convert::totals).collect();
@@ -183,11 +160,6 @@ impl LedgerService for Ledger {
 }
 
 impl Ledger {
-    fn no_write(&self, error: &Invalid) -> Status {
-        execute::malformed_write(&self.0);
-        invalid(error)
-    }
-
     async fn apply(
         &self,
         context: &RequestContext,
@@ -198,16 +170,16 @@ impl Ledger {
         let WriteParts { namespace, vault, id, operations } = write;
         let caller = &context.caller;
         let is_theirs = caller.check_write_to(&namespace, vault.as_ref(), &operations);
-        is_theirs.and_then(|()| caller.check_write_id(&id)).map_err(rejected)?;
-        caller.check_operations(&operations).map_err(rejected)?;
-        let _permit = context.admit(&self.0, operations.len()).await.map_err(rejected)?;
+        is_theirs.and_then(|()| caller.check_write_id(&id))?;
+        caller.check_operations(&operations)?;
+        let _permit = context.admit(&self.0, operations.len()).await?;
         let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, id, operations, actor };
         let written = execute::write(&self.0, context, request).await;
         let result = match &written.answer {
             Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(receipt, &written.subjects)),
             Ok(WriteAnswer::Refused(error)) => Kind::Error(convert::write_error(error, written.message(error, parts))),
-            Err(BackendError::Unauthenticated) => return Err(rejected(AuthError::Unauthenticated)),
+            Err(BackendError::Unauthenticated) => return Err(AuthError::Unauthenticated.into()),
             Err(error) => {
                 let message = execute::unavailable(error);
                 let code = v1::WriteErrorCode::Unavailable.into();
@@ -221,15 +193,15 @@ impl Ledger {
 fn path(context: &RequestContext, namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Status> {
     Ok(AccountPath {
         namespace: namespace_of(context, namespace)?,
-        vault: convert::name("vault", vault).map_err(|error| invalid(&error))?,
-        account: convert::name("account", account).map_err(|error| invalid(&error))?,
+        vault: convert::name("vault", vault)?,
+        account: convert::name("account", account)?,
     })
 }
 
 fn page_size_of(size: Option<u32>) -> Result<usize, Status> {
     let Some(size) = size else { return Ok(PAGE_SIZE_DEFAULT) };
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))
+    Ok(Invalid::unless_within("page_size", size, &(1..=PAGE_MAX))?)
 }
 
 fn account(view: &AccountView) -> v1::Account {

@@ -13,9 +13,10 @@ use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
+use super::RpcResult;
 use super::leases::LeaseStream;
 use super::ledger::context;
-use super::status::{failed, failed_with, invalid, of_limit, of_usage, rejected};
+use super::status::{failed, failed_with, of_limit, of_usage};
 use super::{decisions, policies, quotas, templates};
 use crate::answer::{CompleteWire, ExtendWire, ReserveWire};
 use crate::app::App;
@@ -28,94 +29,71 @@ pub(super) const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
 
 pub(super) struct Limits(pub(super) Arc<App>);
 
-impl Limits {
-    fn no_reserve(&self, error: &Invalid) -> Status {
-        self.0.metrics.reserved(Reserved::InvalidRequest);
-        invalid(error)
-    }
-
-    fn no_extend(&self, error: &Invalid) -> Status {
-        self.0.metrics.extended(Reserved::InvalidRequest);
-        invalid(error)
-    }
-
-    fn no_complete(&self, error: &Invalid) -> Status {
-        self.0.metrics.completed(Completed::InvalidRequest);
-        invalid(error)
-    }
-}
-
 #[async_trait]
 impl LimitsService for Limits {
-    async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Result<Response<v1::ReserveResponse>, Status> {
+    async fn reserve(&self, request: Request<v1::ReserveRequest>) -> RpcResult<v1::ReserveResponse> {
         let context = context(&request)?;
-        let asked = reserve_request(&context, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        let asked = reserve_request(&context, request.into_inner())
+            .inspect_err(|_| self.0.metrics.reserved(Reserved::InvalidRequest))?;
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::reserve(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(reserved);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
 
-    async fn extend(&self, request: Request<v1::ExtendRequest>) -> Result<Response<v1::ExtendResponse>, Status> {
+    async fn extend(&self, request: Request<v1::ExtendRequest>) -> RpcResult<v1::ExtendResponse> {
         let context = context(&request)?;
-        let asked = extend_request(&context, request.into_inner()).map_err(|error| self.no_extend(&error))?;
+        let asked = extend_request(&context, request.into_inner())
+            .inspect_err(|_| self.0.metrics.extended(Reserved::InvalidRequest))?;
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::extend(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(extended);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
 
-    async fn complete(&self, request: Request<v1::CompleteRequest>) -> Result<Response<v1::CompleteResponse>, Status> {
+    async fn complete(&self, request: Request<v1::CompleteRequest>) -> RpcResult<v1::CompleteResponse> {
         let context = context(&request)?;
-        let asked = complete_request(&context, request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        let asked = complete_request(&context, request.into_inner())
+            .inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
         check_namespaces(&context, [&asked.namespace])?;
         let answers = execute::complete(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(completed);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
 
-    async fn reserve_batch(
-        &self,
-        request: Request<v1::ReserveBatchRequest>,
-    ) -> Result<Response<v1::ReserveBatchResponse>, Status> {
+    async fn reserve_batch(&self, request: Request<v1::ReserveBatchRequest>) -> RpcResult<v1::ReserveBatchResponse> {
         let context = context(&request)?;
         let one = |request| reserve_request(&context, request);
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
-            .map_err(|error| self.no_reserve(&error))?;
+            .inspect_err(|_| self.0.metrics.reserved(Reserved::InvalidRequest))?;
         check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
-        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await?;
         let answers = execute::reserve(&self.0, &context, asked).await;
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
         Ok(Response::new(v1::ReserveBatchResponse { results }))
     }
 
-    async fn extend_batch(
-        &self,
-        request: Request<v1::ExtendBatchRequest>,
-    ) -> Result<Response<v1::ExtendBatchResponse>, Status> {
+    async fn extend_batch(&self, request: Request<v1::ExtendBatchRequest>) -> RpcResult<v1::ExtendBatchResponse> {
         let context = context(&request)?;
         let one = |request| extend_request(&context, request);
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
-            .map_err(|error| self.no_extend(&error))?;
+            .inspect_err(|_| self.0.metrics.extended(Reserved::InvalidRequest))?;
         check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
-        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await?;
         let answers = execute::extend(&self.0, &context, asked).await;
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| extend_response(ExtendWire::of(answer))).collect();
         Ok(Response::new(v1::ExtendBatchResponse { results }))
     }
 
-    async fn complete_batch(
-        &self,
-        request: Request<v1::CompleteBatchRequest>,
-    ) -> Result<Response<v1::CompleteBatchResponse>, Status> {
+    async fn complete_batch(&self, request: Request<v1::CompleteBatchRequest>) -> RpcResult<v1::CompleteBatchResponse> {
         let context = context(&request)?;
         let one = |request| complete_request(&context, request);
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
-            .map_err(|error| self.no_complete(&error))?;
+            .inspect_err(|_| self.0.metrics.completed(Completed::InvalidRequest))?;
         check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
-        let _permit = context.admit(&self.0, asked.len()).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, asked.len()).await?;
         let answers = execute::complete(&self.0, &context, asked).await;
         check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
@@ -124,15 +102,15 @@ impl LimitsService for Limits {
 
     type LeasesStream = LeaseStream;
 
-    async fn leases(&self, request: Request<Streaming<v1::LeasesRequest>>) -> Result<Response<LeaseStream>, Status> {
+    async fn leases(&self, request: Request<Streaming<v1::LeasesRequest>>) -> RpcResult<LeaseStream> {
         LeaseStream::new(Arc::clone(&self.0), request).map(Response::new)
     }
 
-    async fn put_limit(&self, request: Request<v1::PutLimitRequest>) -> Result<Response<v1::PutLimitResponse>, Status> {
+    async fn put_limit(&self, request: Request<v1::PutLimitRequest>) -> RpcResult<v1::PutLimitResponse> {
         let context = context(&request)?;
         let v1::PutLimitRequest { definition, namespace } = request.into_inner();
-        let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
-        let definition = convert::definition(given).map_err(|error| invalid(&error))?;
+        let given = definition.ok_or_else(|| Invalid::missing("definition"))?;
+        let definition = convert::definition(given)?;
         let namespace = namespace_of_limits(&context, namespace.as_deref())?;
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
         let change = execute::put_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
@@ -140,7 +118,7 @@ impl LimitsService for Limits {
         Ok(Response::new(v1::PutLimitResponse { ok: true, status }))
     }
 
-    async fn get_limit(&self, request: Request<v1::GetLimitRequest>) -> Result<Response<v1::GetLimitResponse>, Status> {
+    async fn get_limit(&self, request: Request<v1::GetLimitRequest>) -> RpcResult<v1::GetLimitResponse> {
         let context = context(&request)?;
         let v1::GetLimitRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
@@ -151,16 +129,13 @@ impl LimitsService for Limits {
         }
     }
 
-    async fn list_limits(
-        &self,
-        request: Request<v1::ListLimitsRequest>,
-    ) -> Result<Response<v1::ListLimitsResponse>, Status> {
+    async fn list_limits(&self, request: Request<v1::ListLimitsRequest>) -> RpcResult<v1::ListLimitsResponse> {
         let context = context(&request)?;
         let v1::ListLimitsRequest { namespace, prefix, after, page_size, defined } = request.into_inner();
         let namespace = namespace_of_limits(&context, namespace.as_deref())?;
         let (page_size, prefix) = (page_size_of(page_size)?, prefix_of(prefix.as_deref())?);
         let query = LimitQuery { prefix, after: optional("after", after.as_deref())?, page_size, defined };
-        let _permit = context.admit(&self.0, page_size).await.map_err(rejected)?;
+        let _permit = context.admit(&self.0, page_size).await?;
         match execute::read(&self.0, &context, self.0.backend.limits(namespace, query)).await {
             Ok(page) => {
                 let limits = page.limits.iter().map(convert::info).collect();
@@ -171,10 +146,7 @@ impl LimitsService for Limits {
         }
     }
 
-    async fn delete_limit(
-        &self,
-        request: Request<v1::DeleteLimitRequest>,
-    ) -> Result<Response<v1::DeleteLimitResponse>, Status> {
+    async fn delete_limit(&self, request: Request<v1::DeleteLimitRequest>) -> RpcResult<v1::DeleteLimitResponse> {
         let context = context(&request)?;
         let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
@@ -184,23 +156,20 @@ impl LimitsService for Limits {
         Ok(Response::new(v1::DeleteLimitResponse { ok: true, status }))
     }
 
-    async fn pause_limit(
-        &self,
-        request: Request<v1::PauseLimitRequest>,
-    ) -> Result<Response<v1::PauseLimitResponse>, Status> {
+    async fn pause_limit(&self, request: Request<v1::PauseLimitRequest>) -> RpcResult<v1::PauseLimitResponse> {
         let context = context(&request)?;
         let v1::PauseLimitRequest { key, for_ms, reason, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
         let for_ms = for_ms.ok_or_else(|| Status::invalid_argument("for_ms is required"))?;
-        let for_ms = Invalid::unless_within("for_ms", for_ms, &(0..=PAUSE_MS_MAX)).map_err(|error| invalid(&error))?;
-        Invalid::unless_free_of_keys("reason", &reason).map_err(|error| invalid(&error))?;
+        let for_ms = Invalid::unless_within("for_ms", for_ms, &(0..=PAUSE_MS_MAX))?;
+        Invalid::unless_free_of_keys("reason", &reason)?;
         let request = PauseLimitRequest { namespace, key, for_ms, reason, only_lengthen: false };
         let until = execute::pause_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let paused_until_unix_ms = until.map_or(0, UnixMs::get);
         Ok(Response::new(v1::PauseLimitResponse { ok: true, paused_until_unix_ms }))
     }
 
-    async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> Result<Response<v1::GetUsageResponse>, Status> {
+    async fn get_usage(&self, request: Request<v1::GetUsageRequest>) -> RpcResult<v1::GetUsageResponse> {
         let context = context(&request)?;
         let v1::GetUsageRequest { key, namespace } = request.into_inner();
         let (key, namespace) = (key_of(&key)?, namespace_of_limits(&context, namespace.as_deref())?);
@@ -211,44 +180,38 @@ impl LimitsService for Limits {
         }
     }
 
-    async fn list_usage(
-        &self,
-        request: Request<v1::ListUsageRequest>,
-    ) -> Result<Response<v1::ListUsageResponse>, Status> {
+    async fn list_usage(&self, request: Request<v1::ListUsageRequest>) -> RpcResult<v1::ListUsageResponse> {
         let context = context(&request)?;
         let v1::ListUsageRequest { namespace, prefix, sort, after, page_size } = request.into_inner();
         let namespace = namespace_of_limits(&context, namespace.as_deref())?;
         let query = UsageQuery {
             prefix: prefix_of(prefix.as_deref())?,
-            sort: convert::sort(sort).map_err(|error| invalid(&error))?,
+            sort: convert::sort(sort)?,
             after: optional("after", after.as_deref())?,
             page_size: page_size_of(page_size)?,
         };
         query.check().map_err(|error| of_usage(&error))?;
-        let _permit = context.admit_usage(&self.0, &query).await.map_err(rejected)?;
+        let _permit = context.admit_usage(&self.0, &query).await?;
         let page = execute::read(&self.0, &context, self.0.backend.usage_page(namespace, query)).await;
         let page = page.map_err(|error| of_usage(&error))?;
         let (usage, next) = (page.usage.iter().map(convert::limit_usage).collect(), page.next);
         Ok(Response::new(v1::ListUsageResponse { usage, next: next.map(|key| key.to_string()) }))
     }
 
-    async fn list_decisions(
-        &self,
-        request: Request<v1::ListDecisionsRequest>,
-    ) -> Result<Response<v1::ListDecisionsResponse>, Status> {
+    async fn list_decisions(&self, request: Request<v1::ListDecisionsRequest>) -> RpcResult<v1::ListDecisionsResponse> {
         let context = context(&request)?;
         decisions::list(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn get_top(&self, request: Request<v1::GetTopRequest>) -> Result<Response<v1::GetTopResponse>, Status> {
+    async fn get_top(&self, request: Request<v1::GetTopRequest>) -> RpcResult<v1::GetTopResponse> {
         let context = context(&request)?;
         decisions::top(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> Result<Response<v1::GetLeaseResponse>, Status> {
+    async fn get_lease(&self, request: Request<v1::GetLeaseRequest>) -> RpcResult<v1::GetLeaseResponse> {
         let context = context(&request)?;
         let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
-        let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
+        let lease = convert::lease_id(&lease_id)?;
         let namespace = namespace_of(&context, namespace.as_deref())?;
         match execute::read(&self.0, &context, self.0.backend.lease(namespace, lease)).await {
             Ok(Some(view)) => Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) })),
@@ -257,18 +220,12 @@ impl LimitsService for Limits {
         }
     }
 
-    async fn put_template(
-        &self,
-        request: Request<v1::PutTemplateRequest>,
-    ) -> Result<Response<v1::PutTemplateResponse>, Status> {
+    async fn put_template(&self, request: Request<v1::PutTemplateRequest>) -> RpcResult<v1::PutTemplateResponse> {
         let context = context(&request)?;
         templates::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn list_templates(
-        &self,
-        request: Request<v1::ListTemplatesRequest>,
-    ) -> Result<Response<v1::ListTemplatesResponse>, Status> {
+    async fn list_templates(&self, request: Request<v1::ListTemplatesRequest>) -> RpcResult<v1::ListTemplatesResponse> {
         let context = context(&request)?;
         templates::list(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
@@ -276,44 +233,32 @@ impl LimitsService for Limits {
     async fn delete_template(
         &self,
         request: Request<v1::DeleteTemplateRequest>,
-    ) -> Result<Response<v1::DeleteTemplateResponse>, Status> {
+    ) -> RpcResult<v1::DeleteTemplateResponse> {
         let context = context(&request)?;
         templates::delete(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn get_quotas(
-        &self,
-        request: Request<v1::GetQuotasRequest>,
-    ) -> Result<Response<v1::GetQuotasResponse>, Status> {
+    async fn get_quotas(&self, request: Request<v1::GetQuotasRequest>) -> RpcResult<v1::GetQuotasResponse> {
         let context = context(&request)?;
         quotas::get(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn put_quotas(
-        &self,
-        request: Request<v1::PutQuotasRequest>,
-    ) -> Result<Response<v1::PutQuotasResponse>, Status> {
+    async fn put_quotas(&self, request: Request<v1::PutQuotasRequest>) -> RpcResult<v1::PutQuotasResponse> {
         let context = context(&request)?;
         quotas::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn get_policy(
-        &self,
-        request: Request<v1::GetPolicyRequest>,
-    ) -> Result<Response<v1::GetPolicyResponse>, Status> {
+    async fn get_policy(&self, request: Request<v1::GetPolicyRequest>) -> RpcResult<v1::GetPolicyResponse> {
         let context = context(&request)?;
         policies::get(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn put_policy(
-        &self,
-        request: Request<v1::PutPolicyRequest>,
-    ) -> Result<Response<v1::PutPolicyResponse>, Status> {
+    async fn put_policy(&self, request: Request<v1::PutPolicyRequest>) -> RpcResult<v1::PutPolicyResponse> {
         let context = context(&request)?;
         policies::put(&self.0, &context, request.into_inner()).await.map(Response::new)
     }
 
-    async fn whoami(&self, request: Request<v1::WhoamiRequest>) -> Result<Response<v1::WhoamiResponse>, Status> {
+    async fn whoami(&self, request: Request<v1::WhoamiRequest>) -> RpcResult<v1::WhoamiResponse> {
         let context = context(&request)?;
         execute::check_key(&self.0, &context).await.map_err(|error| failed(&error))?;
         let caller = &context.caller;
@@ -331,16 +276,16 @@ impl LimitsService for Limits {
 /// The namespace of a request: the caller's, which the request may name.
 pub(super) fn namespace_of(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
     let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
-    let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
-    context.caller.check_namespace(&namespace).map_err(rejected)?;
+    let namespace = convert::name("namespace", text)?;
+    context.caller.check_namespace(&namespace)?;
     Ok(namespace)
 }
 
 /// The namespace of a request about limits: the caller's, or any for an admin of the server.
 pub(super) fn namespace_of_limits(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
     let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
-    let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
-    context.caller.check_limits_of(&namespace).map_err(rejected)?;
+    let namespace = convert::name("namespace", text)?;
+    context.caller.check_limits_of(&namespace)?;
     Ok(namespace)
 }
 
@@ -348,7 +293,7 @@ pub(super) fn optional<T: std::str::FromStr<Err = NameError>>(
     field: &str,
     text: Option<&str>,
 ) -> Result<Option<T>, Status> {
-    convert::optional_name(field, text).map_err(|error| invalid(&error))
+    Ok(convert::optional_name(field, text)?)
 }
 
 /// An empty prefix is the default in protobuf, and means all limits.
@@ -359,11 +304,11 @@ fn prefix_of(prefix: Option<&str>) -> Result<Option<LimitKey>, Status> {
 fn page_size_of(page_size: Option<u32>) -> Result<usize, Status> {
     let Some(size) = page_size else { return Ok(PAGE_MAX) };
     let size = usize::try_from(size).unwrap_or(usize::MAX);
-    Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))
+    Ok(Invalid::unless_within("page_size", size, &(1..=PAGE_MAX))?)
 }
 
 fn key_of(text: &str) -> Result<LimitKey, Status> {
-    convert::name("key", text).map_err(|error| invalid(&error))
+    Ok(convert::name("key", text)?)
 }
 
 fn amounts(amounts: Vec<(LimitKey, u64)>) -> Vec<Amount> {
@@ -376,13 +321,13 @@ pub(super) fn check_namespaces<'a>(
     namespaces: impl IntoIterator<Item = &'a NamespaceName>,
 ) -> Result<(), Status> {
     let mut all = namespaces.into_iter().map(|namespace| context.caller.check_namespace(namespace));
-    all.try_for_each(|checked| checked).map_err(rejected)
+    all.try_for_each(|checked| checked).map_err(Status::from)
 }
 
 /// Rejects a batch whose key the state machine rejected.
 pub(super) fn check_authenticated<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
     match execute::is_unauthenticated(answers) {
-        true => Err(rejected(AuthError::Unauthenticated)),
+        true => Err(AuthError::Unauthenticated.into()),
         false => Ok(()),
     }
 }

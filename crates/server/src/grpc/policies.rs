@@ -5,7 +5,7 @@ use earmark_core::{NamespaceName, PutPolicy};
 use earmark_proto::{convert, v1};
 use tonic::Status;
 
-use super::status::{failed, invalid};
+use super::status::failed;
 use crate::app::App;
 use crate::execute::{self, RequestContext};
 use crate::policy::{self, POLICY_NOT_FOUND, PutError};
@@ -46,5 +46,5 @@ pub(super) async fn put(
 /// The namespace of the request; without one, the caller's. Only an admin of `default` gets here.
 fn namespace(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
     let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
-    convert::name("namespace", text).map_err(|error| invalid(&error))
+    Ok(convert::name("namespace", text)?)
 }

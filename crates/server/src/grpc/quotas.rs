@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use earmark_admission::QuotaError;
 use earmark_core::{QuotaKind, QuotaUsage, SetQuotas};
-use earmark_proto::convert::{self, Invalid};
+use earmark_proto::convert;
 use earmark_proto::v1;
 use tonic::Status;
 
-use super::status::{failed, invalid};
+use super::status::failed;
 use crate::app::App;
 use crate::execute::{self, NAMESPACE_NOT_FOUND, RequestContext};
 
@@ -17,7 +17,7 @@ pub(super) async fn get(
     context: &RequestContext,
     request: v1::GetQuotasRequest,
 ) -> Result<v1::GetQuotasResponse, Status> {
-    let namespace = convert::name("namespace", &request.namespace).map_err(|error| invalid(&error))?;
+    let namespace = convert::name("namespace", &request.namespace)?;
     match execute::read(app, context, app.backend.quotas(namespace)).await {
         Ok(Some(quotas)) => Ok(v1::GetQuotasResponse { quotas: Some(message(&quotas)) }),
         Ok(None) => Err(Status::not_found(NAMESPACE_NOT_FOUND)),
@@ -30,7 +30,7 @@ pub(super) async fn put(
     context: &RequestContext,
     request: v1::PutQuotasRequest,
 ) -> Result<v1::PutQuotasResponse, Status> {
-    let namespace = convert::name("namespace", &request.namespace).map_err(|error: Invalid| invalid(&error))?;
+    let namespace = convert::name("namespace", &request.namespace)?;
     let command = SetQuotas { namespace, quotas: asked(&request) };
     match execute::set_quotas(app, context, command).await {
         Ok(()) => Ok(v1::PutQuotasResponse { ok: true }),

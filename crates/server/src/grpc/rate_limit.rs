@@ -20,7 +20,7 @@ use earmark_proto::envoy::service::ratelimit::v3 as rls;
 use tonic::Status;
 
 use super::frame;
-use super::status::{failed, invalid, rejected};
+use super::status::failed;
 use crate::answer::CompleteWire;
 use crate::app::App;
 use crate::calls::{self, Asked, CallRequest, Called, Decision, Descriptor, SettleHits};
@@ -203,7 +203,7 @@ fn request(namespace: &NamespaceName, lease: LeaseId, list: Vec<Descriptor>) -> 
 }
 
 fn namespace(context: &RequestContext, domain: &str) -> Result<NamespaceName, Status> {
-    let namespace = convert::name("domain", domain).map_err(|error| invalid(&error))?;
-    context.caller.check_namespace(&namespace).map_err(rejected)?;
+    let namespace = convert::name("domain", domain)?;
+    context.caller.check_namespace(&namespace)?;
     Ok(namespace)
 }

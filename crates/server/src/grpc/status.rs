@@ -2,7 +2,6 @@
 
 use earmark_admission::{BackendError, CreditReadError, LimitError, StatementError, UsageError};
 use earmark_core::redact_api_keys;
-use earmark_proto::convert::Invalid;
 use tonic::Status;
 
 use super::answer::Answer;
@@ -25,26 +24,22 @@ pub(super) fn retry_after_of(status: &Status) -> Option<u64> {
 }
 
 /// A request that is rejected for its credentials, its role or its rate.
-pub(super) fn rejected(error: AuthError) -> Status {
-    // The message may quote a key that was sent in a wrong field.
-    let message = redact_api_keys(&error.message()).into_owned();
-    match error {
-        AuthError::Unauthenticated | AuthError::ClientUnauthenticated | AuthError::Certificate(_) => {
-            Status::unauthenticated(message)
-        }
-        AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
-        AuthError::RateLimited { retry_after_ms } => {
-            let mut status = Status::resource_exhausted(message);
-            status.metadata_mut().insert(RETRY_AFTER, retry_after_ms.into());
-            status
+impl From<AuthError> for Status {
+    fn from(error: AuthError) -> Status {
+        // The message may quote a key that was sent in a wrong field.
+        let message = redact_api_keys(&error.message()).into_owned();
+        match error {
+            AuthError::Unauthenticated | AuthError::ClientUnauthenticated | AuthError::Certificate(_) => {
+                Status::unauthenticated(message)
+            }
+            AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
+            AuthError::RateLimited { retry_after_ms } => {
+                let mut status = Status::resource_exhausted(message);
+                status.metadata_mut().insert(RETRY_AFTER, retry_after_ms.into());
+                status
+            }
         }
     }
-}
-
-/// A malformed request; nothing was done.
-pub(super) fn invalid(error: &Invalid) -> Status {
-    // The message may quote a key that was sent in a wrong field.
-    Status::invalid_argument(redact_api_keys(&error.to_string()))
 }
 
 /// A failed backend.
@@ -55,7 +50,7 @@ pub(super) fn failed(error: &BackendError) -> Status {
 /// A failed backend, with this message.
 pub(super) fn failed_with(error: &BackendError, message: String) -> Status {
     match error {
-        BackendError::Unauthenticated => rejected(AuthError::Unauthenticated),
+        BackendError::Unauthenticated => AuthError::Unauthenticated.into(),
         BackendError::Overloaded(_) => Status::unavailable(message),
         _ => Status::internal(message),
     }

@@ -6,7 +6,7 @@ use earmark_proto::convert::{self, Invalid};
 use earmark_proto::v1;
 use tonic::Status;
 
-use super::status::{failed, invalid, of_limit, rejected};
+use super::status::{failed, of_limit};
 use crate::app::App;
 use crate::execute::{self, RequestContext, TEMPLATE_NOT_FOUND};
 
@@ -16,8 +16,8 @@ pub(super) async fn put(
     request: v1::PutTemplateRequest,
 ) -> Result<v1::PutTemplateResponse, Status> {
     let v1::PutTemplateRequest { definition, namespace, expected_revision } = request;
-    let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
-    let template = convert::template(given).map_err(|error| invalid(&error))?;
+    let given = definition.ok_or_else(|| Invalid::missing("definition"))?;
+    let template = convert::template(given)?;
     let namespace = named_namespace(context, namespace.as_deref())?;
     let request = PutTemplateRequest { namespace, template, expected_revision };
     let revision = execute::put_template(app, context, request).await.map_err(|error| refused(&error))?;
@@ -41,7 +41,7 @@ pub(super) async fn delete(
     request: v1::DeleteTemplateRequest,
 ) -> Result<v1::DeleteTemplateResponse, Status> {
     let v1::DeleteTemplateRequest { key, namespace, expected_revision } = request;
-    let key = LimitKey::pattern(&key).map_err(|error| invalid(&Invalid::name("key", &error)))?;
+    let key = LimitKey::pattern(&key).map_err(|error| Invalid::name("key", &error))?;
     let namespace = named_namespace(context, namespace.as_deref())?;
     let request = DeleteTemplateRequest { namespace, key, expected_revision };
     execute::delete_template(app, context, request).await.map_err(|error| refused(&error))?;
@@ -51,8 +51,8 @@ pub(super) async fn delete(
 /// The namespace of the request, if the caller may name it; without one, the caller's.
 fn named_namespace(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
     let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
-    let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
-    context.caller.check_limits_of(&namespace).map_err(rejected)?;
+    let namespace = convert::name("namespace", text)?;
+    context.caller.check_limits_of(&namespace)?;
     Ok(namespace)
 }
 

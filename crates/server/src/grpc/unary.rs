@@ -9,7 +9,7 @@ use tonic::Status;
 use super::Serve;
 use super::answer::Answer;
 use super::method::Method;
-use super::status::{body_error, rejected};
+use super::status::body_error;
 use crate::answer::{no_room_for_change, no_room_for_read};
 use crate::app::App;
 use crate::body;
@@ -31,7 +31,7 @@ pub(super) async fn call(
     let _permit = match method.queue_cost {
         QueueCost::One => match context.acquire(1).await {
             Ok(place) => Some(place),
-            Err(error) => return Answer::of(rejected(error)),
+            Err(error) => return Answer::of(error.into()),
         },
         // The batch handler takes its permits.
         QueueCost::PerItem => None,
