@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::cluster::{cluster, permitted, unavailable};
-use super::reply::{CONFLICT, Reply};
+use super::reply::{CONFLICT, Handled, Reply};
 use super::route::{BAD_QUERY, MEMBERS_LATER, NO_CLUSTER, PROBLEM, Route, answer, binary, get};
 use super::serve::Call;
 use crate::app::App;
@@ -55,39 +55,31 @@ pub(super) const AUDIT: Route = Route {
 
 type Made = Result<Box<dyn FileStream>, ClusterError>;
 
-async fn archive(app: &App, call: Call) -> Reply {
-    let cluster = match cluster(app) {
-        Ok(cluster) => cluster,
-        Err(reply) => return reply,
-    };
-    if let Err(reply) = permitted(app, &call, "send a backup").await {
-        return reply;
-    }
+async fn archive(app: &App, call: Call) -> Handled {
+    let cluster = cluster(app)?;
+    permitted(app, &call, "send a backup").await?;
     let making = earmark_admission::spawn(async move { cluster.archive().await });
     send(call, (TAR, "send a backup"), making).await
 }
 
-async fn export(app: &App, call: Call) -> Reply {
-    let Ok(cluster) = cluster(app) else {
-        return Reply::not_found("this server runs in memory and keeps no journal; start it with --data");
-    };
-    if let Err(reply) = permitted(app, &call, "export the journal").await {
-        return reply;
-    }
+async fn export(app: &App, call: Call) -> Handled {
+    let none = |_| Reply::not_found("this server runs in memory and keeps no journal; start it with --data");
+    let cluster = cluster(app).map_err(none)?;
+    permitted(app, &call, "export the journal").await?;
     let making = earmark_admission::spawn(async move { cluster.export_audit().await });
     send(call, (OCTETS, "export the journal"), making).await
 }
 
-async fn send(call: Call, (content_type, what): (HeaderValue, &'static str), mut making: JoinHandle<Made>) -> Reply {
+async fn send(call: Call, (content_type, what): (HeaderValue, &'static str), mut making: JoinHandle<Made>) -> Handled {
     let sending = match timeout(GRACE, &mut making).await {
         Err(_) => Sending::Making(making),
         Ok(Ok(Ok(archive))) => Sending::Archive(archive),
-        Ok(Ok(Err(ClusterError::Refused(why)))) => return Reply::problem(StatusCode::CONFLICT, CONFLICT, &why),
-        Ok(Ok(Err(error))) => return unavailable(&format!("{error}; retry")),
-        Ok(Err(error)) => return unavailable(&format!("{error}; retry")),
+        Ok(Ok(Err(ClusterError::Refused(why)))) => return Err(Reply::problem(StatusCode::CONFLICT, CONFLICT, &why)),
+        Ok(Ok(Err(error))) => return Err(unavailable(&format!("{error}; retry"))),
+        Ok(Err(error)) => return Err(unavailable(&format!("{error}; retry"))),
     };
     let (id, actor) = (call.context.id().to_owned(), call.context.caller.actor.clone());
-    Reply::archive(content_type, Archive { sending, what, id, actor })
+    Ok(Reply::archive(content_type, Archive { sending, what, id, actor }))
 }
 
 /// The body of a response with a file.

@@ -5,8 +5,7 @@ use earmark_core::{Definition, KeyChange, UnixMs, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{Shape, limit_or_template};
@@ -15,10 +14,8 @@ use crate::app::App;
 use crate::auth::CHANGE_LOG_PAGE_COST;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let Some(keys) = app.backend.keys() else {
-        return Reply::not_found("this server has no change log");
-    };
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    let keys = app.backend.keys().ok_or_else(|| Reply::not_found("this server has no change log"))?;
     let query = ChangeQuery {
         namespace: (!call.context.caller.is_server_admin()).then(|| call.namespace()),
         key: call.query("key").and_then(|text| limit_or_template(text).ok()),
@@ -29,14 +26,9 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
     // A filter may read many changes for each one that it finds. A tenant's page is filtered by its namespace.
     let is_filtered = query.key.is_some() || query.actor.is_some() || query.namespace.is_some();
     let cost = if is_filtered { PAGE_MAX } else { query.page_size.max(CHANGE_LOG_PAGE_COST) };
-    let _permit = match call.context.admit(app, cost).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, keys.log(query)).await {
-        Ok(page) => Reply::ok(&PageWire::of(&page)),
-        Err(error) => limits::failed(&error),
-    }
+    let _permit = call.context.admit(app, cost).await?;
+    let page = execute::read(app, &call.context, keys.log(query)).await?;
+    Ok(Reply::ok(&PageWire::of(&page)))
 }
 
 #[derive(Serialize)]

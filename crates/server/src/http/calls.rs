@@ -17,9 +17,8 @@ use serde_json::{Value, json};
 
 use super::labels::LabelList;
 use super::lease_requests::open_plain;
-use super::limits;
 use super::parse::{BatchBody, Count, ExtensionNumber, Object, ShortText, Text, UsualCall};
-use super::reply::{JSON, Reply, Results};
+use super::reply::{Handled, JSON, Reply, Results};
 use super::schema::{self, described, exactly};
 use super::serve::Call;
 use super::shape::{self, Described, Shape, body};
@@ -224,17 +223,11 @@ fn namespace(caller: &Caller, named: Option<Text<NamespaceName>>) -> Result<Name
     calls::namespace_of(caller, named.map(|Text(name)| name)).map_err(AttributeRefusal::Forbidden)
 }
 
-pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let request = match call_request(&call) {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.reserved(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
+pub(super) async fn one(app: &App, call: Call) -> Handled {
+    let request = call_request(&call).inspect_err(|_| app.metrics.reserved(Reserved::InvalidRequest))?;
     let called = calls::call(app, &call.context, &request).await;
     if called.is_unauthenticated() {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
     let known = match app.reveals_remaining {
         true => calls::known_limits(app, &request.namespace, &called.requirements).await,
@@ -244,14 +237,14 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
     let is_strict = call.query("status") == Some("true");
     let status = if is_strict { calls::strict_status(&wire.reserve) } else { wire.reserve.status() };
     if matches!(wire.reserve.error, Code::Forbidden) {
-        return Reply::answer(status, wire.reserve.message.as_deref(), &wire);
+        return Ok(Reply::answer(status, wire.reserve.message.as_deref(), &wire));
     }
     let headers = wire.headers(&calls::limit_states(&known, &wire));
     let reply = match plain(&wire) {
         Some(body) => Reply::of(status, JSON, Bytes::from(body)),
         None => Reply::json(status, &wire),
     };
-    Reply { headers: headers.into(), ..reply }
+    Ok(Reply { headers: headers.into(), ..reply })
 }
 
 /// The request in the body, which serde parses if it has not the usual form.
@@ -276,22 +269,12 @@ fn asked(call: &Call, (lease, job): (LeaseId, Option<JobId>), asked: Asked) -> C
     CallRequest { namespace: call.namespace(), lease, job, asked }
 }
 
-pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    let requests = match requests(&call, call.parse(), request) {
-        Ok(requests) => requests,
-        Err(reply) => {
-            app.metrics.reserved(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
-    let _permit = match call.context.admit(app, requests.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match calls::call_all(app, &call.context, &requests).await {
-        Ok(called) => Reply::ok(&Results { results: called.iter().map(CallWire::of).collect() }),
-        Err(error) => Reply::rejected(&error),
-    }
+pub(super) async fn batch(app: &App, call: Call) -> Handled {
+    let requests = requests(&call, call.parse(), request);
+    let requests = requests.inspect_err(|_| app.metrics.reserved(Reserved::InvalidRequest))?;
+    let _permit = call.context.admit(app, requests.len()).await?;
+    let called = calls::call_all(app, &call.context, &requests).await?;
+    Ok(Reply::ok(&Results { results: called.iter().map(CallWire::of).collect() }))
 }
 
 /// The JSON of a plain admission, as serde writes it.
@@ -318,22 +301,16 @@ fn plain(wire: &CallWire<'_>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-pub(super) async fn extend(app: &App, call: Call) -> Reply {
+pub(super) async fn extend(app: &App, call: Call) -> Handled {
     let parsed = call.parse::<ExtendCallBody>();
     let request = parsed.and_then(|body| extend_request(&call, body).map_err(|refusal| refused(&refusal)));
-    let request = match request {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.extended(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
+    let request = request.inspect_err(|_| app.metrics.extended(Reserved::InvalidRequest))?;
     let answer: Result<ExtendAnswer, BackendError> = calls::extend(app, &call.context, &request).await;
     if matches!(answer, Err(BackendError::Unauthenticated)) {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
     let wire = ExtendWire::of(&answer);
-    Reply::answer(wire.status(), wire.message.as_deref(), &wire)
+    Ok(Reply::answer(wire.status(), wire.message.as_deref(), &wire))
 }
 
 fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, AttributeRefusal> {
@@ -349,40 +326,24 @@ fn extend_request(call: &Call, body: ExtendCallBody) -> Result<ExtendCall, Attri
     })
 }
 
-pub(super) async fn complete(app: &App, call: Call) -> Reply {
+pub(super) async fn complete(app: &App, call: Call) -> Handled {
     let parsed = call.parse::<CompleteCallBody>();
     let request = parsed.and_then(|body| complete_request(&call, body).map_err(|refusal| refused(&refusal)));
-    let request = match request {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.completed(Completed::InvalidRequest);
-            return reply;
-        }
-    };
+    let request = request.inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
     let completed = calls::complete(app, &call.context, &request).await;
     if completed.is_unauthenticated() {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
     let wire = CompleteCallWire::of(&completed);
-    Reply::answer(wire.complete.status(), wire.complete.message.as_deref(), &wire)
+    Ok(Reply::answer(wire.complete.status(), wire.complete.message.as_deref(), &wire))
 }
 
-pub(super) async fn complete_batch(app: &App, call: Call) -> Reply {
-    let requests = match requests(&call, call.parse(), complete_request) {
-        Ok(requests) => requests,
-        Err(reply) => {
-            app.metrics.completed(Completed::InvalidRequest);
-            return reply;
-        }
-    };
-    let _permit = match call.context.admit(app, requests.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match calls::complete_all(app, &call.context, &requests).await {
-        Ok(completed) => Reply::ok(&Results { results: completed.iter().map(CompleteCallWire::of).collect() }),
-        Err(error) => Reply::rejected(&error),
-    }
+pub(super) async fn complete_batch(app: &App, call: Call) -> Handled {
+    let requests = requests(&call, call.parse(), complete_request);
+    let requests = requests.inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
+    let _permit = call.context.admit(app, requests.len()).await?;
+    let completed = calls::complete_all(app, &call.context, &requests).await?;
+    Ok(Reply::ok(&Results { results: completed.iter().map(CompleteCallWire::of).collect() }))
 }
 
 fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall, AttributeRefusal> {
@@ -402,24 +363,16 @@ fn complete_request(call: &Call, body: CompleteCallBody) -> Result<CompleteCall,
     })
 }
 
-pub(super) async fn explain(app: &App, call: Call) -> Reply {
-    let (namespace, body) = match (call.named_namespace(), call.parse::<ExplainBody>()) {
-        (Err(error), _) => return Reply::rejected(&error),
-        (_, Err(reply)) => return reply,
-        (Ok(namespace), Ok(body)) => (namespace, body),
-    };
-    let attributes = match call.context.caller.attributes_to_explain(body.attributes.0) {
-        Ok(attributes) => attributes,
-        Err(refusal) => return refused(&refusal),
-    };
+pub(super) async fn explain(app: &App, call: Call) -> Handled {
+    let (namespace, body) = (call.named_namespace()?, call.parse::<ExplainBody>()?);
+    let attributes = call.context.caller.attributes_to_explain(body.attributes.0);
+    let attributes = attributes.map_err(|refusal| refused(&refusal))?;
     let job_id = body.job_id.as_ref().map(|job| job.0.as_str());
     tracing::debug!(request_id = call.context.id(), actor = %call.context.caller.actor, job_id, "explain");
     let (input_tokens_max, output_tokens_max) = (body.input_tokens_max.0, body.output_tokens_max.0);
     let request = ExplainRequest { namespace, attributes, input_tokens_max, output_tokens_max };
-    match calls::explain(app, &call.context, &request).await {
-        Ok(explained) => Reply::ok(&explained),
-        Err(error) => limits::failed(&error),
-    }
+    let explained = calls::explain(app, &call.context, &request).await?;
+    Ok(Reply::ok(&explained))
 }
 
 /// The named schemas of the responses.

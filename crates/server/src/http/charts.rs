@@ -3,8 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::route::{BAD_QUERY, FAILED, OVERLOADED, Route, answer, get};
 use super::schema::{described, exactly};
 use super::serve::Call;
@@ -23,21 +22,16 @@ pub(super) const GET: Route = Route {
     ..get("/v1/charts", Access::Read, |app, call| Box::pin(charts(app, call)))
 };
 
-async fn charts(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+async fn charts(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
     let is_of_node = call.query("of") == Some("node");
-    if is_of_node && let Err(error) = call.context.caller.check_access(Access::Operate) {
-        return Reply::rejected(&error);
+    if is_of_node {
+        call.context.caller.check_access(Access::Operate)?;
     }
-    if let Err(error) = execute::check_key(app, &call.context).await {
-        return limits::failed(&error);
-    }
+    execute::check_key(app, &call.context).await?;
     let of = if is_of_node { ChartOf::Node } else { ChartOf::Namespace(&namespace) };
     let until_unix_ms = app.charts.current_step().saturating_add(1).saturating_mul(STEP_MS);
-    Reply::ok(&ChartsWire { step_seconds: STEP_MS / 1_000, until_unix_ms, points: app.charts.points(of) })
+    Ok(Reply::ok(&ChartsWire { step_seconds: STEP_MS / 1_000, until_unix_ms, points: app.charts.points(of) }))
 }
 
 #[derive(Serialize)]

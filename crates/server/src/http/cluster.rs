@@ -14,42 +14,35 @@ use serde_json::{Value, json};
 
 use super::limits;
 use super::parse::{Count, ShortText, Text};
-use super::reply::{CONFLICT, Reply, UNAVAILABLE};
+use super::reply::{CONFLICT, Handled, Reply, UNAVAILABLE};
 use super::schema::exactly;
 use super::serve::Call;
 use super::shape::{Described, NODE_ID, Shape, body};
 use crate::app::App;
 use crate::execute;
 
-pub(super) async fn status(app: &App, call: Call) -> Reply {
+pub(super) async fn status(app: &App, call: Call) -> Handled {
     if execute::is_revoked(app, &call.context).await {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
-    match cluster(app) {
-        Ok(cluster) => Reply::ok(&StatusWire::of(&cluster.status())),
-        Err(reply) => reply,
-    }
+    let cluster = cluster(app)?;
+    Ok(Reply::ok(&StatusWire::of(&cluster.status())))
 }
 
-pub(super) async fn add(app: &App, call: Call) -> Reply {
-    let (cluster, member) = match (cluster(app), call.parse::<MemberBody>()) {
-        (_, Err(reply)) | (Err(reply), _) => return reply,
-        (Ok(cluster), Ok(member)) => (cluster, member),
-    };
+pub(super) async fn add(app: &App, call: Call) -> Handled {
+    let member = call.parse::<MemberBody>()?;
+    let cluster = cluster(app)?;
     let (node, address) = (member.node_id.0, member.address.0);
     let what = format!("add node {node} at {address}");
     changed(app, &call, what, async move { cluster.add(node, address).await }).await
 }
 
-pub(super) async fn remove(app: &App, call: Call) -> Reply {
+pub(super) async fn remove(app: &App, call: Call) -> Handled {
     let Some(node) = call.name().parse().ok().filter(|node| *node > 0) else {
         let (found, max) = (call.name(), u64::MAX);
-        return Reply::invalid(&format!("node_id: found {found:?}, allowed are integers from 1 to {max}"));
+        return Err(Reply::invalid(&format!("node_id: found {found:?}, allowed are integers from 1 to {max}")));
     };
-    let cluster = match cluster(app) {
-        Ok(cluster) => cluster,
-        Err(reply) => return reply,
-    };
+    let cluster = cluster(app)?;
     changed(app, &call, format!("remove node {node}"), async move { cluster.remove(node).await }).await
 }
 
@@ -58,59 +51,39 @@ pub(super) fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
     app.cluster.get().map(Arc::clone).ok_or_else(none)
 }
 
-pub(super) async fn backup(app: &App, call: Call) -> Reply {
-    let (cluster, wanted) = match (cluster(app), call.parse::<BackupBody>()) {
-        (_, Err(reply)) | (Err(reply), _) => return reply,
-        (Ok(cluster), Ok(wanted)) => (cluster, wanted),
-    };
+pub(super) async fn backup(app: &App, call: Call) -> Handled {
+    let wanted = call.parse::<BackupBody>()?;
+    let cluster = cluster(app)?;
     let name = wanted.name.map(|name| name.0);
     let what = match &name {
         Some(name) => format!("back up as {}", name.as_str()),
         None => "back up".to_owned(),
     };
-    if let Err(reply) = permitted(app, &call, &what).await {
-        return reply;
-    }
+    permitted(app, &call, &what).await?;
     let on_timeout = "the backup is still being written; it is complete once its folder has a file named identity";
-    match finish(app, &call, (&what, on_timeout), async move { cluster.backup(name).await }).await {
-        Ok(made) => Reply::ok(&BackupWire::of(&made)),
-        Err(reply) => reply,
-    }
+    let made = finish(app, &call, (&what, on_timeout), async move { cluster.backup(name).await }).await?;
+    Ok(Reply::ok(&BackupWire::of(&made)))
 }
 
-pub(super) async fn invite(app: &App, call: Call) -> Reply {
-    let (cluster, body) = match (cluster(app), call.parse::<InvitationBody>()) {
-        (_, Err(reply)) | (Err(reply), _) => return reply,
-        (Ok(cluster), Ok(body)) => (cluster, body),
-    };
+pub(super) async fn invite(app: &App, call: Call) -> Handled {
+    let body = call.parse::<InvitationBody>()?;
+    let cluster = cluster(app)?;
     let (uses, expires_seconds) = (body.uses.map(|uses| uses.0), body.expires_seconds.map(|seconds| seconds.0));
-    let wanted = match NewInvitation::new(uses, expires_seconds) {
-        Ok(wanted) => wanted,
-        Err(message) => return Reply::invalid(&message),
-    };
+    let wanted = NewInvitation::new(uses, expires_seconds).map_err(|message| Reply::invalid(&message))?;
     let what = wanted.to_string();
-    if let Err(reply) = permitted(app, &call, &what).await {
-        return reply;
-    }
+    permitted(app, &call, &what).await?;
     let by = call.context.caller.actor.clone();
-    match finish(app, &call, (&what, "retry"), async move { cluster.invite(by, wanted).await }).await {
-        Ok(invitation) => Reply::ok(&InvitationWire { invitation }),
-        Err(reply) => reply,
-    }
+    let invitation = finish(app, &call, (&what, "retry"), async move { cluster.invite(by, wanted).await }).await?;
+    Ok(Reply::ok(&InvitationWire { invitation }))
 }
 
-pub(super) async fn invitations(app: &App, call: Call) -> Reply {
-    let cluster = match cluster(app) {
-        Ok(cluster) => cluster,
-        Err(reply) => return reply,
-    };
-    if let Err(error) = execute::check_key(app, &call.context).await {
-        return limits::failed(&error);
-    }
+pub(super) async fn invitations(app: &App, call: Call) -> Handled {
+    let cluster = cluster(app)?;
+    execute::check_key(app, &call.context).await?;
     match app.by(call.context.deadline, cluster.invitations()).await {
-        Ok(Ok(open)) => Reply::ok(&json!({"invitations": open.iter().map(invitation).collect::<Vec<_>>()})),
-        Ok(Err(error)) => unavailable(&format!("{error}; retry")),
-        Err(error) => unavailable(&format!("{error}; retry")),
+        Ok(Ok(open)) => Ok(Reply::ok(&json!({"invitations": open.iter().map(invitation).collect::<Vec<_>>()}))),
+        Ok(Err(error)) => Err(unavailable(&format!("{error}; retry"))),
+        Err(error) => Err(unavailable(&format!("{error}; retry"))),
     }
 }
 
@@ -124,15 +97,10 @@ fn invitation(info: &InvitationInfo) -> Value {
     })
 }
 
-pub(super) async fn revoke_invitation(app: &App, call: Call) -> Reply {
-    let id: InvitationId = match call.name().parse() {
-        Ok(id) => id,
-        Err(allowed) => return Reply::invalid(&format!("invitation_id: found {:?}, {allowed}", call.name())),
-    };
-    let cluster = match cluster(app) {
-        Ok(cluster) => cluster,
-        Err(reply) => return reply,
-    };
+pub(super) async fn revoke_invitation(app: &App, call: Call) -> Handled {
+    let wrong = |allowed| Reply::invalid(&format!("invitation_id: found {:?}, {allowed}", call.name()));
+    let id: InvitationId = call.name().parse().map_err(wrong)?;
+    let cluster = cluster(app)?;
     changed(app, &call, format!("revoke invitation {id}"), async move { cluster.revoke_invitation(id).await }).await
 }
 
@@ -152,14 +120,10 @@ async fn changed(
     call: &Call,
     what: String,
     change: impl Future<Output = Result<(), ClusterError>> + Send + 'static,
-) -> Reply {
-    if let Err(reply) = permitted(app, call, &what).await {
-        return reply;
-    }
-    match finish(app, call, (&what, "retry"), change).await {
-        Ok(()) => Reply::ok(&Changed { ok: true }),
-        Err(reply) => reply,
-    }
+) -> Handled {
+    permitted(app, call, &what).await?;
+    finish(app, call, (&what, "retry"), change).await?;
+    Ok(Reply::ok(&Changed { ok: true }))
 }
 
 /// Waits for a cluster change, and logs its result. After the deadline it goes on in its task; the response then ends

@@ -7,8 +7,7 @@ use earmark_core::UnixMs;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::route::{BAD_QUERY, FAILED, OVERLOADED, PROBLEM, Route, answer, get};
 use super::schema::{described, exactly};
 use super::serve::{Call, off_runtime};
@@ -35,11 +34,8 @@ pub(super) const LIST: Route = Route {
     ..get("/v1/decisions", Access::Read, |app, call| Box::pin(list(app, call)))
 };
 
-async fn list(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+async fn list(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
     // The query is already validated.
     let number = |name: &str| call.query(name).and_then(|text| text.parse::<u64>().ok());
     let query = DecisionQuery {
@@ -53,15 +49,10 @@ async fn list(app: &App, call: Call) -> Reply {
         after: number("after").unwrap_or(u64::MAX),
         page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT),
     };
-    let _permit = match call.context.admit(app, query.cost()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.decisions.read(query)).await {
-        Ok(Some(page)) => off_runtime(move || Reply::ok(&PageWire::of(&page))).await,
-        Ok(None) => Reply::not_found(DECISIONS_OFF),
-        Err(error) => limits::failed(&error),
-    }
+    let _permit = call.context.admit(app, query.cost()).await?;
+    let page = execute::read(app, &call.context, app.decisions.read(query)).await?;
+    let page = page.ok_or_else(|| Reply::not_found(DECISIONS_OFF))?;
+    Ok(off_runtime(move || Reply::ok(&PageWire::of(&page))).await)
 }
 
 #[derive(Serialize)]

@@ -2,8 +2,7 @@
 
 mod stream;
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::route::{BAD_QUERY, Documented, FAILED, OVERLOADED, PROBLEM, Route, answer, binary, get};
 use super::serve::Call;
 use super::shape::EVENTS_QUERY;
@@ -37,23 +36,18 @@ pub(super) const GET: Route = Route {
 const NO_DECISIONS: Documented =
     answer(404, PROBLEM, "The topic `decisions` was asked for, and the decision log is off.");
 
-async fn open(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+async fn open(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
     let topics = match call.query("topics") {
         Some(list) => Topics::from_list(list),
         None => Topics { decisions: app.decisions.is_on(), usage: true, cluster: true },
     };
     if topics.decisions && !app.decisions.is_on() {
-        return Reply::not_found(DECISIONS_OFF);
+        return Err(Reply::not_found(DECISIONS_OFF));
     }
-    if let Err(error) = execute::check_key(app, &call.context).await {
-        return limits::failed(&error);
-    }
+    execute::check_key(app, &call.context).await?;
     match app.feeds.open(namespace, call.context.caller.shares.clone(), topics) {
-        Ok(subscription) => Reply::events(subscription),
-        Err(why) => Reply::overloaded(&why.message()),
+        Ok(subscription) => Ok(Reply::events(subscription)),
+        Err(why) => Err(Reply::overloaded(&why.message())),
     }
 }

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use super::reply::{JSON, PROMETHEUS, Reply};
+use super::reply::{Handled, JSON, PROMETHEUS, Reply};
 use super::serve::{Call, off_runtime};
 use crate::app::App;
 use crate::execute;
@@ -32,9 +32,9 @@ pub(super) fn readyz(app: &App) -> Reply {
 }
 
 /// Only an admin of `default` sees the totals of the server and all namespaces; others see their namespace.
-pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
+pub(super) async fn metrics(app: &App, call: &Call) -> Handled {
     if execute::is_revoked(app, &call.context).await {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
     let (caller, quotas) = (&call.context.caller, app.backend.quota_gauges().await);
     let (metrics, backend) = (Arc::clone(&app.metrics), Arc::clone(&app.backend));
@@ -50,7 +50,7 @@ pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
             metrics.render(&backend.stats(), &gauges, cluster.as_ref())
         }
     };
-    off_runtime(move || Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text()))).await
+    Ok(off_runtime(move || Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text()))).await)
 }
 
 pub(super) fn openapi(app: &App) -> Reply {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use earmark_admission::{KeyError, Keys, Token};
 use earmark_core::{
-    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_MAX, ClientId, CreateKey, KEY_SECONDS_MAX, KeyId, KeyInfo, KeyName, Labels,
-    MaySet, NamespaceName, RevokeKey, Role, UnixMs,
+    ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_MAX, ClientId, CreateKey, KEY_SECONDS_MAX, KeyId, KeyInfo, KeyName,
+    LabelError, Labels, MaySet, NamespaceName, RevokeKey, Role, UnixMs,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::calls::AttributeList;
 use super::limits;
 use super::parse::Text;
-use super::reply::{CONFLICT, NOT_FOUND, Reply};
+use super::reply::{CONFLICT, Handled, NOT_FOUND, Reply};
 use super::schema::exactly;
 use super::serve::{Call, off_runtime};
 use super::shape::{self, Described, KEY_ID, Shape, body};
@@ -61,33 +61,20 @@ impl Described for ExpirySeconds {
     const SHAPE: Shape = Shape::Integer { min: 1, max: KEY_SECONDS_MAX as u64 };
 }
 
-pub(super) async fn create(app: &App, call: Call) -> Reply {
-    let body: KeyBody = match call.parse() {
-        Ok(body) => body,
-        Err(reply) => return reply,
-    };
+pub(super) async fn create(app: &App, call: Call) -> Handled {
+    let body: KeyBody = call.parse()?;
     let caller = &call.context.caller;
     let namespace = body.namespace.map_or_else(|| call.namespace(), |namespace| namespace.0);
-    if !caller.is_server_admin()
-        && let Err(error) = caller.check_namespace(&namespace)
-    {
-        return Reply::rejected(&error);
+    if !caller.is_server_admin() {
+        caller.check_namespace(&namespace)?;
     }
-    let labels = match Labels::new(body.labels.map_or_else(Vec::new, |labels| labels.0)) {
-        Ok(labels) => labels,
-        Err(error) => return Reply::invalid(&format!("labels: {error}")),
-    };
-    let may_set = match MaySet::new(body.may_set.unwrap_or_default().0) {
-        Ok(may_set) => may_set,
-        Err(error) => return Reply::invalid(&format!("may_set: {error}")),
-    };
-    let (keys, token) = match (keys(app), Token::random()) {
-        (Err(reply), _) => return reply,
-        (_, Err(error)) => {
-            return Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string());
-        }
-        (Ok(keys), Ok(token)) => (keys, token),
-    };
+    let wrong = |field: &str, error: LabelError| Reply::invalid(&format!("{field}: {error}"));
+    let labels = Labels::new(body.labels.map_or_else(Vec::new, |labels| labels.0));
+    let labels = labels.map_err(|error| wrong("labels", error))?;
+    let may_set = MaySet::new(body.may_set.unwrap_or_default().0).map_err(|error| wrong("may_set", error))?;
+    let keys = keys(app)?;
+    let token = Token::random()
+        .map_err(|error| Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string()))?;
     let command = CreateKey {
         id: token.id().clone(),
         secret: token.hash(),
@@ -102,48 +89,33 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         actor: caller.actor.clone(),
     };
     tracing::info!(request_id = call.context.id(), actor = %caller.actor, key_id = %command.id, "create key");
-    match app.by(call.context.deadline, keys.create(caller.by.clone(), command)).await {
-        Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }).secret(),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
-    }
+    let created = app.by(call.context.deadline, keys.create(caller.by.clone(), command)).await?;
+    let info = created.map_err(|error| failed(&error))?;
+    Ok(Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }).secret())
 }
 
-pub(super) async fn list(app: &App, call: Call) -> Reply {
-    let keys = match keys(app) {
-        Ok(keys) => keys,
-        Err(reply) => return reply,
-    };
+pub(super) async fn list(app: &App, call: Call) -> Handled {
+    let keys = keys(app)?;
     let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
-    let all = match execute::read(app, &call.context, keys.list(namespace)).await {
-        Ok(all) => all,
-        Err(error) => return limits::failed(&error),
-    };
+    let all = execute::read(app, &call.context, keys.list(namespace)).await?;
     // The read shares the keys. The work is their text, so it is charged, and not done on a thread of the runtime.
-    if let Err(error) = app.auth.charge_batch(&call.context.caller, all.len()) {
-        return Reply::rejected(&error);
-    }
+    app.auth.charge_batch(&call.context.caller, all.len())?;
     let build = move || Reply::ok(&Listed { keys: all.iter().map(KeyWire::of).collect() });
-    off_runtime(build).await
+    Ok(off_runtime(build).await)
 }
 
-pub(super) async fn revoke(app: &App, call: Call) -> Reply {
+pub(super) async fn revoke(app: &App, call: Call) -> Handled {
     let Ok(id) = KeyId::new(call.name()) else {
-        return Reply::invalid(&KEY_ID.explain(&"key_id", call.name()).unwrap_or_default());
+        return Err(Reply::invalid(&KEY_ID.explain(&"key_id", call.name()).unwrap_or_default()));
     };
-    let keys = match keys(app) {
-        Ok(keys) => keys,
-        Err(reply) => return reply,
-    };
+    let keys = keys(app)?;
     let caller = &call.context.caller;
     let namespace = (!caller.is_server_admin()).then(|| call.namespace());
     tracing::info!(request_id = call.context.id(), actor = %caller.actor, key_id = %id, "revoke key");
     let command = RevokeKey { id, namespace, actor: caller.actor.clone() };
-    match app.by(call.context.deadline, keys.revoke(caller.by.clone(), command)).await {
-        Ok(Ok(info)) => Reply::ok(&Revoked { key: KeyWire::of(&info) }),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
-    }
+    let revoked = app.by(call.context.deadline, keys.revoke(caller.by.clone(), command)).await?;
+    let info = revoked.map_err(|error| failed(&error))?;
+    Ok(Reply::ok(&Revoked { key: KeyWire::of(&info) }))
 }
 
 fn keys(app: &App) -> Result<&dyn Keys, Reply> {

@@ -5,9 +5,8 @@ use axum::http::StatusCode;
 use earmark_admission::BackendError;
 use serde::Serialize;
 
-use super::limits;
 use super::parse::{BatchBody, CompleteBody, ExtendBody, LeaseBody, ReserveBody};
-use super::reply::{BODY_BYTES_INITIAL, JSON, Reply, Results};
+use super::reply::{BODY_BYTES_INITIAL, Handled, JSON, Reply, Results};
 use super::serve::Call;
 use crate::answer::{Code, CompleteWire, ExtendWire, ReserveWire};
 use crate::app::App;
@@ -17,14 +16,9 @@ use crate::metrics::{Completed, Reserved};
 /// The answer about one lease.
 type Answer<T> = Result<T, BackendError>;
 
-pub(super) async fn reserve(app: &App, call: Call) -> Reply {
-    let request = match request(&call, ReserveBody::scan(&call.body)) {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.reserved(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
+pub(super) async fn reserve(app: &App, call: Call) -> Handled {
+    let request = request(&call, ReserveBody::scan(&call.body))
+        .inspect_err(|_| app.metrics.reserved(Reserved::InvalidRequest))?;
     let answers = execute::reserve(app, &call.context, vec![request]).await;
     single(&answers, |answer| {
         let wire = ReserveWire::of(answer);
@@ -35,30 +29,15 @@ pub(super) async fn reserve(app: &App, call: Call) -> Reply {
     })
 }
 
-pub(super) async fn reserve_batch(app: &App, call: Call) -> Reply {
-    let requests = match requests::<ReserveBody>(&call) {
-        Ok(requests) => requests,
-        Err(reply) => {
-            app.metrics.reserved(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
-    let _permit = match call.context.admit(app, requests.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn reserve_batch(app: &App, call: Call) -> Handled {
+    let requests = requests::<ReserveBody>(&call).inspect_err(|_| app.metrics.reserved(Reserved::InvalidRequest))?;
+    let _permit = call.context.admit(app, requests.len()).await?;
     let answers = execute::reserve(app, &call.context, requests).await;
     results(&answers, ReserveWire::of)
 }
 
-pub(super) async fn extend(app: &App, call: Call) -> Reply {
-    let request = match request(&call, None::<ExtendBody>) {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.extended(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
+pub(super) async fn extend(app: &App, call: Call) -> Handled {
+    let request = request(&call, None::<ExtendBody>).inspect_err(|_| app.metrics.extended(Reserved::InvalidRequest))?;
     let answers = execute::extend(app, &call.context, vec![request]).await;
     single(&answers, |answer| {
         let wire = ExtendWire::of(answer);
@@ -66,30 +45,16 @@ pub(super) async fn extend(app: &App, call: Call) -> Reply {
     })
 }
 
-pub(super) async fn extend_batch(app: &App, call: Call) -> Reply {
-    let requests = match requests::<ExtendBody>(&call) {
-        Ok(requests) => requests,
-        Err(reply) => {
-            app.metrics.extended(Reserved::InvalidRequest);
-            return reply;
-        }
-    };
-    let _permit = match call.context.admit(app, requests.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn extend_batch(app: &App, call: Call) -> Handled {
+    let requests = requests::<ExtendBody>(&call).inspect_err(|_| app.metrics.extended(Reserved::InvalidRequest))?;
+    let _permit = call.context.admit(app, requests.len()).await?;
     let answers = execute::extend(app, &call.context, requests).await;
     results(&answers, ExtendWire::of)
 }
 
-pub(super) async fn complete(app: &App, call: Call) -> Reply {
-    let request = match request(&call, CompleteBody::scan(&call.body)) {
-        Ok(request) => request,
-        Err(reply) => {
-            app.metrics.completed(Completed::InvalidRequest);
-            return reply;
-        }
-    };
+pub(super) async fn complete(app: &App, call: Call) -> Handled {
+    let request = request(&call, CompleteBody::scan(&call.body))
+        .inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
     let answers = execute::complete(app, &call.context, vec![request]).await;
     single(&answers, |answer| {
         let wire = CompleteWire::of(answer);
@@ -97,18 +62,9 @@ pub(super) async fn complete(app: &App, call: Call) -> Reply {
     })
 }
 
-pub(super) async fn complete_batch(app: &App, call: Call) -> Reply {
-    let requests = match requests::<CompleteBody>(&call) {
-        Ok(requests) => requests,
-        Err(reply) => {
-            app.metrics.completed(Completed::InvalidRequest);
-            return reply;
-        }
-    };
-    let _permit = match call.context.admit(app, requests.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn complete_batch(app: &App, call: Call) -> Handled {
+    let requests = requests::<CompleteBody>(&call).inspect_err(|_| app.metrics.completed(Completed::InvalidRequest))?;
+    let _permit = call.context.admit(app, requests.len()).await?;
     let answers = execute::complete(app, &call.context, requests).await;
     results(&answers, CompleteWire::of)
 }
@@ -130,20 +86,20 @@ fn requests<B: LeaseBody>(call: &Call) -> Result<Vec<B::Request>, Reply> {
 }
 
 /// The reply to a single request.
-fn single<T>(answers: &[Answer<T>], reply: impl Fn(&Answer<T>) -> Reply) -> Reply {
+fn single<T>(answers: &[Answer<T>], reply: impl Fn(&Answer<T>) -> Reply) -> Handled {
     match answers.first() {
-        Some(Err(BackendError::Unauthenticated)) => Reply::unauthenticated(),
-        Some(answer) => reply(answer),
-        None => limits::failed(&BackendError::Failed("no answer".into())),
+        Some(Err(BackendError::Unauthenticated)) => Err(Reply::unauthenticated()),
+        Some(answer) => Ok(reply(answer)),
+        None => Err(BackendError::Failed("no answer".into()).into()),
     }
 }
 
 /// The reply to a batch.
-fn results<'a, T, W: Serialize>(answers: &'a [Answer<T>], wire: impl Fn(&'a Answer<T>) -> W) -> Reply {
+fn results<'a, T, W: Serialize>(answers: &'a [Answer<T>], wire: impl Fn(&'a Answer<T>) -> W) -> Handled {
     if execute::is_unauthenticated(answers) {
-        return Reply::unauthenticated();
+        return Err(Reply::unauthenticated());
     }
-    Reply::ok(&Results { results: answers.iter().map(wire).collect() })
+    Ok(Reply::ok(&Results { results: answers.iter().map(wire).collect() }))
 }
 
 /// The JSON of a plain admission, which nearly every reserve gets.

@@ -1,25 +1,19 @@
 //! `GET /v1/leases/{lease_id}`.
 
 use earmark_admission::{Amount, LeaseView};
-use earmark_core::{JobId, LeaseId, LeaseState, UnixMs};
+use earmark_core::{JobId, LeaseId, LeaseIdError, LeaseState, UnixMs};
 use serde::Serialize;
 
-use super::limits::failed;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::serve::Call;
 use crate::app::App;
 use crate::execute::{self, LEASE_NOT_FOUND};
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let lease: LeaseId = match call.name().parse() {
-        Ok(lease) => lease,
-        Err(error) => return Reply::invalid(&format!("{error}")),
-    };
-    match execute::read(app, &call.context, app.backend.lease(call.namespace(), lease)).await {
-        Ok(Some(view)) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
-        Ok(None) => Reply::not_found(LEASE_NOT_FOUND),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    let lease: LeaseId = call.name().parse().map_err(|error: LeaseIdError| Reply::invalid(&error.to_string()))?;
+    let view = execute::read(app, &call.context, app.backend.lease(call.namespace(), lease)).await?;
+    let view = view.ok_or_else(|| Reply::not_found(LEASE_NOT_FOUND))?;
+    Ok(Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }))
 }
 
 #[derive(Serialize)]

@@ -11,7 +11,7 @@ use earmark_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::reply::{CONFLICT, Reply};
+use super::reply::{CONFLICT, Handled, Reply};
 use super::serve::{Call, bare, off_runtime};
 use super::shape::{Described, LIMIT_KEY, Shape, body};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
@@ -21,59 +21,37 @@ use crate::execute::{self, LIMIT_NOT_FOUND};
 /// Limits of a page that is built at once: about a tenth of a millisecond of work.
 pub(super) const SHORT_PAGE: usize = 100;
 
-pub(super) async fn put(app: &App, call: Call) -> Reply {
-    let definition = match definition(&call) {
-        Ok(document) => document.into_definition(),
-        Err(reply) => return reply,
-    };
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn put(app: &App, call: Call) -> Handled {
+    let definition = definition(&call)?.into_definition();
+    let namespace = call.named_namespace()?;
     let request = PutLimitRequest { namespace, definition, expected_revision: None };
     changed(execute::put_limit(app, &call.context, request).await)
 }
 
-pub(super) async fn delete(app: &App, call: Call) -> Reply {
-    let (namespace, key) = match named(&call) {
-        Ok(named) => named,
-        Err(reply) => return reply,
-    };
+pub(super) async fn delete(app: &App, call: Call) -> Handled {
+    let (namespace, key) = named(&call)?;
     let request = DeleteLimitRequest { namespace, key, expected_revision: None };
     changed(execute::delete_limit(app, &call.context, request).await)
 }
 
-pub(super) async fn pause(app: &App, call: Call) -> Reply {
-    let ((namespace, key), body) = match (named(&call), call.parse::<PauseBody>()) {
-        (Err(reply), _) | (_, Err(reply)) => return reply,
-        (Ok(named), Ok(body)) => (named, body),
-    };
+pub(super) async fn pause(app: &App, call: Call) -> Handled {
+    let ((namespace, key), body) = (named(&call)?, call.parse::<PauseBody>()?);
     let reason = body.reason.unwrap_or_default().0;
     let request = PauseLimitRequest { namespace, key, for_ms: body.for_ms.0, reason, only_lengthen: false };
-    match execute::pause_limit(app, &call.context, request).await {
-        Ok(until) => Reply::ok(&Paused { ok: true, paused_until_unix_ms: until.map_or(0, UnixMs::get) }),
-        Err(error) => refused(&error),
-    }
+    let until = execute::pause_limit(app, &call.context, request).await.map_err(|error| refused(&error))?;
+    Ok(Reply::ok(&Paused { ok: true, paused_until_unix_ms: until.map_or(0, UnixMs::get) }))
 }
 
-pub(super) async fn list(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn list(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
     // The query is already validated.
     let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
     let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX);
     let defined = call.query("defined") == Some("true");
     let query = LimitQuery { prefix: key("prefix"), after: key("after"), page_size, defined };
-    let _permit = match call.context.admit(app, page_size).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.limits(namespace, query)).await {
-        Ok(page) => page_reply(page).await,
-        Err(error) => failed(&error),
-    }
+    let _permit = call.context.admit(app, page_size).await?;
+    let page = execute::read(app, &call.context, app.backend.limits(namespace, query)).await?;
+    Ok(page_reply(page).await)
 }
 
 /// The response with a page. A long one is built off the runtime's threads.
@@ -88,28 +66,16 @@ async fn page_reply(page: LimitPage) -> Reply {
     off_runtime(move || build(&page)).await
 }
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let (namespace, key) = match named(&call) {
-        Ok(named) => named,
-        Err(reply) => return reply,
-    };
-    match execute::read(app, &call.context, app.backend.limit(namespace, key)).await {
-        Ok(Some(limit)) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
-        Ok(None) => limit_not_found(),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    let (namespace, key) = named(&call)?;
+    let limit = execute::read(app, &call.context, app.backend.limit(namespace, key)).await?;
+    Ok(Reply::ok(&Limit { limit: LimitWire::of(&limit.ok_or_else(limit_not_found)?) }))
 }
 
-pub(super) async fn usage(app: &App, call: Call) -> Reply {
-    let (namespace, key) = match named(&call) {
-        Ok(named) => named,
-        Err(reply) => return reply,
-    };
-    match execute::read(app, &call.context, app.backend.usage(namespace, key)).await {
-        Ok(Some(usage)) => Reply::ok(&UsageWire::of(&usage)),
-        Ok(None) => limit_not_found(),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn usage(app: &App, call: Call) -> Handled {
+    let (namespace, key) = named(&call)?;
+    let usage = execute::read(app, &call.context, app.backend.usage(namespace, key)).await?;
+    Ok(Reply::ok(&UsageWire::of(&usage.ok_or_else(limit_not_found)?)))
 }
 
 /// The response to a failed backend.
@@ -126,7 +92,7 @@ pub(super) fn failed(error: &BackendError) -> Reply {
 fn named(call: &Call) -> Result<(NamespaceName, LimitKey), Reply> {
     let wrong = |_| Reply::invalid(&LIMIT_KEY.explain(&"key", call.name()).unwrap_or_default());
     let key = LimitKey::new(call.name()).map_err(wrong)?;
-    Ok((call.named_namespace().map_err(|error| Reply::rejected(&error))?, key))
+    Ok((call.named_namespace()?, key))
 }
 
 fn definition(call: &Call) -> Result<LimitDocument, Reply> {
@@ -137,11 +103,9 @@ fn definition(call: &Call) -> Result<LimitDocument, Reply> {
     serde_json::from_slice(&call.body).map_err(|error| Reply::invalid(&bare(&error)))
 }
 
-fn changed(changed: Result<LimitChange, LimitError>) -> Reply {
-    match changed {
-        Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
-        Err(error) => refused(&error),
-    }
+fn changed(changed: Result<LimitChange, LimitError>) -> Handled {
+    let change = changed.map_err(|error| refused(&error))?;
+    Ok(Reply::ok(&Changed { ok: true, status: name(change.status) }))
 }
 
 fn refused(error: &LimitError) -> Reply {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::limits;
 use super::parse::Count;
-use super::reply::{CONFLICT, Reply};
+use super::reply::{CONFLICT, Handled, Reply};
 use super::schema::{described, exactly};
 use super::serve::Call;
 use super::shape::{Described, Shape, body};
@@ -34,31 +34,22 @@ impl Described for PolicyText {
     const SHAPE: Shape = Shape::Text { bytes_max: POLICY_BYTES_MAX };
 }
 
-pub(super) async fn put(app: &App, call: Call) -> Reply {
-    let (namespace, body) = match (call.named_namespace(), call.parse::<PolicyBody>()) {
-        (Err(error), _) => return Reply::rejected(&error),
-        (_, Err(reply)) => return reply,
-        (Ok(namespace), Ok(body)) => (namespace, body),
-    };
+pub(super) async fn put(app: &App, call: Call) -> Handled {
+    let (namespace, body) = (call.named_namespace()?, call.parse::<PolicyBody>()?);
     let expected_revision = body.expected_revision.map(|revision| revision.0);
     let command = PutPolicy { namespace, text: body.policy.0.into(), expected_revision };
     match policy::put(app, &call.context, command).await {
-        Ok(revision) => Reply::ok(&Changed { ok: true, revision }),
-        Err(PutError::Mistake(mistake)) => Reply::invalid(&format!("policy: {mistake}")),
-        Err(PutError::Refused(error)) => refused(&error),
+        Ok(revision) => Ok(Reply::ok(&Changed { ok: true, revision })),
+        Err(PutError::Mistake(mistake)) => Err(Reply::invalid(&format!("policy: {mistake}"))),
+        Err(PutError::Refused(error)) => Err(refused(&error)),
     }
 }
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.policy(namespace)).await {
-        Ok(Some(found)) => Reply::ok(&Found { policy: &found.text, revision: found.revision }),
-        Ok(None) => Reply::not_found(POLICY_NOT_FOUND),
-        Err(error) => limits::failed(&error),
-    }
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
+    let found = execute::read(app, &call.context, app.backend.policy(namespace)).await?;
+    let found = found.ok_or_else(|| Reply::not_found(POLICY_NOT_FOUND))?;
+    Ok(Reply::ok(&Found { policy: &found.text, revision: found.revision }))
 }
 
 fn refused(error: &PolicyError) -> Reply {

@@ -7,8 +7,7 @@ use earmark_core::{NamespaceName, QUOTA_MAX, QuotaKind, QuotaUsage, SetQuotas};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::schema::exactly;
 use super::serve::Call;
 use super::shape::{Described, NAMESPACE, Shape, body};
@@ -70,28 +69,20 @@ impl QuotasBody {
     }
 }
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    let namespace = match namespace(&call) {
-        Ok(namespace) => namespace,
-        Err(reply) => return reply,
-    };
-    match execute::read(app, &call.context, app.backend.quotas(namespace)).await {
-        Ok(Some(quotas)) => Reply::ok(&json!({"quotas": wire(&quotas)})),
-        Ok(None) => Reply::not_found(NAMESPACE_NOT_FOUND),
-        Err(error) => limits::failed(&error),
-    }
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    let namespace = namespace(&call)?;
+    let quotas = execute::read(app, &call.context, app.backend.quotas(namespace)).await?;
+    let quotas = quotas.ok_or_else(|| Reply::not_found(NAMESPACE_NOT_FOUND))?;
+    Ok(Reply::ok(&json!({"quotas": wire(&quotas)})))
 }
 
-pub(super) async fn put(app: &App, call: Call) -> Reply {
-    let (namespace, body) = match (namespace(&call), call.parse::<QuotasBody>()) {
-        (Err(reply), _) | (_, Err(reply)) => return reply,
-        (Ok(namespace), Ok(body)) => (namespace, body),
-    };
+pub(super) async fn put(app: &App, call: Call) -> Handled {
+    let (namespace, body) = (namespace(&call)?, call.parse::<QuotasBody>()?);
     let command = SetQuotas { namespace, quotas: body.into_quotas() };
     match execute::set_quotas(app, &call.context, command).await {
-        Ok(()) => Reply::ok(&Done { ok: true }),
-        Err(QuotaError::Backend(error)) => limits::failed(&error),
-        Err(error) => Reply::invalid(&error.to_string()),
+        Ok(()) => Ok(Reply::ok(&Done { ok: true })),
+        Err(QuotaError::Backend(error)) => Err(error.into()),
+        Err(error) => Err(Reply::invalid(&error.to_string())),
     }
 }
 

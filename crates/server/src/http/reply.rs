@@ -2,10 +2,12 @@
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
+use earmark_admission::{BackendError, CreditReadError};
 use earmark_core::redact_api_keys;
 use serde::Serialize;
 
 use super::archive::Archive;
+use super::{limits, vaults};
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
 use crate::body::{BodyError, BodyErrorKind};
 use crate::caller::AuthError;
@@ -52,6 +54,27 @@ pub(super) enum Streamed {
 struct Problem<'a> {
     error: &'a str,
     message: &'a str,
+}
+
+/// The reply of a handler. A refusal is an error, which handlers pass on.
+pub(super) type Handled = Result<Reply, Reply>;
+
+impl From<AuthError> for Reply {
+    fn from(error: AuthError) -> Reply {
+        Reply::rejected(&error)
+    }
+}
+
+impl From<BackendError> for Reply {
+    fn from(error: BackendError) -> Reply {
+        limits::failed(&error)
+    }
+}
+
+impl From<CreditReadError> for Reply {
+    fn from(error: CreditReadError) -> Reply {
+        vaults::failed(&error)
+    }
 }
 
 /// The answers to a batch, in order.

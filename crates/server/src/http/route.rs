@@ -17,7 +17,7 @@ use super::operation::{WriteBatchBody, WriteBody};
 use super::parse::{BatchBody, CompleteBody, ExtendBody, ReserveBody};
 use super::policies::PolicyBody;
 use super::quotas::QuotasBody;
-use super::reply::Reply;
+use super::reply::Handled;
 use super::serve::Call;
 use super::shape::{self, Described as _, Field, Shape};
 use super::{
@@ -28,7 +28,7 @@ use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
 /// A handler.
-type Handler = for<'a> fn(&'a App, Call) -> Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+type Handler = for<'a> fn(&'a App, Call) -> Pin<Box<dyn Future<Output = Handled> + Send + 'a>>;
 
 /// The served HTTP methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -565,13 +565,13 @@ pub(crate) static ROUTES: [Route; 59] = [
         operation: "healthz",
         about: "Liveness.",
         answers: &[answer(200, &["Health"], "Alive.")],
-        ..get("/healthz", Access::Public, |_, _| Box::pin(ready(health::healthz())))
+        ..get("/healthz", Access::Public, |_, _| Box::pin(ready(Ok(health::healthz()))))
     },
     Route {
         operation: "readyz",
         about: "Readiness.",
         answers: &[answer(200, &["Health"], "Ready."), answer(503, PROBLEM, "Not ready; the message says why.")],
-        ..get("/readyz", Access::Public, |app, _| Box::pin(ready(health::readyz(app))))
+        ..get("/readyz", Access::Public, |app, _| Box::pin(ready(Ok(health::readyz(app)))))
     },
     Route {
         operation: "metrics",
@@ -583,6 +583,6 @@ pub(crate) static ROUTES: [Route; 59] = [
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],
-        ..get("/openapi.json", Access::Public, |app, _| Box::pin(ready(health::openapi(app))))
+        ..get("/openapi.json", Access::Public, |app, _| Box::pin(ready(Ok(health::openapi(app)))))
     },
 ];

@@ -287,7 +287,10 @@ async fn execute(app: &App, route: &'static Route, caller: &Caller, call: Call) 
         Verb::Post | Verb::Put | Verb::Delete => AnswerRoom::of_change(&app.responses, holders, call.body.len()),
     };
     match room {
-        Ok(room) => charged(&app.responses, holders, room, (route.handler)(app, call).await),
+        Ok(room) => {
+            let reply = (route.handler)(app, call).await.unwrap_or_else(|refusal| refusal);
+            charged(&app.responses, holders, room, reply)
+        }
         Err(who) => Reply::overloaded(&no_room_for_change(who)),
     }
 }

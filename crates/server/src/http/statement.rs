@@ -6,7 +6,7 @@ use earmark_admission::{AssetStatement, Movements, Statement, StatementError, St
 use earmark_core::{AccountName, UnixMs};
 use serde::Serialize;
 
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::route::{FAILED, NO_VAULT, OVERLOADED, PROBLEM, Route, answer, get};
 use super::serve::{Call, off_runtime};
 use super::{shape, vaults};
@@ -37,30 +37,23 @@ pub(super) const GET: Route = Route {
     ..get("/v1/vaults/{vault}/accounts/{account}/statement", Access::Read, |app, call| Box::pin(statement(app, call)))
 };
 
-async fn statement(app: &App, call: Call) -> Reply {
-    let account = match vaults::path(&call) {
-        Ok(account) => account,
-        Err(reply) => return reply,
-    };
+async fn statement(app: &App, call: Call) -> Handled {
+    let account = vaults::path(&call)?;
     let time = |name: &str| call.query(name).and_then(|text| text.parse().ok()).map(UnixMs::new);
     let group_by = call.query("group_by").map(str::to_owned);
     let query = StatementQuery { since: time("since"), until: time("until"), group_by };
-    if let Err(wrong) = query.check() {
-        return Reply::invalid(&wrong);
-    }
+    query.check().map_err(|wrong| Reply::invalid(&wrong))?;
     // It reads the whole history of the account.
-    let _permit = match call.context.admit_audit(app).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
+    let _permit = call.context.admit_audit(app).await?;
     let is_csv = call.query("format") == Some("csv");
     let name = account.account.clone();
     let read = earmark_admission::statement(&*app.backend, account, query.clone());
-    match execute::read(app, &call.context, read).await {
-        Ok(statement) if is_csv => off_runtime(move || csv(&statement, query.group_by.as_deref())).await,
-        Ok(statement) => off_runtime(move || Reply::ok(&StatementWire::of(&name, &query, &statement))).await,
-        Err(error) => refused(&error),
-    }
+    let statement = execute::read(app, &call.context, read).await.map_err(|error| refused(&error))?;
+    let build = move || match is_csv {
+        true => csv(&statement, query.group_by.as_deref()),
+        false => Reply::ok(&StatementWire::of(&name, &query, &statement)),
+    };
+    Ok(off_runtime(build).await)
 }
 
 fn refused(error: &StatementError) -> Reply {

@@ -7,53 +7,35 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits;
-use super::reply::{CONFLICT, Reply};
+use super::reply::{CONFLICT, Handled, Reply};
 use super::schema::{defined, described, exactly, with_placeholders};
 use super::serve::{Call, bare};
 use super::shape::Described as _;
 use crate::app::App;
 use crate::execute::{self, TEMPLATE_NOT_FOUND};
 
-pub(super) async fn put(app: &App, call: Call) -> Reply {
-    let template = match document(&call) {
-        Ok(document) => document.into_template(),
-        Err(reply) => return reply,
-    };
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn put(app: &App, call: Call) -> Handled {
+    let template = document(&call)?.into_template();
+    let namespace = call.named_namespace()?;
     let request = PutTemplateRequest { namespace, template, expected_revision: expected_revision(&call) };
-    match execute::put_template(app, &call.context, request).await {
-        Ok(revision) => Reply::ok(&Changed { ok: true, revision }),
-        Err(error) => refused(&error),
-    }
+    let revision = execute::put_template(app, &call.context, request).await.map_err(|error| refused(&error))?;
+    Ok(Reply::ok(&Changed { ok: true, revision }))
 }
 
-pub(super) async fn delete(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
-    let Some(text) = call.query("key") else { return Reply::invalid("key is required") };
+pub(super) async fn delete(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
+    let Some(text) = call.query("key") else { return Err(Reply::invalid("key is required")) };
     // The query is already validated.
-    let Ok(key) = LimitKey::pattern(text) else { return Reply::not_found(TEMPLATE_NOT_FOUND) };
+    let Ok(key) = LimitKey::pattern(text) else { return Err(Reply::not_found(TEMPLATE_NOT_FOUND)) };
     let request = DeleteTemplateRequest { namespace, key, expected_revision: expected_revision(&call) };
-    match execute::delete_template(app, &call.context, request).await {
-        Ok(_) => Reply::ok(&Done { ok: true }),
-        Err(error) => refused(&error),
-    }
+    execute::delete_template(app, &call.context, request).await.map_err(|error| refused(&error))?;
+    Ok(Reply::ok(&Done { ok: true }))
 }
 
-pub(super) async fn list(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.templates(namespace)).await {
-        Ok(templates) => Reply::ok(&Templates { templates: templates.iter().map(TemplateWire::of).collect() }),
-        Err(error) => limits::failed(&error),
-    }
+pub(super) async fn list(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
+    let templates = execute::read(app, &call.context, app.backend.templates(namespace)).await?;
+    Ok(Reply::ok(&Templates { templates: templates.iter().map(TemplateWire::of).collect() }))
 }
 
 fn document(call: &Call) -> Result<TemplateDocument, Reply> {

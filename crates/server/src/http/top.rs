@@ -4,8 +4,7 @@ use earmark_core::LimitKey;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::route::{BAD_QUERY, FAILED, OVERLOADED, Route, answer, get};
 use super::schema::{described, exactly};
 use super::serve::Call;
@@ -24,19 +23,14 @@ pub(super) const GET: Route = Route {
     ..get("/v1/top", Access::Read, |app, call| Box::pin(top(app, call)))
 };
 
-async fn top(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
-    if let Err(error) = execute::check_key(app, &call.context).await {
-        return limits::failed(&error);
-    }
+async fn top(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
+    execute::check_key(app, &call.context).await?;
     // The query is already validated.
     let measure = call.query("of").and_then(Measure::from_name).unwrap_or_default();
     let within = call.query("within").and_then(Within::from_name).unwrap_or_default();
     let top = app.top.top(&namespace, measure, within, call.query("prefix").unwrap_or_default());
-    Reply::ok(&TopWire { top: top.iter().map(TopLimitWire::of).collect() })
+    Ok(Reply::ok(&TopWire { top: top.iter().map(TopLimitWire::of).collect() }))
 }
 
 #[derive(Serialize)]

@@ -6,17 +6,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits::{SHORT_PAGE, failed, name};
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::schema::{amounts, exactly, key, kinds};
 use super::serve::Call;
 use crate::app::App;
 use crate::execute;
 
-pub(super) async fn list(app: &App, call: Call) -> Reply {
-    let namespace = match call.named_namespace() {
-        Ok(namespace) => namespace,
-        Err(error) => return Reply::rejected(&error),
-    };
+pub(super) async fn list(app: &App, call: Call) -> Handled {
+    let namespace = call.named_namespace()?;
     // The query is already validated.
     let key = |name: &str| call.query(name).and_then(|text| LimitKey::new(text).ok());
     let query = UsageQuery {
@@ -25,17 +22,11 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
         after: key("after"),
         page_size: call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_MAX),
     };
-    if let Err(error) = query.check() {
-        return refused(&error);
-    }
-    let _permit = match call.context.admit_usage(app, &query).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.usage_page(namespace, query)).await {
-        Ok(page) => page_reply(page).await,
-        Err(error) => refused(&error),
-    }
+    query.check().map_err(|error| refused(&error))?;
+    let _permit = call.context.admit_usage(app, &query).await?;
+    let page = execute::read(app, &call.context, app.backend.usage_page(namespace, query)).await;
+    let page = page.map_err(|error| refused(&error))?;
+    Ok(page_reply(page).await)
 }
 
 fn refused(error: &UsageError) -> Reply {

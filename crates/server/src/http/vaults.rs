@@ -12,22 +12,17 @@ use earmark_core::{
 use serde::Serialize;
 
 use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::serve::{Call, off_runtime};
 use super::shape::{ACCOUNT, VAULT};
 use super::write_id::WriteIdWire;
 use crate::app::App;
 use crate::execute::{self, PAGE_SIZE_DEFAULT};
 
-pub(super) async fn balances(app: &App, call: Call) -> Reply {
-    let account = match path(&call) {
-        Ok(account) => account,
-        Err(reply) => return reply,
-    };
-    match execute::read(app, &call.context, app.backend.balances(account)).await {
-        Ok(balances) => Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn balances(app: &App, call: Call) -> Handled {
+    let account = path(&call)?;
+    let balances = execute::read(app, &call.context, app.backend.balances(account)).await?;
+    Ok(Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }))
 }
 
 /// The page size in the query, which is already validated.
@@ -35,53 +30,32 @@ fn page_size(call: &Call) -> usize {
     call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT)
 }
 
-pub(super) async fn list(app: &App, call: Call) -> Reply {
+pub(super) async fn list(app: &App, call: Call) -> Handled {
     let after = call.query("after").and_then(|text| VaultName::new(text).ok());
     let query = VaultQuery { after, page_size: page_size(&call) };
-    let _permit = match call.context.admit(app, query.page_size).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.vaults(call.namespace(), query)).await {
-        Ok(page) => Reply::ok(&Vaults::of(&page)),
-        Err(error) => limits::failed(&error),
-    }
+    let _permit = call.context.admit(app, query.page_size).await?;
+    let page = execute::read(app, &call.context, app.backend.vaults(call.namespace(), query)).await?;
+    Ok(Reply::ok(&Vaults::of(&page)))
 }
 
-pub(super) async fn accounts(app: &App, call: Call) -> Reply {
-    let vault = match vault(&call) {
-        Ok(vault) => vault,
-        Err(reply) => return reply,
-    };
+pub(super) async fn accounts(app: &App, call: Call) -> Handled {
+    let vault = vault(&call)?;
     let name = |name: &str| call.query(name).and_then(|text| AccountName::new(text).ok());
     let query = AccountQuery { prefix: name("prefix"), after: name("after"), page_size: page_size(&call) };
     // A page compares all accounts of the Book, whatever its size.
-    let _permit = match call.context.admit(app, PAGE_MAX).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.accounts(call.namespace(), vault, query)).await {
-        Ok(page) => off_runtime(move || Reply::ok(&Accounts::of(&page))).await,
-        Err(error) => failed(&error),
-    }
+    let _permit = call.context.admit(app, PAGE_MAX).await?;
+    let page = execute::read(app, &call.context, app.backend.accounts(call.namespace(), vault, query)).await?;
+    Ok(off_runtime(move || Reply::ok(&Accounts::of(&page))).await)
 }
 
-pub(super) async fn grants(app: &App, call: Call) -> Reply {
-    let account = match path(&call) {
-        Ok(account) => account,
-        Err(reply) => return reply,
-    };
-    match execute::read(app, &call.context, app.backend.grants(account)).await {
-        Ok(grants) => Reply::ok(&Grants { grants: grants.iter().map(GrantWire::of).collect() }),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn grants(app: &App, call: Call) -> Handled {
+    let account = path(&call)?;
+    let grants = execute::read(app, &call.context, app.backend.grants(account)).await?;
+    Ok(Reply::ok(&Grants { grants: grants.iter().map(GrantWire::of).collect() }))
 }
 
-pub(super) async fn entries(app: &App, call: Call) -> Reply {
-    let account = match path(&call) {
-        Ok(account) => account,
-        Err(reply) => return reply,
-    };
+pub(super) async fn entries(app: &App, call: Call) -> Handled {
+    let account = path(&call)?;
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let query = EntryQuery {
         after: number("after").unwrap_or(0),
@@ -90,29 +64,16 @@ pub(super) async fn entries(app: &App, call: Call) -> Reply {
         order: call.query("order").and_then(EntryOrder::from_name).unwrap_or_default(),
         page_size: page_size(&call),
     };
-    let _permit = match call.context.admit(app, execute::entries_cost(&query)).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.entries(account, query)).await {
-        Ok(page) => Reply::ok(&Entries::of(&page)),
-        Err(error) => failed(&error),
-    }
+    let _permit = call.context.admit(app, execute::entries_cost(&query)).await?;
+    let page = execute::read(app, &call.context, app.backend.entries(account, query)).await?;
+    Ok(Reply::ok(&Entries::of(&page)))
 }
 
-pub(super) async fn audit(app: &App, call: Call) -> Reply {
-    let vault = match vault(&call) {
-        Ok(vault) => vault,
-        Err(reply) => return reply,
-    };
-    let _permit = match call.context.admit_audit(app).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
-    match execute::read(app, &call.context, app.backend.audit(call.namespace(), vault)).await {
-        Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
-        Err(error) => failed(&error),
-    }
+pub(super) async fn audit(app: &App, call: Call) -> Handled {
+    let vault = vault(&call)?;
+    let _permit = call.context.admit_audit(app).await?;
+    let audit = execute::read(app, &call.context, app.backend.audit(call.namespace(), vault)).await?;
+    Ok(Reply::ok(&AuditWire::of(&audit)))
 }
 
 fn vault(call: &Call) -> Result<VaultName, Reply> {

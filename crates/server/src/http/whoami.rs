@@ -6,25 +6,22 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::keys::{labels, labels_schema, may_set_schema};
-use super::limits;
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::schema::exactly;
 use super::serve::Call;
 use crate::app::App;
 use crate::execute;
 
-pub(super) async fn get(app: &App, call: Call) -> Reply {
-    if let Err(error) = execute::check_key(app, &call.context).await {
-        return limits::failed(&error);
-    }
+pub(super) async fn get(app: &App, call: Call) -> Handled {
+    execute::check_key(app, &call.context).await?;
     let caller = &call.context.caller;
-    Reply::ok(&Whoami {
+    Ok(Reply::ok(&Whoami {
         actor: caller.actor.as_str(),
         namespace: caller.namespace.as_str(),
         role: caller.role.as_str(),
         labels: labels(&caller.labels),
         may_set: caller.may_set.iter().collect(),
-    })
+    }))
 }
 
 #[derive(Serialize)]

@@ -7,43 +7,31 @@ use serde::Serialize;
 
 use super::limits;
 use super::operation::{WriteBatchBody, WriteBody};
-use super::reply::Reply;
+use super::reply::{Handled, Reply};
 use super::serve::Call;
 use super::shape::CLIENT;
-use super::vaults::failed;
 use crate::answer::UNAVAILABLE;
 use crate::app::App;
 use crate::execute;
 
-pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let request =
-        call.parse::<WriteBody>().and_then(|body| body.into_request(&call).map_err(|why| Reply::invalid(&why)));
-    match request {
-        Ok(request) => write(app, &call, request, None).await,
-        Err(reply) => malformed(app, reply),
-    }
+pub(super) async fn one(app: &App, call: Call) -> Handled {
+    let parsed = call.parse::<WriteBody>();
+    let request = parsed.and_then(|body| body.into_request(&call).map_err(|why| Reply::invalid(&why)));
+    let request = request.inspect_err(|_| execute::malformed_write(app))?;
+    write(app, &call, request, None).await
 }
 
-pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    let body = match call.parse::<WriteBatchBody>() {
-        Ok(body) => body,
-        Err(reply) => return malformed(app, reply),
-    };
+pub(super) async fn batch(app: &App, call: Call) -> Handled {
+    let body = call.parse::<WriteBatchBody>().inspect_err(|_| execute::malformed_write(app))?;
     let parts = body.parts();
-    match body.into_request(&call) {
-        Ok(request) => write(app, &call, request, Some(&parts)).await,
-        Err(why) => malformed(app, Reply::invalid(&why)),
-    }
+    let request = body.into_request(&call).inspect_err(|_| execute::malformed_write(app));
+    let request = request.map_err(|why| Reply::invalid(&why))?;
+    write(app, &call, request, Some(&parts)).await
 }
 
-fn malformed(app: &App, reply: Reply) -> Reply {
-    execute::malformed_write(app);
-    reply
-}
-
-pub(super) async fn client(app: &App, call: Call) -> Reply {
+pub(super) async fn client(app: &App, call: Call) -> Handled {
     let Ok(client) = ClientId::new(call.name()) else {
-        return Reply::invalid(&CLIENT.explain(&"client_id", call.name()).unwrap_or_default());
+        return Err(Reply::invalid(&CLIENT.explain(&"client_id", call.name()).unwrap_or_default()));
     };
     // The query is already validated.
     let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
@@ -51,34 +39,26 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
     let caller = &call.context.caller;
     let is_theirs = caller.check_write_to(&namespace, vault.as_ref(), &[]);
-    if let Err(error) = is_theirs.and_then(|()| caller.check_client(&client)) {
-        return Reply::rejected(&error);
-    }
-    match execute::read(app, &call.context, app.backend.client_state(namespace, vault, client)).await {
-        Ok(last_committed_sequence) => Reply::ok(&ClientState { last_committed_sequence }),
-        Err(error) => failed(&error),
-    }
+    is_theirs.and_then(|()| caller.check_client(&client))?;
+    let state = app.backend.client_state(namespace, vault, client);
+    let last_committed_sequence = execute::read(app, &call.context, state).await?;
+    Ok(Reply::ok(&ClientState { last_committed_sequence }))
 }
 
-async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
+async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Handled {
     let caller = &call.context.caller;
     let is_theirs = caller.check_write_to(&request.namespace, request.vault.as_ref(), &request.operations);
     let may_write = is_theirs.and_then(|()| caller.check_write_id(&request.id));
-    if let Err(error) = may_write.and_then(|()| caller.check_operations(&request.operations)) {
-        return Reply::rejected(&error);
-    }
-    let _permit = match call.context.admit(app, request.operations.len()).await {
-        Ok(permit) => permit,
-        Err(error) => return Reply::rejected(&error),
-    };
+    may_write.and_then(|()| caller.check_operations(&request.operations))?;
+    let _permit = call.context.admit(app, request.operations.len()).await?;
     let written = execute::write(app, &call.context, request).await;
     match &written.answer {
         Ok(WriteAnswer::Committed(receipt)) => {
-            Reply::ok(&Committed { success: Success::of(receipt, &written.subjects) })
+            Ok(Reply::ok(&Committed { success: Success::of(receipt, &written.subjects) }))
         }
-        Ok(WriteAnswer::Refused(error)) => refused(error, written.message(error, parts)),
-        Err(BackendError::Unauthenticated) => Reply::unauthenticated(),
-        Err(error) => unavailable(error),
+        Ok(WriteAnswer::Refused(error)) => Err(refused(error, written.message(error, parts))),
+        Err(BackendError::Unauthenticated) => Err(Reply::unauthenticated()),
+        Err(error) => Err(unavailable(error)),
     }
 }
 
