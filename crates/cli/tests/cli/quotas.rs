@@ -52,7 +52,7 @@ fn a_tenant_fills_its_share_only(server: &Server) {
         let gauge = format!("earmark_quota_used{{namespace=\"greedy\",kind=\"{kind}\"}} {quota}\n");
         assert!(metrics.contains(&gauge), "{metrics}");
     }
-    // Its existing keys and clients still work, and so does the other tenant.
+    // Its existing accounts, clients and keys still work. The other namespace has its whole quota.
     tenants.opens("greedy", "--idempotency-key evt_1", "q").ends(0);
     tenants.write("greedy", "--client a --sequence 2", issue).ends(0);
     for number in 0..5 {
