@@ -35,7 +35,7 @@ export interface ListQuery {
 
 /** Which of the heaviest limits to list. */
 export interface TopQuery extends ListQuery {
-  /** The quantity to count: amounts reserved, the default, denials, or usage that became debt. */
+  /** The counted amounts: reserved, which is the default, denied, or usage that became debt. */
   readonly of?: "taken" | "denied" | "debt";
   /** The window until now; by default 5 minutes. */
   readonly within?: "1m" | "5m" | "1h";

@@ -282,7 +282,7 @@ export interface EntryChange {
   amount: string;
   /** The change of the held amount. */
   held: string;
-  /** The amount that a transaction issued to the account; absent if it issued nothing. */
+  /** The amount that a transaction issued to the account; absent if 0. */
   issued?: string;
   retired?: string;
   transferred_in?: string;

@@ -208,7 +208,7 @@ class EntryChange:
 
 @dataclass(frozen=True)
 class Entry:
-    """A movement of an account. A field that its kind lacks is `None`."""
+    """A movement of an account. A field that its kind does not have is `None`."""
 
     #: `transaction`, `hold`, `settle`, `release`, `expire` or `plan`.
     kind: str
