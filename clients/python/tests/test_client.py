@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ def core(env: Env, servers: int = 1) -> Core:
 
 def test_a_ulid_has_the_time_in_front() -> None:
     assert ulid(1469918176385, 0) == "01ARYZ6S410000000000000000"
-    assert ulid(2**48 - 1, 2**80 - 1) == "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+    assert ulid(2**48 - 1, 2**128 - 1) == "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+    assert ulid(0, int.from_bytes(range(9, 25), "big"))[10:] == "9ABCDEFGHJKMNPQR"
     ids = {Env().lease_id() for _ in range(1_000)}
     assert len(ids) == 1_000 and all(len(one) == 26 for one in ids)
+    assert {character for one in ids for character in one[10:]} == set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 
 
 def test_waits_double_up_to_the_longest_and_half_of_each_is_random() -> None:
@@ -327,6 +330,24 @@ def test_items_wait_for_the_batch_under_way_but_not_for_one_that_hangs() -> None
         client.ends[0].set()
         await asyncio.wait(answers, timeout=5)
         assert all(answer.done() for answer in answers)
+
+    asyncio.run(main())
+
+
+def test_items_wait_for_others_while_the_program_computes() -> None:
+    """A busy program sent a request for each few items, which took more processor time than the items themselves."""
+    request = Request("POST", "/v1/reserve", b"{}", lambda answer: answer, batch_path="/v1/reserve/batch")
+
+    async def main() -> None:
+        client = Batches()
+        batcher = Batcher(client, "/v1/reserve/batch")
+        begun = time.monotonic()
+        while not client.items:
+            batcher.put(request, math.inf, asyncio.get_running_loop().create_future())
+            time.sleep(COMPANY_WAIT / 10)
+            await asyncio.sleep(0)
+        assert client.items[0] > 1 and time.monotonic() - begun >= COMPANY_WAIT
+        client.ends[0].set()
 
     asyncio.run(main())
 

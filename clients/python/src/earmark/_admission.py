@@ -205,12 +205,13 @@ class Admission:
         failure: Failure | None = None
         while env.now() < deadline:
             made_ms, lease_id = env.wall_ms(), env.lease_id()
+            request = work.reserve(lease_id)
             pending = _Pending(self, lease_id, work)
             try:
-                while env.now() < deadline and env.wall_ms() - made_ms < LEASE_AGE_MAX_MS:
+                while True:
                     may_have_held = pending.may_hold
                     pending.sent()
-                    answer: ReserveAnswer | Failure = yield Send(work.reserve(lease_id), deadline)
+                    answer: ReserveAnswer | Failure = yield Send(request, deadline)
                     if not isinstance(answer, Failure):
                         return pending.judge(may_have_held, answer)
                     # An earlier copy of this request may still arrive.
@@ -220,6 +221,8 @@ class Admission:
                     failure = answer
                     waits = waits or self.core.waits()
                     yield Sleep(max(0.0, min(waits.after(answer), deadline - env.now())))
+                    if env.now() >= deadline or env.wall_ms() - made_ms >= LEASE_AGE_MAX_MS:
+                        break
             finally:
                 pending.end()
         raise AcquireTimeout(last, failure)
@@ -232,6 +235,8 @@ class Admission:
 
 class _Pending:
     """The lease of an attempt. If it may hold amounts at its end, it is completed with a usage of 0."""
+
+    __slots__ = ("_admission", "_is_admitted", "_lease_id", "_work", "may_hold")
 
     def __init__(self, admission: Admission, lease_id: str, work: Work) -> None:
         self._admission = admission

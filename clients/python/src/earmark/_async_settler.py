@@ -38,10 +38,11 @@ class AsyncSettler:
     def settle(self, lease_id: str, request: Request[Completed], limits: tuple[str, ...]) -> asyncio.Future[Completed]:
         """Completes a lease, also if the caller does not wait for the answer."""
         deadline = self.admission.core.env.now() + self._within
-        settlement = _Settlement(self, lease_id, limits, request, deadline)
+        answer: asyncio.Future[Completed] = asyncio.get_running_loop().create_future()
+        settlement = _Settlement(self, lease_id, limits, request, deadline, answer)
         self._settling.add(settlement)
         self.sender.put(request, deadline, settlement)
-        return settlement.answer
+        return answer
 
     def settle_later(self, lease_id: str) -> None:
         """Completes a lease in the background. A finalizer may call it at any moment, in any thread."""
@@ -95,6 +96,7 @@ class _Settlement:
         limits: tuple[str, ...],
         request: Request[Completed],
         deadline: float,
+        answer: asyncio.Future[Completed],
     ) -> None:
         self._settler = settler
         self._lease_id = lease_id
@@ -102,7 +104,7 @@ class _Settlement:
         self._request = request
         self._deadline = deadline
         self._rule: Rule[Completed] | None = None
-        self.answer: asyncio.Future[Completed] = asyncio.get_running_loop().create_future()
+        self.answer = answer
 
     def done(self) -> bool:
         """Always false: the complete is sent even if its caller is gone."""

@@ -1,7 +1,7 @@
 """Batches of requests in the asynchronous client.
 
-An item leaves at once if no batch is under way. Otherwise it waits with others, because a request of the HTTP library
-takes as much processor time as many items.
+An item leaves at once if no batch is under way and the program is idle. Otherwise it waits with others, because a
+request of the HTTP library takes as much processor time as many items.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from .errors import Busy, Failure, Invalid
 IN_FLIGHT_MAX = 4
 #: Items that wait for a batch. Beyond it callers back off and retry.
 WAITING_MAX = 65_536
-#: The longest wait for the end of an earlier batch in seconds. After it another batch leaves beside it: a server may be
-#: far away or hang. With 25 ms a busy program spends a few percent of its core on requests.
+#: The longest wait for other items in seconds: for the end of an earlier batch, since a server may be far away or hang,
+#: and for an idle moment of the program. With 25 ms a busy program spends a few percent of its core on requests.
 COMPANY_WAIT = 0.025
+#: The shortest turn of the event loop in which the program is busy, in seconds.
+BUSY_TURN = 0.001
 
 
 class Receiver(Protocol):
@@ -94,6 +96,8 @@ class Batcher:
         #: The tasks that look at the queue again. A task that has seen it empty is in `_tasks` for another turn of the
         #: event loop, and an item that comes in that turn needs a task of its own.
         self._senders = 0
+        #: When the queue got its first item.
+        self._since = 0.0
         #: Ends the wait of the items in the queue.
         self._timer: asyncio.TimerHandle | None = None
 
@@ -102,6 +106,8 @@ class Batcher:
         if len(self._waiting) >= WAITING_MAX:
             receiver.set_result(Busy(f"{WAITING_MAX} requests wait to be sent already; retry later"))
             return
+        if not self._waiting:
+            self._since = asyncio.get_running_loop().time()
         self._waiting.append((request, by, receiver))
         if self._senders == 0 or len(self._waiting) >= BATCH_MAX:
             self._start()
@@ -123,10 +129,21 @@ class Batcher:
 
     async def _send_all(self) -> None:
         try:
-            while items := self._next():
-                await self._send(items)
+            while self._waiting:
+                await self._wait_while_busy()
+                if items := self._next():
+                    await self._send(items)
         finally:
             self._senders -= 1
+
+    async def _wait_while_busy(self) -> None:
+        """Waits for more items as long as the program computes between them: the answer would not be read sooner."""
+        loop = asyncio.get_running_loop()
+        turn, now = self._since, loop.time()
+        while BUSY_TURN < now - turn and now - self._since < COMPANY_WAIT and len(self._waiting) < BATCH_MAX:
+            turn = now
+            await asyncio.sleep(0)
+            now = loop.time()
 
     async def _send(self, items: list[_Waiting]) -> None:
         """Sends one batch, and hands every caller its own answer."""

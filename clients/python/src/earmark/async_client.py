@@ -87,10 +87,10 @@ class AsyncClient:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The running event loop. Connections and waiting tasks of another one cannot be used in it."""
         loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
         if self._loop is not loop:
-            raise InputError("client: it belongs to another event loop; make a client and a limiter for each one")
+            if self._loop is not None:
+                raise InputError("client: it belongs to another event loop; make a client and a limiter for each one")
+            self._loop = loop
         return loop
 
     async def close(self) -> None:

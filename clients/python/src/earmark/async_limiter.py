@@ -143,7 +143,7 @@ class Acquiring:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._lease is not None:
+        if self._lease is not None and self._lease.is_open:
             await self._lease.__aexit__(kind, error, traceback)
 
 

@@ -49,12 +49,10 @@ class Job:
             allowed = f"1 to {_names.REQUIREMENTS_MAX} limits with their amounts"
             raise InputError(f"requirements: found {found}, allowed are {allowed}")
         _names.job_id(self.job_id)
-        # A copy, because the caller may change its own while the lease is open.
-        object.__setattr__(self, "requirements", dict(self.requirements))
         end = "}" if self.job_id is None else f',"job_id":{_wire.encoded(self.job_id)}}}'
         needs = _amounts("requirements", self.requirements, "amount", 1)
-        object.__setattr__(self, "_end", end)
-        object.__setattr__(self, "_reserve", f',"requirements":{needs}{end}')
+        # A copy, because the caller may change its own while the lease is open.
+        self.__dict__.update(requirements=dict(self.requirements), _end=end, _reserve=f',"requirements":{needs}{end}')
 
     def reserve(self, lease_id: str) -> Request[ReserveAnswer]:
         """The request that reserves the amounts."""
