@@ -16,6 +16,7 @@ import pytest
 from proxy import Proxy
 
 from earmark import AsyncClient, AsyncLimiter, Client, InputError, Limiter
+from earmark._batcher import IN_FLIGHT_MAX
 from earmark.errors import DeadlinePassed, LeaseClosed
 from earmark.pytest_plugin import EarmarkServer
 
@@ -166,20 +167,32 @@ def test_a_complete_without_an_answer_is_given_up_in_time(proxy: Proxy, tokens: 
     asyncio.run(main())
 
 
-def test_a_program_that_cancels_all_tasks_can_still_flush(proxy: Proxy, tokens: str) -> None:
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("turns", [1, 2, 200])
+def test_a_program_that_cancels_all_tasks_can_still_flush(
+    batching: bool, turns: int, proxy: Proxy, tokens: str, reserved: Reserved
+) -> None:
+    """A complete whose request had not left yet was never sent and never given up."""
+
     async def main() -> None:
         async with AsyncClient(proxy.url) as client:
-            limiter = AsyncLimiter(client)
-            lease = await limiter.acquire({tokens: 60})
-            proxy.always = "late_answer"
-            complete = asyncio.create_task(lease.complete({tokens: 10}))
-            await asyncio.sleep(0.1)
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.wait(others)
-            assert complete.cancelled()
-            assert await limiter.flush(0.5)
+            limiter = AsyncLimiter(client, batching=batching)
+            # As often as batches may be in flight, and once more.
+            for _ in range(IN_FLIGHT_MAX + 1):
+                proxy.always = None
+                lease = await limiter.acquire({tokens: 6})
+                proxy.always = "late_answer"
+                complete = asyncio.create_task(lease.complete({tokens: 1}))
+                for _ in range(turns):
+                    await asyncio.sleep(0.0005 if turns > 2 else 0)
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others)
+                assert complete.cancelled()
+                assert await limiter.flush(0.5)
+            # They are left to the exit of the interpreter. That of the tests need not wait for them.
+            limiter._admission.unsettled.clear()
 
     asyncio.run(main())
 

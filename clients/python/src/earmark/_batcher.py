@@ -63,7 +63,7 @@ class Sender:
         if path is None or not self._is_batching:
             task = asyncio.create_task(self._send(request, by, receiver))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda task: self._ended(task, receiver))
             return
         batcher = self._batchers.get(path)
         if batcher is None:
@@ -71,13 +71,15 @@ class Sender:
         batcher.put(request, by, receiver)
 
     async def _send(self, request: Request[Any], by: float, receiver: Receiver) -> None:
-        try:
-            answer = await self._client.send(request, by)
-        except BaseException:
-            receiver.cancel()
-            raise
+        answer = await self._client.send(request, by)
         if not receiver.done():
             receiver.set_result(answer)
+
+    def _ended(self, task: asyncio.Task[None], receiver: Receiver) -> None:
+        self._tasks.discard(task)
+        # It may have been cancelled before its first step.
+        if task.cancelled():
+            receiver.cancel()
 
 
 #: A request, the moment by which it must have an answer, and the receiver. Not a class: there are many of them.
@@ -95,7 +97,7 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         #: The tasks that look at the queue again. A task that has seen it empty is in `_tasks` for another turn of the
         #: event loop, and an item that comes in that turn needs a task of its own.
-        self._senders = 0
+        self._senders: set[asyncio.Task[None] | None] = set()
         #: When the queue got its first item.
         self._since = 0.0
         #: Ends the wait of the items in the queue.
@@ -109,18 +111,26 @@ class Batcher:
         if not self._waiting:
             self._since = asyncio.get_running_loop().time()
         self._waiting.append((request, by, receiver))
-        if self._senders == 0 or len(self._waiting) >= BATCH_MAX:
+        if not self._senders or len(self._waiting) >= BATCH_MAX:
             self._start()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._waited)
 
     def _start(self) -> None:
-        if self._senders < IN_FLIGHT_MAX:
-            self._senders += 1
+        if len(self._senders) < IN_FLIGHT_MAX:
             # The task begins after the callers that are ready now, so that they share its first batch.
             task = asyncio.create_task(self._send_all())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._senders.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._senders.discard(task)
+        if task.cancelled():
+            # The event loop ends, or the program cancelled all tasks, this one perhaps before its first step.
+            while self._waiting:
+                self._waiting.popleft()[2].cancel()
 
     def _waited(self) -> None:
         self._timer = None
@@ -128,13 +138,11 @@ class Batcher:
             self._start()
 
     async def _send_all(self) -> None:
-        try:
-            while self._waiting:
-                await self._wait_while_busy()
-                if items := self._next():
-                    await self._send(items)
-        finally:
-            self._senders -= 1
+        while self._waiting:
+            await self._wait_while_busy()
+            if items := self._next():
+                await self._send(items)
+        self._senders.discard(asyncio.current_task())
 
     async def _wait_while_busy(self) -> None:
         """Waits for more items as long as the program computes between them: the answer would not be read sooner."""
