@@ -166,7 +166,7 @@ class WaitQueues:
 
     def release(self, keys: tuple[str, ...]) -> None:
         """Wakes one caller of each limit."""
-        for key in keys:
+        for key in keys if self._queues else ():
             queue = self._queues.get(key)
             if queue:
                 queue.popleft()()

@@ -53,7 +53,7 @@ class Sender:
 
     def ask(self, request: Request[Any], by: float) -> asyncio.Future[Any]:
         """The answer to a request, or its `Failure`."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = self._client.loop().create_future()
         self.put(request, by, answer)
         return answer
 
@@ -105,13 +105,14 @@ class Batcher:
 
     def put(self, request: Request[Any], by: float, receiver: Receiver) -> None:
         """Sends one item in a batch with other waiting items. The receiver gets its answer or a `Failure`."""
-        if len(self._waiting) >= WAITING_MAX:
+        waiting = len(self._waiting)
+        if waiting >= WAITING_MAX:
             receiver.set_result(Busy(f"{WAITING_MAX} requests wait to be sent already; retry later"))
             return
-        if not self._waiting:
+        if waiting == 0:
             self._since = asyncio.get_running_loop().time()
         self._waiting.append((request, by, receiver))
-        if not self._senders or len(self._waiting) >= BATCH_MAX:
+        if not self._senders or waiting + 1 >= BATCH_MAX:
             self._start()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._waited)

@@ -134,7 +134,7 @@ def batch(requests: Sequence[Request[Any]], batch_path: str) -> Request[list[Any
         items: list[Any] = results  # pyright: ignore[reportUnknownVariableType]
         return [read_answer("the server", request, item) for request, item in zip(requests, items, strict=True)]
 
-    body = b'{"requests":[' + b",".join(request.body for request in requests) + b"]}"
+    body = b'{"requests":[' + b",".join([request.body for request in requests]) + b"]}"
     return Request("POST", batch_path, body, read)
 
 

@@ -110,13 +110,15 @@ class AsyncClient:
     async def run(self, rule: Rule[T], ask: Ask | None = None, wait: Wait | None = None, store: Put | None = None) -> T:
         """Runs a rule to its end. `ask` replaces the plain request, `wait` the plain sleep; `store` writes to a
         sequence file."""
-        self.loop()
+        if ask is None:
+            self.loop()
+            ask = self.send
         result: Any = None
         try:
             while True:
                 effect = rule.send(result)
                 if isinstance(effect, Send):
-                    result = await (ask or self.send)(effect.request, effect.by)
+                    result = await ask(effect.request, effect.by)
                 elif isinstance(effect, Store):
                     assert store is not None, "only a writer stores"
                     result = None
