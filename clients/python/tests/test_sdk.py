@@ -15,6 +15,7 @@ from upstream import INPUT, OUTPUT, Upstream
 import earmark.anthropic
 import earmark.openai
 from earmark import AsyncClient, AsyncLimiter, Client, Limiter
+from earmark._metered import _output_max
 from earmark.errors import InputError
 from earmark.pytest_plugin import EarmarkServer
 
@@ -207,6 +208,45 @@ def test_an_upstream_that_cannot_be_reached_releases_and_a_timeout_counts(
         api.with_options(max_retries=0, timeout=0.2).chat.completions.create(**CHAT)
     rpm, tokens, slots = keys.reserved()
     assert (rpm, slots) == (1, 0) and tokens > 512
+
+
+def test_every_answer_of_a_call_is_bounded_and_counting_tokens_takes_a_request(
+    limiter: Limiter, upstream: Upstream, keys: Keys
+) -> None:
+    """The bound of several prompts was that of one, and a count of tokens took the bound of a call."""
+    seen: list[int] = []
+    upstream.delay = 0.3
+    with sdk(limiter, upstream, keys) as api:
+        for more in ({"prompt": "a"}, {"prompt": ["a", "b"]}, {"prompt": [1, 2, 3]}, {"prompt": [[1], [2], [3]]}):
+            call = {"model": "gpt-4o", "max_tokens": 1_000, **more}
+            thread = threading.Thread(target=lambda call=call: api.completions.create(**call))
+            thread.start()
+            while upstream.count == len(seen):
+                time.sleep(0.01)
+            seen.append(keys.reserved()[1] - len(seen) * TOTAL - 512)
+            thread.join()
+    assert [bound // 1_000 for bound in seen] == [1, 2, 1, 3]
+    # A predicted answer that is rejected is charged as output.
+    assert _output_max({"max_tokens": 10, "prediction": {"type": "content", "content": "é" * 100}}, 5) > 210
+    upstream.delay = 0.0
+    with claude(limiter, upstream, keys) as api:
+        assert api.messages.count_tokens(**CHAT).input_tokens == INPUT
+    assert keys.reserved() == (5, 4 * TOTAL, 0)
+
+
+def test_attributes_of_a_request_are_read_and_not_sent_to_the_provider(
+    limiter: Limiter, upstream: Upstream, keys: Keys, earmark_client: Client, prefix: str
+) -> None:
+    earmark_client.put_template({"key": f"{prefix}:{{user}}", "kind": "rolling", "capacity": 5, "window_seconds": 60})
+    http = earmark.openai.http_client(limiter, attributes={"user": "all"}, limits={f"{prefix}:{{user}}": "requests"})
+    with openai.OpenAI(api_key="k", base_url=f"{upstream.url}/v1", http_client=http) as api:
+        api.chat.completions.create(**CHAT)
+        api.chat.completions.create(**CHAT, extra_headers={"x-earmark-attributes": "user=u1, feature=chat"})
+        for header in ("model=other", "user", "User=1"):
+            with pytest.raises(openai.BadRequestError, match="x-earmark-attributes: found"):
+                api.chat.completions.create(**CHAT, extra_headers={"x-earmark-attributes": header})
+    assert [earmark_client.usage(f"{prefix}:{user}").reserved for user in ("all", "u1")] == [1, 1]
+    assert upstream.attributes == [None, None]
 
 
 def test_a_tool_call_passes_unchanged(limiter: Limiter, upstream: Upstream, keys: Keys) -> None:

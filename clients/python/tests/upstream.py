@@ -26,6 +26,8 @@ class Upstream:
         self.events = 2
         self.event_delay = 0.0
         self.requests: list[dict[str, Any]] = []
+        #: The header with attributes of each request.
+        self.attributes: list[str | None] = []
         self.count = 0
         upstream = self
 
@@ -58,6 +60,7 @@ class Upstream:
         body = json.loads(http.rfile.read(int(http.headers.get("content-length") or 0)))
         self.count += 1
         self.requests.append(body)
+        self.attributes.append(http.headers.get("x-earmark-attributes"))
         time.sleep(self.delay)
         if self.errors:
             self._json(http, self.errors.pop(0), {"error": {"message": "overloaded", "type": "server_error"}})

@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,11 @@ INPUT_OVERHEAD_TOKENS = 512
 #: The bound of the output of a call that names none.
 OUTPUT_TOKENS_MAX = 16_384
 
+#: The header with attributes of one request, such as `user=u1, feature=chat`. It is not sent to the provider.
+ATTRIBUTES_HEADER = "x-earmark-attributes"
+
 _AMOUNTS = ("requests", "input_tokens", "output_tokens", "tokens")
+_PAIR = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
 _log = logging.getLogger("earmark")
 
 
@@ -126,6 +131,7 @@ def plan(options: Options, lib: Any, request: httpx.Request, body: bytes) -> Pla
     fields: dict[str, Any] = call  # pyright: ignore[reportUnknownVariableType]
     has_output = not end.endswith(("/embeddings", "/count_tokens"))
     output = _output_max(fields, options.output_tokens_max) if has_output else 0
+    attributes = {**options.attributes, **_attributes(request.headers.get(ATTRIBUTES_HEADER, ""))}
     asks = end in options.provider.asks_for_usage and fields.get("stream") is True
     wanted = fields.get("stream_options")
     has_asked = isinstance(wanted, dict) and wanted.get("include_usage") is True  # pyright: ignore[reportUnknownMemberType]
@@ -134,12 +140,15 @@ def plan(options: Options, lib: Any, request: httpx.Request, body: bytes) -> Pla
         body = json.dumps({**fields, "stream_options": {**stream_options, "include_usage": True}}).encode()
     sent = _request(lib, request, body)
     model = str(fields["model"])
-    work, amounts = _work(options, model, len(body) + INPUT_OVERHEAD_TOKENS, output)
+    # Counting tokens takes a request only.
+    input_max = 0 if end.endswith("/count_tokens") else len(body) + INPUT_OVERHEAD_TOKENS
+    values = {"provider": options.provider.name, **attributes, "model": model}
+    work, amounts = _work(options, values, input_max, output)
     return None if work is None else Plan(work, sent, amounts, asks and not has_asked)
 
 
 def _request(lib: Any, request: httpx.Request, body: bytes) -> Any:
-    skipped = ("content-length", "accept-encoding", "transfer-encoding")
+    skipped = ("content-length", "accept-encoding", "transfer-encoding", ATTRIBUTES_HEADER)
     headers = [(name, value) for name, value in request.headers.raw if name.lower().decode() not in skipped]
     # A compressed response could not be read while it passes.
     headers.append((b"accept-encoding", b"identity"))
@@ -153,14 +162,33 @@ def _output_max(fields: dict[str, Any], default: int) -> int:
     given: list[Any] = [fields.get(name) for name in names] + [budget]
     caps = [value for value in given if type(value) is int and value > 0]
     copies = [value for value in (fields.get("n"), fields.get("best_of")) if type(value) is int and value > 0]
-    return max(caps, default=default) * max(copies, default=1)
+    prompt = fields.get("prompt")
+    # A list of numbers is one prompt, in tokens.
+    prompts = len(prompt) if isinstance(prompt, list) and not all(type(part) is int for part in prompt) else 1  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    prediction = fields.get("prediction")
+    # Rejected tokens of a predicted answer are charged as output.
+    predicted = 0 if prediction is None else len(json.dumps(prediction, ensure_ascii=False).encode())
+    return max(caps, default=default) * max(copies, default=1) * prompts + predicted
 
 
-def _work(options: Options, model: str, input_max: int, output_max: int) -> tuple[Work | None, Mapping[str, str | int]]:
+def _attributes(header: str) -> dict[str, str]:
+    """The attributes of a request."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, header.split(","))):
+        pair = _PAIR.fullmatch(part)
+        if pair is None:
+            raise InputError(f"{ATTRIBUTES_HEADER}: found {part!r}, allowed is a list of NAME=VALUE")
+        if pair[1] in ("model", "provider"):
+            raise InputError(f"{ATTRIBUTES_HEADER}: found {part!r}, allowed are other attributes: the request has this one")
+        found[pair[1]] = pair[2]
+    return found
+
+
+def _work(
+    options: Options, values: dict[str, str], input_max: int, output_max: int
+) -> tuple[Work | None, Mapping[str, str | int]]:
     if options.limits is None:
-        attributes = {"provider": options.provider.name, **options.attributes, "model": model}
-        return Call(attributes, input_max, output_max), {}
-    values = {"provider": options.provider.name, **options.attributes, "model": model}
+        return Call(values, input_max, output_max), {}
     amounts = {_filled(key, values): amount for key, amount in options.limits.items()}
     needs = {
         key: amount if isinstance(amount, int) else _amount(amount, input_max, output_max)

@@ -45,7 +45,8 @@ def http_client(
 ) -> DefaultHttpxClient:
     """The HTTP client for `openai.OpenAI(http_client=...)`.
 
-    Calls are limited by the policy of the namespace, with the attributes `provider`, `model` and `attributes`. With
+    Calls are limited by the policy of the namespace, with the attributes `provider`, `model`, `attributes`, and those of
+    the header `x-earmark-attributes: user=u1, feature=chat` of a request, which is not sent to the provider. With
     `limits` they are limited by these keys instead: each with an integer or `requests`, `input_tokens`, `output_tokens`
     or `tokens`, and with placeholders for attributes, such as `{"openai:{model}:tpm": "tokens"}`.
 
