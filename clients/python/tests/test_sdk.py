@@ -234,6 +234,39 @@ def test_every_answer_of_a_call_is_bounded_and_counting_tokens_takes_a_request(
     assert keys.reserved() == (5, 4 * TOTAL, 0)
 
 
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_calls_through_a_proxy_are_metered(
+    from_environment: bool, limiter: Limiter, upstream: Upstream, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy is a transport of its own, and the calls went past ours. That of the environment was not used at all."""
+    if from_environment:
+        monkeypatch.setenv("HTTP_PROXY", upstream.url)
+        options = {}
+    else:
+        options = {"proxy": upstream.url}
+    http = earmark.openai.http_client(limiter, limits=keys.limits, **options)
+    with openai.OpenAI(api_key="k", base_url="http://provider.test/v1", http_client=http) as api:
+        api.chat.completions.create(**CHAT)
+    http = earmark.anthropic.http_client(limiter, limits=keys.limits, **options)
+    with anthropic.Anthropic(api_key="k", base_url="http://provider.test", http_client=http) as api:
+        api.messages.create(**MESSAGE)
+    assert upstream.count == 2 and keys.reserved() == (2, 2 * TOTAL, 0)
+
+
+def test_the_bounds_on_connections_are_those_of_the_sdk(limiter: Limiter, earmark_server: EarmarkServer) -> None:
+    """They were those of the HTTP library: a tenth of the SDK's connections, which callers with leases waited for."""
+
+    def connections(http: Any) -> tuple[int, int]:
+        transport = getattr(http._transport, "_inner", http._transport)
+        return transport._pool._max_connections, transport._pool._max_keepalive_connections
+
+    for module in (openai, anthropic):
+        ours = getattr(earmark, module.__name__)
+        expected = connections(module.DefaultHttpxClient())
+        assert connections(ours.http_client(limiter, limits={})) == expected
+        assert connections(ours.async_http_client(AsyncLimiter(AsyncClient(earmark_server.url)), limits={})) == expected
+
+
 def test_attributes_of_a_request_are_read_and_not_sent_to_the_provider(
     limiter: Limiter, upstream: Upstream, keys: Keys, earmark_client: Client, prefix: str
 ) -> None:

@@ -399,17 +399,25 @@ class _AsyncTransport:
         await self._inner.aclose()
 
 
-def library(client_class: type) -> Any:
-    """The HTTP library of an SDK: `httpx`, or `httpx2` in newer ones."""
-    roots = [cls.__module__.partition(".")[0] for cls in client_class.__mro__]
+def library(client: object) -> Any:
+    """The HTTP library of an SDK's client: `httpx`, or `httpx2` in newer ones."""
+    roots = [cls.__module__.partition(".")[0] for cls in type(client).__mro__]
     return importlib.import_module(next(root for root in roots if root in ("httpx", "httpx2")))
 
 
-def transport(limiter: Limiter, options: Options, lib: Any, inner: Any) -> Any:
-    """A transport of the SDK's HTTP library."""
-    return _joined(_Transport, lib.BaseTransport)(limiter, options, lib, inner or lib.HTTPTransport())
+def metered(client: Any, limiter: Limiter | AsyncLimiter, options: Options) -> Any:
+    """The HTTP client of an SDK with a metered transport before each of its own.
 
-
-def async_transport(limiter: AsyncLimiter, options: Options, lib: Any, inner: Any) -> Any:
-    """An asynchronous transport of the SDK's HTTP library."""
-    return _joined(_AsyncTransport, lib.AsyncBaseTransport)(limiter, options, lib, inner or lib.AsyncHTTPTransport())
+    The SDK makes them, with its bounds on connections and its socket options. A client with a transport of ours as its
+    option would have neither, and would send what goes through a proxy past it."""
+    lib = library(client)
+    if isinstance(limiter, Limiter):
+        kind = _joined(_Transport, lib.BaseTransport)
+    else:
+        kind = _joined(_AsyncTransport, lib.AsyncBaseTransport)
+    client._transport = kind(limiter, options, lib, client._transport)
+    mounts: dict[Any, Any] = client._mounts
+    client._mounts = {
+        pattern: None if inner is None else kind(limiter, options, lib, inner) for pattern, inner in mounts.items()
+    }
+    return client

@@ -47,8 +47,10 @@ def http_client(
     `timeout` bounds the wait for Earmark, `transport` is the one to the provider, and further options are those of the
     SDK's `DefaultHttpxClient`."""
     given = Options(PROVIDER, attributes or {}, limits, tuple(unmetered), output_tokens_max, keep_alive, timeout)
-    lib = _metered.library(DefaultHttpxClient)
-    return DefaultHttpxClient(transport=_metered.transport(limiter, given, lib, transport), **options)
+    if transport is not None:
+        options["transport"] = transport
+    client: DefaultHttpxClient = _metered.metered(DefaultHttpxClient(**options), limiter, given)
+    return client
 
 
 def async_http_client(
@@ -65,5 +67,7 @@ def async_http_client(
 ) -> DefaultAsyncHttpxClient:
     """The HTTP client for `anthropic.AsyncAnthropic(http_client=...)`, with the options of `http_client`."""
     given = Options(PROVIDER, attributes or {}, limits, tuple(unmetered), output_tokens_max, keep_alive, timeout)
-    lib = _metered.library(DefaultAsyncHttpxClient)
-    return DefaultAsyncHttpxClient(transport=_metered.async_transport(limiter, given, lib, transport), **options)
+    if transport is not None:
+        options["transport"] = transport
+    client: DefaultAsyncHttpxClient = _metered.metered(DefaultAsyncHttpxClient(**options), limiter, given)
+    return client
