@@ -193,6 +193,11 @@ def test_every_attempt_has_its_own_lease_and_errors_release_everything(
         with pytest.raises(openai.BadRequestError):
             api.chat.completions.create(**CHAT)
         assert keys.reserved() == (1, TOTAL, 0)
+        # A redirect is not an answer of the model.
+        upstream.errors = [307]
+        with pytest.raises(openai.APIStatusError):
+            api.chat.completions.create(**CHAT)
+        assert keys.reserved() == (1, TOTAL, 0)
 
 
 def test_an_upstream_that_cannot_be_reached_releases_and_a_timeout_counts(
@@ -239,11 +244,10 @@ def test_calls_through_a_proxy_are_metered(
     from_environment: bool, limiter: Limiter, upstream: Upstream, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy is a transport of its own, and the calls went past ours. That of the environment was not used at all."""
+    options: dict[str, Any] = {"proxy": upstream.url}
     if from_environment:
         monkeypatch.setenv("HTTP_PROXY", upstream.url)
         options = {}
-    else:
-        options = {"proxy": upstream.url}
     http = earmark.openai.http_client(limiter, limits=keys.limits, **options)
     with openai.OpenAI(api_key="k", base_url="http://provider.test/v1", http_client=http) as api:
         api.chat.completions.create(**CHAT)

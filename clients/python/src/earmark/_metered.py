@@ -325,7 +325,7 @@ class _Transport:
             return refused(self._options, lib, request, lease)
         with _released_by(lease, lib):
             response = self._inner.handle_request(planned.request)
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             settle(lease, lease._unused())  # pyright: ignore[reportPrivateUsage]
             return response
         if self._options.keep_alive is not None:
@@ -386,7 +386,7 @@ class _AsyncTransport:
         except BaseException as error:
             lease.settle_soon(failed_request(lease, lib, error))
             raise
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             lease.settle_soon(lease._unused())  # pyright: ignore[reportPrivateUsage]
             return response
         if self._options.keep_alive is not None:
