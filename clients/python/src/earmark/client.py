@@ -149,7 +149,7 @@ class Client:
         end, extensions = self.options.timeouts(by)
         http = httpx.Request(
             request.method,
-            server + request.path,
+            _http.url(server + request.path),
             headers=self.options.headers,
             content=request.body or None,
             extensions=extensions,
