@@ -52,7 +52,7 @@ pub(crate) struct CallTask {
     pub(crate) received: Mutex<Received>,
 }
 
-/// The request of a client. Its headers keep the whole buffer that they were read into.
+/// The request of a client, with the headers that its call needs.
 #[derive(Default)]
 pub(crate) struct Received {
     pub(crate) headers: HeaderMap,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_client::ClientKey;
 use earmark_core::{contains_api_key, quoted};
+use earmark_trace::{TRACEPARENT, TRACESTATE};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::Upstream;
@@ -135,6 +136,25 @@ pub(crate) fn attributes(headers: &HeaderMap) -> Result<BTreeMap<String, String>
     checked.map(|_| attributes.clone()).map_err(|error| refuse(error.to_string()))
 }
 
+/// The headers of a client that its call needs. They are copies: hyper's keep the buffer of 8 KiB that all were read
+/// into, and its connection needs another one.
+pub(crate) fn needed(client: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let names = [ANTHROPIC_BETA, HeaderName::from_static(TRACEPARENT), HeaderName::from_static(TRACESTATE)];
+    for name in FORWARDED.into_iter().chain(names) {
+        for value in client.get_all(&name) {
+            headers.append(&name, copied(value));
+        }
+    }
+    headers
+}
+
+/// A value in memory of its own.
+fn copied(value: &HeaderValue) -> HeaderValue {
+    // The bytes of a value are always valid.
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
+}
+
 /// The headers of a request to an upstream, but for its key.
 pub(crate) fn upstream_headers(client: &HeaderMap, upstream: &Upstream) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -182,7 +202,7 @@ pub(crate) fn reply_headers(upstream: &HeaderMap, holds_secret: impl Fn(&[u8]) -
             || named.iter().any(|other| other == text)
             || holds_secret(value.as_bytes());
         if !is_held_back {
-            headers.append(name.clone(), value.clone());
+            headers.append(name.clone(), copied(value));
         }
     }
     headers

@@ -2,15 +2,15 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::gateway::Shared;
-use crate::progress::{Progress, Watched};
+use crate::progress::{Progress, Watched, first_bytes};
 use crate::serve;
 
 /// Open connections. Beyond it new ones wait in the queue of the system.
@@ -103,25 +103,70 @@ async fn connection(
     }
     match tls {
         None => http(shared, stream, peer, stop).await,
-        Some(tls) => match timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
-            // A connection without TLS does not need the memory of one with it.
-            Ok(Ok(stream)) => Box::pin(http(shared, stream, peer, stop)).await,
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-            Err(_) => tracing::debug!("TLS handshake timed out"),
-        },
+        // A connection without TLS does not need the memory of one with it.
+        Some(tls) => Box::pin(https(shared, stream, peer, tls, stop)).await,
+    }
+}
+
+async fn https(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+    stop: watch::Receiver<bool>,
+) {
+    match timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => http(shared, stream, peer, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
 async fn http(
     shared: Arc<Shared>,
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    mut stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: SocketAddr,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    let (first, is_http2) = tokio::select! {
+        first = timeout(HEAD_TIMEOUT, first_bytes(&mut stream)) => match first {
+            Ok(Ok((first, is_http2))) if !first.is_empty() => (first, is_http2),
+            _ => return,
+        },
+        () = stopped(&mut stop) => return,
+    };
+    // The client of a stream may take nothing for as long as its upstream allows.
+    let take_timeout =
+        shared.config.upstreams.iter().map(|upstream| upstream.timeouts.idle).max().unwrap_or(HEAD_TIMEOUT);
+    let progress = Arc::new(Progress::default());
+    let stream = TokioIo::new(Watched::new(stream, first, &progress));
+    let of_connection = Arc::clone(&progress);
+    let service = service_fn(move |request: Request<Incoming>| {
+        // Over HTTP/1 an answer that is not taken blocks the connection.
+        let noted = is_http2.then(|| Arc::clone(&of_connection));
+        // Boxed: hyper keeps the memory of the last future for as long as the connection.
+        Box::pin(serve::serve(Arc::clone(&shared), request, peer, noted))
+    });
+    let watch = Watch { progress, take_timeout, stop };
+    if is_http2 {
+        // A connection of HTTP/1 does not need the memory of one of HTTP/2.
+        let mut serving = Box::pin(http2_builder().serve_connection(stream, service));
+        watch.until_served(serving.as_mut(), http2::Connection::graceful_shutdown).await;
+    } else {
+        let serving = pin!(http1_builder().serve_connection(stream, service));
+        watch.until_served(serving, http1::Connection::graceful_shutdown).await;
+    }
+}
+
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
     builder
-        .http2()
+}
+
+fn http2_builder() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
@@ -129,41 +174,52 @@ async fn http(
         .max_send_buf_size(STREAM_BYTES_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    // The client of a stream may take nothing for as long as its upstream allows.
-    let take_timeout =
-        shared.config.upstreams.iter().map(|upstream| upstream.timeouts.idle).max().unwrap_or(HEAD_TIMEOUT);
-    let progress = Progress::new();
-    let stream = TokioIo::new(Watched::new(stream, &progress));
-    let of_connection = Arc::clone(&progress);
-    let service = service_fn(move |request: Request<Incoming>| {
-        // Over HTTP/1 an answer that is not taken blocks the connection.
-        let noted = (request.version() == Version::HTTP_2).then(|| Arc::clone(&of_connection));
-        serve::serve(Arc::clone(&shared), request, peer, noted)
-    });
-    let mut serving = pin!(builder.serve_connection(stream, service));
-    let interval = HEAD_TIMEOUT.min(take_timeout / CHECKS_PER_TIMEOUT);
-    let mut check = pin!(sleep(interval));
-    // An error means that the gateway is gone.
-    let mut stopped = pin!(async move { _ = stop.wait_for(|stops| *stops).await.is_ok() });
-    let mut is_stopping = false;
-    let ended = loop {
-        tokio::select! {
-            ended = serving.as_mut() => break ended,
-            () = stopped.as_mut(), if !is_stopping => {
-                is_stopping = true;
-                serving.as_mut().graceful_shutdown();
-            }
-            () = check.as_mut() => {
-                let now = Instant::now();
-                if let Some(why) = progress.stalled(now, HEAD_TIMEOUT, take_timeout) {
-                    tracing::debug!(why, "closed a connection");
-                    return;
+    builder
+}
+
+/// The reasons to end a connection, beside its own end.
+struct Watch {
+    progress: Arc<Progress>,
+    take_timeout: Duration,
+    stop: watch::Receiver<bool>,
+}
+
+impl Watch {
+    /// Serves a connection until it ends, its client takes nothing any more, or the gateway stops and its requests are
+    /// finished.
+    async fn until_served<C>(self, mut serving: Pin<&mut C>, finish: fn(Pin<&mut C>))
+    where
+        C: Future<Output = hyper::Result<()>>,
+    {
+        let Watch { progress, take_timeout, mut stop } = self;
+        let interval = HEAD_TIMEOUT.min(take_timeout / CHECKS_PER_TIMEOUT);
+        let mut check = pin!(sleep(interval));
+        let mut stopped = pin!(stopped(&mut stop));
+        let mut is_stopping = false;
+        let ended = loop {
+            tokio::select! {
+                ended = serving.as_mut() => break ended,
+                () = stopped.as_mut(), if !is_stopping => {
+                    is_stopping = true;
+                    finish(serving.as_mut());
                 }
-                check.as_mut().reset(now + interval);
+                () = check.as_mut() => {
+                    let now = Instant::now();
+                    if progress.is_stalled(now, take_timeout) {
+                        tracing::debug!("closed a connection whose client takes nothing");
+                        return;
+                    }
+                    check.as_mut().reset(now + interval);
+                }
             }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection failed");
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection failed");
     }
+}
+
+/// Waits until the gateway stops. An error means that it is gone.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    _ = stop.wait_for(|stops| *stops).await.is_ok();
 }

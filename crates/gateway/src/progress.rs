@@ -1,7 +1,7 @@
 //! The progress of a client's connection: its first bytes, and what it takes of its answers.
 //!
-//! hyper has a timeout for the head of an HTTP/1 request only. A connection that says nothing would stay for as long as
-//! its client likes, and an answer that nobody reads would keep its share of the memory for buffers.
+//! hyper has a timeout for the head of an HTTP/1 request only. An answer that nobody reads would keep its share of the
+//! memory for buffers for as long as its client likes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,24 +12,38 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use crate::reply::{CutOff, ReplyBody};
 
-/// The bytes that every client sends at least: the preface of HTTP/2. A request of HTTP/1.1 with a host is longer.
-const FIRST_BYTES: usize = 24;
+/// The first bytes of every HTTP/2 connection.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The most that is read before the protocol is known, in bytes: the initial buffer of hyper.
+const FIRST_BYTES_MAX: usize = 8 << 10;
+
+/// Reads the first bytes of a connection, until they tell HTTP/2 from HTTP/1. Returns whether it is HTTP/2. The bytes are
+/// empty if the client said nothing.
+///
+/// They are all that came, and not only the preface: hyper doubles its buffer when a head comes in parts, and keeps it for
+/// as long as the connection.
+pub(crate) async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Bytes, bool)> {
+    let mut bytes = Vec::with_capacity(FIRST_BYTES_MAX);
+    while PREFACE.starts_with(&bytes) && bytes.len() < PREFACE.len() {
+        if stream.read_buf(&mut bytes).await? == 0 {
+            break;
+        }
+    }
+    let is_http2 = bytes.starts_with(PREFACE);
+    Ok((Bytes::from(bytes), is_http2))
+}
 
 /// The progress of one connection.
-pub(crate) struct Progress {
-    started: Instant,
-    state: Mutex<State>,
-}
+#[derive(Default)]
+pub(crate) struct Progress(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Whether the first bytes came.
-    has_begun: bool,
     /// Since when the connection takes no bytes.
     blocked_since: Option<Instant>,
     /// Since when the client has not asked for more of an answer, by the number of the answer.
@@ -38,26 +52,15 @@ struct State {
 }
 
 impl Progress {
-    /// The progress of a connection that begins now.
-    pub(crate) fn new() -> Arc<Progress> {
-        Arc::new(Progress { started: Instant::now(), state: Mutex::default() })
-    }
-
-    /// Why the connection must be closed.
-    pub(crate) fn stalled(&self, now: Instant, head_timeout: Duration, take_timeout: Duration) -> Option<&'static str> {
+    /// Whether the client has taken nothing for so long that its connection must be closed.
+    pub(crate) fn is_stalled(&self, now: Instant, take_timeout: Duration) -> bool {
         let state = self.lock();
         let mut untaken = state.blocked_since.iter().chain(state.untaken_since.values());
-        if !state.has_begun && now >= self.started + head_timeout {
-            Some("its client sends nothing")
-        } else if untaken.any(|since| now >= *since + take_timeout) {
-            Some("its client takes nothing")
-        } else {
-            None
-        }
+        untaken.any(|since| now >= *since + take_timeout)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,14 +68,14 @@ impl Progress {
 pub(crate) struct Watched<S> {
     stream: S,
     progress: Arc<Progress>,
-    /// Bytes that were read, until they are enough.
-    read: usize,
+    /// The bytes that were read before.
+    first: Bytes,
     is_blocked: bool,
 }
 
 impl<S> Watched<S> {
-    pub(crate) fn new(stream: S, progress: &Arc<Progress>) -> Watched<S> {
-        Watched { stream, progress: Arc::clone(progress), read: 0, is_blocked: false }
+    pub(crate) fn new(stream: S, first: Bytes, progress: &Arc<Progress>) -> Watched<S> {
+        Watched { stream, progress: Arc::clone(progress), first, is_blocked: false }
     }
 
     /// Notes whether a write or a flush waits. Only a change needs the lock.
@@ -91,15 +94,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if self.read < FIRST_BYTES {
-            self.read += buffer.filled().len() - before;
-            if self.read >= FIRST_BYTES {
-                self.progress.lock().has_begun = true;
-            }
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
-        read
+        let length = self.first.len().min(buffer.remaining());
+        buffer.put_slice(&self.first.split_to(length));
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -187,5 +187,51 @@ impl Drop for Answer {
         if let Some((progress, number)) = &self.noted {
             progress.lock().untaken_since.remove(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    /// The first bytes of a client that sends these parts, and whether they are HTTP/2.
+    async fn first_of(parts: &'static [&[u8]]) -> (Bytes, bool) {
+        let (mut client, mut stream) = duplex(1);
+        tokio::spawn(async move {
+            for part in parts {
+                client.write_all(part).await.unwrap();
+            }
+        });
+        first_bytes(&mut stream).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_first_bytes_tell_http_2_from_http_1_however_they_arrive() {
+        assert_eq!(first_of(&[PREFACE]).await, (Bytes::from_static(PREFACE), true));
+        assert_eq!(first_of(&[b"PRI * HTTP/2.0\r\n", b"\r\nSM\r\n\r\n"]).await, (Bytes::from_static(PREFACE), true));
+        // One byte is enough to see that it is no preface.
+        assert_eq!(first_of(&[b"GET"]).await, (Bytes::from_static(b"G"), false));
+        assert_eq!(first_of(&[b"POST / HTTP/1.1"]).await, (Bytes::from_static(b"PO"), false));
+        assert_eq!(first_of(&[b"PRI"]).await, (Bytes::from_static(b"PRI"), false));
+        assert_eq!(first_of(&[]).await, (Bytes::new(), false));
+    }
+
+    /// hyper doubled its buffer for each connection, because it got the head in two parts.
+    #[tokio::test]
+    async fn a_head_is_read_as_a_whole() {
+        let (mut client, mut stream) = duplex(4_096);
+        let head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        client.write_all(head).await.unwrap();
+        let (first, _) = first_bytes(&mut stream).await.unwrap();
+        assert_eq!(first, &head[..]);
+        let mut watched = Watched::new(stream, first, &Arc::default());
+        client.write_all(b"more").await.unwrap();
+        let mut read = Vec::new();
+        watched.read_buf(&mut read).await.unwrap();
+        assert_eq!(read, head);
+        watched.read_buf(&mut read).await.unwrap();
+        assert!(read.ends_with(b"more"));
     }
 }

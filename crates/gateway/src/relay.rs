@@ -155,7 +155,7 @@ impl Relay {
             let share = self.buffers.take(bytes.len()).await?;
             // A small piece would keep the whole buffer that it was read into, and hyper would need another one.
             let bytes = if bytes.len() <= COPIED_BYTES_MAX { Bytes::copy_from_slice(&bytes) } else { bytes };
-            pieces.send(Piece::Bytes(share.hold(bytes))).await.ok()
+            pieces.send(Piece::Bytes(Box::new(share.hold(bytes)))).await.ok()
         };
         match timeout(idle, handing).await {
             Ok(Some(())) => true,

@@ -27,8 +27,8 @@ pub(crate) enum ReplyBody {
 
 /// A piece of a body.
 pub(crate) enum Piece {
-    /// Bytes.
-    Bytes(Bytes),
+    /// Bytes. They are boxed, because the queue has memory for 32 pieces or more.
+    Bytes(Box<Bytes>),
     /// The clean end.
     End,
 }
@@ -61,7 +61,7 @@ impl Body for ReplyBody {
                 Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
             }
             ReplyBody::Pieces(pieces) => pieces.poll_recv(context).map(|piece| match piece {
-                Some(Piece::Bytes(bytes)) => Some(Ok(Frame::data(bytes))),
+                Some(Piece::Bytes(bytes)) => Some(Ok(Frame::data(*bytes))),
                 Some(Piece::End) => None,
                 None => Some(Err(CutOff)),
             }),

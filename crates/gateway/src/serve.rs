@@ -90,9 +90,14 @@ pub(crate) async fn serve(
     // The path of a request that is not served may be anything.
     let path = if served.is_some() { path } else { "other".to_owned() };
     let (parts, mut incoming) = request.into_parts();
-    // hyper keeps the memory of this future for as long as the connection. That of the route is freed with the head of
-    // the answer.
-    let routed = Box::pin(route(&shared, parts, &mut incoming, (served, &request_id, peer))).await;
+    // The memory of the route is freed before the call begins.
+    let routed = match Box::pin(route(&shared, parts, &mut incoming, (served, &request_id, peer))).await {
+        Ok(Routed::Answered(reply)) => Ok(reply),
+        Ok(Routed::Calling(api, reply)) => {
+            reply.await.map_err(|_| (api, unavailable("this gateway failed; see its log")))
+        }
+        Err(refusal) => Err(refusal),
+    };
     let mut reply = match routed {
         Ok(reply) => reply,
         Err((api, error)) => {
@@ -114,12 +119,19 @@ pub(crate) async fn serve(
     Ok(reply.map(|body| Answer::new(body, noted)))
 }
 
+/// The answer of a route.
+enum Routed {
+    Answered(Reply),
+    /// It comes from the task of a call.
+    Calling(Api, oneshot::Receiver<Reply>),
+}
+
 async fn route(
     shared: &Arc<Shared>,
     parts: Parts,
     incoming: &mut Incoming,
     (served, request_id, peer): (Option<Served>, &str, SocketAddr),
-) -> Result<Reply, (Api, ApiError)> {
+) -> Result<Routed, (Api, ApiError)> {
     let (uri, headers) = (&parts.uri, &parts.headers);
     let api = match &served {
         Some(Served::Flat(route)) => route.api(),
@@ -129,16 +141,17 @@ async fn route(
     if parts.method == Method::GET
         && let Some(reply) = operations(shared, uri.path(), peer).await
     {
-        return Ok(reply);
+        return Ok(Routed::Answered(reply));
     }
     let Some(served) = served.filter(|_| !headers.contains_key(UPGRADE)) else {
         return Err(refuse(ApiError::unknown_path()));
     };
     let caller = caller(shared, uri, headers).await.map_err(refuse)?;
     if matches!(served, Served::Endpoint(Endpoint::Models)) {
-        return Ok(models::list(shared, api, &caller).await);
+        return Ok(Routed::Answered(models::list(shared, api, &caller).await));
     }
-    call(shared, (parts, incoming), served, caller, request_id).await.map_err(refuse)
+    let reply = call(shared, (parts, incoming), served, caller, request_id).await.map_err(refuse)?;
+    Ok(Routed::Calling(api, reply))
 }
 
 /// The routes for operators.
@@ -224,19 +237,21 @@ fn bad_head(refusal: HeadRefusal) -> ApiError {
     }
 }
 
-/// Reads the body, and makes the call in a task of its own.
+/// Reads the body, and makes the call in a task of its own, which sends the reply.
 async fn call(
     shared: &Arc<Shared>,
     (parts, incoming): (Parts, &mut Incoming),
     served: Served,
     caller: Caller,
     request_id: &str,
-) -> Result<Reply, ApiError> {
+) -> Result<oneshot::Receiver<Reply>, ApiError> {
     if shared.is_stopping.load(Ordering::Relaxed) {
         return Err(unavailable("this gateway is shutting down; nothing was sent"));
     }
     head::check_encoding(&parts.headers).map_err(|refusal| invalid(&refusal))?;
     let added = head::attributes(&parts.headers).map_err(|refusal| invalid(&refusal))?;
+    let (headers, query) = (head::needed(&parts.headers), parts.uri.query().map(str::to_owned));
+    drop(parts);
     if shared.settler.is_full() {
         return Err(busy("calls that wait for their settlement"));
     }
@@ -258,12 +273,12 @@ async fn call(
         started: Instant::now(),
         caller,
         content,
-        query: parts.uri.query().map(str::to_owned),
+        query,
         added,
-        received: Mutex::new(Received { headers: parts.headers, body }),
+        received: Mutex::new(Received { headers, body }),
     };
     tokio::spawn(task.run(Client::Waiting(sender), place));
-    receiver.await.map_err(|_| unavailable("this gateway failed; see its log"))
+    Ok(receiver)
 }
 
 /// Reads a body within its own bound and the bound of all buffers.

@@ -186,11 +186,14 @@ impl CallTask {
 
     /// Relays an answer to the client, and settles the call.
     pub(super) async fn relay(&self, answered: Box<Answered>) {
-        let Answered { mut relay, admitted, head, mut body, form } = *answered;
-        if form.is_stream {
-            self.stream(&mut relay, admitted, (head, form.is_delimited), &mut body).await;
+        if answered.form.is_stream {
+            self.stream(answered).await;
         } else {
-            Box::pin(self.whole(&mut relay, admitted, (head, form), &mut body)).await;
+            Box::pin(async move {
+                let Answered { mut relay, admitted, head, mut body, form } = *answered;
+                self.whole(&mut relay, admitted, (head, form), &mut body).await;
+            })
+            .await;
         }
     }
 
@@ -267,16 +270,12 @@ impl CallTask {
         is_json && !form.is_delimited && !usage.is_complete()
     }
 
-    /// Relays a stream, each frame as it came.
-    async fn stream(
-        &self,
-        relay: &mut Relay,
-        admitted: Admitted,
-        (head, is_delimited): (Response<()>, bool),
-        body: &mut Incoming,
-    ) {
+    /// Relays a stream, each frame as it came. The parts of the answer stay in their box: its task would need their memory
+    /// a second time.
+    async fn stream(&self, mut answered: Box<Answered>) {
         let mut stream = Stream::new(self.content.endpoint(), self.content.removes_usage_chunk());
-        start(relay, head);
+        let Answered { relay, admitted, head, body, form } = &mut *answered;
+        start(relay, std::mem::take(head));
         let ended = loop {
             match relay.next(body).await {
                 Next::Bytes(bytes) => {
@@ -310,7 +309,7 @@ impl CallTask {
         let rest = if ended { stream.finish() } else { None };
         let has_terminal = stream.reader().has_ended();
         // Of an answer without a length, only the terminal event tells whether it is complete.
-        if ended && (is_delimited || has_terminal) {
+        if ended && (form.is_delimited || has_terminal) {
             if let Some(rest) = rest {
                 relay.write(rest).await;
             }
@@ -319,8 +318,8 @@ impl CallTask {
             relay.cut_off();
         }
         let usage = if has_terminal { stream.reader().usage() } else { None };
-        let end = if ended || usage.is_some() { self.end_of(usage, &admitted) } else { End::Unknown };
-        self.settle(admitted, end);
+        let end = if ended || usage.is_some() { self.end_of(usage, admitted) } else { End::Unknown };
+        self.settle(answered.admitted, end);
     }
 
     /// The end of a call that was answered.

@@ -136,3 +136,29 @@ fn an_encoded_body_is_refused() {
     let refused = check_encoding(&headers(&[("content-encoding", "gzip")])).unwrap_err().to_string();
     assert_eq!(refused, "content-encoding: found \"gzip\", allowed is a body that is not compressed");
 }
+
+/// Values that share the buffer of the connection keep it for as long as the call.
+#[test]
+fn the_headers_of_a_call_are_copies_of_what_it_needs() {
+    let client = headers(&[
+        ("authorization", "Bearer emk_key"),
+        ("content-type", "application/json"),
+        ("anthropic-beta", "one"),
+        ("anthropic-beta", "two"),
+        ("traceparent", "00-a-b-01"),
+        ("x-stainless-lang", "python"),
+    ]);
+    let needed = needed(&client);
+    let mut found: Vec<_> = needed.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            ("anthropic-beta", "one"),
+            ("anthropic-beta", "two"),
+            ("content-type", "application/json"),
+            ("traceparent", "00-a-b-01"),
+        ]
+    );
+    assert_ne!(needed["content-type"].as_bytes().as_ptr(), client["content-type"].as_bytes().as_ptr());
+}
