@@ -7,17 +7,21 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 
-def start(command: list[str], **env: str) -> tuple[subprocess.Popen, str, str]:
-    """Starts a program, and returns the URL that it prints, and the key before it."""
-    process, urls, key = start_with_urls(command, 1, **env)
+def start(command: list[str], log: Path | None = None, **env: str) -> tuple[subprocess.Popen, str, str]:
+    """Starts a program with its log in a file, and returns the URL that it prints, and the key before it."""
+    process, urls, key = start_with_urls(command, 1, log, **env)
     return process, urls[0], key
 
 
-def start_with_urls(command: list[str], count: int, **env: str) -> tuple[subprocess.Popen, list[str], str]:
+def start_with_urls(
+    command: list[str], count: int, log: Path | None = None, **env: str
+) -> tuple[subprocess.Popen, list[str], str]:
     """Starts a program that prints this number of URLs."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    stderr = None if log is None else log.open("w")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **env})
     assert process.stdout is not None
     key, urls = "", []
     for line in process.stdout:

@@ -55,6 +55,8 @@ cached_input = 500_000
 output = 10_000_000
 """
 
+QUESTION = "what is the question that no log holds"
+UPSTREAM_KEY = "sk-upstream-key-that-no-log-holds"
 MODELS = ["fast", "slow", "small", "forbidden", "no-usage", "fails", "bad", "cached"]
 COST = INPUT + 10 * OUTPUT
 
@@ -62,7 +64,8 @@ COST = INPUT + 10 * OUTPUT
 class Check:
     """A server, a gateway, and clients of it."""
 
-    def __init__(self, server: str, gateway: str, node_packages: str) -> None:
+    def __init__(self, server: str, gateway: str, node_packages: str, log: Path) -> None:
+        self.log = log
         self.server = Server(server)
         self.gateway = gateway
         self.node_packages = node_packages
@@ -98,7 +101,7 @@ class Check:
         return result
 
 
-def messages(text: str = "hi") -> list:
+def messages(text: str = QUESTION) -> list:
     return [{"role": "user", "content": text}]
 
 
@@ -114,6 +117,9 @@ def chat_is_answered_and_charged_exactly(check: Check) -> None:
     assert json.loads(raw.text if isinstance(raw.text, str) else raw.text())["unknown"] == [1]
     sent = Upstream.seen[-1]
     assert "unused" not in json.dumps(sent["headers"]), "the client's key went upstream"
+    log = check.log.read_text()
+    for name in ("x-request-id", "x-earmark-lease"):
+        assert raw.headers[name] in log, f"the log does not name the call by its {name}"
 
 
 def tools_pass_through(check: Check) -> None:
@@ -338,7 +344,7 @@ class Tenants:
 
     def __init__(self, server: str, gateway: str, admin: str) -> None:
         self.server, self.gateway, self.admin = server, gateway, admin
-        self.keys: dict[str, str] = {}
+        self.keys: dict[str, str] = {"admin": admin}
 
     def http(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, dict]:
         data = None if body is None else json.dumps(body).encode()
@@ -451,6 +457,7 @@ listen = "127.0.0.1:0"
 name = "openai"
 api = "openai"
 base_url = "{upstream}/v1"
+key_env = "UPSTREAM_KEY"
 [[upstreams]]
 name = "anthropic"
 api = "anthropic"
@@ -469,6 +476,14 @@ output_tokens = 7
     return text
 
 
+def no_content_is_logged(log: Path, keys: list[str]) -> None:
+    """Neither questions nor answers nor keys are in a log of the highest level."""
+    text = log.read_text()
+    for secret in [QUESTION, "".join(TEXT), '"delta"', "Bearer ", "unused", UPSTREAM_KEY, *filter(None, keys)]:
+        assert secret not in text, f"the log holds {secret}"
+    print("  no_content_is_logged")
+
+
 def run(earmark: str, folder: Path, upstream: str, has_keys: bool, claims: list, check_of) -> None:
     """Starts a server and a gateway, and checks the claims."""
     processes = []
@@ -476,23 +491,25 @@ def run(earmark: str, folder: Path, upstream: str, has_keys: bool, claims: list,
         serve = [earmark, "serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn"]
         server, server_url, admin = start([*serve, "--bootstrap-key"] if has_keys else serve)
         processes.append(server)
-        env = {}
+        env, log = {"UPSTREAM_KEY": UPSTREAM_KEY}, folder / "log"
         if has_keys:
             env["EARMARK_KEY"] = Tenants(server_url, "", admin).key("gateway", "gateway", "default")
         config = folder / "gateway.toml"
         config.write_text(configuration(upstream))
         gateway, gateway_url, _ = start(
             [earmark, "gateway", "--config", str(config), "--server", server_url, "--calls", str(folder / "calls"),
-             "--log-level", "error"],
+             "--log-level", "trace"],
+            log,
             **env,
         )
         processes.append(gateway)
-        check = check_of(server_url, gateway_url, admin)
+        check = check_of(server_url, gateway_url, admin, log)
         check.set_up()
         for claim in claims:
             claim(check)
             print(f"  {claim.__name__}")
         assert gateway.poll() is None, "the gateway ended"
+        no_content_is_logged(log, [env.get("EARMARK_KEY", ""), *getattr(check, "keys", {}).values()])
     finally:
         for process in processes:
             process.kill()
@@ -505,7 +522,7 @@ def run_in_process(earmark: str, folder: Path, upstream: str) -> None:
     config.write_text(configuration(upstream))
     command = [earmark, "serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn", "--bootstrap-key",
                "--gateway", str(config)]
-    process, urls, admin = start_with_urls(command, 2)
+    process, urls, admin = start_with_urls(command, 2, UPSTREAM_KEY=UPSTREAM_KEY)
     try:
         tenants = Tenants(urls[0], urls[1], admin)
         tenants.set_up()
@@ -523,9 +540,9 @@ def main(earmark: str, node_packages: str) -> None:
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{upstream.server_port}"
     with tempfile.TemporaryDirectory() as folder:
-        run(earmark, Path(folder), url, False, CLAIMS, lambda server, gateway, _: Check(server, gateway, node_packages))
+        run(earmark, Path(folder), url, False, CLAIMS, lambda server, gateway, _, log: Check(server, gateway, node_packages, log))
     with tempfile.TemporaryDirectory() as folder:
-        run(earmark, Path(folder), url, True, TENANT_CLAIMS, Tenants)
+        run(earmark, Path(folder), url, True, TENANT_CLAIMS, lambda server, gateway, admin, _: Tenants(server, gateway, admin))
     with tempfile.TemporaryDirectory() as folder:
         run_in_process(earmark, Path(folder), url)
 
