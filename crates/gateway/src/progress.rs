@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Progress {
-    /// Whether the client has taken nothing for so long that its connection must be closed.
+    /// Whether the client has taken nothing during the timeout, so that its connection must be closed.
     pub(crate) fn is_stalled(&self, now: Instant, take_timeout: Duration) -> bool {
         let state = self.lock();
         let mut untaken = state.blocked_since.iter().chain(state.untaken_since.values());
