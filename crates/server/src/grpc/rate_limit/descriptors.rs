@@ -11,7 +11,7 @@ use crate::caller::{AttributeRefusal, Caller};
 use crate::calls::{Descriptor, HeldUsage};
 
 /// Descriptors in a request: as many as a lease has limits.
-const DESCRIPTORS_MAX: usize = REQUIREMENTS_MAX;
+pub(super) const DESCRIPTORS_MAX: usize = REQUIREMENTS_MAX;
 
 /// Entries of a descriptor: as many as a call has attributes.
 const ENTRIES_MAX: usize = ATTRIBUTES_MAX;

@@ -9,6 +9,7 @@ use earmark_core::{LeaseId, UnixMs, id128};
 use earmark_policy::Attributes;
 use serde::{Deserialize, Serialize};
 
+use super::descriptors::DESCRIPTORS_MAX;
 use crate::calls::{CallRequest, Called, Decision, Descriptor};
 
 /// The times of leases that an id of a request gives are multiples of this. Shorter than any sensible retention, so that
@@ -106,6 +107,9 @@ impl HeldLease {
         let HeldText { lease_id, policy_revision, descriptors } = serde_json::from_str(text)
             .map_err(|error| format!("found no lease ({error}), allowed is the metadata `lease` of an answer"))?;
         let lease = lease_id.parse().map_err(|error: earmark_core::LeaseIdError| error.to_string())?;
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(format!("descriptors: found {}, allowed are up to {DESCRIPTORS_MAX}", descriptors.len()));
+        }
         let descriptor = |HeldDescriptor { hits, attributes }| {
             let attributes = Attributes::new(attributes.iter()).map_err(|error| error.to_string())?;
             Ok(Descriptor { attributes, hits, tokens_max: None })

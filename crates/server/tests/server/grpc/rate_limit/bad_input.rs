@@ -12,6 +12,11 @@ async fn mistakes_of_a_configuration_are_refused_by_name() {
     let zero_negative = RateLimitDescriptor { is_negative_hits: true, ..good() };
     let limit = Some(RateLimitOverride { requests_per_unit: 1_000, unit: 2 });
     let twice = RateLimitDescriptor { entries: [good().entries, good().entries].concat(), ..Default::default() };
+    let held = |count: usize| {
+        let list = vec![json!({"hits": 1, "attributes": {}}); count];
+        let lease = json!({"lease_id": server.lease(), "policy_revision": 1, "descriptors": list}).to_string();
+        RateLimitDescriptor { entries: vec![Entry { key: "earmark_lease".into(), value: lease }], ..Default::default() }
+    };
     let many = (0..33).map(|number| format!("a{number}=x ")).collect::<String>();
     for (descriptors, message) in [
         (vec![], "descriptors: found 0, allowed are 1 to 32"),
@@ -36,6 +41,8 @@ async fn mistakes_of_a_configuration_are_refused_by_name() {
             vec![descriptor(r#"earmark_lease={"lease_id":"x","policy_revision":1,"descriptors":[]}"#)],
             "descriptors[0].earmark_lease: lease_id: found 1 bytes",
         ),
+        // Each would be judged by the policy before the lease is looked at.
+        (vec![held(33)], "descriptors[0].earmark_lease: descriptors: found 33, allowed are up to 32"),
     ] {
         let found = refused(client.should_rate_limit(asked(descriptors, 0)).await, Code::InvalidArgument);
         assert!(found.starts_with(message), "{found}");
