@@ -22,7 +22,7 @@ const IMPORT_HELP: &str = "\
 Reads the model price list that LiteLLM publishes: decimal prices per token. Prices become minor units for a million
 tokens, exactly. Models that have no exact price per token are skipped and named on standard error, as are prices that a
 policy cannot express, such as those per image. A model named PROVIDER/MODEL in the list applies to calls with this
-provider.
+provider. The whole list is larger than a policy may be, so choose models.
 
 Examples:
   earmark prices import model_prices_and_context_window.json --models 'gpt-4o*' > prices.toml
@@ -68,6 +68,9 @@ pub(crate) fn run(command: &PricesCommand) -> Result<Done, Failure> {
     let shown = args.file.display();
     let result = import(&text, &options).map_err(|what| Failure::Usage(format!("{shown}: {what}")))?;
     let Import { prices, skipped, ignored } = result;
+    if let Some(models) = args.models.as_ref().filter(|_| prices.is_empty() && skipped.is_empty()) {
+        return Err(Failure::Usage(format!("{shown}: found no model for --models {models:?}")));
+    }
     let count = prices.len();
     let document = Document { prices, ..Document::default() }.to_string();
     let listed = |all: &[Skipped]| all.iter().map(|it| json!({"model": it.model, "what": it.what})).collect::<Vec<_>>();

@@ -141,3 +141,27 @@ fn an_imported_configuration_of_ratelimit_is_applied_and_its_mistakes_have_lines
     assert!(refused.stderr.contains("wrong.yaml:5: quota_mode: cannot be expressed"), "{refused:?}");
     assert_eq!(refused.stdout, "");
 }
+
+#[test]
+fn imported_prices_are_a_policy_and_what_is_left_out_is_named() {
+    let (server, folder) = (Server::start(&[]), TempDir::new().unwrap());
+    let list = r#"{
+        "gpt-x": { "input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05, "input_cost_per_token_batches": 1e-06 },
+        "image": { "output_cost_per_image": 0.04 }
+    }"#;
+    let list = write(&folder, "list.json", list);
+    let imported = server.earmark(&["prices", "import", &list]).ends(0);
+    for line in [
+        "skipped image: no price per input and output token",
+        "ignored a price of gpt-x: input_cost_per_token_batches",
+        "1 imported, 1 skipped",
+    ] {
+        assert!(imported.stderr.contains(line), "{imported:?}");
+    }
+    server.earmark(&["policy", "put", &write(&folder, "prices.toml", &imported.stdout)]).ends(0);
+    let explained = server.line("explain --attribute model=gpt-x --input 1k --output 1k --json").ends(3).json();
+    assert_eq!(explained["cost"], "12500", "{explained}");
+    let refused = server.earmark(&["prices", "import", &list, "--models", "gpt-y*"]).ends(2);
+    assert!(refused.stderr.contains("list.json: found no model for --models \"gpt-y*\""), "{refused:?}");
+    assert_eq!(refused.stdout, "");
+}

@@ -199,6 +199,10 @@ impl Reader {
         (requests, unit, multiplier): (Option<u64>, Option<u64>, u64),
         name: Option<String>,
     ) -> Option<Rate> {
+        // A wrong value has its mistake already.
+        let has =
+            |name| matches!(&entry.node.value, Tree::Map(fields) if fields.iter().any(|field| field.name == name));
+        let (has_requests, has_unit) = (has("requests_per_unit"), has("unit"));
         match (requests, unit) {
             (Some(requests), Some(seconds)) => {
                 let window_seconds =
@@ -208,14 +212,15 @@ impl Reader {
                 }
                 Some(Rate::Limited { requests, window_seconds: window_seconds?, name })
             }
-            (None, _) => {
+            (None, _) if !has_requests => {
                 self.wrong(entry.line, "requests_per_unit is required");
                 None
             }
-            (_, None) => {
+            (_, None) if !has_unit => {
                 self.wrong(entry.line, "unit is required");
                 None
             }
+            (None, _) | (_, None) => None,
         }
     }
 

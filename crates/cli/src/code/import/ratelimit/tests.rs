@@ -202,6 +202,8 @@ fn what_cannot_be_expressed_is_refused_by_name_and_line() {
         let found = &mistakes[0];
         assert_eq!(found.line, line, "{text}{found:?}");
         assert!(found.what.starts_with(what), "{found:?}");
+        let is_missing = |mistake: &Mistake| mistake.what.ends_with("is required");
+        assert!(mistakes[1..].iter().all(|mistake| !is_missing(mistake)), "a wrong value is not missing: {mistakes:?}");
     }
     let mut five = "rate_limit: { unit: day, requests_per_unit: 1 }".to_owned();
     for key in ["e", "d", "c", "b"] {
