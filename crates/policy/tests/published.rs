@@ -13,7 +13,7 @@ use earmark_policy::{Import, ImportOptions, Rates, import};
 
 /// Dollars for a million tokens: input, cached input, output, and, of Anthropic, writes to a cache for five minutes and
 /// for an hour. From platform.claude.com/docs/en/about-claude/pricing and developers.openai.com/api/docs/models, read in
-/// November 2026.
+/// November 2026; the last seven as OpenAI published them in 2025.
 const PUBLISHED: [(&str, &str, &[&str]); 22] = [
     ("claude-fable-5", "anthropic", &["10", "1", "50", "12.5", "20"]),
     ("claude-opus-5", "anthropic", &["5", "0.5", "25", "6.25", "10"]),
@@ -21,22 +21,22 @@ const PUBLISHED: [(&str, &str, &[&str]); 22] = [
     ("claude-opus-4-7", "anthropic", &["5", "0.5", "25", "6.25", "10"]),
     ("claude-opus-4-6", "anthropic", &["5", "0.5", "25", "6.25", "10"]),
     ("claude-opus-4-5", "anthropic", &["5", "0.5", "25", "6.25", "10"]),
-    ("claude-opus-4-1", "anthropic", &["15", "1.5", "75", "18.75", "30"]),
-    ("claude-opus-4-20250514", "anthropic", &["15", "1.5", "75", "18.75", "30"]),
     ("claude-sonnet-4-6", "anthropic", &["3", "0.3", "15", "3.75", "6"]),
     ("claude-sonnet-4-5", "anthropic", &["3", "0.3", "15", "3.75", "6"]),
-    ("claude-sonnet-4-20250514", "anthropic", &["3", "0.3", "15", "3.75", "6"]),
     ("claude-haiku-4-5", "anthropic", &["1", "0.1", "5", "1.25", "2"]),
     ("gpt-5-mini", "openai", &["0.25", "0.025", "2"]),
     ("gpt-5-nano", "openai", &["0.05", "0.005", "0.4"]),
     ("gpt-4.1-nano", "openai", &["0.1", "0.025", "0.4"]),
-    ("gpt-4o-mini-realtime-preview", "openai", &["0.6", "0.3", "2.4"]),
-    ("gpt-4o-audio-preview", "openai", &["2.5", "", "10"]),
-    ("gpt-4o-mini-audio-preview", "openai", &["0.15", "", "0.6"]),
     ("gpt-4-turbo", "openai", &["10", "", "30"]),
-    ("gpt-4-turbo-preview", "openai", &["10", "", "30"]),
     ("gpt-4", "openai", &["30", "", "60"]),
     ("gpt-3.5-turbo", "openai", &["0.5", "", "1.5"]),
+    ("gpt-5", "openai", &["1.25", "0.125", "10"]),
+    ("gpt-4.1", "openai", &["2", "0.5", "8"]),
+    ("gpt-4.1-mini", "openai", &["0.4", "0.1", "1.6"]),
+    ("gpt-4o", "openai", &["2.5", "1.25", "10"]),
+    ("gpt-4o-mini", "openai", &["0.15", "0.075", "0.6"]),
+    ("o3", "openai", &["2", "0.5", "8"]),
+    ("o4-mini", "openai", &["1.1", "0.275", "4.4"]),
 ];
 
 /// The fields of the list, in the order of the table.

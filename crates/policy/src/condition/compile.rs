@@ -12,7 +12,7 @@ use crate::policy::Names;
 pub(super) const DEPTH_MAX: usize = 32;
 /// The parser's own bound on recursion, above what [`super::CONDITION_NESTING_MAX`] lets through.
 const PARSER_DEPTH_MAX: u16 = 64;
-/// The length of a parser's message in characters. Longer ones list every token that would be allowed.
+/// The length of a parser's message in characters.
 const MESSAGE_CHARS_MAX: usize = 100;
 
 /// The tree of a parsed condition, with its positions in the text.
@@ -30,7 +30,9 @@ pub(super) fn parse(text: &str) -> Result<Parsed, String> {
             || "not valid CEL".to_owned(),
             |error| {
                 let (line, column) = error.pos;
-                let shown: String = error.msg.chars().take(MESSAGE_CHARS_MAX).collect();
+                // Behind this word is every token that would be allowed.
+                let what = error.msg.split(" expecting ").next().unwrap_or_default();
+                let shown: String = what.chars().take(MESSAGE_CHARS_MAX).collect();
                 format!("at {line}:{column}: {shown}")
             },
         )),
