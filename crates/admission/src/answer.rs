@@ -31,12 +31,19 @@ pub(crate) fn reserve(
 ) -> Result<ReserveAnswer, BackendError> {
     let invalid = |message| Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message }));
     let key = |place: usize| requirements.get(place).map(|part| part.key.clone());
+    let named = |place: usize, refusal: &dyn Fn(LimitKey) -> Refusal| match key(place) {
+        Some(key) => Ok(ReserveAnswer::Refused(refusal(key))),
+        None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
+    };
     match outcome {
         ReserveOutcome::Created { reserved_at, would_deny } => {
             Ok(allowed(requirements, reserved_at, would_deny, call.map(|call| call.policy_revision)))
         }
         ReserveOutcome::Exists { reserved_at, would_deny, policy_revision } => {
             Ok(allowed(requirements, reserved_at, would_deny, policy_revision))
+        }
+        ReserveOutcome::ExistsDeniedByPolicy { policy_revision } => {
+            Ok(ReserveAnswer::Refused(Refusal::DeniedByPolicy { policy_revision }))
         }
         ReserveOutcome::OwnedByGateway => Ok(ReserveAnswer::Refused(Refusal::OwnedByGateway)),
         ReserveOutcome::Denied(denial) | ReserveOutcome::ExistsDenied(denial) => Ok(ReserveAnswer::Denied {
@@ -46,10 +53,7 @@ pub(crate) fn reserve(
         }),
         ReserveOutcome::InsufficientCredit(denial) | ReserveOutcome::ExistsInsufficientCredit(denial) => {
             let CreditDenial { requirement, retry_after_ms, why } = denial;
-            match key(requirement) {
-                Some(key) => Ok(ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why })),
-                None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
-            }
+            named(requirement, &|key| Refusal::InsufficientCredit { key, retry_after_ms, why })
         }
         ReserveOutcome::LeaseExpired => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
         ReserveOutcome::ExistsWithOtherRequirements => {
@@ -76,22 +80,16 @@ pub(crate) fn reserve(
             book.config().lease_ahead_ms / 1_000
         )),
         ReserveOutcome::Invalid(parts) => invalid(describe(parts, "requirements")),
-        ReserveOutcome::UnknownLimit { requirement } => match key(requirement) {
-            Some(key) => Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key))),
-            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
-        },
-        ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => match key(requirement) {
-            Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
-            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
-        },
-        ReserveOutcome::LimitPaused { requirement, retry_after_ms } => match key(requirement) {
-            Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitPaused { key, retry_after_ms })),
-            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
-        },
-        ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => match key(requirement) {
-            Some(key) => Ok(ReserveAnswer::Refused(Refusal::AccountNotFound { key, retry_after_ms })),
-            None => Err(BackendError::Failed(NO_SUCH_REQUIREMENT.into())),
-        },
+        ReserveOutcome::UnknownLimit { requirement } => named(requirement, &Refusal::UnknownLimitKey),
+        ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => {
+            named(requirement, &|key| Refusal::LimitDecreasing { key, retry_after_ms })
+        }
+        ReserveOutcome::LimitPaused { requirement, retry_after_ms } => {
+            named(requirement, &|key| Refusal::LimitPaused { key, retry_after_ms })
+        }
+        ReserveOutcome::AccountNotFound { requirement, retry_after_ms } => {
+            named(requirement, &|key| Refusal::AccountNotFound { key, retry_after_ms })
+        }
         ReserveOutcome::LimitsExternal => Err(PlacementError::LimitsExternal.into()),
         ReserveOutcome::QuotaExceeded { kind, retry_after_ms } => {
             Ok(ReserveAnswer::Refused(Refusal::QuotaExceeded { kind, retry_after_ms }))

@@ -386,6 +386,11 @@ pub enum Refusal {
     InsufficientCredit {
         /// The credit limit of that account; the first by key if there are several.
         key: LimitKey,
+    /// The call was denied before, by the requirements of another revision of the policy. The lease stays denied.
+    DeniedByPolicy {
+        /// The revision.
+        policy_revision: u64,
+    },
         /// When to try with a new lease.
         retry_after_ms: u64,
         /// The state of the account.

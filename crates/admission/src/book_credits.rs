@@ -55,6 +55,8 @@ impl<H: BookHost> BookCredits<H> {
             }
             // The limits judged the claim. The Book of the credit knows no owners.
             ReserveAnswer::Refused(Refusal::OwnedByGateway) => failed("a hold has an owner".into()),
+            // A hold names no policy.
+            ReserveAnswer::Refused(Refusal::DeniedByPolicy { .. }) => failed("a hold has a policy".into()),
             ReserveAnswer::Denied { .. } => failed("the limits of a hold are not of kind credit".into()),
         }
     }
@@ -219,9 +221,9 @@ fn grown(answer: ExtendAnswer) -> Result<GrowAnswer, BackendError> {
             | Refusal::LimitDecreasing { .. }),
         ) => Ok(GrowAnswer::Blocked(refusal)),
         other @ (ExtendAnswer::Denied { .. }
-        | ExtendAnswer::Refused(Refusal::LeaseExpired | Refusal::OwnedByGateway)) => {
-            Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}")))
-        }
+        | ExtendAnswer::Refused(
+            Refusal::LeaseExpired | Refusal::OwnedByGateway | Refusal::DeniedByPolicy { .. },
+        )) => Err(BackendError::Failed(format!("the Book refused to hold more: {other:?}"))),
     }
 }
 

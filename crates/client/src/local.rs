@@ -292,7 +292,7 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
                 retry_after: Duration::from_millis(retry_after_ms),
                 message: describe_quota(kind),
             },
-            Refusal::LeaseExpired => ReserveAnswer::LeaseExpired,
+            Refusal::LeaseExpired | Refusal::DeniedByPolicy { .. } => ReserveAnswer::LeaseExpired,
             Refusal::InsufficientCredit { key, why, .. } => {
                 let message = describe_credit_shortage(why).map(str::to_owned);
                 ReserveAnswer::InsufficientCredit { key, message }

@@ -309,7 +309,8 @@ impl<'a> ReserveWire<'a> {
                 message: Some(describe_quota(*kind).into()),
                 ..NOT_ALLOWED
             },
-            Refusal::LeaseExpired => {
+            // Its revision is no longer kept, so its limits are not known either.
+            Refusal::LeaseExpired | Refusal::DeniedByPolicy { .. } => {
                 let message = Some(
                     "lease_id: the lease was completed, released or timed out; reserve with a new lease id".into(),
                 );

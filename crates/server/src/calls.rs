@@ -185,6 +185,9 @@ async fn first_revision(
     match &called.decision {
         Decision::Limits(Ok(ReserveAnswer::Allowed { policy_revision, .. })) => Ok(*policy_revision),
         // The lease may exist: these decisions do not look for it.
+        Decision::Limits(Ok(ReserveAnswer::Refused(LimitRefusal::DeniedByPolicy { policy_revision }))) => {
+            Ok(Some(*policy_revision))
+        }
         Decision::Refused(_)
         | Decision::Free
         | Decision::Limits(Ok(ReserveAnswer::Refused(

@@ -189,6 +189,7 @@ impl<H: BookHost> Parts<H> {
                 | Refusal::LimitPaused { .. }
                 | Refusal::AccountNotFound { .. }
                 | Refusal::QuotaExceeded { .. }
+                | Refusal::DeniedByPolicy { .. }
                 | Refusal::InsufficientCredit { .. },
             ) => return NextStep::Answer,
         };

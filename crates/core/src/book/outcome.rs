@@ -195,6 +195,11 @@ pub enum ReserveOutcome {
         /// The revision of the policy that its first reserve named, if it was for a call.
         policy_revision: Option<u64>,
     },
+    /// The call was denied before, by the requirements of another revision of the policy, and stays denied.
+    ExistsDeniedByPolicy {
+        /// The revision.
+        policy_revision: u64,
+    },
     /// The lease was denied before and stays denied.
     ExistsDenied(Denial),
     /// The lease was denied credit before and stays denied.

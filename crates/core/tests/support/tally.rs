@@ -287,6 +287,7 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         }
         ReserveOutcome::Exists { policy_revision: Some(_), .. } => "reserve exists, for a call",
         ReserveOutcome::Exists { .. } => "reserve exists",
+        ReserveOutcome::ExistsDeniedByPolicy { .. } => "reserve exists, denied by another policy",
         ReserveOutcome::ExistsDenied(_) => "reserve exists, denied",
         ReserveOutcome::LeaseExpired => "reserve, lease expired",
         ReserveOutcome::LeaseTooOld { .. } => "reserve, lease too old",

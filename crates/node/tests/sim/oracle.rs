@@ -220,7 +220,8 @@ impl Oracle {
                 Refusal::OwnedByGateway
                 | Refusal::UnknownLimitKey(_)
                 | Refusal::AccountNotFound { .. }
-                | Refusal::QuotaExceeded { .. },
+                | Refusal::QuotaExceeded { .. }
+                | Refusal::DeniedByPolicy { .. },
             ) => {
                 self.must(false, || told("for known limits"));
             }

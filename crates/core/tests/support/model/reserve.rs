@@ -171,6 +171,13 @@ impl Model {
         if !is_same {
             return ReserveOutcome::ExistsWithOtherRequirements;
         }
+        let revision = lease.mark.call.map(|call| call.policy_revision);
+        let is_denied = matches!(lease.fate, Fate::Denied { .. } | Fate::NoCredit { .. });
+        if let Some(policy_revision) =
+            revision.filter(|revision| is_denied && asked.call.is_none_or(|call| call.policy_revision != *revision))
+        {
+            return ReserveOutcome::ExistsDeniedByPolicy { policy_revision };
+        }
         match lease.fate {
             Fate::Held { reserved_at, parts: ref held } if is_live(now, lease) => {
                 let is_above = |name: &Named| held.iter().any(|p| p.would_deny && *name == Named::Number(p.limit));

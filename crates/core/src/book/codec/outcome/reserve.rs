@@ -46,6 +46,7 @@ wire_enum!(ReserveOutcome or "what became of its reserve is unknown" {
     18 => StaleLimit { requirement },
     19 => LimitPaused { requirement, retry_after_ms },
     20 => OwnedByGateway,
+    22 => ExistsDeniedByPolicy { policy_revision },
 });
 
 /// The policy revision of `Exists` under its plain tag: none.

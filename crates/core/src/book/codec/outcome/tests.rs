@@ -277,6 +277,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
             let (reserved_at, would_deny) = (n.time(), RequirementSet::from_bits(n.u32()));
             ReserveOutcome::Exists { reserved_at, would_deny, policy_revision }
         }),
+        ReserveOutcome::ExistsDeniedByPolicy { .. } => [ReserveOutcome::ExistsDeniedByPolicy { policy_revision: 9 }],
         ReserveOutcome::ExistsDenied(_) => [ReserveOutcome::ExistsDenied(denial(n))],
         ReserveOutcome::ExistsInsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::ExistsInsufficientCredit),
         ReserveOutcome::LeaseExpired => [ReserveOutcome::LeaseExpired],

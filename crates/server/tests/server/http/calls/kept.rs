@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{LocalBook, LocalOptions, ManualClock};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ACME, POLICY, attributes, available, complete, make, opened, prepare, put_policy};
 use crate::support::{Lagging, START_MS, TestServer};
@@ -34,6 +34,41 @@ async fn a_retried_call_with_a_newer_policy_gets_its_first_answer() {
         assert_eq!(settled["reconciled"], true, "{newer}: {settled}");
         assert_eq!((server.reserved("gpt-4o:tpm").await, available(&server).await), before, "{newer}");
     }
+}
+
+/// The limit in the way was named by its place among the requirements, so that the retry of a denied call named whatever
+/// limit a newer policy had in this place.
+#[tokio::test]
+async fn a_denied_call_stays_denied_by_its_first_limits_under_a_newer_policy() {
+    let server = opened().await;
+    let denied = server.lease();
+    let all = server.lease();
+    assert_eq!(make(&server, &all, ACME, (9_999, 0)).await["allowed"], true);
+    let seen = |answer: &Value| {
+        ["allowed", "error", "limited_by", "requirements", "policy_revision"].map(|it| answer[it].clone())
+    };
+    let first = make(&server, &denied, ACME, (100, 100)).await;
+    assert_eq!((&first["allowed"], &first["limited_by"]), (&json!(false), &json!(["gpt-4o:tpm"])), "{first}");
+    let (poor, text) = (server.lease(), "tenant=acme model=gpt-4o");
+    let short = make(&server, &poor, text, (40_000_000, 0)).await;
+    assert_eq!(short["error"], "insufficient_credit:acme:usd", "{short}");
+    for newer in [
+        POLICY.replace("\"tokens\"", "7"),
+        "[[rules]]\nname = \"a\"\nlimits = [ { key = \"nothing\", amount = 1 } ]\n".to_owned(),
+        "[[rules]]\nname = \"a\"\ndeny = \"closed\"\n".to_owned(),
+        "unmatched = \"allow\"".to_owned(),
+    ] {
+        put_policy(&server, &newer).await;
+        assert_eq!(seen(&make(&server, &denied, ACME, (100, 100)).await), seen(&first), "{newer}");
+        assert_eq!(seen(&make(&server, &poor, text, (40_000_000, 0)).await), seen(&short), "{newer}");
+    }
+    for change in 0..33 {
+        put_policy(&server, &format!("[[rules]]\nname = \"r{change}\"\ndeny = \"closed\"\n")).await;
+    }
+    let rules = "[[rules]]\nname = \"a\"\nlimits = [ { key = \"gpt-4o:calls\", amount = 1 } ]\n";
+    put_policy(&server, rules).await;
+    // The first limits are not known any more.
+    assert_eq!(make(&server, &denied, ACME, (100, 100)).await["error"], "lease_expired");
 }
 
 #[tokio::test]
