@@ -121,7 +121,7 @@ export interface CallCompleteRequest {
 }
 
 export interface CallCompleteAnswer extends CompleteAnswer {
-  /** The settled amounts. Limits that are not in it stay as reserved. */
+  /** The settled amounts. Limits that are not in it stay as reserved, or count what extensions reported. */
   actuals: { key: string; actual_amount: Amount; namespace?: string }[];
   /** The cost in minor units, as a decimal string; `null` if it is not known. */
   cost: string | null;

@@ -4,9 +4,9 @@ use earmark_admission::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, ExtendAnswer, ExtendRequest, describe_raised,
 };
 use earmark_core::{
-    LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, NamespaceName, REQUIREMENTS_MAX, SettleLabels, contains_api_key,
+    LOOKS_LIKE_API_KEY, LeaseClaim, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX, SettleLabels, contains_api_key,
 };
-use earmark_policy::{Attributes, Usage};
+use earmark_policy::{Attributes, CallAmount, Usage};
 use futures_util::future::join_all;
 
 use super::{CallAttributes, amounts_of, lease, policy_of};
@@ -89,7 +89,7 @@ impl CompleteCall {
 /// The answer to the end of a call.
 pub(crate) struct CompletedCall {
     pub(crate) answer: Result<CompleteAnswer, BackendError>,
-    /// The amounts that were settled. Those of limits that are not in it stay as reserved.
+    /// The amounts that were settled. Limits that are not in it stay as reserved, or count what extensions reported.
     pub(crate) actuals: Vec<Amount>,
     /// The cost, if it is known.
     pub(crate) cost: Option<u64>,
@@ -148,6 +148,8 @@ struct Settlement {
     actuals: Vec<Amount>,
     /// The amounts that settle the bound, for the answer.
     bound: Vec<Amount>,
+    /// The limits that take the cost.
+    of_cost: Vec<LimitKey>,
     cost: Option<u64>,
 }
 
@@ -170,8 +172,7 @@ pub(crate) async fn complete(app: &App, context: &RequestContext, request: &Comp
         .pop();
     let answer = answer.unwrap_or_else(|| Err(BackendError::Failed("no answer".into())));
     let is_settled = matches!(&answer, Ok(CompleteAnswer { reconciled: true, .. }));
-    let Settlement { actuals, bound, cost } = if is_settled { settlement } else { Settlement::default() };
-    settled(answer, [actuals, bound].concat(), cost)
+    settled(answer, if is_settled { settlement } else { Settlement::default() })
 }
 
 /// Completes each lease of a batch. The error says that the caller's key was refused.
@@ -187,10 +188,14 @@ pub(crate) async fn complete_all(
     }
 }
 
-/// Leaves out the limits that the lease had not reserved: the caller named none.
-fn settled(answer: Result<CompleteAnswer, BackendError>, mut actuals: Vec<Amount>, cost: Option<u64>) -> CompletedCall {
+/// Leaves out the limits that the lease had not reserved, because the caller named none, and those that count more,
+/// because extensions reported more.
+fn settled(answer: Result<CompleteAnswer, BackendError>, settlement: Settlement) -> CompletedCall {
+    let Settlement { mut actuals, bound, of_cost, mut cost } = settlement;
+    actuals.extend(bound);
     let answer = answer.map(|mut answer| {
-        actuals.retain(|actual| !answer.ignored.contains(&actual.key));
+        actuals.retain(|actual| !answer.ignored.contains(&actual.key) && !answer.raised.contains(&actual.key));
+        cost = cost.filter(|_| !answer.raised.iter().any(|key| of_cost.contains(key)));
         if !answer.ignored.is_empty() {
             answer.message = describe_raised(&answer.raised);
         }
@@ -208,12 +213,15 @@ async fn settlement(app: &App, context: &RequestContext, request: &CompleteCall)
     match (request.outcome, &request.usage) {
         (CallOutcome::Done, Some(usage)) => {
             let settlement = compiled.policy.settle(&request.attributes, usage);
+            let of_cost = keys_of_cost(&settlement.actuals);
             let actuals = reserved_of(app, context, subject, amounts_of(settlement.actuals)).await?;
-            Ok(Settlement { actuals, cost: settlement.cost, ..Settlement::default() })
+            Ok(Settlement { actuals, of_cost, cost: settlement.cost, ..Settlement::default() })
         }
         (CallOutcome::Refused, _) => {
-            let actuals = reserved_of(app, context, subject, amounts_of(released())).await?;
-            Ok(Settlement { actuals, cost: Some(0), ..Settlement::default() })
+            let released = released();
+            let of_cost = keys_of_cost(&released);
+            let actuals = reserved_of(app, context, subject, amounts_of(released)).await?;
+            Ok(Settlement { actuals, of_cost, cost: Some(0), ..Settlement::default() })
         }
         (CallOutcome::Done | CallOutcome::Unknown, _) => {
             let bound = requirements_of(app, context, subject).await?;
@@ -222,6 +230,10 @@ async fn settlement(app: &App, context: &RequestContext, request: &CompleteCall)
             Ok(Settlement { bound, cost, ..Settlement::default() })
         }
     }
+}
+
+fn keys_of_cost(amounts: &[CallAmount]) -> Vec<LimitKey> {
+    amounts.iter().filter(|amount| amount.is_cost).map(|amount| amount.key.clone()).collect()
 }
 
 /// The amounts that a lease has reserved.

@@ -396,8 +396,10 @@ pub(super) fn schemas() -> [(&'static str, Value); 5] {
     call["properties"]["policy_revision"] = revision.clone();
     push(&mut call["required"], "requirements");
     let mut complete = schema::complete_answer();
-    complete["properties"]["actuals"] =
-        list(actual, "The settled amounts. Limits that are not in it stay as reserved.");
+    complete["properties"]["actuals"] = list(
+        actual,
+        "The settled amounts. Limits that are not in it stay as reserved, or count what extensions reported.",
+    );
     complete["properties"]["cost"] =
         json!({"type": ["string", "null"], "description": "The cost in minor units; null if it is not known."});
     push(&mut complete["required"], "actuals");
