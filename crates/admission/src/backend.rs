@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, Definition, DefinitionError, GrantInfo, JobId,
-    LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal, PutPolicy,
-    QuotaKind, QuotaUsage, SetQuotas, SettleLabels, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, Book, CallMark, ClientId, CreditShortage, CreditTerms, Definition, DefinitionError,
+    GrantInfo, JobId, LeaseClaim, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, PolicyRevision, Principal,
+    PutPolicy, QuotaKind, QuotaUsage, SetQuotas, SettleLabels, TemplateError, TemplateInfo, UnixMs, Usage, VaultName,
 };
 use tokio::task::JoinHandle;
 
@@ -94,6 +94,10 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Capacity, reserved amount and debt of a limit.
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>>;
+
+    /// The largest amount of a credit limit with these terms that a reserve would get now, or why it would get none.
+    fn credit_room(&self, namespace: NamespaceName, terms: CreditTerms)
+    -> Answer<'_, Result<CreditRoom, BackendError>>;
 
     /// Limits of a namespace with their usage.
     fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>>;
@@ -382,21 +386,24 @@ pub enum Refusal {
         /// When to try again.
         retry_after_ms: u64,
     },
-    /// All limits have room, but an account has too little credit. The lease stays denied.
-    InsufficientCredit {
-        /// The credit limit of that account; the first by key if there are several.
-        key: LimitKey,
     /// The call was denied before, by the requirements of another revision of the policy. The lease stays denied.
     DeniedByPolicy {
         /// The revision.
         policy_revision: u64,
     },
+    /// All limits have room, but an account has too little credit. The lease stays denied.
+    InsufficientCredit {
+        /// The credit limit of that account; the first by key if there are several.
+        key: LimitKey,
         /// When to try with a new lease.
         retry_after_ms: u64,
         /// The state of the account.
         why: CreditShortage,
     },
 }
+
+/// The largest amount of credit that a reserve would get, its overdraft included, or why it would get none.
+pub type CreditRoom = Result<u64, CreditShortage>;
 
 /// The answer to a complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreditShortage, Definition, ExtendStep, GrantInfo, LeaseId, LeaseState,
+    Actor, BalanceInfo, ClientId, CreditShortage, CreditTerms, Definition, ExtendStep, GrantInfo, LeaseId, LeaseState,
     NamespaceName, Principal, UnixMs, Usage, VaultName,
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom, Refusal,
     ReserveAnswer, ReserveRequest,
 };
 use crate::book_host::{BookBackend, BookHost};
@@ -343,6 +343,10 @@ impl<H: BookHost> Credits for BookCredits<H> {
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         let key = limit.key.clone();
         Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(DELETED_USAGE)) })
+    }
+
+    fn room(&self, namespace: NamespaceName, terms: CreditTerms) -> Answer<'_, Result<CreditRoom, BackendError>> {
+        Backend::credit_room(&self.0, namespace, terms)
     }
 
     fn accounts(

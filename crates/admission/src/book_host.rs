@@ -9,15 +9,17 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, ExtendStep, ExternalParts, GrantInfo, InvalidWrite, LeaseId,
-    LimitInfo, LimitKey, NamespaceId, NamespaceName, Part, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
-    TemplateInfo, TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, CreditShortage, CreditTerms, ExtendStep, ExternalParts,
+    GrantInfo, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceId, NamespaceName, Part, PolicyRevision, Principal,
+    PutPolicy, QuotaUsage, SetQuotas, TemplateInfo, TimeoutScan, TxId, UnixMs, Usage, VaultId, VaultName, Write,
+    WriteError,
 };
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom,
+    DeleteLimitRequest, LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest,
+    Stats,
 };
 use crate::book_request::{
     Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, Decided, LimitCommand, NamesLimits, OpenNamespace,
@@ -437,6 +439,17 @@ impl<H: BookHost> Backend for BookBackend<H> {
             self.check_placement()?;
             self.read(move |book, now| book.find_usage(now, book.namespace(&namespace)?, &key)).await
         })
+    }
+
+    fn credit_room(
+        &self,
+        namespace: NamespaceName,
+        terms: CreditTerms,
+    ) -> Answer<'_, Result<CreditRoom, BackendError>> {
+        Box::pin(self.read(move |book, now| match book.namespace(&namespace) {
+            Some(namespace) => book.credit_room(now, namespace, &terms),
+            None => Err(CreditShortage::UnknownAccount),
+        }))
     }
 
     fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {

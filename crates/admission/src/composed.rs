@@ -23,15 +23,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, ClientOwner, ExternalParts, ExternalSetup, GrantInfo, InvalidWrite, LeaseId,
-    LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas, TemplateInfo,
-    UnixMs, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, ClientOwner, CreditTerms, ExternalParts, ExternalSetup, GrantInfo, InvalidWrite,
+    LeaseId, LimitInfo, LimitKey, NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaUsage, SetQuotas,
+    TemplateInfo, UnixMs, Usage, VaultName, WriteError,
 };
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom,
+    DeleteLimitRequest, LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest,
+    Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
@@ -330,6 +331,14 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn usage(&self, namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
         Box::pin(self.0.usage(namespace, key))
+    }
+
+    fn credit_room(
+        &self,
+        namespace: NamespaceName,
+        terms: CreditTerms,
+    ) -> Answer<'_, Result<CreditRoom, BackendError>> {
+        self.0.credits.room(namespace, terms)
     }
 
     fn usage_page(&self, namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>> {

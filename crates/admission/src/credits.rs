@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, Definition, GrantInfo, InvalidWrite,
-    LeaseId, LimitKey, NamespaceName, Principal, QUOTA_MAX, SettleLabels, UnixMs, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientClaim, ClientId, ClientOwner, CreditShortage, CreditTerms, Definition, GrantInfo,
+    InvalidWrite, LeaseId, LimitKey, NamespaceName, Principal, QUOTA_MAX, SettleLabels, UnixMs, Usage, VaultName,
+    WriteError,
 };
 
-use crate::backend::{AccountPath, Amount, Answer, Answers, BackendError, Refusal};
+use crate::backend::{AccountPath, Amount, Answer, Answers, BackendError, CreditRoom, Refusal};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
@@ -77,6 +78,9 @@ pub trait Credits: Send + Sync + 'static {
     /// The account of a credit limit as a limit: `available` is 0 for an unknown, frozen or closed account, and amounts
     /// saturate at 64 bits.
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>>;
+
+    /// The largest hold that would succeed now; see [`Backend::credit_room`](crate::Backend::credit_room).
+    fn room(&self, namespace: NamespaceName, terms: CreditTerms) -> Answer<'_, Result<CreditRoom, BackendError>>;
 
     /// A page of the accounts of a vault with their balances, ordered by name.
     fn accounts(

@@ -37,6 +37,13 @@ impl NewestPolicies {
     }
 }
 
+fn describe_revision(revision: u64) -> String {
+    match revision {
+        0 => "the namespace has no policy; expect revision 0".to_owned(),
+        revision => format!("the policy has revision {revision}; read it and try again"),
+    }
+}
+
 /// Why a policy was not replaced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +56,7 @@ pub enum PolicyError {
     )]
     TooLarge,
     /// The policy does not have the expected revision.
-    #[error("the policy has revision {revision}; read it and try again")]
+    #[error("{}", describe_revision(*revision))]
     RevisionDiffers {
         /// The revision it has; 0 if there is no policy.
         revision: u64,

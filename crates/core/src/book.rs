@@ -43,7 +43,9 @@ use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, 
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::idempotency::IdempotencyKeys;
 use crate::keys::{ClientClaim, Keys, Principal};
-use crate::limits::{Config, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage};
+use crate::limits::{
+    Config, CreditTerms, LeaseInfo, LimitInfo, LimitSlot, LimitUsage, Limits, Listed, TemplateInfo, Totals, Usage,
+};
 use crate::policies::Policies;
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
@@ -369,6 +371,21 @@ impl Book {
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
         self.slot_usage(now, self.limits.state.limits.slot(limit)?)
+    }
+
+    /// The largest amount of a credit limit with these terms that a reserve would get now.
+    ///
+    /// # Errors
+    /// No reserve would get any.
+    pub fn credit_room(&self, now: UnixMs, namespace: NamespaceId, terms: &CreditTerms) -> Result<u64, CreditShortage> {
+        let credits = &self.credits;
+        let found = credits.vault(namespace, &terms.vault).and_then(|vault| {
+            let accounts = (credits.account(vault, &terms.account)?, credits.account(vault, &terms.revenue)?);
+            Some((accounts, credits.state.asset(vault, &terms.asset)))
+        });
+        let (accounts, asset) = found.ok_or(CreditShortage::UnknownAccount)?;
+        let balance = asset.and_then(|asset| credits.state.balance(accounts.0, asset));
+        credits.room(self.limits.at(now), accounts, balance)
     }
 
     fn slot_usage(&self, now: UnixMs, slot: LimitSlot) -> Option<Usage> {

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, BackendError, ChangePage, ChangeQuery, Clock,
-    CreditCounts, CreditReadError, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest,
-    HoldState, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer, WriteRequest,
-    Writer,
+    CreditCounts, CreditReadError, CreditRoom, Credits, EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer,
+    HoldRequest, HoldState, RenewAnswer, RenewRequest, SettleAnswer, SettleRequest, ShrinkRequest, WriteAnswer,
+    WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, GrantInfo, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
-    VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, CreditTerms, Definition, GrantInfo, InvalidWrite, LeaseId, NamespaceName,
+    OPERATIONS_MAX, Usage, VaultName, WriteError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -434,6 +434,10 @@ impl Credits for SagaCredits {
 
     fn usage(&self, namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>> {
         Box::pin(self.with_read_slot(self.read_usage(namespace, limit)))
+    }
+
+    fn room(&self, namespace: NamespaceName, terms: CreditTerms) -> Answer<'_, Result<CreditRoom, BackendError>> {
+        Box::pin(self.with_read_slot(self.read_room(namespace, terms)))
     }
 
     fn accounts(

@@ -7,6 +7,7 @@ mod answer;
 mod asked;
 mod cache;
 mod explain;
+mod foreseen;
 mod hits;
 mod settle;
 
@@ -184,10 +185,10 @@ async fn first_revision(
 ) -> Result<Option<u64>, BackendError> {
     match &called.decision {
         Decision::Limits(Ok(ReserveAnswer::Allowed { policy_revision, .. })) => Ok(*policy_revision),
-        // The lease may exist: these decisions do not look for it.
         Decision::Limits(Ok(ReserveAnswer::Refused(LimitRefusal::DeniedByPolicy { policy_revision }))) => {
             Ok(Some(*policy_revision))
         }
+        // The lease may exist: these decisions do not look for it.
         Decision::Refused(_)
         | Decision::Free
         | Decision::Limits(Ok(ReserveAnswer::Refused(

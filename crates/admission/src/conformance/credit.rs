@@ -7,7 +7,7 @@ use earmark_core::{
 use super::Harness;
 use super::credit_driver::{MAIN, account, credit, issue, open, open_vault, retire, transfer};
 use super::driver::{Driver, MINUTE, SLOTS, key, namespace};
-use crate::backend::{CompleteAnswer, Refusal, ReserveAnswer};
+use crate::backend::{CompleteAnswer, CreditRoom, Refusal, ReserveAnswer};
 use crate::usage::UsageQuery;
 
 /// Opens account `acme` with `amount` usd and a credit limit `usd` on it.
@@ -25,6 +25,13 @@ impl<H: Harness> Driver<'_, H> {
     async fn sums(&self) -> (i128, i128, i128) {
         let (available, held) = self.purse("main", "acme").await;
         (available, held, self.usd_of("main", AccountName::REVENUE).await)
+    }
+
+    /// The largest amount of a credit limit that a reserve would get.
+    async fn room(&self, name: &str) -> CreditRoom {
+        let limit = self.0.backend().limit(namespace(), key(name)).await.expect("a backend that answers");
+        let terms = limit.and_then(|limit| limit.definition.kind.terms().cloned()).expect("a credit limit");
+        self.0.backend().credit_room(namespace(), terms).await.expect("a backend that answers")
     }
 
     /// Reserves with a new lease and returns why credit was refused.
@@ -68,6 +75,7 @@ pub async fn credit_is_held_with_the_limits_or_not_at_all(harness: &impl Harness
     assert_eq!(driver.sums().await, (70, 30, 0));
     driver.deny(&[("rpm", 1), ("usd", 30), ("slots", 1)]).await;
     driver.short(&[("rpm", 1), ("usd", 71)]).await;
+    assert_eq!(driver.room("usd").await, Ok(70));
     assert_eq!((driver.reserved("rpm").await, driver.sums().await), (1, (70, 30, 0)));
     let usage = driver.usage("usd").await;
     assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 30, 70, 0));
@@ -141,6 +149,7 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
         driver.has(credit(name, scope, payer, 60)).await;
         assert_eq!(driver.short(&[(name, 1)]).await, (name.into(), why));
         assert_eq!(driver.usage(name).await.available, 0);
+        assert_eq!(driver.room(name).await, if name == "poor" { Ok(0) } else { Err(why) });
     }
     // A missing vault or account leaves no trace of the lease, and can still be opened.
     driver.has(credit("vault", "nowhere", "poor", 60)).await;
@@ -150,6 +159,7 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
         let answer = driver.reserve(lease, &[(name, 1)]).await;
         let missing = Refusal::AccountNotFound { key: key(name), retry_after_ms: 10_000 };
         assert_eq!(answer, ReserveAnswer::Refused(missing));
+        assert_eq!(driver.room(name).await, Err(CreditShortage::UnknownAccount));
     }
     driver.does(None, vec![open_vault("nowhere")]).await;
     driver.does(Some("nowhere"), vec![open("poor"), issue("poor", 1)]).await;
@@ -188,8 +198,10 @@ pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl H
     let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Allow, plan: None };
     driver.does(MAIN, vec![open, issue("acme", 10)]).await;
     driver.has(credit("usd", "main", "acme", 60)).await;
+    assert_eq!(driver.room("usd").await, Ok(u64::MAX));
     let lease = driver.admit(&[("usd", 30)]).await;
     assert_eq!(driver.sums().await, (-20, 30, 0));
+    assert_eq!(driver.room("usd").await, Ok(u64::MAX - 30), "what is held has 64 bits");
     driver.settle(lease, Some(25)).await;
     assert_eq!(driver.sums().await, (-15, 0, 25));
 }
@@ -208,13 +220,15 @@ pub async fn a_cap_bounds_reserves_and_transfers_and_not_settlements(harness: &i
         assert_eq!(refused, WriteError::InsufficientCredit { operation: 0 });
     }
     assert_eq!(driver.sums().await, (20, 0, 0), "a refusal changes nothing");
+    assert_eq!(driver.room("usd").await, Ok(120));
     let lease = driver.admit(&[("usd", 90)]).await;
     driver.short(&[("usd", 31)]).await;
+    assert_eq!(driver.room("usd").await, Ok(30));
     driver.does(MAIN, vec![transfer("acme", "other", 20), retire("acme", 10)]).await;
     assert_eq!(driver.sums().await, (-100, 90, 0));
     driver.short(&[("usd", 1)]).await;
     driver.settle(lease, Some(500)).await;
-    assert_eq!(driver.sums().await, (-510, 0, 500));
+    assert_eq!((driver.sums().await, driver.room("usd").await), ((-510, 0, 500), Ok(0)));
     driver.does(MAIN, vec![issue("acme", 410)]).await;
     driver.short(&[("usd", 1)]).await;
     driver.does(MAIN, vec![issue("acme", 1)]).await;

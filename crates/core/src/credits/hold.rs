@@ -112,8 +112,19 @@ impl Credits {
         balance: Option<u32>,
         amount: u128,
     ) -> Result<(), CreditShortage> {
-        let found = self.state.accounts.get(payers.account);
-        match (found.standing, self.state.accounts.get(payers.revenue).standing) {
+        let room = self.room(now, (payers.account, payers.revenue), balance)?;
+        if amount <= u128::from(room) { Ok(()) } else { Err(CreditShortage::NotEnough) }
+    }
+
+    /// The largest hold of an account that a reserve would get now, its overdraft included.
+    pub(crate) fn room(
+        &self,
+        now: UnixMs,
+        (account, revenue): (u32, u32),
+        balance: Option<u32>,
+    ) -> Result<u64, CreditShortage> {
+        let found = self.state.accounts.get(account);
+        match (found.standing, self.state.accounts.get(revenue).standing) {
             (AccountStatus::Frozen, _) => return Err(CreditShortage::Frozen),
             (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Err(CreditShortage::Closed),
             (AccountStatus::Open, AccountStatus::Open | AccountStatus::Frozen) => {}
@@ -122,11 +133,9 @@ impl Credits {
             let balance = self.state.balances.get(slot);
             (self.state.available(balance, now), self.state.held_at(balance, now))
         });
+        let spendable = available.saturating_sub(found.overdraft.floor()).max(0);
         // The held sum of one balance is a `u64`.
-        let room = u128::from(u64::MAX.saturating_sub(held));
-        let left = i128::try_from(amount).ok().and_then(|amount| available.checked_sub(amount));
-        let is_there = left.is_some_and(|left| left >= found.overdraft.floor());
-        if is_there && amount <= room { Ok(()) } else { Err(CreditShortage::NotEnough) }
+        Ok(u64::try_from(spendable).unwrap_or(u64::MAX).min(u64::MAX.saturating_sub(held)))
     }
 
     /// Holds credit. `last` is the previous hold of the same lease.

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, AccountView, Audit, BackendError, CreditCounts, CreditReadError,
-    EntryChange, EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
+    CreditRoom, EntryChange, EntryCollector, EntryKind, EntryPage, EntryQuery, EntryView, Flows, HoldView, PAGE_MAX,
 };
 use earmark_core::{
-    AccountName, AccountStatus, Actor, AssetName, AssetTotals, BalanceInfo, ClientId, Definition, GrantInfo,
-    GrantTerms, LimitStatus, NamespaceName, Operation, PlanInfo, SettleReason, Usage,
+    AccountName, AccountStatus, Actor, AssetName, AssetTotals, BalanceInfo, ClientId, CreditShortage, CreditTerms,
+    Definition, GrantInfo, GrantTerms, LimitStatus, NamespaceName, Operation, PlanInfo, SettleReason, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -228,6 +228,41 @@ impl SagaCredits {
         let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));
         let debt = available.min(0).unsigned_abs();
         Ok(Usage { capacity, reserved, available: capacity.saturating_sub(reserved), debt, status, paused_until: None })
+    }
+
+    /// The largest hold that would succeed now, as a task that holds judges it.
+    pub(super) async fn read_room(
+        &self,
+        namespace: NamespaceName,
+        terms: CreditTerms,
+    ) -> Result<CreditRoom, BackendError> {
+        let home = VaultKey { namespace, vault: terms.vault };
+        let key = |account: &AccountName| AccountKey { home: home.clone(), account: account.clone() };
+        let mut found = [None; 2];
+        for (account, name) in found.iter_mut().zip([&terms.account, &terms.revenue]) {
+            *account = match self.find_account(&key(name)).await {
+                Ok(account) => account,
+                Err(CreditReadError::Backend(error)) => return Err(error),
+                Err(_) => return Ok(Err(CreditShortage::UnknownAccount)),
+            };
+        }
+        let [payer, revenue] = found;
+        let standing = |account: Option<Account>| account.map_or(AccountStatus::Open, |account| account.standing);
+        match (standing(payer), standing(revenue)) {
+            (AccountStatus::Frozen, _) => return Ok(Err(CreditShortage::Frozen)),
+            (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Ok(Err(CreditShortage::Closed)),
+            (AccountStatus::Open, AccountStatus::Open | AccountStatus::Frozen) => {}
+        }
+        let funds = match self.read_funds(key(&terms.account)).await {
+            Ok(funds) => funds.into_iter().find(|funds| funds.asset == terms.asset),
+            Err(CreditReadError::Backend(error)) => return Err(error),
+            Err(_) => None,
+        };
+        let available = funds.as_ref().map_or(0, |it| it.active.saturating_add(it.due).saturating_add(it.pending));
+        let held = funds.map_or(0, |funds| u64::try_from(funds.held).unwrap_or(u64::MAX));
+        let floor = payer.map_or(0, |payer| payer.overdraft.floor());
+        let spendable = u64::try_from(available.saturating_sub(floor).max(0)).unwrap_or(u64::MAX);
+        Ok(Ok(spendable.min(u64::MAX.saturating_sub(held))))
     }
 
     pub(super) async fn read_entries(

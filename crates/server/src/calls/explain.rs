@@ -1,14 +1,16 @@
 //! Explanations of the answer that a call would get.
 
 use earmark_admission::{Amount, BackendError};
-use earmark_core::{Kind, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{Kind, LimitKey, NamespaceName, Usage};
 use earmark_policy::{Attributes, Call, LimitState, Refusal, RuleMatch};
 use futures_util::future::join_all;
 use serde::Serialize;
 
+use super::foreseen::{self, Found};
 use super::{CallWire, amounts_of, other_asset};
-use crate::answer::{EXCEEDS_CAPACITY, LIMIT_DECREASING, LIMIT_PAUSED, UNKNOWN_LIMIT_KEY};
+use crate::answer::ReserveWire;
 use crate::app::App;
+use crate::decisions::now as wall_time;
 use crate::execute::{self, RequestContext};
 
 /// A call that may be made later.
@@ -57,13 +59,6 @@ pub(crate) struct ExplainedState {
     pub(crate) fits: bool,
 }
 
-/// A limit as it is now. `None` if there is no such limit.
-pub(super) struct Found {
-    pub(super) usage: Usage,
-    pub(super) is_enforced: bool,
-    pub(super) is_credit: bool,
-}
-
 /// Explains the answer to a call. Takes nothing.
 pub(crate) async fn explain(
     app: &App,
@@ -88,15 +83,15 @@ pub(crate) async fn explain(
             return Ok(Explained::refused(&refusal, rules, cost, revision));
         }
     };
-    let reads = async { join_all(amounts.iter().map(|amount| find(app, namespace, &amount.key))).await };
-    let found = execute::read(app, context, async { reads.await.into_iter().collect::<Result<Vec<_>, _>>() }).await?;
-    let error = amounts.iter().zip(&found).find_map(|(amount, found)| obstacle(amount, found.as_ref()));
+    let found = foreseen::find(app, context, namespace, &amounts).await?;
+    let answer = Ok(foreseen::answer(&amounts, &found, wall_time()));
+    let wire = ReserveWire::of(&answer);
     let limits = amounts.iter().zip(&found).map(|(amount, found)| shown(amount, found.as_ref())).collect();
     Ok(Explained {
-        allowed: error.is_none(),
-        message: None,
+        allowed: wire.allowed,
+        message: wire.message.map(String::from),
         limits,
-        ..Explained::new(error.unwrap_or_default(), rules, cost, revision)
+        ..Explained::new(wire.error.to_string(), rules, cost, revision)
     })
 }
 
@@ -112,44 +107,11 @@ impl Explained {
     }
 }
 
-/// A limit as a lease of the namespace names it.
-pub(super) async fn find(app: &App, own: &NamespaceName, key: &LimitKey) -> Result<Option<Found>, BackendError> {
-    let (namespace, key) = key.foreign().unwrap_or_else(|| (own.clone(), key.clone()));
-    let limit = app.backend.applied_limit(&namespace, &key);
-    let is_visible = namespace == *own || limit.as_ref().is_some_and(|limit| limit.definition.shared);
-    let usage = app.backend.usage(namespace, key).await?.filter(|_| is_visible);
-    let is_enforced = limit.as_ref().is_none_or(|limit| limit.definition.enforce);
-    let is_credit = limit.is_some_and(|limit| limit.definition.kind.terms().is_some());
-    Ok(usage.map(|usage| Found { usage, is_enforced, is_credit }))
-}
-
-/// The error that a limit would refuse or deny the call with.
-fn obstacle(amount: &Amount, found: Option<&Found>) -> Option<String> {
-    let key = &amount.key;
-    let Some(Found { usage, is_enforced, is_credit }) = found else {
-        return Some(format!("{UNKNOWN_LIMIT_KEY}:{key}"));
-    };
-    if usage.paused_until.is_some() {
-        return Some(format!("{LIMIT_PAUSED}:{key}"));
-    }
-    if usage.status != LimitStatus::Active {
-        return Some(format!("{LIMIT_DECREASING}:{key}"));
-    }
-    if amount.amount <= usage.available || !is_enforced {
-        return None;
-    }
-    Some(match is_credit {
-        true => format!("{}:{key}", crate::answer::INSUFFICIENT_CREDIT),
-        false if amount.amount > usage.capacity => format!("{EXCEEDS_CAPACITY}:{key}"),
-        false => String::new(),
-    })
-}
-
 fn shown(amount: &Amount, found: Option<&Found>) -> ExplainedLimit {
     let state = |found: &Found| ExplainedState {
         capacity: found.usage.capacity,
         available: found.usage.available,
-        fits: amount.amount <= found.usage.available,
+        fits: found.fits(amount.amount),
     };
     let none = ExplainedState { capacity: 0, available: 0, fits: false };
     let state = amount.key.foreign().is_none().then(|| found.map_or(none, state));

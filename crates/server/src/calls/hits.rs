@@ -1,14 +1,11 @@
 //! The descriptors of a proxy: checks that take nothing, and settlements.
 
-use earmark_admission::{
-    Amount, BackendError, CompleteAnswer, CompleteRequest, Refusal as LimitRefusal, ReserveAnswer,
-};
-use earmark_core::{Kind, LeaseClaim, LeaseId, LimitKey, LimitStatus, NamespaceName, UnixMs};
+use earmark_admission::{Amount, BackendError, CompleteAnswer, CompleteRequest};
+use earmark_core::{Kind, LeaseClaim, LeaseId, LimitKey, NamespaceName, UnixMs};
 use earmark_policy::{CallAmount, Hits, HitsUsed, Policy, Refusal};
-use futures_util::future::join_all;
 
 use super::asked::{Asked, hits, raise};
-use super::explain::find;
+use super::foreseen;
 use super::settle::reserved_of;
 use super::{CallRequest, Called, Decision, amounts_of, counted, policy_of};
 use crate::answer::ReserveWire;
@@ -116,7 +113,8 @@ pub(crate) async fn check(app: &App, context: &RequestContext, request: &CallReq
         Ok(amounts) => amounts_of(amounts),
         Err(refusal) => return counted(app, context, request, Called::refused(refusal, revision)),
     };
-    let answer = checked(app, context, &request.namespace, &requirements, now).await;
+    let found = foreseen::find(app, context, &request.namespace, &requirements).await;
+    let answer = found.map(|found| foreseen::answer(&requirements, &found, now));
     let wire = ReserveWire::of(&answer);
     if !wire.allowed && answer.is_ok() {
         app.metrics.reserved(wire.outcome());
@@ -129,37 +127,6 @@ pub(crate) async fn check(app: &App, context: &RequestContext, request: &CallReq
         observed::taken(app, asked, (wire.allowed, wire.error, wire.limited_by));
     }
     Called { decision: Decision::Limits(answer), requirements, policy_revision: revision }
-}
-
-async fn checked(
-    app: &App,
-    context: &RequestContext,
-    namespace: &NamespaceName,
-    amounts: &[Amount],
-    now: UnixMs,
-) -> Result<ReserveAnswer, BackendError> {
-    let reads = async { join_all(amounts.iter().map(|amount| find(app, namespace, &amount.key))).await };
-    let found = execute::read(app, context, async { reads.await.into_iter().collect::<Result<Vec<_>, _>>() }).await?;
-    let (mut limited_by, mut never) = (Vec::new(), false);
-    for (Amount { key, amount }, found) in amounts.iter().zip(found) {
-        let key = key.clone();
-        let Some(found) = found else { return Ok(ReserveAnswer::Refused(LimitRefusal::UnknownLimitKey(key))) };
-        if let Some(until) = found.usage.paused_until {
-            let retry_after_ms = until.get().saturating_sub(now.get());
-            return Ok(ReserveAnswer::Refused(LimitRefusal::LimitPaused { key, retry_after_ms }));
-        }
-        if found.usage.status != LimitStatus::Active {
-            return Ok(ReserveAnswer::Refused(LimitRefusal::LimitDecreasing { key, retry_after_ms: 0 }));
-        }
-        if found.is_enforced && *amount > found.usage.available {
-            never |= !found.is_credit && *amount > found.usage.capacity;
-            limited_by.push(key);
-        }
-    }
-    Ok(match limited_by.is_empty() {
-        true => ReserveAnswer::Allowed { reserved_at: now, would_deny: Vec::new(), policy_revision: None },
-        false => ReserveAnswer::Denied { retry_after_ms: 0, limited_by, never },
-    })
 }
 
 /// The limits of each descriptor with hits by the newest policy. `None` for a descriptor that the policy refuses.

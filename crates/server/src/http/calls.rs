@@ -427,7 +427,10 @@ fn explanation(revision: &Value) -> Value {
         "amount": amount,
         "capacity": described(amount.clone(), "Absent for a limit of another namespace."),
         "available": described(amount.clone(), "Absent for a limit of another namespace."),
-        "fits": {"type": "boolean", "description": "Absent for a limit of another namespace."},
+        "fits": described(
+            json!({"type": "boolean"}),
+            "Whether there is room, an overdraft included. Absent for a limit of another namespace.",
+        ),
     });
     let limit = exactly(limit, &["capacity", "available", "fits"]);
     let properties = json!({

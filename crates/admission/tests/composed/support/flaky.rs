@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, BackendError, ChangePage, ChangeQuery,
-    CompleteAnswer, CreditReadError, Credits, EnforcedStatus, EntryPage, EntryQuery, GrowAnswer, GrowRequest,
-    HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve,
-    RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer,
-    WriteRequest, Writer,
+    CompleteAnswer, CreditReadError, CreditRoom, Credits, EnforcedStatus, EntryPage, EntryQuery, GrowAnswer,
+    GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, Limits, LimitsComplete, LimitsExtend, LimitsExtended,
+    LimitsReserve, RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats,
+    WriteAnswer, WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreditTerms, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    Usage, VaultName,
 };
 use tokio::sync::watch;
 
@@ -201,6 +202,6 @@ impl Credits for FlakyCredits {
     }
 
     pass_on_credits! { 0:
-        write client_state grants balances usage accounts entries changes audit ready shut_down
+        write client_state grants balances usage room accounts entries changes audit ready shut_down
     }
 }

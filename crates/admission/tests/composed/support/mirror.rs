@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BookCredits, BookLimits,
-    ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, Credits, DeleteLimitRequest, EnforcedStatus, EntryPage,
-    EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits,
+    ChangePage, ChangeQuery, CompleteAnswer, CreditReadError, CreditRoom, Credits, DeleteLimitRequest, EnforcedStatus,
+    EntryPage, EntryQuery, GrowAnswer, GrowRequest, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitError, Limits,
     LimitsComplete, LimitsExtend, LimitsExtended, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry,
     RenewAnswer, RenewRequest, ReserveAnswer, SettleAnswer, SettleRequest, ShrinkRequest, Stats, WriteAnswer,
     WriteRequest, Writer,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, ClientOwner, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Principal, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, ClientOwner, CreditTerms, Definition, GrantInfo, LeaseId, LimitInfo, LimitKey,
+    LimitStatus, NamespaceName, Operation, Principal, Usage, VaultName,
 };
 
 /// Limits that copy those of a registry.
@@ -179,6 +179,6 @@ impl Credits for MirroredCredits {
     }
 
     pass_on_credits! { credits:
-        shrink renew settle holds grants balances entries changes audit ready shut_down
+        shrink renew settle holds room grants balances entries changes audit ready shut_down
     }
 }

@@ -24,6 +24,7 @@ macro_rules! pass_on_credits {
     (@ $to:tt grants) => { pass_on!($to grants(account: AccountPath) -> Answer<'_, Result<Vec<GrantInfo>, CreditReadError>>); };
     (@ $to:tt balances) => { pass_on!($to balances(account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>); };
     (@ $to:tt usage) => { pass_on!($to usage(namespace: NamespaceName, limit: Arc<Definition>) -> Answer<'_, Result<Usage, BackendError>>); };
+    (@ $to:tt room) => { pass_on!($to room(namespace: NamespaceName, terms: CreditTerms) -> Answer<'_, Result<CreditRoom, BackendError>>); };
     (@ $to:tt accounts) => { pass_on!($to accounts(namespace: NamespaceName, vault: VaultName, query: AccountQuery) -> Answer<'_, Result<AccountPage, CreditReadError>>); };
     (@ $to:tt entries) => { pass_on!($to entries(account: AccountPath, query: EntryQuery) -> Answer<'_, Result<EntryPage, CreditReadError>>); };
     (@ $to:tt changes) => { pass_on!($to changes(query: ChangeQuery) -> Answer<'_, Result<ChangePage, BackendError>>); };

@@ -168,6 +168,25 @@ async fn zero_hits_of_a_descriptor_check_and_take_nothing() {
     assert_eq!(body(&answer)["error"], "unknown_limit_key:other:tpm");
 }
 
+/// A check once took the balance of an account for all that it may spend.
+#[tokio::test]
+async fn a_check_counts_an_overdraft() {
+    let (server, mut client) = opened().await;
+    let operations = json!([{"open_account": {"account": "owing", "overdraft": {"limit": "250"}}}]);
+    let write =
+        json!({"namespace": "default", "vault": "main", "client_id": "c", "sequence": 2, "operations": operations});
+    server.ok("POST", "/v1/write", &write).await;
+    let credit = json!({"key": "acme:usd", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "owing",
+        "asset": "usd"});
+    server.ok("PUT", "/v1/admin/limits", &credit).await;
+    for (output, error) in [(100, None), (101, Some("insufficient_credit:acme:usd"))] {
+        let paid = format!("paid=yes model=gpt earmark_input_tokens_max=50 earmark_output_tokens_max={output}");
+        let answer = ask(&mut client, vec![with_hits(&paid, 0)]).await;
+        let found = (answer.overall_code() == Limited::OverLimit).then(|| body(&answer)["error"].clone());
+        assert_eq!(found, error.map(Value::from));
+    }
+}
+
 #[tokio::test]
 async fn a_counted_request_frees_its_slots_and_pays_at_once() {
     let (server, mut client) = opened().await;

@@ -1,5 +1,6 @@
 //! Calls: attributes and bounds instead of keys and amounts.
 
+mod explained;
 mod kept;
 
 use serde_json::{Value, json};
@@ -172,9 +173,9 @@ async fn a_call_grows_while_it_streams_and_what_it_used_stays() {
     assert_eq!(ask(other).await["error"], "invalid_request");
     let settled = complete(&server, &lease, ACME, json!({"outcome": "refused"})).await;
     assert!(settled["message"].as_str().unwrap().starts_with("counted as the usage that was reported"), "{settled}");
-    // Only the newest part of a lease shrinks.
     // What was reported is not repeated here, so the answer states no other amount.
     assert_eq!((&settled["actuals"], &settled["cost"]), (&json!([]), &Value::Null), "{settled}");
+    // Only the newest part of a lease shrinks.
     assert_eq!((server.reserved("gpt-4o:tpm").await, available(&server).await), (1_100, "97250".to_owned()));
 }
 

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{
     AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName,
     ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
-    DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, FileStream,
-    InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook,
-    MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError,
-    ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer,
-    WriteRequest,
+    CreditRoom, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
+    FileStream, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage,
+    LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest,
+    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage,
+    VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    Actor, BalanceInfo, ClientId, CreateKey, GrantInfo, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
-    PolicyRevision, Principal, PutPolicy, QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo, UnixMs, Usage,
-    VaultName,
+    Actor, BalanceInfo, ClientId, CreateKey, CreditTerms, GrantInfo, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey,
+    NamespaceName, PolicyRevision, Principal, PutPolicy, QuotaUsage, RevokeKey, SecretHash, SetQuotas, TemplateInfo,
+    UnixMs, Usage, VaultName,
 };
 use tokio::sync::Semaphore;
 
@@ -38,6 +38,7 @@ macro_rules! method {
     ($how:ident limits) => { $how!(limits(namespace: NamespaceName, query: LimitQuery) -> Answer<'_, Result<LimitPage, BackendError>>); };
     ($how:ident limit) => { $how!(limit(namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>); };
     ($how:ident usage) => { $how!(usage(namespace: NamespaceName, key: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>>); };
+    ($how:ident credit_room) => { $how!(credit_room(namespace: NamespaceName, terms: CreditTerms) -> Answer<'_, Result<CreditRoom, BackendError>>); };
     ($how:ident usage_page) => { $how!(usage_page(namespace: NamespaceName, query: UsageQuery) -> Answer<'_, Result<UsagePage, UsageError>>); };
     ($how:ident lease) => { $how!(lease(namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>>); };
     ($how:ident write) => { $how!(write(by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>); };
@@ -134,7 +135,7 @@ impl Backend for Broken {
 
     methods! { fail:
         put_limit delete_limit pause_limit put_template delete_template templates limits limit usage
-        usage_page lease write client_state grants balances vaults accounts entries audit quotas
+        credit_room usage_page lease write client_state grants balances vaults accounts entries audit quotas
         set_quotas policy put_policy
     }
 }
@@ -253,7 +254,7 @@ impl Backend for Gate {
 
     methods! { pass_on:
         delete_limit pause_limit put_template delete_template template_of templates limits limit usage
-        usage_page lease write client_state grants balances vaults accounts entries audit quotas
+        credit_room usage_page lease write client_state grants balances vaults accounts entries audit quotas
         set_quotas policy put_policy applied_policy quota_gauges stats ready
     }
 }
@@ -287,7 +288,7 @@ impl Backend for Lagging {
 
     methods! { pass_on:
         reserve complete extend put_limit delete_limit pause_limit put_template delete_template
-        templates limits limit usage usage_page lease write client_state balances vaults accounts grants
+        templates limits limit usage credit_room usage_page lease write client_state balances vaults accounts grants
         entries audit quotas set_quotas put_policy quota_gauges stats ready shut_down applied_limit
     }
 }
