@@ -347,13 +347,12 @@ impl Limits {
                 let is_other =
                     mark.is_same_call(command) == Some(false) || tombstone.fingerprint != self.fingerprint_of(command);
                 let limited_by = self.state.position_of_rank(command, tombstone.limited_by);
-                let asked_revision = command.call.map(|call| call.policy_revision);
-                let other_revision = policy_revision.filter(|revision| Some(*revision) != asked_revision);
+                let asked = command.call.map(|call| call.policy_revision);
+                let other_revision = policy_revision.filter(|_| policy_revision != asked);
                 match (tombstone.ending, other_revision) {
                     (Ending::Marked, _) => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
                     (Ending::Completed | Ending::Released, _) => ReserveOutcome::LeaseExpired,
-                    // The place of the limit in the way is that among other requirements.
                     (_, Some(policy_revision)) => ReserveOutcome::ExistsDeniedByPolicy { policy_revision },
                     (Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed, None) => {
                         ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now, limited_by))

@@ -173,7 +173,7 @@ async fn a_call_grows_while_it_streams_and_what_it_used_stays() {
     assert_eq!(ask(other).await["error"], "invalid_request");
     let settled = complete(&server, &lease, ACME, json!({"outcome": "refused"})).await;
     assert!(settled["message"].as_str().unwrap().starts_with("counted as the usage that was reported"), "{settled}");
-    // What was reported is not repeated here, so the answer states no other amount.
+    // The answer states no lower amount than extensions reported.
     assert_eq!((&settled["actuals"], &settled["cost"]), (&json!([]), &Value::Null), "{settled}");
     // Only the newest part of a lease shrinks.
     assert_eq!((server.reserved("gpt-4o:tpm").await, available(&server).await), (1_100, "97250".to_owned()));

@@ -529,7 +529,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[2, 1, 11], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
         (&[2, 1, 9, 4], "the field of its definition is unknown"),
-        (&[3, 22], "what became of its reserve is unknown"),
+        (&[3, 23], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),
