@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use earmark_core::{AssetName, NameRule, NamespaceName};
+use earmark_core::{AssetName, LOOKS_LIKE_API_KEY, NameRule, NamespaceName, contains_api_key};
 use toml::de::DeTable;
 
 use super::{
@@ -53,6 +53,10 @@ pub(super) fn document(text: &str) -> Result<(Document, Vec<usize>), Mistake> {
         let line = rule_tables.get(place).map_or(1, |table| table.line_of("limits"));
         let what = "found the amount \"cost\" in a document without prices; add [[prices]]";
         return Err(Mistake::new(line, format_args!("rules[{place}].limits"), what));
+    }
+    // Deny messages, conditions, models and comments. Everyone who reads the policy would see the key.
+    if let Some((line, _)) = (1..).zip(text.lines()).find(|(_, line)| contains_api_key(line)) {
+        return Err(Mistake::new(line, "", LOOKS_LIKE_API_KEY));
     }
     let condition_lines = rule_tables.iter().map(|table| table.line_of("when")).collect();
     Ok((Document { unmatched, rules, prices }, condition_lines))

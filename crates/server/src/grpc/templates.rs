@@ -1,6 +1,6 @@
 //! The templates of `earmark.v1.LimitsService`.
 
-use earmark_admission::{DeleteTemplateRequest, LimitError, PutTemplateRequest};
+use earmark_admission::{DeleteTemplateRequest, LimitError, PAGE_MAX, PutTemplateRequest};
 use earmark_core::{LimitKey, NamespaceName, TemplateInfo};
 use earmark_proto::convert::{self, Invalid};
 use earmark_proto::v1;
@@ -30,8 +30,11 @@ pub(super) async fn list(
     request: v1::ListTemplatesRequest,
 ) -> Result<v1::ListTemplatesResponse, Status> {
     let namespace = named_namespace(context, request.namespace.as_deref())?;
+    let _permit = context.acquire(PAGE_MAX).await.map_err(rejected)?;
     let templates = execute::read(app, context, app.backend.templates(namespace)).await;
     let templates = templates.map_err(|error| failed(&error))?;
+    // All of them are one page, so they are charged once their number is known.
+    app.auth.charge_batch(&context.caller, templates.len()).map_err(rejected)?;
     Ok(v1::ListTemplatesResponse { templates: templates.iter().map(message).collect() })
 }
 

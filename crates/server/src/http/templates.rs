@@ -1,15 +1,17 @@
 //! `/v1/admin/templates`: templates of limits.
 
 use axum::http::StatusCode;
-use earmark_admission::{DeleteTemplateRequest, LimitDocument, LimitError, PutTemplateRequest, TemplateDocument};
+use earmark_admission::{
+    DeleteTemplateRequest, LimitDocument, LimitError, PAGE_MAX, PutTemplateRequest, TemplateDocument,
+};
 use earmark_core::{LimitKey, TemplateInfo};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::limits;
+use super::limits::{self, SHORT_PAGE};
 use super::reply::{CONFLICT, Handled, Reply};
 use super::schema::{defined, described, exactly, with_placeholders};
-use super::serve::{Call, bare};
+use super::serve::{Call, bare, off_runtime};
 use super::shape::Described as _;
 use crate::app::App;
 use crate::execute::{self, TEMPLATE_NOT_FOUND};
@@ -34,8 +36,13 @@ pub(super) async fn delete(app: &App, call: Call) -> Handled {
 
 pub(super) async fn list(app: &App, call: Call) -> Handled {
     let namespace = call.named_namespace()?;
+    let _permit = call.context.acquire(PAGE_MAX).await?;
     let templates = execute::read(app, &call.context, app.backend.templates(namespace)).await?;
-    Ok(Reply::ok(&Templates { templates: templates.iter().map(TemplateWire::of).collect() }))
+    // All of them are one page, so they are charged once their number is known.
+    app.auth.charge_batch(&call.context.caller, templates.len())?;
+    let is_short = templates.len() <= SHORT_PAGE;
+    let build = move || Reply::ok(&Templates { templates: templates.iter().map(TemplateWire::of).collect() });
+    Ok(if is_short { build() } else { off_runtime(build).await })
 }
 
 fn document(call: &Call) -> Result<TemplateDocument, Reply> {

@@ -1,6 +1,6 @@
 //! `GET /v1/usage`: limits with their usage.
 
-use earmark_admission::{BackendError, PAGE_MAX, UsageError, UsagePage, UsageQuery};
+use earmark_admission::{PAGE_MAX, UsageError, UsagePage, UsageQuery};
 use earmark_core::{LimitKey, LimitUsage, UnixMs, UsageSort};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::limits::{SHORT_PAGE, failed, name};
 use super::reply::{Handled, Reply};
 use super::schema::{amounts, exactly, key, kinds};
-use super::serve::Call;
+use super::serve::{Call, off_runtime};
 use crate::app::App;
 use crate::execute;
 
@@ -38,15 +38,12 @@ fn refused(error: &UsageError) -> Reply {
 
 /// The response with a page. A long one is built off the runtime's threads.
 async fn page_reply(page: UsagePage) -> Reply {
-    let build = |page: &UsagePage| {
+    let is_short = page.usage.len() <= SHORT_PAGE;
+    let build = move || {
         let usage = page.usage.iter().map(LimitUsageWire::of).collect();
         Reply::ok(&PageWire { usage, next: page.next.as_ref().map(LimitKey::as_str) })
     };
-    if page.usage.len() <= SHORT_PAGE {
-        return build(&page);
-    }
-    let built = tokio::task::spawn_blocking(move || build(&page)).await;
-    built.unwrap_or_else(|error| failed(&BackendError::Failed(error.to_string())))
+    if is_short { build() } else { off_runtime(build).await }
 }
 
 #[derive(Serialize)]

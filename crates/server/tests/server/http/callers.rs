@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{LocalBook, LocalOptions};
-use earmark_core::Role;
+use earmark_admission::{Backend as _, LocalBook, LocalOptions, PutTemplateRequest};
+use earmark_core::{Definition, Kind, LimitKey, Principal, Role, Template};
 use earmark_server::{Server, ServerError, ServerOptions};
 use serde_json::{Value, json};
 
+use crate::grpc::callers::with;
+use crate::grpc::calls;
 use crate::support::{Answer, KeyedServer, START_MS, TestServer, Wire, reserve};
 
 pub(super) const UNAUTHENTICATED: &str =
@@ -47,6 +49,25 @@ async fn pages_and_writes_are_charged_by_their_items() {
         statuses.push(keyed.ask(Some(&keyed.root), "POST", "/v1/write", &write.to_string()).await.status);
     }
     assert!(statuses.contains(&429) && statuses.contains(&409), "{statuses:?}");
+}
+
+/// A list of a thousand templates counted as one request, and was built on a thread of the runtime.
+#[tokio::test]
+async fn a_list_of_templates_is_charged_by_its_templates() {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(400)).await;
+    let list = || keyed.ask(Some(&keyed.root), "GET", "/v1/admin/templates", "");
+    for _ in 0..3 {
+        assert_eq!(list().await.status, 200, "none");
+    }
+    for number in 0..380 {
+        let key = LimitKey::pattern(&format!("k{number}:{{user}}")).unwrap();
+        let template = Template::new(Definition::new(key, Kind::Rolling { window_seconds: 60 }, 1)).unwrap();
+        let request = PutTemplateRequest { namespace: "default".parse().unwrap(), template, expected_revision: None };
+        keyed.book.put_template(Principal::System, request).await.unwrap();
+    }
+    assert_eq!([list().await.status, list().await.status], [200, 429]);
+    let listed = calls::limits(&keyed.server).await.list_templates(with(Some(&keyed.root), Default::default())).await;
+    assert_eq!(listed.unwrap_err().code(), tonic::Code::ResourceExhausted);
 }
 
 /// The page of a tenant's change log may read 5,000 changes of others, and counted as 100 requests.

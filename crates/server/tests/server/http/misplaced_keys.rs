@@ -40,6 +40,12 @@ fn requests(key: &str, lease: &str) -> Vec<(&'static str, &'static str, String, 
         ("unit", "PUT", body("/v1/admin/limits", definition("a", &key[..40], ""))),
         ("description", "PUT", body("/v1/admin/limits", definition("a", "", &format!("for {key}.")))),
         ("account", "PUT", body("/v1/admin/limits", credit)),
+        (
+            "policy: line 3",
+            "PUT",
+            body("/v1/admin/policy", json!({"policy": format!("[[rules]]\nname = \"a\"\ndeny = \"{key}\"\n")})),
+        ),
+        ("policy: line 1", "PUT", body("/v1/admin/policy", json!({"policy": format!("# {key}\n")}))),
         ("client_id", "POST", body("/v1/write", write(&key[..50], None, json!({"open_vault": {"vault": "v"}})))),
         ("vault", "POST", body("/v1/write", write("c", Some(&key[..50]), issue("")))),
         (

@@ -1,8 +1,11 @@
 //! Quotas: one tenant uses up its share of each table, and another goes on.
 
-use earmark_core::Role;
+use earmark_core::{QuotaKind, Role};
+use earmark_proto::v1;
 use serde_json::{Value, json};
 
+use crate::grpc::callers::with;
+use crate::grpc::calls;
 use crate::support::KeyedServer;
 
 /// A writer, a caller and an admin of one namespace.
@@ -146,6 +149,106 @@ async fn a_tenant_that_uses_up_each_table_leaves_the_other_working() {
     // The refused lease left no trace, so a higher quota lets it try again.
     set(&keyed, "greedy", json!({"leases": 4})).await;
     assert_eq!(greedy.reserve(&keyed, &lease, "b").await["allowed"], true);
+}
+
+/// Regression: templates, the limits derived from them, and idempotency keys had no quota of a tenant either.
+#[tokio::test]
+async fn a_tenant_that_uses_up_templates_derived_limits_and_keys_of_writes_leaves_the_other_working() {
+    let keyed = KeyedServer::open().await;
+    let (greedy, honest) = (Tenant::new(&keyed, "greedy").await, Tenant::new(&keyed, "honest").await);
+    let quotas = json!({"templates": 1, "derived_limits": 2, "idempotency_keys": 1, "policy_bytes": 10});
+    set(&keyed, "greedy", quotas).await;
+    let template = async |tenant: &Tenant, key: &str| {
+        let body = json!({"key": key, "kind": "rolling", "capacity": 5, "window_seconds": 60}).to_string();
+        let answer = keyed.ask(Some(&tenant.writer), "PUT", "/v1/admin/templates", &body).await;
+        (answer.status, answer.json()["error"].clone())
+    };
+    let write = async |tenant: &Tenant, key: &str| {
+        let body = json!({"namespace": tenant.name, "idempotency_key": key, "operations": []}).to_string();
+        let answer = keyed.ask(Some(&tenant.writer), "POST", "/v1/write", &body).await;
+        (answer.status, answer.json()["error"]["code"].clone())
+    };
+    assert_eq!(template(&greedy, "{user}:rpm").await, (200, Value::Null));
+    assert_eq!(template(&greedy, "{user}:tpm").await, (409, json!("quota_exceeded:templates")));
+    for user in ["a:rpm", "b:rpm"] {
+        assert_eq!(greedy.reserve(&keyed, &keyed.server.lease(), user).await["allowed"], true);
+    }
+    let lease = keyed.server.lease();
+    let answer = greedy.reserve(&keyed, &lease, "c:rpm").await;
+    assert_eq!((&answer["allowed"], &answer["error"]), (&json!(false), &json!("quota_exceeded:derived_limits")));
+    assert_eq!(greedy.reserve(&keyed, &keyed.server.lease(), "a:rpm").await["allowed"], true, "a live key goes on");
+    assert_eq!(write(&greedy, "evt_1").await, (200, Value::Null));
+    assert_eq!(write(&greedy, "evt_2").await, (409, json!("TOO_MANY_KEYS")));
+    let policy = json!({"policy": "unmatched = \"allow\"\n"}).to_string();
+    let answer = keyed.ask(Some(&keyed.root), "PUT", "/v1/admin/policy?namespace=greedy", &policy).await;
+    assert_eq!((answer.status, &answer.json()["error"]), (409, &json!("quota_exceeded:policy_bytes")));
+    let used = get(&keyed, "greedy").await;
+    for (kind, count) in [("templates", 1), ("derived_limits", 2), ("idempotency_keys", 1), ("policy_bytes", 0)] {
+        assert_eq!(used[kind]["used"], count, "{kind}: {used}");
+    }
+
+    assert_eq!(template(&honest, "{user}:rpm").await, (200, Value::Null));
+    assert_eq!(honest.reserve(&keyed, &keyed.server.lease(), "c:rpm").await["allowed"], true);
+    assert_eq!(write(&honest, "evt_2").await, (200, Value::Null));
+    set(&keyed, "greedy", json!({"derived_limits": 3})).await;
+    assert_eq!(greedy.reserve(&keyed, &lease, "c:rpm").await["allowed"], true, "the refusal left no trace");
+}
+
+/// The fields of both protocols are listed by hand, so a pair of them could be exchanged.
+#[tokio::test]
+async fn quotas_are_the_same_over_http_and_grpc() {
+    let keyed = KeyedServer::open().await;
+    let team = Tenant::new(&keyed, "team").await;
+    assert_eq!(team.put_limit(&keyed, "a").await.0, 200);
+    let mut limits = calls::limits(&keyed.server).await;
+    let request = v1::PutQuotasRequest {
+        namespace: "team".into(),
+        limits: Some(1),
+        derived_limits: Some(2),
+        templates: Some(3),
+        vaults: Some(4),
+        accounts: Some(5),
+        clients: Some(6),
+        keys: Some(7),
+        leases: Some(8),
+        idempotency_keys: Some(9),
+        journal_bytes_per_day: Some(10),
+        policy_bytes: Some(11),
+    };
+    limits.put_quotas(with(Some(&keyed.root), request)).await.unwrap();
+    let by_http = get(&keyed, "team").await;
+    for (place, kind) in (1..).zip(QuotaKind::ALL) {
+        assert_eq!(by_http[kind.as_str()]["quota"], place, "{kind}: {by_http}");
+    }
+    let all: serde_json::Map<String, Value> =
+        (21..).zip(QuotaKind::ALL).map(|(quota, kind)| (kind.as_str().to_owned(), json!(quota))).collect();
+    set(&keyed, "team", Value::Object(all)).await;
+    let request = v1::GetQuotasRequest { namespace: "team".into() };
+    let found = limits.get_quotas(with(Some(&keyed.root), request)).await.unwrap().into_inner().quotas.unwrap();
+    let by_grpc = [
+        found.limits,
+        found.derived_limits,
+        found.templates,
+        found.vaults,
+        found.accounts,
+        found.clients,
+        found.keys,
+        found.leases,
+        found.idempotency_keys,
+        found.journal_bytes_per_day,
+        found.policy_bytes,
+    ];
+    let by_http = get(&keyed, "team").await;
+    for (kind, quota) in QuotaKind::ALL.into_iter().zip(by_grpc) {
+        let quota = quota.unwrap();
+        assert_eq!(by_http[kind.as_str()], json!({"quota": quota.quota, "used": quota.used}), "{kind}");
+    }
+    let beyond = v1::PutQuotasRequest { namespace: "team".into(), keys: Some(1 << 53), ..Default::default() };
+    let refused = limits.put_quotas(with(Some(&keyed.root), beyond)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    let nobody = v1::GetQuotasRequest { namespace: "nobody".into() };
+    let unknown = limits.get_quotas(with(Some(&keyed.root), nobody)).await.unwrap_err();
+    assert_eq!(unknown.code(), tonic::Code::NotFound, "{unknown}");
 }
 
 #[tokio::test]
