@@ -90,13 +90,22 @@ pub(crate) fn run(command: &QuotaCommand) -> Result<Done, Failure> {
             output::show(args.json, &answer, shown)
         }
         QuotaCommand::Set(set) => {
-            let body: Map<String, Value> =
-                set.quotas.iter().map(|(kind, count)| (kind.to_string(), json!(count))).collect();
+            let body = body(&set.quotas)?;
             let answer: Value = request::send(args, Method::PUT, &path(&set.namespace), &body)?;
             output::show(args.json, &answer, |_| format!("the quotas of {} are set\n", set.namespace))
         }
     }?;
     Ok(Done::Ok)
+}
+
+fn body(quotas: &[(QuotaKind, u64)]) -> Result<Map<String, Value>, Failure> {
+    let mut body = Map::new();
+    for (kind, count) in quotas {
+        if body.insert(kind.to_string(), json!(count)).is_some() {
+            return Err(Failure::Usage(format!("--quota {kind} is given twice; give each quota once")));
+        }
+    }
+    Ok(body)
 }
 
 fn shown(answer: &Value) -> String {
@@ -121,5 +130,13 @@ mod tests {
         assert!(quota("leases").unwrap_err().contains("NAME=COUNT"));
         assert!(quota("vault=1").unwrap_err().contains("vaults"));
         assert!(quota("vaults=many").is_err());
+    }
+
+    /// The last one was set, without a word about the others.
+    #[test]
+    fn a_quota_is_given_once() {
+        assert_eq!(body(&[(QuotaKind::Limits, 1), (QuotaKind::Leases, 1)]).unwrap().len(), 2);
+        let twice = body(&[(QuotaKind::Limits, 1), (QuotaKind::Limits, 2)]).unwrap_err();
+        assert_eq!(twice.to_string(), "--quota limits is given twice; give each quota once");
     }
 }

@@ -114,6 +114,15 @@ pub(super) struct Name {
     pub(super) key: String,
 }
 
+impl Name {
+    /// The name of a template without the names of its placeholders. No server accepts two templates with one shape.
+    pub(super) fn shape(&self) -> Option<Name> {
+        let blank = |segment| if str::starts_with(segment, '{') { "{}" } else { segment };
+        let key = || self.key.split(':').map(blank).collect::<Vec<_>>().join(":");
+        (self.section == Section::Templates).then(|| Name { key: key(), ..self.clone() })
+    }
+}
+
 /// The place of a definition in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
@@ -164,6 +173,7 @@ impl Source<'_> {
         let mut reader = Reader {
             namespace: self.namespace,
             document: Document::default(),
+            templates: BTreeMap::new(),
             policies: policy::Parts::default(),
             mistakes: Vec::new(),
         };
@@ -213,6 +223,8 @@ fn read(path: &Path) -> Result<String, Failure> {
 struct Reader<'a> {
     namespace: &'a NamespaceName,
     document: Document,
+    /// The key and the place of each template, by its shape.
+    templates: BTreeMap<Name, (String, Origin)>,
     policies: policy::Parts,
     mistakes: Vec<(usize, String)>,
 }
@@ -334,16 +346,23 @@ impl Reader<'_> {
         let key = fields.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
         let name = Name { namespace: namespace.clone(), section, key };
         let origin = Origin { file: Rc::clone(file), line: node.line };
-        match self.document.definitions.get(&name) {
-            Some(first) => {
-                let (key, first) = (&name.key, &first.origin);
-                Err(Mistake::new(node.line, format_args!("key: {key} is also defined in {first}; remove one of them")))
-            }
-            None => {
-                self.document.definitions.insert(name, Wanted { fields, origin });
-                Ok(())
-            }
+        if let Some(first) = self.document.definitions.get(&name) {
+            let (key, first) = (&name.key, &first.origin);
+            let what = format_args!("key: {key} is also defined in {first}; remove one of them");
+            return Err(Mistake::new(node.line, what));
         }
+        if let Some(shape) = name.shape() {
+            if let Some((other, first)) = self.templates.get(&shape) {
+                let key = &name.key;
+                let what = format_args!(
+                    "key: {key} differs from {other} in {first} only in the names of its placeholders; remove one of them"
+                );
+                return Err(Mistake::new(node.line, what));
+            }
+            self.templates.insert(shape, (name.key.clone(), origin.clone()));
+        }
+        self.document.definitions.insert(name, Wanted { fields, origin });
+        Ok(())
     }
 }
 

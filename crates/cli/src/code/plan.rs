@@ -91,6 +91,7 @@ impl Plan {
             };
             plan.changes.push(Change { name, action, expected_revision });
         }
+        mistakes.extend(plan.renamed_templates(&existing));
         if !mistakes.is_empty() {
             return Err(Failure::Usage(mistakes.join("\n")));
         }
@@ -102,6 +103,20 @@ impl Plan {
             }
         }
         Ok(plan)
+    }
+
+    /// New templates that differ from one of the server only in the names of placeholders.
+    fn renamed_templates(&self, existing: &BTreeMap<Name, Existing>) -> Vec<String> {
+        let shapes: BTreeMap<Name, &Name> = existing.keys().filter_map(|name| Some((name.shape()?, name))).collect();
+        let renamed = self.changes.iter().filter_map(|change| {
+            let Action::Create { origin, .. } = &change.action else { return None };
+            let (key, other) = (&change.name.key, &shapes.get(&change.name.shape()?)?.key);
+            Some(format!(
+                "{origin}: key: {key} differs from {other} on the server only in the names of its placeholders; use that \
+                 key, or delete that template first"
+            ))
+        });
+        renamed.collect()
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -154,6 +154,26 @@ fn a_definition_in_two_files_is_named_with_both_places() {
     );
 }
 
+/// Only the server refused the second, so the first was already applied.
+#[test]
+fn templates_that_differ_in_names_of_placeholders_only_are_a_mistake() {
+    let template = |key: &str| format!("- {{key: \"{key}\", kind: rolling, capacity: 1, window_seconds: 1}}\n");
+    let templates = |keys: &[&str]| format!("templates:\n{}", keys.iter().map(|key| template(key)).collect::<String>());
+    let found =
+        read(&[("a.yaml", &templates(&["u:{a}:{b}", "u:{a}", "u:{c}:{a}"])), ("b.yaml", &templates(&["u:{z}"]))]);
+    assert_eq!(
+        found.unwrap_err().lines().collect::<Vec<_>>(),
+        [
+            "a.yaml:4: key: u:{c}:{a} differs from u:{a}:{b} in a.yaml:2 only in the names of its placeholders; remove one \
+             of them",
+            "b.yaml:2: key: u:{z} differs from u:{a} in a.yaml:3 only in the names of its placeholders; remove one of them",
+        ]
+    );
+    read(&[("a.yaml", &templates(&["u:{a}:b", "u:a:{b}", "{a}:{b}", "u:{a}", "v:{a}"]))]).unwrap();
+    let elsewhere = format!("namespaces:\n- namespace: t\n  {}", templates(&["u:{z}"]).replace('\n', "\n  "));
+    read(&[("a.yaml", &templates(&["u:{a}"])), ("b.yaml", &elsewhere)]).unwrap();
+}
+
 #[test]
 fn many_mistakes_are_listed_up_to_a_bound() {
     let limits: String = (0..50).map(|number| format!("  - key: k{number}\n    kind: rolling\n")).collect();

@@ -79,3 +79,26 @@ fn another_kind_is_refused_before_anything_is_changed() {
     let refused = Plan::of(files(text), server(), false).unwrap_err().to_string();
     assert!(refused.contains("a.yaml:2: kind: found concurrency, but same is rolling on the server"), "{refused}");
 }
+
+#[test]
+fn a_template_with_other_placeholders_than_on_the_server_is_refused_before_anything_is_changed() {
+    let template = |key: &str| {
+        let definition = json!({"key": key, "kind": "rolling", "capacity": 1, "window_seconds": 60});
+        let fields = Section::Templates.canonical(definition).unwrap();
+        let name = Name { namespace: "default".parse().unwrap(), section: Section::Templates, key: key.into() };
+        (name, Existing { fields, revision: 3, is_deleting: false })
+    };
+    let text = "templates:\n- {key: \"user:{id}\", kind: rolling, capacity: 1, window_seconds: 60}\n";
+    for prune in [false, true] {
+        let refused = Plan::of(files(text), BTreeMap::from([template("user:{user}")]), prune).unwrap_err().to_string();
+        assert!(
+            refused.ends_with(
+                "a.yaml:2: key: user:{id} differs from user:{user} on the server only in the names of its placeholders; use \
+                 that key, or delete that template first"
+            ),
+            "{refused}"
+        );
+    }
+    let plan = Plan::of(files(text), BTreeMap::from([template("user:{id}"), template("team:{user}")]), false).unwrap();
+    assert_eq!((plan.changes.len(), plan.unchanged, plan.kept), (0, 1, 1));
+}
