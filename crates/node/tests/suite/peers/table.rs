@@ -137,6 +137,19 @@ struct World {
     foreign: TlsNet,
 }
 
+/// The leader, and a node that follows it.
+fn leader_and_follower(nodes: &[Node]) -> [&Node; 2] {
+    let leader = nodes.iter().find(|node| node.status().leader == Some(node.status().node)).unwrap();
+    [leader, nodes.iter().find(|node| node.status().node != leader.status().node).unwrap()]
+}
+
+/// Two members other than this node.
+fn others(node: &Node) -> [u64; 2] {
+    let id = node.status().node;
+    let mut others = (1..=3).filter(|other| *other != id);
+    [others.next().unwrap(), others.next().unwrap()]
+}
+
 impl World {
     async fn start() -> World {
         let mut named = Named::of(4).await;
@@ -213,18 +226,14 @@ impl World {
 async fn every_peer_call_is_heard_from_the_nodes_that_may_make_it_and_no_others() {
     let world = World::start().await;
     let nodes = &world.named.nodes;
-    let leader = nodes.iter().find(|node| node.status().leader == Some(node.status().node)).unwrap();
-    let follower = nodes.iter().find(|node| node.status().node != leader.status().node).unwrap();
+    let [leader, follower] = leader_and_follower(nodes);
     let term = leader.status().term;
     let mut wrong = Vec::new();
     for row in &TABLE {
         for (place, certificate) in CERTIFICATES.into_iter().enumerate() {
             for (state, node) in [("leader", leader), ("follower", follower), ("waiting", &world.waiting)] {
-                let id = node.status().node;
-                let mut others = (1..=3).filter(|other| *other != id);
-                let members = [others.next().unwrap(), others.next().unwrap()];
                 let expected = if state == "waiting" { row.waiting[place] } else { row.member[place] };
-                let found = world.ask(node, row.call, certificate, members).await;
+                let found = world.ask(node, row.call, certificate, others(node)).await;
                 if found != expected {
                     wrong.push(format!("{} to {state} by {certificate:?}: {found:?}, not {expected:?}", row.call));
                 }
@@ -240,6 +249,16 @@ async fn every_peer_call_is_heard_from_the_nodes_that_may_make_it_and_no_others(
         assert_eq!(node.failure().get(), None);
     }
     assert_eq!(world.waiting.status().last_log_index, None);
+}
+
+/// A follower may not have applied an invitation yet. It refused the node for good, which then stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_leader_refuses_an_unknown_invitation_for_good() {
+    let world = World { invitation: "emi_guess".into(), ..World::start().await };
+    let [leader, follower] = leader_and_follower(&world.named.nodes);
+    for (node, expected) in [(leader, Excluded), (follower, Stranger)] {
+        assert_eq!(world.ask(node, "Join", Certificate::Invited, others(node)).await, expected);
+    }
 }
 
 /// The calls of the penetration test, as they were made.
