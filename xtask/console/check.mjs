@@ -310,6 +310,52 @@ try {
     await context.close();
   });
 
+  await claim("every page without an answer asks again by itself once the server is back", async () => {
+    const { context, page, seen } = await tab(browser, server.url);
+    await signIn(page, roles.admin);
+    await page.getByText("Live", { exact: true }).waitFor();
+    for (const [path, title, content] of PAGES.filter(([path]) => path !== "leases")) {
+      await server.stop();
+      await page.getByRole("alert").getByText("The server does not answer.").waitFor();
+      await page.evaluate((hash) => { location.hash = hash; }, `#/${path}`);
+      await page.locator("h1", { hasText: title }).waitFor();
+      await page.locator("main").getByText("The server does not answer").first().waitFor();
+      await server.start();
+      await page.locator("main").getByText(content).first().waitFor();
+      if (path === "policy") await page.locator("main").getByText('name   = "tenant"').waitFor();
+      must((await page.locator("main").getByText("The server does not answer").count()) === 0, `a part of ${path} stays without an answer`);
+    }
+    must(seen.errors.every((error) => error.includes("Failed to load resource") || error.includes("net::ERR")), seen.errors.join("\n"));
+    await context.close();
+  });
+
+  await claim("a server that is silent counts as away", async () => {
+    const { context, page } = await tab(browser, server.url);
+    await signIn(page, roles.reader);
+    await page.getByText("Live", { exact: true }).waitFor();
+    server.process.kill("SIGSTOP");
+    await page.getByRole("alert").getByText("The server does not answer.").waitFor();
+    server.process.kill("SIGCONT");
+    await page.getByText("Live", { exact: true }).waitFor();
+    await context.close();
+  });
+
+  await claim("a refused event stream is explained", async () => {
+    const { context, page } = await tab(browser, server.url);
+    const key = await server.newKey("console-many", "reader");
+    const controller = new AbortController();
+    const open = () => fetch(`${server.url}/v1/events`, { headers: { authorization: `Bearer ${key}` }, signal: controller.signal });
+    const streams = await Promise.all(Array.from({ length: 16 }, open));
+    must(streams.every((stream) => stream.ok), "a stream was refused too early");
+    await signIn(page, key);
+    await page.getByRole("alert").getByText("The server refuses live data: this caller has 16 open event streams").waitFor();
+    await page.getByRole("link", { name: "gpt-4o:rpm" }).first().waitFor();
+    await accessible(page, "a page without live data");
+    controller.abort();
+    await page.getByText("Live", { exact: true }).waitFor();
+    await context.close();
+  });
+
   await claim("a revoked key is signed out, and a wrong one is refused", async () => {
     const { context, page } = await tab(browser, server.url);
     const key = await server.newKey("console-gone", "reader");

@@ -2,6 +2,9 @@
 
 let key = null;
 
+/** Time after which a request counts as unanswered. The server itself gives up after 30 seconds. */
+const ANSWER_MAX_MS = 40_000;
+
 /** An answer that is not a success. */
 export class Problem extends Error {
   constructor(status, code, message) {
@@ -28,11 +31,13 @@ function parse(body) {
   });
 }
 
-async function ask(path, options) {
+async function ask(path, { signal, ...options }) {
   let response;
   let body;
   try {
-    response = await fetch(path, { cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", ...options });
+    const late = AbortSignal.timeout(ANSWER_MAX_MS);
+    const either = signal ? AbortSignal.any([signal, late]) : late;
+    response = await fetch(path, { cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", signal: either, ...options });
     body = await response.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;

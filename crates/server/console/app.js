@@ -3,7 +3,7 @@
 import { Problem, get, useKey } from "./api.js";
 import { h, put, set, text } from "./dom.js";
 import { Live } from "./live.js";
-import { denied, failed, loading } from "./parts.js";
+import { connection, denied, failed, loading } from "./parts.js";
 import * as accounts from "./page_accounts.js";
 import * as changes from "./page_changes.js";
 import * as denials from "./page_denials.js";
@@ -160,8 +160,12 @@ function enter(session) {
     state.setAttribute("class", `state ${detail}`);
     set(state.lastChild, STATES[detail]);
     banner.hidden = detail !== "offline";
-    put(banner, detail === "offline" ? "The server does not answer. What you see may be old; it is updated once the server is back." : "");
-    if (detail === "live") announce("Connected");
+    const why = live.reason === "" ? "The server does not answer." : `The server refuses live data: ${live.reason}.`;
+    put(banner, detail === "offline" ? text(`${why} What you see may be old; it is updated once the server is back.`) : "");
+    if (detail === "live") {
+      announce("Connected");
+      connection.dispatchEvent(new Event("back"));
+    }
     if (detail === "signed-out") leave("This key is no longer valid. Sign in with another one.");
   });
 

@@ -1,12 +1,14 @@
 // Small charts of a series over time, drawn as SVG.
 
-import { clock } from "./format.js";
+import { clock, clockSeconds } from "./format.js";
 import { h, put, svg } from "./dom.js";
 
 const HEIGHT = 132;
 const LEFT = 44;
 const BOTTOM = 18;
 const TOP = 6;
+/** A span below which times have seconds: minutes would be the same at both ends. */
+const SECONDS_SPAN_MS = 600_000;
 /** Width of a value without neighbours, which no line would show. */
 const POINT = 4;
 
@@ -22,7 +24,7 @@ function rounder(value) {
  * `series`: name and colour of each; `format`: a value as text; `when`: a time as text; `stacked`: areas on top of each
  * other; `latest`: the name of the newest time; `summary`: the chart in words, for screen readers.
  */
-export function chart({ label, series, format, when = clock, latest = "now", stacked = false, steps = false, summary }) {
+export function chart({ label, series, format, when = timeOf, latest = "now", stacked = false, steps = false, summary }) {
   const drawing = svg("svg", { role: "img", "aria-label": label });
   const legend = h("div", { class: "legend" });
   const node = h("div", {}, h("div", { class: "chart" }, drawing), legend);
@@ -50,7 +52,7 @@ export function chart({ label, series, format, when = clock, latest = "now", sta
       for (const part of [0, 0.5, 1]) {
         const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
         const at = first + span * part;
-        parts.push(svg("text", { x: x(at), y: HEIGHT - 3, "text-anchor": anchor }, when(at)));
+        parts.push(svg("text", { x: x(at), y: HEIGHT - 3, "text-anchor": anchor }, when(at, span)));
       }
     }
     for (let place = series.length - 1; place >= 0; place -= 1) {
@@ -73,7 +75,7 @@ export function chart({ label, series, format, when = clock, latest = "now", sta
   function explain() {
     const { times, values } = data;
     const place = hovered ?? times.length - 1;
-    const shown = hovered === null ? latest : when(times[place]);
+    const shown = hovered === null ? latest : when(times[place], times.at(-1) - times[0]);
     put(
       legend,
       ...series.map(({ name, colour }, index) => {
@@ -105,6 +107,10 @@ export function chart({ label, series, format, when = clock, latest = "now", sta
       draw();
     },
   };
+}
+
+function timeOf(unixMs, span) {
+  return span < SECONDS_SPAN_MS ? clockSeconds(unixMs) : clock(unixMs);
 }
 
 function stack(values) {

@@ -36,6 +36,11 @@ export function moment(unixMs) {
   return isToday ? time.format(at) : `${day.format(at)} ${time.format(at)}`;
 }
 
+/** The time of a day with seconds, for axes. */
+export function clockSeconds(unixMs) {
+  return time.format(new Date(unixMs));
+}
+
 /** Hours and minutes, for axes. */
 export function clock(unixMs) {
   return minute.format(new Date(unixMs));

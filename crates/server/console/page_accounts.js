@@ -113,10 +113,12 @@ function account({ parts: [vault, name], signal, on }) {
         ["Pending", number(one.pending)],
       )));
     }, { quiet });
+    if (quiet) [plan, grants].forEach((part) => part.read(true));
     if (isFine) await readEntries(quiet);
     else if (!quiet) put(place, empty("No history"));
   }
 
+  const [plan, grants] = [planPanel(vault, name, signal, at), grantsPanel(base, signal, at)];
   let events = 0;
   on("usage", () => {
     events += 1;
@@ -127,8 +129,8 @@ function account({ parts: [vault, name], signal, on }) {
     heading(h("span", {}, text(name, { class: "key" }), h("span", { class: "note" }, " in vault ", text(vault)))),
     state,
     curves,
-    planPanel(vault, name, signal, at),
-    grantsPanel(base, signal, at),
+    plan.node,
+    grants.node,
     spendingPanel(base, signal),
     statementPanel(base, signal),
     panel("Holds", "open leases among the newest entries", holds),

@@ -3,8 +3,8 @@
 import { get } from "./api.js";
 import { chart } from "./chart.js";
 import { h, put } from "./dom.js";
-import { compact, duration, latency, number, share } from "./format.js";
-import { empty, field, fillWith, form, fullness, heading, limitLink, pager, panel, statusOf, table, tag } from "./parts.js";
+import { compact, latency, number, share } from "./format.js";
+import { empty, field, fillWith, form, fullness, heading, limitLink, pager, panel, partOf, statusOf, table, tag } from "./parts.js";
 
 const PAGE_SIZE = 50;
 const STEP_MS = 10_000;
@@ -99,16 +99,10 @@ function binding({ on, usage }) {
     else if (denials.node.parentNode !== place) put(place, denials.node);
   }
 
-  put(place, empty("No data yet", "The first figures come within two seconds."));
+  put(place, empty("No data yet", "The first figures come with live data, within two seconds."));
   on("usage", update);
   update(usage());
   return panel("Binds now", "denied within one minute", place);
-}
-
-/** An amount in a narrow column: a long one in few characters, with all of them as its title. */
-function amount(value) {
-  const all = number(value);
-  return all.length <= 13 ? all : h("span", { title: all }, compact(Number(value)));
 }
 
 /** The list of limits, paged by the server. */
@@ -121,9 +115,7 @@ function list(context) {
     { title: "Limit", cell: (limit) => h("div", { class: "row" }, limitLink(limit.key), h("span", { class: "note opt" }, limit.kind)) },
     { title: "Fullness", cell: fullness },
     { title: "State", cell: statusOf },
-    { title: "Reserved", class: "num opt", cell: (limit) => amount(limit.reserved) },
-    { title: "Capacity", class: "num opt", cell: (limit) => amount(limit.capacity) },
-    { title: "Debt", class: "num opt", cell: (limit) => (Number(limit.debt) === 0 ? "–" : amount(limit.debt)) },
+    { title: "Reserved", class: "num opt", cell: (limit) => partOf(limit.reserved, limit.capacity) },
   ], (limit) => limit.key);
   let lastRead = 0;
 

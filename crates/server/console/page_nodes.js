@@ -10,7 +10,7 @@ const ROLES = { leader: "accent", voter: "good", learner: "warn" };
 export function show({ on }) {
   const place = h("div", { class: "stack" }, h("section", { class: "panel" }, loading()));
   const members = table("Nodes", [
-    { title: "Node", class: "num", cell: (node) => number(node.node_id) },
+    { title: "Node", cell: (node) => number(node.node_id) },
     { title: "Role", cell: (node) => h("span", { class: "tags" }, tag(node.role, ROLES[node.role]), node.isThis ? h("span", { class: "note" }, "this node") : null) },
     { title: "Address", cell: (node) => (node.address ? text(node.address, { class: "key" }) : "–") },
     { title: "Entries behind", class: "num", cell: (node) => (node.lag === null ? h("span", { class: "note" }, "the leader knows") : node.lag === 0 ? "0" : number(node.lag)) },
@@ -22,7 +22,7 @@ export function show({ on }) {
   function update({ ready, message, cluster }) {
     const readiness = ready ? tag("ready", "good") : tag("not ready", "bad");
     if (!cluster) {
-      put(place, h("section", { class: "panel" }, figures(["Readiness", readiness, true], ["Message", message ? text(message) : "–", true]), empty("One server, in memory", "It has no cluster. Start it with --data to keep its state on disk, and with --peer-listen to add nodes.")));
+      put(place, h("section", { class: "panel" }, figures(["Readiness", readiness, true], ...(message ? [["Message", text(message), true]] : [])), empty("One server, in memory", "It has no cluster. Start it with --data to keep its state on disk, and with --peer-listen to add nodes.")));
       return;
     }
     put(state, figures(
@@ -32,8 +32,8 @@ export function show({ on }) {
       ["Log", number(cluster.last_log_index)],
       ["Applied", number(cluster.applied_index)],
       ["Snapshot", number(cluster.snapshot_index)],
-      ["Quorum answered", cluster.quorum_ack_ms === null ? "–" : `${number(cluster.quorum_ack_ms)} ms ago`, true],
-      ["Message", message ? text(message) : "–", true],
+      ["Quorum", cluster.quorum_ack_ms === null ? "–" : `${number(cluster.quorum_ack_ms)} ms ago`, true],
+      ...(message ? [["Message", text(message), true]] : []),
     ));
     members.update(cluster.members.map((node) => ({ ...node, isThis: node.node_id === cluster.node_id })));
     const shown = pairs(["Cluster id", h("span", { class: "key" }, cluster.cluster_id)], ...Object.entries(cluster.settings).map(([name, value]) => [name, number(value)]));

@@ -3,7 +3,7 @@
 import { Problem, get, post } from "./api.js";
 import { h, lines, put, text } from "./dom.js";
 import { number } from "./format.js";
-import { denied, empty, failed, field, form, heading, limitLink, loading, panel, table, tag } from "./parts.js";
+import { denied, empty, field, fillWith, form, heading, limitLink, loading, panel, partOf, table, tag } from "./parts.js";
 
 const EXAMPLE = "tenant=acme\nmodel=gpt-4o";
 
@@ -12,17 +12,16 @@ export function show(context) {
 }
 
 function document_({ session, signal }) {
-  const place = h("div", {}, loading());
+  const place = h("div");
+  const absent = (error) => {
+    if (error.status !== 404) throw error;
+    return { policy: null };
+  };
   if (!session.may("operate")) put(place, denied(session.needs("operate"), session.role));
-  else {
-    get("/v1/admin/policy", {}, signal).then(
-      ({ policy, revision }) => put(place, h("pre", { tabindex: "0", role: "region", "aria-label": `The policy, revision ${revision}` }, ...lines(policy))),
-      (error) => {
-        if (!(error instanceof Problem)) return;
-        put(place, error.status === 404 ? empty("No policy", "Callers name their limits themselves. Put one with earmark policy put, or apply a file.") : failed(error));
-      },
-    );
-  }
+  else fillWith(place, () => get("/v1/admin/policy", {}, signal).catch(absent), ({ policy, revision }) => {
+    if (policy === null) return empty("No policy", "Callers name their limits themselves. Put one with earmark policy put, or apply a file.");
+    return h("pre", { tabindex: "0", role: "region", "aria-label": `The policy, revision ${revision}` }, ...lines(policy));
+  });
   return panel("Document", `namespace ${session.namespace}`, place);
 }
 
@@ -70,8 +69,7 @@ function explained(answer) {
   const limits = table("Limits of the call", [
     { title: "Limit", cell: (limit) => limitLink(limit.key) },
     { title: "Amount", class: "num", cell: (limit) => number(limit.amount) },
-    { title: "Available", class: "num", cell: (limit) => number(limit.available) },
-    { title: "Capacity", class: "num opt", cell: (limit) => number(limit.capacity) },
+    { title: "Available", class: "num", cell: (limit) => partOf(limit.available, limit.capacity) },
     { title: "Fits", cell: (limit) => (limit.fits ? tag("yes", "good") : tag("no", "bad")) },
   ], (limit) => limit.key);
   limits.update(answer.limits ?? []);

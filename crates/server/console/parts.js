@@ -1,7 +1,7 @@
 // Pieces that all pages share: panels, tables, states and small marks.
 
 import { h, put, text } from "./dom.js";
-import { duration, iso, moment, number, percent, share } from "./format.js";
+import { compact, duration, iso, moment, number, percent, share } from "./format.js";
 import { Problem } from "./api.js";
 
 /** The heading of a page. It takes the focus after a navigation. */
@@ -60,7 +60,13 @@ export function failed(problem, retry) {
   );
 }
 
-/** Fills a place with the answer to a request: bones first, then the answer or what went wrong. */
+/** Emits `back` when the server answers again. */
+export const connection = new EventTarget();
+
+/**
+ * Fills a place with the answer to a request: bones first, then the answer or what went wrong. Without an answer it asks
+ * again once the server is back.
+ */
 export async function fillWith(place, read, show, { quiet = false } = {}) {
   if (!quiet) put(place, loading());
   place.setAttribute("aria-busy", "true");
@@ -72,7 +78,11 @@ export async function fillWith(place, read, show, { quiet = false } = {}) {
   } catch (error) {
     if (error.name === "AbortError") return false;
     if (!(error instanceof Problem)) throw error;
-    if (!quiet) put(place, failed(error, () => fillWith(place, read, show)));
+    if (quiet) return false;
+    const again = () => fillWith(place, read, show);
+    put(place, failed(error, again));
+    const shown = place.firstChild;
+    if (error.status === 0) connection.addEventListener("back", () => shown.isConnected && again(), { once: true });
     return false;
   } finally {
     place.removeAttribute("aria-busy");
@@ -141,6 +151,17 @@ export function fullness(limit) {
   return h("div", { class: kind }, h("div", { class: "track", "aria-hidden": "true" }, fill), h("span", { class: "share" }, percent(share(limit))));
 }
 
+/** An amount in a narrow column: a long one in few characters, with all of them as its title. */
+function amount(value) {
+  const all = number(value);
+  return all.length <= 9 ? all : h("span", { title: all }, compact(Number(value)));
+}
+
+/** A part of a whole, such as the reserved amount of a capacity. */
+export function partOf(part, whole) {
+  return h("span", {}, amount(part), h("span", { class: "note" }, " of ", amount(whole)));
+}
+
 /** The state of a limit in words. */
 export function statusOf(limit) {
   const marks = [];
@@ -148,6 +169,7 @@ export function statusOf(limit) {
   if (left > 0) marks.push(tag(`paused, ${duration(left)} left`, "warn"));
   if (limit.status === "decreasing") marks.push(tag("decreasing", "warn"));
   if (marks.length === 0) marks.push(share(limit) >= 1 ? tag("full", "bad") : tag("open", "good"));
+  if (Number(limit.debt) > 0) marks.push(tag(`debt ${compact(Number(limit.debt))}`, "warn"));
   return h("div", { class: "tags" }, ...marks);
 }
 
@@ -216,21 +238,26 @@ function amountsOf(limit) {
 export function decisionTable(label, ofLimit = null) {
   const asked = (one) => amountsOf(one.limits.find((limit) => limit.key === ofLimit) ?? {});
   const columns = [
-    { title: "At", class: "nowrap", cell: (one) => at(one.at_unix_ms) },
-    { title: "Outcome", cell: (one) => h("div", { class: "tags" }, outcome(one.outcome), one.repeated > 0 ? h("span", { class: "note" }, `+${number(one.repeated)}`) : null) },
+    { title: "Decision", cell: decisionOf },
     ofLimit === null ? { title: "Limits in the way", cell: decisionLimits } : { title: "Asked", class: "nowrap", cell: asked },
-    { title: "Actor", class: "opt", cell: (one) => text(one.actor, { class: "key" }) },
-    { title: "Job", class: "opt", cell: (one) => (one.job_id ? text(one.job_id, { class: "key" }) : "–") },
+    { title: "Actor and job", class: "opt", cell: (one) => h("div", { class: "stack" }, text(one.actor, { class: "key" }), one.job_id ? text(one.job_id, { class: "key note" }) : null) },
     ofLimit === null ? { title: "Attributes", class: "opt", cell: attributesOf } : null,
     { title: "Lease", cell: (one) => leaseLink(one.lease_id) },
   ];
   return table(label, columns.filter((column) => column !== null), (one) => `${one.lease_id} ${one.outcome} ${Math.round(one.at_unix_ms / 1_000)}`);
 }
 
+/** The time and the outcome of a decision, and how often it was repeated. */
+function decisionOf(decision) {
+  const repeated = decision.repeated > 0 ? h("span", { class: "note" }, `+${number(decision.repeated)}`) : null;
+  return h("div", { class: "stack" }, at(decision.at_unix_ms), h("div", { class: "tags" }, outcome(decision.outcome), repeated));
+}
+
 function attributesOf(decision) {
-  const all = Object.entries(decision.attributes ?? {});
+  // The attribute `key` repeats the actor.
+  const all = Object.entries(decision.attributes ?? {}).filter(([name]) => name !== "key");
   if (all.length === 0) return "–";
-  return h("div", { class: "stack" }, ...all.map(([name, value]) => h("span", { class: "key" }, `${name}=`, text(value))));
+  return h("div", { class: "tags attributes" }, ...all.map(([name, value]) => h("span", { class: "key" }, `${name}=`, text(value))));
 }
 
 /** Whether two records are of the same decision: an event and its line in the log may differ by some milliseconds. */

@@ -69,7 +69,7 @@ function bar(part) {
   return h("div", { class: "bar" }, h("div", { class: "track", "aria-hidden": "true" }, fill), h("span", { class: "share" }, percent(part)));
 }
 
-/** The grants of an account in spending order, with their expiry. */
+/** The grants of an account in spending order, with their expiry: the panel, and how to read it again. */
 export function grantsPanel(base, signal, at) {
   const place = h("div");
   const rows = table("Grants", [
@@ -79,19 +79,20 @@ export function grantsPanel(base, signal, at) {
     { title: "Priority", class: "num", cell: (one) => number(one.priority) },
     { title: "Expires", class: "nowrap", cell: (one) => (one.expires_at_unix_ms ? at(one.expires_at_unix_ms) : "never") },
   ], (one) => `${one.asset} ${one.priority} ${one.expires_at_unix_ms ?? ""}`);
-  fillWith(place, () => get(`${base}/grants`, {}, signal), ({ grants }) => {
+  const read = (quiet) => fillWith(place, () => get(`${base}/grants`, {}, signal), ({ grants }) => {
     if (grants.length === 0) return empty("No credit");
     rows.update(grants);
-    return rows.node;
-  });
-  return panel("Grants", "in spending order", place);
+    return rows.node.parentNode === place ? null : rows.node;
+  }, { quiet });
+  read(false);
+  return { node: panel("Grants", "in spending order", place), read };
 }
 
-/** The plan of an account. */
+/** The plan of an account: the panel, and how to read it again. */
 export function planPanel(vault, name, signal, at) {
   const place = h("div");
   const path = `/v1/vaults/${encodeURIComponent(vault)}/accounts`;
-  fillWith(place, () => get(path, { prefix: name, page_size: 1 }, signal), ({ accounts }) => {
+  const read = (quiet) => fillWith(place, () => get(path, { prefix: name, page_size: 1 }, signal), ({ accounts }) => {
     const plan = accounts.find((one) => one.account === name)?.plan;
     if (!plan) return empty("No plan", "A plan issues an amount once per calendar period. Set one with earmark write.");
     return figures(
@@ -101,8 +102,9 @@ export function planPanel(vault, name, signal, at) {
       ["Offset from UTC", `${plan.utc_offset_minutes} min`, true],
       ["Issues next", plan.next_at_unix_ms ? at(plan.next_at_unix_ms) : "once the clocks agree", true],
     );
-  });
-  return panel("Plan", "", place);
+  }, { quiet });
+  read(false);
+  return { node: panel("Plan", "", place), read };
 }
 
 const DAY_MS = 86_400_000;
