@@ -151,21 +151,37 @@ const ALERTS: &[Alert] = &[
     },
     Alert {
         name: "EarmarkSlowReserves",
-        expression: "histogram_quantile(0.99, sum by (job, le)(rate(earmark_http_request_seconds_bucket{route=\"reserve\"}[5m]))) > 0.2",
+        expression: "histogram_quantile(0.99, sum by (job, le)(rate(earmark_http_request_seconds_bucket{route=~\"(reserve|call)(_batch)?\"}[5m]))) > 0.2 or histogram_quantile(0.99, sum by (job, le)(rate(earmark_grpc_request_seconds_bucket{method=~\".*/((Reserve|Call)(Batch)?|ShouldRateLimit)\"}[5m]))) > 0.2",
         minutes: 10,
         severity: "warning",
         summary: "One reserve in a hundred takes longer than 0.2 s.",
         action: "Compare EarmarkSlowDisk and EarmarkQueueGrows; a trace of a slow reserve shows where it waits.",
         labels: JOB,
         firing: &[
-            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"0.2\"}", "0+90x60"),
-            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"0.5\"}", "0+100x60"),
-            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"+Inf\"}", "0+100x60"),
+            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"call\",le=\"0.2\"}", "0+90x60"),
+            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"call\",le=\"0.5\"}", "0+100x60"),
+            ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"call\",le=\"+Inf\"}", "0+100x60"),
         ],
         quiet: &[
             ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"0.2\"}", "0+100x60"),
             ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"0.5\"}", "0+100x60"),
             ("earmark_http_request_seconds_bucket{job=\"earmark\",route=\"reserve\",le=\"+Inf\"}", "0+100x60"),
+            (
+                "earmark_grpc_request_seconds_bucket{job=\"earmark\",method=\"earmark.v1.LimitsService/Reserve\",le=\"0.2\"}",
+                "0+100x60",
+            ),
+            (
+                "earmark_grpc_request_seconds_bucket{job=\"earmark\",method=\"earmark.v1.LimitsService/Reserve\",le=\"+Inf\"}",
+                "0+100x60",
+            ),
+            (
+                "earmark_grpc_request_seconds_bucket{job=\"earmark\",method=\"earmark.v1.LimitsService/Leases\",le=\"0.2\"}",
+                "0+0x60",
+            ),
+            (
+                "earmark_grpc_request_seconds_bucket{job=\"earmark\",method=\"earmark.v1.LimitsService/Leases\",le=\"+Inf\"}",
+                "0+100x60",
+            ),
         ],
     },
     Alert {
