@@ -34,7 +34,8 @@ const OPERATIONS: u64 = 40;
 /// The difference between two ends that were decided one after the other.
 const NEAR_MS: u64 = 3_000;
 
-const NEEDED: [&str; 10] = [
+/// Cases that the streams of some seeds must meet.
+pub const NEEDED: [&str; 10] = [
     "allowed",
     "denied",
     "short of credit",
@@ -67,11 +68,11 @@ struct Stream {
     tally: Tally,
 }
 
-pub fn decide_alike(ledger: &Ledger, seed: u64) {
+pub fn decide_alike(ledger: &Ledger, seed: u64) -> Tally {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let tally = runtime.unwrap().block_on(run(ledger, seed));
     println!("EARMARK_SEED={seed}, credit: {tally}");
-    tally.assert_met(&NEEDED);
+    tally
 }
 
 async fn run(ledger: &Ledger, seed: u64) -> Tally {

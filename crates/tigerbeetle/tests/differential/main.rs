@@ -61,13 +61,29 @@ fn the_book_decides_like_the_stand_in_for_tigerbeetle() {
 #[test]
 fn credit_beside_tigerbeetle_is_held_and_paid_as_in_one_book() {
     if let Some(server) = Ledger::server() {
-        each_seed("differential of credit", CREDIT_SEEDS, |seed| credit::decide_alike(&server, seed));
+        pay_alike(&server);
     }
 }
 
 #[test]
 fn credit_beside_the_stand_in_is_held_and_paid_as_in_one_book() {
-    credit::decide_alike(&Ledger::stand_in().unwrap(), 1);
+    pay_alike(&Ledger::stand_in().unwrap());
+}
+
+fn pay_alike(ledger: &Ledger) {
+    let mut total = Tally::default();
+    let mut try_seed = |seed| {
+        total.add(&credit::decide_alike(ledger, seed));
+        total.has_met(&credit::NEEDED)
+    };
+    let mut is_enough = std::env::var("EARMARK_SEED").is_ok();
+    each_seed("differential of credit", CREDIT_SEEDS, |seed| is_enough |= try_seed(seed));
+    // As below.
+    let mut more = CREDIT_SEEDS..4 * SEEDS;
+    while !is_enough && let Some(seed) = more.next() {
+        is_enough = try_seed(seed);
+    }
+    total.assert_met(&credit::NEEDED);
 }
 
 fn decide_alike(ledger: &Ledger, seeds: u64) {

@@ -76,6 +76,12 @@ impl Tally {
     }
 
     /// Whether all of these cases were met.
+    pub fn has_met(&self, needed: &[&str]) -> bool {
+        needed.iter().all(|what| self.met.contains_key(*what))
+    }
+
+    /// # Panics
+    /// Unless all of these cases were met.
     pub fn assert_met(&self, needed: &[&str]) {
         for what in needed {
             assert!(self.met.contains_key(what), "no stream met: {what}");
@@ -90,8 +96,7 @@ impl Tally {
 
     /// Whether as much was compared as this number of seeds should, and everything needed was met.
     pub fn is_enough(&self, seeds: u64) -> bool {
-        let is_met = |what: &&str| self.met.contains_key(*what);
-        self.operations >= seeds * SEED_OPERATIONS_MIN && NEEDED.iter().all(is_met)
+        self.operations >= seeds * SEED_OPERATIONS_MIN && self.has_met(&NEEDED)
     }
 }
 
