@@ -1,7 +1,7 @@
 //! Text files that a command line names, of bounded size.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use crate::failure::Failure;
@@ -15,7 +15,10 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<String, Failure> {
         true => std::io::stdin().take(most).read_to_string(&mut text),
         false => File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)),
     };
-    read.map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => Failure::Usage(format!("{shown}: not text in UTF-8")),
+        _ => Failure::Usage(format!("{shown}: cannot read it: {error}")),
+    })?;
     if text.len() > bytes_max {
         return Err(Failure::Usage(format!("{shown}: found more than {bytes_max} bytes, allowed are {bytes_max}")));
     }

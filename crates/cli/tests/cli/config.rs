@@ -88,5 +88,14 @@ fn config_check_reads_the_file_and_all_files_that_it_names() {
         let ran = run(&["config", "check", path.to_str().unwrap()]).ends(2);
         assert!(ran.stderr.contains(message), "{text}: {ran:?}");
     }
+    fs::write(&path, [0xff, 0xfe]).unwrap();
+    for (path, message) in [
+        (path.to_str().unwrap(), "not text in UTF-8"),
+        (missing.as_str(), "cannot read it: No such file"),
+        (folder.path().to_str().unwrap(), "cannot read it: Is a directory"),
+    ] {
+        let ran = run(&["config", "check", path]).ends(2);
+        assert!(ran.stderr.contains(&format!("{path}: {message}")), "{ran:?}");
+    }
     assert!(fs::read_dir(folder.path()).unwrap().count() == 1, "checking writes nothing");
 }
