@@ -557,7 +557,7 @@ impl Limits {
         (parts, extended, more): (&[Reservation], Option<Extended>, &[ExtendedPart]),
     ) {
         let life = Life::of(reserved_at, parts, &[]);
-        let slot = self.state.add_lease((namespace, lease), (reserved_at, life.last, life.until), parts);
+        let slot = self.state.add_lease((namespace, lease), (reserved_at, life.last, life.runs_out()), parts);
         self.index.insert(hash, Reference::record(slot));
         if let Some(extended) = extended {
             let after = Life::of(reserved_at, parts, more);

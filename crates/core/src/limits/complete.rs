@@ -299,31 +299,24 @@ impl State {
 
 impl Limit {
     /// Settles the newest part of a reservation that has not ended, with this amount.
-    pub(super) fn settle_part(
+    fn settle_part(
         &mut self,
         nodes: &mut Nodes,
         part: &Reservation,
         ends_at: UnixMs,
         (settled, retention_ms): (u64, u64),
     ) {
-        let settles_at = match part.kind() {
-            // All reservations of a period end together already.
-            PartKind::Calendar => ends_at,
-            _ => settled_end(ends_at, part.hold_ms(), retention_ms),
-        };
         let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(settled));
-        if settles_at == ends_at {
-            self.change(nodes, ends_at, less, settled);
-        } else {
-            self.change(nodes, ends_at, less, Sums::ZERO);
-            self.add(nodes, settles_at, settled);
-        }
+        self.replace(nodes, (ends_at, less), (settled_end(part, ends_at, retention_ms), settled));
     }
 }
 
-/// When a settled reservation expires. A window longer than the retention rounds it up to its slot.
-fn settled_end(ends_at: UnixMs, hold_ms: u64, retention_ms: u64) -> UnixMs {
-    if hold_ms <= retention_ms {
+/// When a settled reservation expires. A window longer than the retention rounds it up to its slot. All reservations of a
+/// calendar period end together already.
+#[inline]
+pub(super) fn settled_end(part: &Reservation, ends_at: UnixMs, retention_ms: u64) -> UnixMs {
+    let hold_ms = part.hold_ms();
+    if hold_ms <= retention_ms || part.kind() == PartKind::Calendar {
         return ends_at;
     }
     let slot_ms = (hold_ms / SLOTS).max(1);

@@ -34,21 +34,28 @@ impl Limits {
     /// older revision take the new one. [`Limits::end_derivation`] keeps both or takes them back.
     #[inline]
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
-        if self.has_templates {
+        if !self.is_followed(resolved) {
             self.follow_any(now, command, resolved);
         }
     }
 
+    /// Whether all limits are there, and have the current revisions of their templates.
+    #[inline]
+    pub(super) fn is_followed(&self, resolved: &[ResolvedPart]) -> bool {
+        !self.has_templates || self.is_any_followed(resolved)
+    }
+
     #[inline(never)]
-    fn follow_any(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
+    fn is_any_followed(&self, resolved: &[ResolvedPart]) -> bool {
         let is_settled = |limit: &Limit| match limit.template() {
             Some(_) => limit.revision == self.templates_revision(limit.namespace),
             None => matches!(limit.phase, Phase::Active | Phase::Decreasing),
         };
-        let mut parts = resolved.iter();
-        if parts.all(|part| self.state.limits.get(part.limit).is_some_and(is_settled)) {
-            return;
-        }
+        resolved.iter().all(|part| self.state.limits.get(part.limit).is_some_and(is_settled))
+    }
+
+    #[inline(never)]
+    fn follow_any(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         // Whatever changes below, the limits are looked at again.
         resolved.iter_mut().for_each(|part| part.room = 0);
         // In the order of the command, so that the slots do not depend on which limits are there.

@@ -1,6 +1,7 @@
 //! Extend: take more for a live lease, move its end, and report its usage.
 
 mod parts;
+mod plain;
 
 use parts::{latest_end, renewed_end};
 
@@ -57,7 +58,27 @@ impl Limits {
         if let Err(outcome) = self.check_extend(now, command) {
             return outcome;
         }
-        let found = self.extending(now, command).or_else(|| self.beginning(now, command));
+        let found = self.find(self.index.hash(command.namespace, command.lease), command.namespace, command.lease);
+        let slot = match found {
+            Some((_, Found::Record(slot))) => Some(slot),
+            Some((_, Found::Tombstone(_))) | None => None,
+        };
+        if let Some(outcome) = slot.and_then(|slot| self.extend_plain(now, command, slot)) {
+            return outcome;
+        }
+        self.extend_any(now, command, slot, credits)
+    }
+
+    /// Extends a lease that is not plain, or whose extension is not. `slot` is that of its record, if it has one.
+    #[inline(never)]
+    fn extend_any(
+        &mut self,
+        now: UnixMs,
+        command: &Extend<'_>,
+        slot: Option<u32>,
+        credits: &mut Credits,
+    ) -> ExtendOutcome {
+        let found = slot.and_then(|slot| self.extending(now, slot)).or_else(|| self.beginning(now, command));
         let Some(mut extending) = found else { return ExtendOutcome::LeaseExpired };
         let mark = self.mark_of(command.namespace, command.lease, extending.lease.flags);
         let known = match mark.check(command.claim) {
@@ -81,9 +102,12 @@ impl Limits {
         if command.number == 0 || command.number > EXTENSIONS_MAX {
             return Err(ExtendOutcome::Invalid(InvalidExtend::Number { found: command.number }));
         }
-        let mut resolved = std::mem::take(&mut self.resolved_used);
-        let checked = self.resolve_extend((command, None), command.used, 0, InvalidExtend::Used, &mut resolved);
-        self.resolved_used = resolved;
+        let mut checked = Ok(());
+        if !command.used.is_empty() {
+            let mut resolved = std::mem::take(&mut self.resolved_used);
+            checked = self.resolve_extend((command, None), command.used, 0, InvalidExtend::Used, &mut resolved);
+            self.resolved_used = resolved;
+        }
         let mut resolved = std::mem::take(&mut self.resolved);
         let added = self.resolve_extend((command, Some(now)), command.add, 1, InvalidExtend::Add, &mut resolved);
         self.resolved = resolved;
@@ -106,9 +130,7 @@ impl Limits {
     }
 
     /// The lease with its reservations, if it is alive.
-    fn extending(&mut self, now: UnixMs, command: &Extend<'_>) -> Option<Extending> {
-        let hash = self.index.hash(command.namespace, command.lease);
-        let (_, Found::Record(slot)) = self.find(hash, command.namespace, command.lease)? else { return None };
+    fn extending(&mut self, now: UnixMs, slot: u32) -> Option<Extending> {
         let mut parts = std::mem::take(&mut self.parts);
         let mut more = std::mem::take(&mut self.extended_parts);
         let leases = &self.state.leases;
@@ -121,7 +143,7 @@ impl Limits {
             more.extend(parts.iter().map(|part| ExtendedPart::of(part, reserved_at)));
         }
         let life = Life::of(reserved_at, &parts, &more);
-        if life.until <= now {
+        if life.runs_out() <= now {
             (self.parts, self.extended_parts) = (parts, more);
             return None;
         }
@@ -444,8 +466,8 @@ impl Limits {
             match part.kind() {
                 PartKind::Credit => credits.move_end(lease.holds, part.limit, ends_at),
                 PartKind::Concurrency => {
-                    limit.change(&mut self.state.nodes, more.ends_at, Sums::unsettled(part.amount), Sums::ZERO);
-                    limit.add(&mut self.state.nodes, ends_at, Sums::unsettled(part.amount));
+                    let sums = Sums::unsettled(part.amount);
+                    limit.replace(&mut self.state.nodes, (more.ends_at, sums), (ends_at, sums));
                 }
                 PartKind::CreditExternal | PartKind::Rolling | PartKind::Calendar => {}
             }

@@ -139,6 +139,26 @@ impl ExtendedLeases {
         self.leases.get(slot)
     }
 
+    /// A lease with the first of its parts.
+    #[inline]
+    pub(crate) fn first_parts(&self, slot: u32) -> (&Extended, &[ExtendedPart; PARTS]) {
+        let extended = self.leases.get(slot);
+        (extended, &self.parts.get(extended.parts).parts)
+    }
+
+    /// [`ExtendedLeases::store`] of a lease whose parts fit into one record.
+    #[inline]
+    pub(crate) fn store_first(&mut self, slot: u32, extended: Extended, parts: &[ExtendedPart; PARTS]) -> u32 {
+        if slot == NONE {
+            let parts = self.parts.insert(Parts { parts: *parts, next: NONE });
+            return self.leases.insert(Extended { parts, ..extended });
+        }
+        let found = self.leases.get_mut(slot);
+        *found = Extended { parts: found.parts, ..extended };
+        self.parts.get_mut(found.parts).parts = *parts;
+        slot
+    }
+
     /// Reads `count` parts of a lease.
     pub(crate) fn parts(&self, slot: u32, count: usize, parts: &mut Vec<ExtendedPart>) {
         parts.clear();

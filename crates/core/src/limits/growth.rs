@@ -37,7 +37,7 @@ impl Limits {
         let Extending { lease, parts, more, .. } = extending;
         let life = Life::of(lease.reserved_at, parts, more);
         let hash = self.index.hash(lease.namespace, lease.id);
-        let times = (lease.reserved_at, life.last, life.until);
+        let times = (lease.reserved_at, life.last, life.runs_out());
         extending.slot = self.state.add_lease((lease.namespace, lease.id), times, parts);
         self.index.insert(hash, Reference::record(extending.slot));
         extending.life = life;

@@ -87,7 +87,7 @@ impl Reservation {
         }
     }
 
-    fn code(&self) -> u32 {
+    pub(crate) fn code(&self) -> u32 {
         self.hold >> KIND_SHIFT & KIND
     }
 
@@ -302,6 +302,44 @@ impl Leases {
         }
     }
 
+    /// A lease of this many limits, if it is plain: it has few limits, no credit and no growth that is pending.
+    #[inline]
+    pub(crate) fn plain(&self, slot: u32, limits: usize) -> Option<PlainLease> {
+        let lease = self.leases.get(slot);
+        if usize::from(lease.count) != limits || !(1..=PARTS_INLINE).contains(&limits) || lease.holds != NONE {
+            return None;
+        }
+        let &Lease { reserved_at, flags, parts, extended, .. } = lease;
+        if extended == NONE {
+            return Some(PlainLease { reserved_at, flags, number: 0, original: None, parts, more: Default::default() });
+        }
+        let (extended, more) = self.extended.first_parts(extended);
+        let &Extended { number, pending, original, .. } = extended;
+        (pending == 0).then_some(PlainLease {
+            reserved_at,
+            flags,
+            number,
+            original: Some(original),
+            parts,
+            more: *more,
+        })
+    }
+
+    /// [`Leases::extend`] of a plain lease.
+    #[inline]
+    pub(crate) fn extend_plain(
+        &mut self,
+        slot: u32,
+        (before, after): (Life, Life),
+        extended: Extended,
+        plain: &PlainLease,
+    ) {
+        let lease = self.leases.get_mut(slot);
+        lease.parts = plain.parts;
+        lease.extended = self.extended.store_first(lease.extended, extended, &plain.more);
+        self.move_end(slot, (before.last, before.runs_out()), (after.last, after.runs_out()));
+    }
+
     /// Replaces the reservations of a lease by extended ones, ordered by limit. `before` are its ends until now, and
     /// `after` those of the extended ones.
     pub(crate) fn extend(
@@ -311,12 +349,21 @@ impl Leases {
         extended: Extended,
         (parts, more): (&[Reservation], &[ExtendedPart]),
     ) {
-        let &Lease { id, reserved_at, extended: old, .. } = self.leases.get(slot);
+        let old = self.leases.get(slot).extended;
         self.store_parts(slot, parts);
         self.leases.get_mut(slot).extended = self.extended.store(old, extended, more);
-        self.live.remove(reserved_at, before.until);
-        self.live.add(reserved_at, after.until);
-        let (from, to) = (end_second(id, before.last), end_second(id, after.last));
+        self.move_end(slot, (before.last, before.runs_out()), (after.last, after.runs_out()));
+    }
+
+    /// Counts a lease where it runs out now, and moves it to the second in which it is forgotten now. Both are given by its
+    /// last end and the time when it runs out, before and after a change.
+    fn move_end(&mut self, slot: u32, (last, until): (UnixMs, UnixMs), (new_last, new_until): (UnixMs, UnixMs)) {
+        let &Lease { id, reserved_at, .. } = self.leases.get(slot);
+        if until != new_until {
+            self.live.remove(reserved_at, until);
+            self.live.add(reserved_at, new_until);
+        }
+        let (from, to) = (end_second(id, last), end_second(id, new_last));
         if from != to {
             self.unlink(slot, from);
             self.link(to, slot);
@@ -378,7 +425,7 @@ impl Leases {
     pub(crate) fn remove(&mut self, slot: u32, life: Life) {
         let &Lease { id, reserved_at, extended, mut more, .. } = self.leases.get(slot);
         self.unlink(slot, end_second(id, life.last));
-        self.live.remove(reserved_at, life.until);
+        self.live.remove(reserved_at, life.runs_out());
         if extended != NONE {
             self.extended.remove(extended);
         }
@@ -463,6 +510,19 @@ impl Leases {
     }
 }
 
+/// A lease whose limits fit into its record, and whose ends move without credit.
+pub(crate) struct PlainLease {
+    pub(crate) reserved_at: UnixMs,
+    pub(crate) flags: LeaseFlags,
+    /// The number of its last extension; 0 before the first.
+    pub(crate) number: u32,
+    /// The fingerprint of its reserve, if it was extended before.
+    pub(crate) original: Option<u64>,
+    pub(crate) parts: [Reservation; PARTS_INLINE],
+    /// Parallel to `parts`, if it was extended before.
+    pub(crate) more: [ExtendedPart; PARTS_INLINE],
+}
+
 /// The ends of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
@@ -472,11 +532,21 @@ pub(crate) struct Life {
     pub(crate) last: UnixMs,
     /// The first end of a concurrency or credit reservation; `UnixMs::MAX` without any.
     pub(crate) bound: UnixMs,
-    /// When the lease runs out: with `bound`, or without any with `last`.
-    pub(crate) until: UnixMs,
 }
 
 impl Life {
+    /// The ends of a lease that has reserved nothing yet.
+    pub(crate) fn new(reserved_at: UnixMs) -> Life {
+        Life { first: UnixMs::MAX, last: reserved_at, bound: UnixMs::MAX }
+    }
+
+    /// When the lease runs out: with the first end of a concurrency or credit reservation, or without any with the last
+    /// end.
+    #[inline]
+    pub(crate) fn runs_out(&self) -> UnixMs {
+        if self.bound == UnixMs::MAX { self.last } else { self.bound }
+    }
+
     /// The first end of a concurrency or credit reservation, if there is any.
     pub(crate) fn bound_end(&self) -> Option<UnixMs> {
         (self.bound != UnixMs::MAX).then_some(self.bound)
@@ -485,23 +555,29 @@ impl Life {
     /// The ends of `parts`. `more` is parallel to them, or empty if the lease was never extended.
     #[inline]
     pub(crate) fn of(reserved_at: UnixMs, parts: &[Reservation], more: &[ExtendedPart]) -> Life {
-        let mut life = Life { first: UnixMs::MAX, last: reserved_at, bound: UnixMs::MAX, until: UnixMs::MAX };
-        for (place, part) in parts.iter().enumerate() {
-            let (end, last) = match more.get(place) {
-                Some(more) => (more.ends_at, more.ends_at.max(more.earlier_ends_at)),
-                None => {
-                    let end = part.ends_at(reserved_at);
-                    (end, end)
-                }
-            };
-            life.first = life.first.min(end);
-            life.last = life.last.max(last);
-            if part.is_bound() {
-                life.bound = life.bound.min(end);
-            }
+        let mut life = Life::new(reserved_at);
+        if more.is_empty() {
+            parts.iter().for_each(|part| life.add(part, part.ends_at(reserved_at)));
+        } else {
+            parts.iter().zip(more).for_each(|(part, more)| life.add_part(part, more));
         }
-        life.until = if life.bound == UnixMs::MAX { life.last } else { life.bound };
         life
+    }
+
+    /// Adds a reservation that was extended.
+    #[inline]
+    pub(crate) fn add_part(&mut self, part: &Reservation, more: &ExtendedPart) {
+        self.add(part, more.ends_at);
+        self.last = self.last.max(more.earlier_ends_at);
+    }
+
+    #[inline]
+    fn add(&mut self, part: &Reservation, end: UnixMs) {
+        self.first = self.first.min(end);
+        self.last = self.last.max(end);
+        if part.is_bound() {
+            self.bound = self.bound.min(end);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::definition::{CreditTerms, Kind, OnTimeout, Overage, Period};
 use super::lease::PartKind;
 use super::templates::TemplateId;
 use super::timeline::{Nodes, Sums, Timeline};
-use super::{LimitSlot, State};
+use super::{LimitSlot, Reservation, State};
 use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
 use crate::time::{UnixMs, seconds_to_ms};
@@ -194,6 +194,28 @@ impl Limit {
         }
     }
 
+    /// See [`Timeline::change_and_add`].
+    #[inline(always)]
+    pub(crate) fn change_and_add(
+        &mut self,
+        nodes: &mut Nodes,
+        change: (UnixMs, Sums, Sums),
+        (to, more): (UnixMs, Sums),
+    ) {
+        if let Held::Amounts(timeline) = &mut self.held {
+            timeline.change_and_add(nodes, change, (to, more));
+        }
+    }
+
+    /// Replaces an amount by another one, which may expire at another time.
+    pub(crate) fn replace(&mut self, nodes: &mut Nodes, (from, less): (UnixMs, Sums), (to, more): (UnixMs, Sums)) {
+        if from == to {
+            self.change(nodes, from, less, more);
+        } else {
+            self.change_and_add(nodes, (from, less, Sums::ZERO), (to, more));
+        }
+    }
+
     fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
         if let Held::Amounts(timeline) = &mut self.held {
             timeline.expire(nodes, now);
@@ -277,6 +299,12 @@ impl Limit {
     /// The kind of its reservations, except credit that an external store holds.
     pub(crate) fn part_kind(&self) -> PartKind {
         self.kind.part_kind()
+    }
+
+    /// Whether it has the kind of a reservation, except credit that an external store holds.
+    #[inline]
+    pub(crate) fn is_kind_of(&self, part: &Reservation) -> bool {
+        self.kind.0 >> VALUE_BITS == part.code()
     }
 
     pub(crate) fn is_rolling(&self) -> bool {

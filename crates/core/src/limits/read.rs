@@ -325,7 +325,8 @@ impl Limits {
                     return None;
                 }
                 let extended = self.state.leases.extended(record);
-                let until = if extended.is_some_and(|extended| extended.is_made) { life.until } else { life.first };
+                let until =
+                    if extended.is_some_and(|extended| extended.is_made) { life.runs_out() } else { life.first };
                 let id_of = |slot| self.state.limits.id(slot);
                 let total = |place: usize, amount: u64| {
                     amount.saturating_add(more.get(place).map_or(0, |more: &ExtendedPart| more.earlier))

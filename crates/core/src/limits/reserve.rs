@@ -581,7 +581,7 @@ fn is_decision(outcome: &ReserveOutcome, position: usize) -> bool {
 /// When a repeated reserve finds its lease expired: with the first end of a reservation, but if an extension was made,
 /// once it can no longer be extended.
 fn until(extended: Option<&Extended>, life: Life) -> UnixMs {
-    if extended.is_some_and(|extended| extended.is_made) { life.until } else { life.first }
+    if extended.is_some_and(|extended| extended.is_made) { life.runs_out() } else { life.first }
 }
 
 /// Whether a lease holds exactly `resolved`. Both are ordered by limit.

@@ -121,6 +121,25 @@ impl Timeline {
         }
     }
 
+    /// [`Timeline::change`] of the cell at `from`, which exists, then [`Timeline::add`] at `to`. Inlined, because passing the
+    /// amounts would cost as much as the changes.
+    #[inline(always)]
+    pub(crate) fn change_and_add(
+        &mut self,
+        nodes: &mut Nodes,
+        (from, less, kept): (UnixMs, Sums, Sums),
+        (to, more): (UnixMs, Sums),
+    ) {
+        if let Timeline::Many(tree) = self {
+            tree.change(nodes, from, less, kept);
+            tree.add(nodes, to, more);
+            self.shrink(nodes);
+        } else {
+            self.change(nodes, from, less, kept);
+            self.add(nodes, to, more);
+        }
+    }
+
     /// Removes everything that expires at or before `now`.
     pub(crate) fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
         match self {
@@ -232,7 +251,7 @@ impl Tree {
     }
 
     /// Adds `more`, which expires at `at`.
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if more == Sums::ZERO {
             return;
@@ -268,6 +287,7 @@ impl Tree {
     }
 
     /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
+    #[inline(always)]
     fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
         if self.root == NONE {
             return false;
@@ -305,23 +325,36 @@ impl Tree {
 
     /// [`Tree::change`] away from the right edge.
     fn change_inside(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
-        let mut path = Path::default();
-        let leaf = self.descend(nodes, at, &mut path);
-        let change = nodes.leaves.get_mut(leaf).change(at, less, more);
-        if change == Change::NotFound {
-            return false;
+        let leaf = self.change_above(nodes, at, less, more);
+        match nodes.leaves.get_mut(leaf).change(at, less, more) {
+            Change::NotFound => {
+                self.change_above(nodes, at, more, less);
+                return false;
+            }
+            Change::Emptied => {
+                let mut path = Path::default();
+                self.descend(nodes, at, &mut path);
+                self.remove_leaf(nodes, leaf, &path);
+            }
+            Change::CellGone if at == self.next_at => self.refresh_edges(nodes),
+            Change::CellGone | Change::Changed => {}
         }
         self.sums = self.sums.minus(less).plus(more);
-        for step in path.upwards() {
-            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.position()];
-            child.sums = child.sums.minus(less).plus(more);
-        }
-        if change == Change::Emptied {
-            self.remove_leaf(nodes, leaf, &path);
-        } else if change == Change::CellGone && at == self.next_at {
-            self.refresh_edges(nodes);
-        }
         true
+    }
+
+    /// Changes the sums above the leaf that covers `at`, and returns the leaf.
+    fn change_above(&self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> u32 {
+        let mut node = self.root;
+        nodes.count(self.height.into());
+        for _ in 0..self.height {
+            let inner = nodes.inners.get_mut(node);
+            let position = inner.position_of(at);
+            let Some(child) = inner.entries_mut().get_mut(position) else { break };
+            child.sums = child.sums.minus(less).plus(more);
+            node = child.node;
+        }
+        node
     }
 
     /// Removes everything that expires at or before `now`.

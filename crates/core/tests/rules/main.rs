@@ -14,6 +14,7 @@ mod credit;
 mod derived;
 mod elsewhere;
 mod extend;
+mod extend_plain;
 mod extend_steps;
 mod first_credit;
 mod grants;

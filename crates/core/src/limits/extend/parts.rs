@@ -1,5 +1,6 @@
 //! Changes of one reservation by an extension.
 
+use super::super::complete::settled_end;
 use super::super::reserve::ResolvedPart;
 use super::super::{ExtendedPart, Limit, Nodes, PartKind, Phase, Reservation, Sums};
 use crate::time::UnixMs;
@@ -10,6 +11,7 @@ const RENEW_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 impl Limit {
     /// Adds to a reservation of a live lease. Earlier usage of a window or period is settled as it is; slots and credit
     /// end with the lease, so their reservation grows. With a latest end slots are renewed.
+    #[inline(always)]
     pub(super) fn add_to_part(
         &mut self,
         nodes: &mut Nodes,
@@ -25,23 +27,25 @@ impl Limit {
                 let sum = part.amount.saturating_add(amount);
                 let (less, sums) = (Sums::unsettled(part.amount), Sums::unsettled(sum));
                 let ends_at = latest.map_or(more.ends_at, |latest| renewed_end(self, part, more, (now, latest)));
-                if ends_at == more.ends_at {
-                    self.change(nodes, ends_at, less, sums);
-                } else {
-                    self.change(nodes, more.ends_at, less, Sums::ZERO);
-                    self.add(nodes, ends_at, sums);
-                    more.ends_at = ends_at;
-                }
+                self.replace(nodes, (more.ends_at, less), (ends_at, sums));
+                more.ends_at = ends_at;
                 *part = part.with(sum, part.hold_seconds());
             }
             PartKind::Rolling | PartKind::Calendar => {
-                if more.ends_at > now {
-                    self.settle_part(nodes, part, more.ends_at, (part.amount, retention_ms));
+                let (hold_seconds, ends_at) = self.hold(now);
+                let newest = Sums::unsettled(amount);
+                let (less, settled) = (Sums::unsettled(part.amount), Sums::settled(part.amount));
+                let settles_at = settled_end(part, more.ends_at, retention_ms);
+                if more.ends_at <= now {
+                    self.add(nodes, ends_at, newest);
+                } else if settles_at == more.ends_at {
+                    self.change_and_add(nodes, (settles_at, less, settled), (ends_at, newest));
+                } else {
+                    self.replace(nodes, (more.ends_at, less), (settles_at, settled));
+                    self.add(nodes, ends_at, newest);
                 }
                 more.earlier = more.total(part);
                 more.earlier_ends_at = more.earlier_ends_at.max(more.ends_at);
-                let (hold_seconds, ends_at) = self.hold(now);
-                self.add(nodes, ends_at, Sums::unsettled(amount));
                 more.ends_at = ends_at;
                 *part = part.with(amount, hold_seconds);
             }

@@ -228,15 +228,22 @@ pub(crate) enum Change {
 
 impl Leaf {
     /// Subtracts `less` from the cell at `at` and adds `more`. Removes the cell if nothing is left.
+    #[inline]
     pub(crate) fn change(&mut self, at: UnixMs, less: Sums, more: Sums) -> Change {
-        let last = self.len().saturating_sub(1);
-        let is_last = self.entries().last().is_some_and(|cell| cell.at == at);
-        let Ok(position) = (if is_last { Ok(last) } else { self.find(at) }) else { return Change::NotFound };
-        let cell = &mut self.entries_mut()[position];
+        let cells = self.entries_mut();
+        // Earlier times are in other leaves, and many changes are at the last one.
+        let position = match cells {
+            [.., last] if last.at == at => cells.len().saturating_sub(1),
+            [first, ..] if first.at <= at => cells.partition_point(|cell| cell.at < at),
+            _ => return Change::NotFound,
+        };
+        let Some(cell) = cells.get_mut(position).filter(|cell| cell.at == at) else { return Change::NotFound };
         cell.sums = cell.sums.minus(less).plus(more);
-        if cell.sums != Sums::ZERO {
-            return Change::Changed;
-        }
+        if cell.sums == Sums::ZERO { self.remove_changed(position) } else { Change::Changed }
+    }
+
+    #[inline(never)]
+    fn remove_changed(&mut self, position: usize) -> Change {
         self.remove(position);
         if self.is_empty() { Change::Emptied } else { Change::CellGone }
     }
