@@ -165,6 +165,8 @@ pub(crate) struct Lease {
     parts: [Reservation; PARTS_INLINE],
 }
 
+const _: () = assert!(size_of::<Lease>() == 112, "a lease that was never extended pays nothing for those that are");
+
 impl Lease {
     /// A lease that has reserved nothing yet.
     pub(crate) fn new(namespace: NamespaceId, id: LeaseId, reserved_at: UnixMs) -> Lease {
@@ -315,14 +317,10 @@ impl Leases {
         }
         let (extended, more) = self.extended.first_parts(extended);
         let &Extended { number, pending, original, .. } = extended;
-        (pending == 0).then_some(PlainLease {
-            reserved_at,
-            flags,
-            number,
-            original: Some(original),
-            parts,
-            more: *more,
-        })
+        if pending != 0 {
+            return None;
+        }
+        Some(PlainLease { reserved_at, flags, number, original: Some(original), parts, more: *more })
     }
 
     /// [`Leases::extend`] of a plain lease.

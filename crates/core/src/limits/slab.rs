@@ -117,7 +117,7 @@ impl<T: Record> Slab<T> {
         &self.chunks[(slot >> Self::BITS) as usize].records()[(slot & Self::MASK) as usize]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
         &mut self.chunks[(slot >> Self::BITS) as usize].records_mut()[(slot & Self::MASK) as usize]
     }

@@ -162,7 +162,7 @@ impl Index<LimitSlot> for Table {
 }
 
 impl IndexMut<LimitSlot> for Table {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, slot: LimitSlot) -> &mut Limit {
         &mut self.chunks[(slot.0 >> CHUNK_BITS) as usize].records_mut()[slot.0 as usize % CHUNK_RECORDS]
     }

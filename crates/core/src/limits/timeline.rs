@@ -4,10 +4,12 @@
 //! has the sums of its children. Expiry and the question "when is enough free?" therefore cost steps in the height of
 //! the tree, not in the number of expired cells.
 
+mod insert;
 mod nodes;
 mod path;
 
-use nodes::{Cell, Change, Child, Entry, Inner, Leaf, Run};
+use insert::{Split, insert_below};
+use nodes::{Cell, Change, Child, Inner, Leaf};
 pub(crate) use nodes::{Nodes, Sums};
 use path::{HEIGHT_MAX, Path};
 
@@ -224,19 +226,6 @@ pub(crate) struct Tree {
 impl Default for Tree {
     fn default() -> Tree {
         Tree { root: NONE, tail: NONE, height: 0, next_at: UnixMs::MAX, last_at: UnixMs::default(), sums: Sums::ZERO }
-    }
-}
-
-/// A node that was split in two.
-struct Split {
-    left: Sums,
-    right: Child,
-}
-
-impl Split {
-    fn of<E: Entry, const N: usize>(left: Sums, later: &Run<E, N>, node: u32) -> Split {
-        let at = later.entries().first().map_or(UnixMs::MAX, Entry::at);
-        Split { left, right: Child { at, sums: later.sums(), node } }
     }
 }
 
@@ -559,48 +548,6 @@ impl Tree {
             self.last_at = last.at;
         }
     }
-}
-
-fn insert_below(nodes: &mut Nodes, node: u32, level: u8, cell: Cell) -> Option<Split> {
-    nodes.count(1);
-    if level == 0 {
-        return insert_in_leaf(nodes, node, cell);
-    }
-    let position = nodes.inners.get(node).position_of(cell.at);
-    let child = nodes.child(node, position);
-    let split = insert_below(nodes, child, level.saturating_sub(1), cell);
-    let inner = nodes.inners.get_mut(node);
-    let child = &mut inner.entries_mut()[position];
-    let Some(split) = split else {
-        child.sums = child.sums.plus(cell.sums);
-        return None;
-    };
-    child.sums = split.left;
-    let position = position.saturating_add(1);
-    if !inner.is_full() {
-        inner.insert(position, split.right);
-        return None;
-    }
-    let later = inner.insert_and_split(position, split.right);
-    Some(Split::of(inner.sums(), &later, nodes.inners.insert(later)))
-}
-
-fn insert_in_leaf(nodes: &mut Nodes, node: u32, cell: Cell) -> Option<Split> {
-    let leaf = nodes.leaves.get_mut(node);
-    let position = match leaf.find(cell.at) {
-        Ok(position) => {
-            let found = &mut leaf.entries_mut()[position];
-            found.sums = found.sums.plus(cell.sums);
-            return None;
-        }
-        Err(position) => position,
-    };
-    if !leaf.is_full() {
-        leaf.insert(position, cell);
-        return None;
-    }
-    let later = leaf.insert_and_split(position, cell);
-    Some(Split::of(leaf.sums(), &later, nodes.leaves.insert(later)))
 }
 
 fn visit_below(nodes: &Nodes, node: u32, level: u8, visit: &mut impl FnMut(UnixMs, Sums)) {

@@ -88,7 +88,8 @@ fn the_short_way_of_an_extension_decides_and_changes_what_the_long_one_does() {
     let (mut live, mut extended, mut denied) = (Vec::new(), 0, 0);
     for step in 0..6_000 {
         let ms = [0, 1, 40, 300, 2_000][pair.below(5) as usize];
-        (pair.short.advance(ms), pair.long.advance(ms));
+        pair.short.advance(ms);
+        pair.long.advance(ms);
         if live.len() < 12 {
             live.extend(pair.reserve());
         }

@@ -26,7 +26,10 @@ impl Limit {
             PartKind::Concurrency => {
                 let sum = part.amount.saturating_add(amount);
                 let (less, sums) = (Sums::unsettled(part.amount), Sums::unsettled(sum));
-                let ends_at = latest.map_or(more.ends_at, |latest| renewed_end(self, part, more, (now, latest)));
+                let ends_at = match latest {
+                    Some(latest) => renewed_end(self, part, more, (now, latest)),
+                    None => more.ends_at,
+                };
                 self.replace(nodes, (more.ends_at, less), (ends_at, sums));
                 more.ends_at = ends_at;
                 *part = part.with(sum, part.hold_seconds());
@@ -80,6 +83,7 @@ pub(super) fn latest_end(reserved_at: UnixMs) -> UnixMs {
 }
 
 /// The end of a concurrency or credit reservation after a renewal.
+#[inline]
 pub(super) fn renewed_end(
     limit: &Limit,
     part: &Reservation,

@@ -228,7 +228,7 @@ pub(crate) enum Change {
 
 impl Leaf {
     /// Subtracts `less` from the cell at `at` and adds `more`. Removes the cell if nothing is left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn change(&mut self, at: UnixMs, less: Sums, more: Sums) -> Change {
         let cells = self.entries_mut();
         // Earlier times are in other leaves, and many changes are at the last one.
