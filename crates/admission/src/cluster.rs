@@ -34,6 +34,10 @@ pub trait Cluster: Send + Sync + 'static {
     /// Makes an audit export of everything acknowledged so far: the whole journal, the balances and a signature.
     /// [`ClusterError::Refused`] if another system keeps the credit.
     fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>>;
+
+    /// The public keys with which nodes sign exports, oldest first. A node publishes its key before its first export, and
+    /// the key stays when the node is removed.
+    fn signing_keys(&self) -> Answer<'_, Result<Vec<SigningKeyInfo>, ClusterError>>;
 }
 
 /// A file for the caller, which is read in pieces. Dropping it frees what it takes on the node.
@@ -91,6 +95,21 @@ pub struct InvitationInfo {
     pub invited_by: Actor,
     /// The nodes that joined with it.
     pub nodes: Vec<u64>,
+}
+
+/// The public key with which a node signs exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningKeyInfo {
+    /// 64 hexadecimal digits.
+    pub public_key: String,
+    /// The cluster of the node. After a restore also that of the backup.
+    pub cluster: u128,
+    /// The node.
+    pub node: u64,
+    /// When it was published, by log time.
+    pub published_at: UnixMs,
+    /// Whether the node is a member now.
+    pub is_member: bool,
 }
 
 /// An invitation to make.

@@ -39,7 +39,8 @@ Examples:
   earmark audit --changes --after 120-345.2 --json | jq '.entries[].actor'
   earmark audit --vault main --json | jq .balanced
   earmark audit export earmark.audit
-  earmark audit verify earmark.audit";
+  earmark audit keys --json > keys.json
+  earmark audit verify earmark.audit --keys keys.json";
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {

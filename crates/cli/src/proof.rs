@@ -1,4 +1,4 @@
-//! `earmark audit export` and `earmark audit verify`: the journal as a signed file, and its check without a server.
+//! `earmark audit export`, `keys` and `verify`: the journal as a signed file, and its check without a server.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use earmark_admission::private_file;
-use earmark_node::{ChainHead, ExportExpected, PublicKey, Verified, verify_export};
+use earmark_node::{ChainHead, ExpectedKey, ExportExpected, PublicKey, Verified, verify_export};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backup::{sync_parent, with_suffix};
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
+use crate::request;
 
 const EXPORT_HELP: &str = "\
 Writes the whole journal from its first record, each record with the head of the hash chain after it, then the balances
@@ -23,19 +25,31 @@ Examples:
   earmark audit export earmark.audit
   earmark audit export earmark.audit --json | jq -r '\"\\(.records):\\(.head)\"' >> heads.txt";
 
+const KEYS_HELP: &str = "\
+Lists the public keys with which the nodes of the cluster sign exports. A node publishes its key before its first export,
+and the key stays when the node is removed, so that its exports can still be verified. Give the list to the auditor when a
+key is new, on another way than the exports. Needs the key of an admin of namespace default.
+
+Examples:
+  earmark audit keys
+  earmark audit keys --json > keys.json
+  earmark audit verify earmark.audit --keys keys.json";
+
 const VERIFY_HELP: &str = "\
 Needs no server. Recomputes the hash chain, every balance and every total from the records, and checks the signature. Names
 the first defect by its record number and log index; the exit code is then 1.
 
-Without --public-key the signature is checked with the key that the file itself names, which proves no origin. A head that
-was published earlier (--head) proves that the history before it was not rewritten since, also if another key signed the file.
+Without --public-key or --keys the signature is checked with the key that the file itself names, which proves no origin. A
+key of --keys must also be that of the node and the cluster that the file names. A head that was published earlier (--head) proves that the history before it was not rewritten since, also if another key signed the file.
 
 Examples:
   earmark audit verify earmark.audit
+  earmark audit verify earmark.audit --keys keys.json
   earmark audit verify earmark.audit --public-key \"$(cat auditor/node-1.pub)\"
   earmark audit verify earmark.audit --head 1200:8c1f...";
 
 const PATH: &str = "/v1/admin/audit/export";
+const KEYS_PATH: &str = "/v1/admin/audit/keys";
 /// Records between two updates of the progress line.
 const PROGRESS_RECORDS: u64 = 100_000;
 /// Bytes between two updates of the progress line.
@@ -46,6 +60,9 @@ pub(crate) enum ProofCommand {
     /// Write the journal, its hash chain and all balances into a signed file
     #[command(after_help = EXPORT_HELP)]
     Export(ExportArgs),
+    /// List the public keys with which nodes sign exports
+    #[command(after_help = KEYS_HELP)]
+    Keys(ClientArgs),
     /// Check a file of `earmark audit export` without a server
     #[command(after_help = VERIFY_HELP)]
     Verify(VerifyArgs),
@@ -68,6 +85,9 @@ pub(crate) struct VerifyArgs {
     /// Public key that must have signed it, as 64 hexadecimal digits [default: the key that the file names]
     #[arg(long, value_name = "KEY")]
     public_key: Option<PublicKey>,
+    /// File of `earmark audit keys --json`: the keys of which one must have signed it
+    #[arg(long, value_name = "FILE", conflicts_with = "public_key")]
+    keys: Option<PathBuf>,
     /// Head that the chain must have after a record, as RECORD:HASH
     #[arg(long, value_name = "HEAD", value_parser = head)]
     head: Option<(u64, ChainHead)>,
@@ -87,6 +107,7 @@ impl ProofCommand {
     pub(crate) fn is_json(&self) -> bool {
         match self {
             ProofCommand::Export(args) => args.client.json,
+            ProofCommand::Keys(args) => args.json,
             ProofCommand::Verify(args) => args.json,
         }
     }
@@ -95,6 +116,7 @@ impl ProofCommand {
 pub(crate) fn run(command: &ProofCommand) -> Result<Done, Failure> {
     match command {
         ProofCommand::Export(args) => export(args),
+        ProofCommand::Keys(args) => keys(args),
         ProofCommand::Verify(args) => verify(args),
     }
 }
@@ -143,23 +165,81 @@ fn download(args: &ClientArgs, path: &Path) -> Result<(), Failure> {
             progress.show(bytes, |bytes| format!("{} MiB received", bytes >> 20));
             file.write_all(piece).map_err(failed)
         };
-        Client::new(&args.url())?.download(PATH, take).await
+        Client::new(&args.url())?.download(PATH, take).await.map(drop)
     })?;
     progress.end();
     file.sync_all().map_err(failed)
 }
 
+/// The answer of the server, and the file for `verify`.
+#[derive(Deserialize, Serialize)]
+struct SigningKeys {
+    keys: Vec<SigningKey>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct SigningKey {
+    public_key: String,
+    cluster_id: String,
+    node_id: u64,
+    published_at_unix_ms: u64,
+    is_member: bool,
+}
+
+fn keys(args: &ClientArgs) -> Result<Done, Failure> {
+    let found: SigningKeys = request::get(args, KEYS_PATH)?;
+    output::show(args.json, &found, |found| {
+        if found.keys.is_empty() {
+            return "no keys; a node publishes its key before its first export\n".to_owned();
+        }
+        let mut rows = vec![["NODE", "MEMBER", "PUBLISHED", "CLUSTER", "PUBLIC KEY"].map(str::to_owned)];
+        rows.extend(found.keys.iter().map(|key| {
+            let is_member = if key.is_member { "yes" } else { "no" };
+            let published = output::date(key.published_at_unix_ms);
+            [key.node_id.to_string(), is_member.into(), published, key.cluster_id.clone(), key.public_key.clone()]
+        }));
+        output::table(&rows)
+    })?;
+    Ok(Done::Ok)
+}
+
+impl SigningKey {
+    fn expected(&self) -> Result<ExpectedKey, String> {
+        let wrong = |_| format!("cluster_id: found {:?}, allowed are 32 hexadecimal digits", self.cluster_id);
+        let cluster = u128::from_str_radix(&self.cluster_id, 16).map_err(wrong)?;
+        let key = self.public_key.parse().map_err(|rule| format!("public_key: found {:?}, {rule}", self.public_key))?;
+        Ok(ExpectedKey { key, origin: Some((cluster, self.node_id)) })
+    }
+}
+
+impl VerifyArgs {
+    /// The keys of the options; `None` without one.
+    fn expected_keys(&self) -> Result<Option<Vec<ExpectedKey>>, Failure> {
+        let Some(path) = &self.keys else {
+            return Ok(self.public_key.map(|key| vec![ExpectedKey { key, origin: None }]));
+        };
+        let wrong = |what: &dyn std::fmt::Display| {
+            Failure::Usage(format!("{}: {what}; write it with earmark audit keys --json", path.display()))
+        };
+        let file = File::open(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        let found: SigningKeys = serde_json::from_reader(io::BufReader::new(file)).map_err(|error| wrong(&error))?;
+        let keys = found.keys.iter().map(SigningKey::expected).collect::<Result<_, _>>();
+        keys.map(Some).map_err(|error| wrong(&error))
+    }
+}
+
 fn verify(args: &VerifyArgs) -> Result<Done, Failure> {
-    let expected = ExportExpected { public_key: args.public_key, head: args.head };
+    let keys = args.expected_keys()?;
+    let expected = ExportExpected { keys: keys.as_deref(), head: args.head };
     let verified = check(&args.file, expected, args.json)?;
     let mut document = document(&args.file, &verified);
     document["valid"] = true.into();
-    document["key_is_given"] = args.public_key.is_some().into();
+    document["key_is_given"] = keys.is_some().into();
     output::show(args.json, &document, |_| text(args, &verified))?;
     Ok(Done::Ok)
 }
 
-fn check(path: &Path, expected: ExportExpected, is_json: bool) -> Result<Verified, Failure> {
+fn check(path: &Path, expected: ExportExpected<'_>, is_json: bool) -> Result<Verified, Failure> {
     let file = File::open(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
     let mut progress = Progress::new(is_json, PROGRESS_RECORDS);
     let verified = verify_export(file, expected, |record, header| {
@@ -220,16 +300,18 @@ fn text(args: &VerifyArgs, verified: &Verified) -> String {
     let (date, node) = (output::date(header.at_unix_ms), header.node);
     text +=
         &format!("head {}:{}, log index {}, {date}\n", header.journal.records, header.journal.head, header.log_index);
-    text += &match (args.public_key, args.head) {
-        (Some(_), _) => format!("signed by node {node} of cluster {:032x} with the given key\n", header.cluster),
-        (None, Some((record, _))) => format!(
-            "has the given head after record {record}; signed with the file's own key {}, so give --public-key to prove the \
-             names of accounts and the origin\n",
+    text += &match args.head {
+        _ if args.public_key.is_some() || args.keys.is_some() => {
+            format!("signed by node {node} of cluster {:032x} with a given key\n", header.cluster)
+        }
+        Some((record, _)) => format!(
+            "has the given head after record {record}; signed with the file's own key {}, so give --keys or --public-key to \
+             prove the names of accounts and the origin\n",
             header.public_key
         ),
-        (None, None) => format!(
-            "signed with {}; this is the file's own key, so give --public-key to prove its origin, or --head to prove its \
-             records\n",
+        None => format!(
+            "signed with {}; this is the file's own key, so give --keys or --public-key to prove its origin, or \
+             --head to prove its records\n",
             header.public_key
         ),
     };

@@ -89,7 +89,7 @@ impl Audience {
             "Hello" => Some(Audience::Nodes),
             "Join" => Some(Audience::Joining),
             "Append" | "Vote" | "JournalState" | "InstallSnapshot" | "Submit" | "ReadIndex" | "Add" | "Invite"
-            | "RevokeInvitation" | "Remove" => Some(Audience::Members),
+            | "RevokeInvitation" | "PublishKey" | "Remove" => Some(Audience::Members),
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::signing_key::SigningKey;
 use format::{EndFrame, Signed, put_account, put_end, put_vault};
 
 pub use format::ExportHeader;
-pub use verify::{ExportDefect, ExportExpected, Verified, VerifiedAsset, verify_export};
+pub use verify::{ExpectedKey, ExportDefect, ExportExpected, Verified, VerifiedAsset, verify_export};
 
 /// Bytes of ledger frames that are sent at once.
 const PIECE_BYTES: usize = 256 << 10;

@@ -12,7 +12,7 @@ use crate::entry::{CodecError, Input};
 pub(crate) const INVITATIONS_MAX: usize = 64;
 /// How long a used-up invitation is kept: one hour. Meanwhile its nodes may repeat their Join.
 const USED_UP_MS: u64 = 60 * 60 * 1000;
-/// Tags of [`RosterChange`](crate::roster::RosterChange); 4 is in use there.
+/// Tags of [`RosterChange`](crate::roster::RosterChange); 4 and 5 are in use there.
 mod tag {
     pub(super) const CREATE: u8 = 1;
     pub(super) const REDEEM: u8 = 2;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_admission::{INVITATION_USES_MAX, InvitationId};
 use earmark_core::{Actor, SecretHash};
-use earmark_proto::peer::{InviteRequest, RevokeInvitationRequest};
+use earmark_proto::peer::{InviteRequest, PublishKeyRequest, RevokeInvitationRequest};
 use openraft::ChangeMembers;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -16,6 +16,7 @@ use crate::entry::ADDRESS_BYTES_MAX;
 use crate::invitations::{INVITATIONS_MAX, InvitationEdit, InvitationError};
 use crate::peers::{CallError, Target};
 use crate::proposer::Proposer;
+use crate::published_keys::NodeKey;
 use crate::roster::{RosterChange, RosterEdit, namesakes};
 use crate::types::Member;
 
@@ -122,6 +123,20 @@ impl Members {
             return Err(MembersError::Refused(format!("no invitation has the id {id}")));
         }
         self.change_roster(RosterEdit::Invitations(InvitationEdit::Revoke { id })).await
+    }
+
+    /// Publishes the key with which this node signs: an entry in the log. Returns at once if the key is known.
+    pub(crate) async fn publish_key(&self, key: NodeKey) -> Result<(), MembersError> {
+        if self.proposer.applied_state.roster().keys.contains(&key) {
+            return Ok(());
+        }
+        match self.other_leader()? {
+            Some(leader) => {
+                let public_key = Bytes::copy_from_slice(&key.key.0);
+                self.proposer.peers.publish_key(&leader, PublishKeyRequest { public_key }).await
+            }
+            None => self.change_roster(RosterEdit::PublishKey(key)).await,
+        }
     }
 
     async fn change_roster(&self, edit: RosterEdit) -> Result<(), MembersError> {

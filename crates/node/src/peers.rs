@@ -13,8 +13,9 @@ use bytes::Bytes;
 use earmark_core::{Outcome, UnixMs};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    AddRequest, HelloReply, HelloRequest, InviteRequest, JoinRequest, MembersReply, Peer, ReadIndexRequest,
-    RemoveRequest, RevokeInvitationRequest, Route, SubmitRequest, members_reply, read_index_reply, submit_reply,
+    AddRequest, HelloReply, HelloRequest, InviteRequest, JoinRequest, MembersReply, Peer, PublishKeyRequest,
+    ReadIndexRequest, RemoveRequest, RevokeInvitationRequest, Route, SubmitRequest, members_reply, read_index_reply,
+    submit_reply,
 };
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
@@ -249,6 +250,12 @@ impl Peers {
     ) -> Result<(), MembersError> {
         let mut client = self.client(leader);
         members_result(self.call(leader.place(), self.0.deadline, client.revoke_invitation(request)).await)
+    }
+
+    /// Asks the leader to publish the key with which this node signs.
+    pub(crate) async fn publish_key(&self, leader: &Target, request: PublishKeyRequest) -> Result<(), MembersError> {
+        let mut client = self.client(leader);
+        members_result(self.call(leader.place(), self.0.deadline, client.publish_key(request)).await)
     }
 
     /// Asks the leader to remove a node from the cluster.

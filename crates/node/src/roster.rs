@@ -1,4 +1,5 @@
-//! The members of the cluster, the ids of nodes, and the invitations to join: replicated state beside the Book.
+//! The members of the cluster, the ids and public keys of nodes, and the invitations to join: replicated state beside the
+//! Book.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,7 @@ use openraft::{Membership, StoredMembership};
 use crate::entry::{CodecError, Input};
 use crate::invitations::{InvitationEdit, Invitations};
 use crate::net::normal_name;
+use crate::published_keys::{NodeKey, PublishedKeys};
 use crate::types::{Batch, Member};
 
 /// Ids given to nodes that have not joined yet. Every snapshot header holds them; beyond it the oldest is forgotten, and
@@ -18,13 +20,16 @@ const GIVEN_MAX: usize = 256;
 const FORMAT: u8 = 2;
 /// Tag of [`RosterEdit::GiveId`]. Invitations have 1 to 3.
 const GIVE_ID: u8 = 4;
+/// Tag of [`RosterEdit::PublishKey`].
+const PUBLISH_KEY: u8 = 5;
 
-/// The members of the cluster, the ids of nodes, and the invitations to join.
+/// The members of the cluster, the ids and public keys of nodes, and the invitations to join.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roster {
     pub(crate) membership: StoredMembership<u64, Member>,
     pub(crate) ids: NodeIds,
     pub(crate) invitations: Invitations,
+    pub(crate) keys: PublishedKeys,
 }
 
 /// Node ids. An id is never used for two nodes.
@@ -133,6 +138,8 @@ pub(crate) enum RosterEdit {
     GiveId {
         incarnation: u128,
     },
+    /// Publishes the key with which a node signs exports.
+    PublishKey(NodeKey),
 }
 
 impl RosterChange {
@@ -144,6 +151,10 @@ impl RosterChange {
             RosterEdit::GiveId { incarnation } => {
                 out.push(GIVE_ID);
                 out.extend_from_slice(&incarnation.to_le_bytes());
+            }
+            RosterEdit::PublishKey(key) => {
+                out.push(PUBLISH_KEY);
+                key.put(&mut out);
             }
         }
         Bytes::from(out).into()
@@ -160,6 +171,7 @@ impl RosterChange {
         let at = UnixMs::new(input.u64()?);
         let edit = match input.u8()? {
             GIVE_ID => RosterEdit::GiveId { incarnation: input.u128()? },
+            PUBLISH_KEY => RosterEdit::PublishKey(NodeKey::take(input)?),
             tag => RosterEdit::Invitations(InvitationEdit::take(tag, input)?),
         };
         input.end()?;
@@ -208,9 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_ids_is_read_back_from_the_log() {
-        let change = RosterChange { at: UnixMs::new(7), edit: RosterEdit::GiveId { incarnation: 9 } };
-        assert_eq!(RosterChange::decode(&change.encode()), Some(Ok(change)));
+    fn a_change_of_the_ids_or_keys_is_read_back_from_the_log() {
+        let key = NodeKey { key: crate::signing_key::PublicKey([3; 32]), cluster: 8, node: 2 };
+        for edit in [RosterEdit::GiveId { incarnation: 9 }, RosterEdit::PublishKey(key)] {
+            let change = RosterChange { at: UnixMs::new(7), edit };
+            assert_eq!(RosterChange::decode(&change.encode()), Some(Ok(change)));
+        }
     }
 
     #[test]

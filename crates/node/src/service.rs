@@ -8,9 +8,9 @@ use earmark_admission::InvitationId;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
     AddRequest, AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, InviteRequest, JoinRequest,
-    JournalStateReply, JournalStateRequest, LastOnDisk, MembersReply, Peer, ReadIndex, ReadIndexReply,
-    ReadIndexRequest, RemoveRequest, RevokeInvitationRequest, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest,
-    VoteReply, VoteRequest, append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
+    JournalStateReply, JournalStateRequest, LastOnDisk, MembersReply, Peer, PublishKeyRequest, ReadIndex,
+    ReadIndexReply, ReadIndexRequest, RemoveRequest, RevokeInvitationRequest, SnapshotPart, SnapshotReply, SubmitReply,
+    SubmitRequest, VoteReply, VoteRequest, append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
 };
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use openraft::{CommittedLeaderId, EntryPayload, Snapshot};
@@ -26,7 +26,9 @@ use crate::network::{ballot, entry_id, log_id, vote_of};
 use crate::node::Timing;
 use crate::peers::{Target, encode_outcomes};
 use crate::proposer::{ProposeError, Proposer};
+use crate::published_keys::NodeKey;
 use crate::reads::Reads;
+use crate::signing_key::PublicKey;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::storage::StoredFile;
 use crate::traces;
@@ -400,6 +402,19 @@ impl PeerService for Service {
             false => Err(MembersError::Unavailable("this node is not the leader".into())),
         };
         Ok(Response::new(members_reply(revoked)))
+    }
+
+    async fn publish_key(&self, request: Request<PublishKeyRequest>) -> Result<Response<MembersReply>, Status> {
+        let (Caller { node, .. }, PublishKeyRequest { public_key }) = split_request(request)?;
+        let bytes = public_key.first_chunk::<{ PublicKey::BYTES }>().copied();
+        let bytes = bytes.ok_or_else(|| Status::invalid_argument("public_key is invalid"))?;
+        // A node publishes its own key only.
+        let key = NodeKey { key: PublicKey(bytes), cluster: self.members.cluster, node };
+        let published = match self.proposer.is_leader() {
+            true => self.members.publish_key(key).await,
+            false => Err(MembersError::Unavailable("this node is not the leader".into())),
+        };
+        Ok(Response::new(members_reply(published)))
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {

@@ -15,6 +15,7 @@ use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, t
 use crate::fault::Fault;
 use crate::invitations::Invitations;
 use crate::journal::JournalPosition;
+use crate::published_keys::PublishedKeys;
 use crate::roster::NodeIds;
 use crate::storage::StoredFile;
 use crate::storage::header::{BODY_BYTES_MAX, FileKind};
@@ -39,6 +40,7 @@ pub(crate) struct Header {
     pub(crate) ids: NodeIds,
     pub(crate) invitations: Invitations,
     pub(crate) journal: JournalPosition,
+    pub(crate) keys: PublishedKeys,
 }
 
 impl Header {
@@ -59,6 +61,10 @@ impl Header {
         self.ids.put(&mut body);
         self.invitations.put(&mut body);
         self.journal.put(&mut body);
+        // A node that never published a key ends its header here.
+        if !self.keys.is_empty() {
+            self.keys.put(&mut body);
+        }
         body
     }
 
@@ -70,8 +76,9 @@ impl Header {
         let ids = NodeIds::take(&mut input)?;
         let invitations = Invitations::take(&mut input)?;
         let journal = JournalPosition::take(&mut input)?;
+        let keys = if input.end().is_ok() { PublishedKeys::default() } else { PublishedKeys::take(&mut input)? };
         input.end()?;
-        Ok(Header { applied, membership, ids, invitations, journal })
+        Ok(Header { applied, membership, ids, invitations, journal, keys })
     }
 }
 
@@ -207,7 +214,7 @@ impl Snapshots {
         let body = header.encode();
         if body.len() > BODY_BYTES_MAX {
             let why = format!(
-                "the member list and the used node ids take {} bytes of a snapshot header, the maximum is \
+                "the member list, the used node ids and the published keys take {} bytes of a snapshot header, the maximum is \
                  {BODY_BYTES_MAX}. Nothing is lost; start a new cluster from a backup: see docs/operating.md",
                 body.len()
             );

@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::invitations::Invitations;
 use crate::journal::{Journal, JournalOptions, JournalPosition};
+use crate::published_keys::PublishedKeys;
 use crate::roster::{NodeIds, Roster, RosterChange, RosterEdit};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::storage::StoredFile;
@@ -37,6 +38,7 @@ pub(crate) struct ReplicatedState {
     pub(crate) membership: StoredMembership<u64, Member>,
     pub(crate) ids: NodeIds,
     pub(crate) invitations: Invitations,
+    pub(crate) keys: PublishedKeys,
     /// Journal position of this state. While a snapshot is installed the journal itself is ahead, because its records
     /// are imported first.
     pub(crate) journal: JournalPosition,
@@ -45,7 +47,7 @@ pub(crate) struct ReplicatedState {
 impl ReplicatedState {
     fn roster(&self) -> Roster {
         let (membership, ids, invitations) = (self.membership.clone(), self.ids.clone(), self.invitations.clone());
-        Roster { membership, ids, invitations }
+        Roster { membership, ids, invitations, keys: self.keys.clone() }
     }
 }
 
@@ -82,10 +84,10 @@ impl AppliedState {
             return Err(Fault::SnapshotMissing { path: snapshots.show(), wanted: purged.index });
         }
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
-        let Header { applied, membership, ids, invitations, journal: told } = header;
+        let Header { applied, membership, ids, invitations, journal: told, keys } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
         let limits_version = AtomicU64::new(book.limits_version());
-        let state = ReplicatedState { book, applied, membership, ids, invitations, journal: told };
+        let state = ReplicatedState { book, applied, membership, ids, invitations, keys, journal: told };
         let (roster, _) = watch::channel(Arc::new(state.roster()));
         Ok(AppliedState {
             state: Mutex::new(state),
@@ -142,6 +144,7 @@ impl AppliedState {
             ids: state.ids.clone(),
             invitations: state.invitations.clone(),
             journal: state.journal,
+            keys: state.keys.clone(),
         };
         (header, state.book.freeze())
     }
@@ -189,10 +192,10 @@ impl AppliedState {
             self.journal.finish_import(data.saved.header.journal)?;
         }
         let saved = self.snapshots.publish(arrived)?;
-        let Header { applied, membership, ids, invitations, journal } = saved.header;
+        let Header { applied, membership, ids, invitations, journal, keys } = saved.header;
         let version = book.limits_version();
         let before = {
-            let arrived = ReplicatedState { book, applied, membership, ids, invitations, journal };
+            let arrived = ReplicatedState { book, applied, membership, ids, invitations, keys, journal };
             let mut state = self.lock();
             let before = std::mem::replace(&mut *state, arrived);
             self.update_roster(&state);
@@ -245,6 +248,7 @@ impl BookStateMachine {
                         match edit {
                             RosterEdit::Invitations(edit) => state.invitations.apply(at, edit),
                             RosterEdit::GiveId { incarnation } => state.ids.give(incarnation),
+                            RosterEdit::PublishKey(key) => state.keys.publish(at, key),
                         }
                         self.applied_state.update_roster(&state);
                         Vec::new()

@@ -29,8 +29,12 @@ pub enum ExportDefect {
     #[error("header: {0}")]
     Header(String),
     /// Another key signed it.
-    #[error("header: signed by the key {found}, not by the given key")]
+    #[error("header: signed by node {node} of cluster {cluster:032x} with the key {found}, which is not a given key")]
     OtherKey {
+        /// The cluster that the file names.
+        cluster: u128,
+        /// The node that the file names.
+        node: u64,
         /// The key that the file names.
         found: PublicKey,
     },
@@ -71,11 +75,27 @@ pub enum ExportDefect {
     },
 }
 
+/// A key that may have signed an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedKey {
+    /// The key.
+    pub key: PublicKey,
+    /// The cluster and the node that it belongs to, if they are known.
+    pub origin: Option<(u128, u64)>,
+}
+
+impl ExpectedKey {
+    /// Whether an export with this header is said to be signed by this key and its node.
+    fn is_of(&self, header: &ExportHeader) -> bool {
+        self.key == header.public_key && self.origin.is_none_or(|origin| origin == (header.cluster, header.node))
+    }
+}
+
 /// Facts about an export that the caller has from elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ExportExpected {
-    /// The key that must have signed it.
-    pub public_key: Option<PublicKey>,
+pub struct ExportExpected<'a> {
+    /// The keys of which one must have signed it; `None` for the key that the file names.
+    pub keys: Option<&'a [ExpectedKey]>,
     /// The head that the chain must have after a record.
     pub head: Option<(u64, ChainHead)>,
 }
@@ -117,13 +137,14 @@ pub struct VerifiedAsset {
 /// The first defect.
 pub fn verify_export(
     input: impl Read,
-    expected: ExportExpected,
+    expected: ExportExpected<'_>,
     mut progress: impl FnMut(u64, &ExportHeader),
 ) -> Result<Verified, ExportDefect> {
     let mut source = Source { input, buffer: Vec::new(), at: 0 };
     let (header, raw) = read_header(&mut source)?;
-    if expected.public_key.is_some_and(|key| key != header.public_key) {
-        return Err(ExportDefect::OtherKey { found: header.public_key });
+    if expected.keys.is_some_and(|keys| keys.iter().all(|key| !key.is_of(&header))) {
+        let ExportHeader { cluster, node, public_key: found, .. } = header;
+        return Err(ExportDefect::OtherKey { cluster, node, found });
     }
     let records = header.journal.records;
     if let Some((number, _)) = expected.head.filter(|(number, _)| *number > records) {

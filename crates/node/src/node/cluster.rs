@@ -2,7 +2,7 @@
 
 use earmark_admission::{
     Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, FileStream, InvitationId, InvitationInfo,
-    MemberStatus, NewInvitation, Token,
+    MemberStatus, NewInvitation, SigningKeyInfo, Token,
 };
 use earmark_core::{Actor, SecretHash};
 
@@ -77,9 +77,13 @@ impl Cluster for Node {
     fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
         Box::pin(self.start_export())
     }
+
+    fn signing_keys(&self) -> Answer<'_, Result<Vec<SigningKeyInfo>, ClusterError>> {
+        Box::pin(self.published_keys())
+    }
 }
 
-fn cluster_error(error: MembersError) -> ClusterError {
+pub(super) fn cluster_error(error: MembersError) -> ClusterError {
     match error {
         MembersError::Refused(message) => ClusterError::Refused(message),
         MembersError::Unavailable(message) => ClusterError::Unavailable(message),

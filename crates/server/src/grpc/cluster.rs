@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use earmark_admission::{Cluster, ClusterError, InvitationId, InvitationInfo, NewInvitation};
+use earmark_admission::{Cluster, ClusterError, InvitationId, InvitationInfo, NewInvitation, SigningKeyInfo};
 use earmark_core::UnixMs;
 use earmark_proto::v1;
 use earmark_proto::v1::cluster_service_server::ClusterService;
@@ -74,6 +74,17 @@ impl ClusterService for ClusterAdmin {
         Ok(Response::new(v1::ListInvitationsResponse { invitations }))
     }
 
+    async fn list_signing_keys(
+        &self,
+        request: Request<v1::ListSigningKeysRequest>,
+    ) -> Result<Response<v1::ListSigningKeysResponse>, Status> {
+        let (context, cluster) = (context(&request)?, self.cluster()?);
+        execute::check_key(&self.0, &context).await.map_err(|error| failed(&error))?;
+        let listed = self.0.by(context.deadline, cluster.signing_keys()).await.map_err(|error| failed(&error))?;
+        let keys = listed.map_err(refused)?.into_iter().map(signing_key).collect();
+        Ok(Response::new(v1::ListSigningKeysResponse { keys }))
+    }
+
     async fn revoke_invitation(
         &self,
         request: Request<v1::RevokeInvitationRequest>,
@@ -86,6 +97,16 @@ impl ClusterService for ClusterAdmin {
         let revoking = async move { cluster.revoke_invitation(id).await };
         self.change(&context, &format!("revoke invitation {id}"), revoking).await?;
         Ok(Response::new(v1::RevokeInvitationResponse {}))
+    }
+}
+
+fn signing_key(info: SigningKeyInfo) -> v1::SigningKey {
+    v1::SigningKey {
+        public_key: info.public_key,
+        cluster_id: format!("{:032x}", info.cluster),
+        node_id: info.node,
+        published_at_unix_ms: info.published_at.get(),
+        is_member: info.is_member,
     }
 }
 

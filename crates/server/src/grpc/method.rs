@@ -129,6 +129,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + OTHERS] = [
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/CreateInvitation"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/ListInvitations"),
     unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/RevokeInvitation"),
+    unary(Which::Cluster, Access::Operate, "/earmark.v1.ClusterService/ListSigningKeys"),
     unary(Which::RateLimit, Access::Proxy, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),

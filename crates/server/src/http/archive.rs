@@ -12,7 +12,7 @@ use futures_util::stream;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::cluster::{cluster, permitted, unavailable};
+use super::cluster::{self, cluster, permitted, unavailable};
 use super::reply::{CONFLICT, Handled, Reply};
 use super::route::{BAD_QUERY, MEMBERS_LATER, NO_CLUSTER, PROBLEM, Route, answer, binary, get};
 use super::serve::Call;
@@ -51,6 +51,14 @@ pub(super) const AUDIT: Route = Route {
         MEMBERS_LATER,
     ],
     ..get("/v1/admin/audit/export", Access::Operate, |app, call| Box::pin(export(app, call)))
+};
+
+pub(super) const SIGNING_KEYS: Route = Route {
+    operation: "list_signing_keys",
+    about: "Lists the public keys with which nodes sign exports. A node publishes its key before its first export; keys of \
+            removed nodes stay.",
+    answers: &[answer(200, &["SigningKeys"], "The keys, oldest first."), BAD_QUERY, NO_CLUSTER, MEMBERS_LATER],
+    ..get("/v1/admin/audit/keys", Access::Operate, |app, call| Box::pin(cluster::signing_keys(app, call)))
 };
 
 type Made = Result<Box<dyn FileStream>, ClusterError>;

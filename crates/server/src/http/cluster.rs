@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, INVITATION_SECONDS_MAX,
-    INVITATION_USES_MAX, InvitationId, InvitationInfo, MemberStatus, NewInvitation,
+    INVITATION_USES_MAX, InvitationId, InvitationInfo, MemberStatus, NewInvitation, SigningKeyInfo,
 };
 use earmark_core::{Setting, UnixMs};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,26 @@ pub(super) async fn invitations(app: &App, call: Call) -> Handled {
         Ok(Err(error)) => Err(unavailable(&format!("{error}; retry"))),
         Err(error) => Err(unavailable(&format!("{error}; retry"))),
     }
+}
+
+pub(super) async fn signing_keys(app: &App, call: Call) -> Handled {
+    let cluster = cluster(app)?;
+    execute::check_key(app, &call.context).await?;
+    match app.by(call.context.deadline, cluster.signing_keys()).await {
+        Ok(Ok(keys)) => Ok(Reply::ok(&json!({"keys": keys.iter().map(signing_key).collect::<Vec<_>>()}))),
+        Ok(Err(error)) => Err(unavailable(&format!("{error}; retry"))),
+        Err(error) => Err(unavailable(&format!("{error}; retry"))),
+    }
+}
+
+fn signing_key(info: &SigningKeyInfo) -> Value {
+    json!({
+        "public_key": info.public_key,
+        "cluster_id": format!("{:032x}", info.cluster),
+        "node_id": info.node,
+        "published_at_unix_ms": info.published_at.get(),
+        "is_member": info.is_member,
+    })
 }
 
 fn invitation(info: &InvitationInfo) -> Value {
@@ -283,7 +303,7 @@ impl<'a> StatusWire<'a> {
 }
 
 /// The named schemas of the responses.
-pub(super) fn schemas() -> [(&'static str, Value); 5] {
+pub(super) fn schemas() -> [(&'static str, Value); 6] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
     let exactly = |properties: Value| exactly(properties, &[]);
@@ -328,6 +348,21 @@ pub(super) fn schemas() -> [(&'static str, Value); 5] {
         "nodes": {"type": "array", "items": NODE_ID.schema(), "description": "The nodes that joined with it."},
     }));
     let invitations = exactly(json!({"invitations": {"type": "array", "items": listed}}));
+    let key = exactly(json!({
+        "public_key": {"type": "string", "description": "Its Ed25519 public key; 64 hexadecimal digits."},
+        "cluster_id": {"type": "string", "description": "The cluster of its node; after a restore also that of the backup."},
+        "node_id": NODE_ID.schema(),
+        "published_at_unix_ms": count("When it was published, by log time."),
+        "is_member": {"type": "boolean", "description": "Whether its node is a member now."},
+    }));
+    let keys = exactly(json!({"keys": {"type": "array", "items": key}}));
     let done = exactly(json!({"ok": {"const": true}}));
-    [("Cluster", status), ("Done", done), ("Backup", backup), ("Invitation", invitation), ("Invitations", invitations)]
+    [
+        ("Cluster", status),
+        ("Done", done),
+        ("Backup", backup),
+        ("Invitation", invitation),
+        ("Invitations", invitations),
+        ("SigningKeys", keys),
+    ]
 }

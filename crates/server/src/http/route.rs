@@ -124,7 +124,7 @@ const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 59] = [
+pub(crate) static ROUTES: [Route; 60] = [
     Route {
         body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
@@ -466,6 +466,7 @@ pub(crate) static ROUTES: [Route; 59] = [
     },
     archive::BACKUP,
     archive::AUDIT,
+    archive::SIGNING_KEYS,
     Route {
         body: Some(&KeyBody::SHAPE),
         operation: "create_key",

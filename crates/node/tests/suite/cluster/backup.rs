@@ -15,7 +15,7 @@ use crate::support::disk::SimDisk;
 use crate::support::sim_cluster::{SMALL, Settings, SimCluster, SimHost, TIMING};
 
 /// A cluster that starts from a disk.
-async fn begun_with(disk: &SimDisk, settings: Settings) -> SimCluster {
+pub async fn begun_with(disk: &SimDisk, settings: Settings) -> SimCluster {
     let mut cluster = SimCluster::empty(settings);
     disk.kill();
     let host = SimHost { disk: disk.clone(), clock: ManualClock::at(START_MS), node: None };

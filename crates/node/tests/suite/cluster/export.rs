@@ -4,14 +4,16 @@ use std::ops::Range;
 
 use earmark_admission::{Cluster as _, ClusterError, FileStream, WriteAnswer};
 use earmark_core::{CarryOver, ExternalParts, GrantTerms, Operation, Period, Plan, UnixMs};
-use earmark_node::{ExportDefect, ExportExpected, Node, PublicKey, Verified, verify_export};
+use earmark_node::{ExpectedKey, ExportDefect, ExportExpected, Node, PublicKey, Verified, verify_export};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use sha2::{Digest as _, Sha256};
 
+use super::backup::begun_with;
 use crate::support::client::{
     START_MS, Scenario, account, credit, issue, lease, open, reserve_request, transfer, usd, write_request,
 };
+use crate::support::disk::SimDisk;
 use crate::support::sim_cluster::{SMALL, Settings, SimCluster};
 
 /// Bytes of the header: 28, a body of 104, and a checksum.
@@ -90,6 +92,64 @@ async fn exports_of_all_nodes_have_one_head_after_failover_snapshot_and_restart(
         let again = verify(&export(cluster.node(2)).await).unwrap();
         assert_eq!((again.header.journal, again.header.public_key), (heads[0], keys[1]));
     }
+}
+
+/// The keys that a node names: of which node, and whether that is a member.
+async fn published(node: &Node) -> Vec<(String, u64, bool)> {
+    let keys = node.signing_keys().await.unwrap();
+    keys.into_iter().map(|info| (info.public_key, info.node, info.is_member)).collect()
+}
+
+/// An auditor has the keys before an export, and still has them when the node that signed it is gone.
+#[tokio::test(start_paused = true)]
+async fn the_key_of_each_export_is_published_and_stays_when_its_node_is_replaced() {
+    let mut cluster = SimCluster::of(3, SMALL).await;
+    Scenario::run(&cluster.client(1)).await;
+    assert_eq!(published(cluster.node(1)).await, []);
+    let mut keys = Vec::new();
+    // A leader and two followers.
+    for id in 1..=3 {
+        let signed = verify(&export(cluster.node(id)).await).unwrap().header;
+        keys.push((signed.public_key.to_string(), id, true));
+        assert_eq!(published(cluster.node(id % 3 + 1)).await, keys, "after the export of node {id}");
+    }
+    // A second export changes nothing.
+    export(cluster.node(2)).await;
+    assert_eq!(published(cluster.node(3)).await, keys);
+    cluster.node(1).snapshot().await.unwrap();
+    let leader = cluster.leader().await;
+    let gone = leader % 3 + 1;
+    cluster.kill(gone);
+    cluster.node(leader).remove(gone).await.unwrap();
+    // The replacement starts from a snapshot.
+    cluster.add(4).await;
+    let at = usize::try_from(gone).unwrap() - 1;
+    keys[at].2 = false;
+    assert_eq!(published(cluster.node(4)).await, keys);
+    let signed = verify(&export(cluster.node(4)).await).unwrap().header;
+    keys.push((signed.public_key.to_string(), 4, true));
+    cluster.kill(leader);
+    cluster.start(leader).await;
+    cluster.leader().await;
+    assert_eq!(published(cluster.node(leader)).await, keys);
+    cluster.agree().await;
+}
+
+/// All nodes were lost, and an old export has to be verified.
+#[tokio::test(start_paused = true)]
+async fn a_restored_backup_names_the_keys_of_its_cluster_and_signs_with_its_own() {
+    let cluster = SimCluster::of(1, Settings::default()).await;
+    Scenario::run(&cluster.client(1)).await;
+    let old = verify(&export(cluster.node(1)).await).unwrap().header;
+    let disk = SimDisk::new();
+    cluster.node(1).backup(disk.mount()).await.unwrap();
+    let restored = begun_with(&disk, Settings::default()).await;
+    let new = verify(&export(restored.node(1)).await).unwrap().header;
+    assert!(new.public_key != old.public_key && new.cluster != old.cluster);
+    let keys = restored.node(1).signing_keys().await.unwrap();
+    let found: Vec<_> = keys.iter().map(|info| (info.public_key.clone(), info.cluster, info.is_member)).collect();
+    let expected = [(old, false), (new, true)];
+    assert_eq!(found, expected.map(|(header, is_member)| (header.public_key.to_string(), header.cluster, is_member)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,16 +255,28 @@ async fn a_rewritten_history_is_found_by_its_chain_its_signature_and_a_published
 async fn an_export_by_another_key_or_without_the_given_head_is_refused() {
     let bytes = some_export().await;
     let own = verify(&bytes).unwrap().header;
-    let with = |expected: ExportExpected| verify_export(&bytes[..], expected, |_, _| {});
-    with(ExportExpected { public_key: Some(own.public_key), head: None }).unwrap();
-    let other = ExportExpected { public_key: Some(PublicKey([7; 32])), head: None };
-    assert!(matches!(with(other), Err(ExportDefect::OtherKey { .. })));
-    with(ExportExpected { public_key: None, head: Some((own.journal.records, own.journal.head)) }).unwrap();
-    let later = ExportExpected { public_key: None, head: Some((own.journal.records + 1, own.journal.head)) };
+    let with = |expected: ExportExpected<'_>| verify_export(&bytes[..], expected, |_, _| {});
+    let key = |key, origin| ExpectedKey { key, origin };
+    let (other, origin) = (PublicKey([7; 32]), Some((own.cluster, own.node)));
+    for (keys, is_right) in [
+        (&[key(own.public_key, None)][..], true),
+        (&[key(other, origin), key(own.public_key, origin)], true),
+        (&[key(other, origin)], false),
+        (&[key(own.public_key, Some((own.cluster, own.node + 1)))], false),
+        (&[key(own.public_key, Some((own.cluster ^ 1, own.node)))], false),
+        (&[], false),
+    ] {
+        match with(ExportExpected { keys: Some(keys), head: None }) {
+            Ok(_) => assert!(is_right, "{keys:?}"),
+            Err(defect) => assert!(!is_right && matches!(defect, ExportDefect::OtherKey { .. }), "{keys:?}: {defect}"),
+        }
+    }
+    with(ExportExpected { keys: None, head: Some((own.journal.records, own.journal.head)) }).unwrap();
+    let later = ExportExpected { keys: None, head: Some((own.journal.records + 1, own.journal.head)) };
     assert!(matches!(with(later), Err(ExportDefect::Header(_))));
-    let elsewhere = ExportExpected { public_key: None, head: Some((1, own.journal.head)) };
+    let elsewhere = ExportExpected { keys: None, head: Some((1, own.journal.head)) };
     assert!(matches!(with(elsewhere), Err(ExportDefect::Record { number: 1, .. })));
-    let before = |hash: &str| ExportExpected { public_key: None, head: Some((0, hash.repeat(64).parse().unwrap())) };
+    let before = |hash: &str| ExportExpected { keys: None, head: Some((0, hash.repeat(64).parse().unwrap())) };
     with(before("0")).unwrap();
     assert!(matches!(with(before("1")), Err(ExportDefect::Record { number: 0, .. })));
     assert_eq!(own.public_key.to_string().parse(), Ok(own.public_key));

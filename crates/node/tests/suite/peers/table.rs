@@ -7,9 +7,9 @@ use earmark_admission::{Cluster as _, NewInvitation};
 use earmark_node::{Net, Node, RealNet, TlsNet};
 use earmark_proto::PEER_METHODS;
 use earmark_proto::peer::{
-    AddRequest, AppendRequest, Ballot, HelloRequest, InviteRequest, JoinRequest, JournalStateRequest, ReadIndexRequest,
-    RemoveRequest, RevokeInvitationRequest, Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest,
-    snapshot_part,
+    AddRequest, AppendRequest, Ballot, HelloRequest, InviteRequest, JoinRequest, JournalStateRequest,
+    PublishKeyRequest, ReadIndexRequest, RemoveRequest, RevokeInvitationRequest, Route, SnapshotPart, SnapshotStart,
+    SubmitRequest, VoteRequest, snapshot_part,
 };
 use tonic::{Code, Status};
 
@@ -98,6 +98,7 @@ const TABLE: [Row; PEER_METHODS.len()] = [
     members_only("Add"),
     members_only("Invite"),
     members_only("RevokeInvitation"),
+    members_only("PublishKey"),
     members_only("Remove"),
 ];
 
@@ -121,6 +122,8 @@ async fn call(client: &mut RawClient, call: &str, from: u64) -> Result<(), Statu
         "Add" => client.add(AddRequest { node: 66, address: "127.0.0.1:1".into() }).await.map(drop),
         "Invite" => client.invite(InviteRequest::default()).await.map(drop),
         "RevokeInvitation" => client.revoke_invitation(RevokeInvitationRequest { id: 7 }).await.map(drop),
+        // A key of no bytes is refused.
+        "PublishKey" => client.publish_key(PublishKeyRequest::default()).await.map(drop),
         "Remove" => client.remove(RemoveRequest { node: 999 }).await.map(drop),
         other => panic!("{other} has no request here"),
     }

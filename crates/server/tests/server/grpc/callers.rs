@@ -84,6 +84,7 @@ const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
     ("/earmark.v1.ClusterService/CreateInvitation", OPERATE),
     ("/earmark.v1.ClusterService/ListInvitations", OPERATE),
     ("/earmark.v1.ClusterService/RevokeInvitation", OPERATE),
+    ("/earmark.v1.ClusterService/ListSigningKeys", OPERATE),
     ("/grpc.health.v1.Health/Check", ALL),
     ("/grpc.health.v1.Health/Watch", ALL),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ALL),

@@ -2,7 +2,9 @@
 
 use earmark_admission::ClusterError;
 use earmark_proto::v1::cluster_service_client::ClusterServiceClient;
-use earmark_proto::v1::{CreateInvitationRequest, ListInvitationsRequest, RevokeInvitationRequest};
+use earmark_proto::v1::{
+    CreateInvitationRequest, ListInvitationsRequest, ListSigningKeysRequest, RevokeInvitationRequest,
+};
 use tonic::Code;
 
 use super::calls::{channel, refused};
@@ -31,4 +33,17 @@ async fn an_invitation_is_made_over_grpc_as_over_http() {
     let memory = TestServer::open().await;
     let mut client = ClusterServiceClient::new(channel(&memory).await);
     refused(client.create_invitation(request(None, None)).await, Code::NotFound);
+}
+
+#[tokio::test]
+async fn the_public_keys_of_nodes_are_listed_over_grpc_as_over_http() {
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    let mut client = ClusterServiceClient::new(channel(&server).await);
+    let keys = client.list_signing_keys(ListSigningKeysRequest {}).await.unwrap().into_inner().keys;
+    let facts = |at: usize| (keys[at].node_id, keys[at].is_member, keys[at].published_at_unix_ms);
+    assert_eq!((keys.len(), facts(0), facts(1)), (2, (1, true, 7), (5, false, 7)));
+    assert_eq!((&*keys[0].public_key, &*keys[0].cluster_id), (&*"5a".repeat(32), &*format!("{:032x}", 0xab)));
+    let memory = TestServer::open().await;
+    let mut client = ClusterServiceClient::new(channel(&memory).await);
+    refused(client.list_signing_keys(ListSigningKeysRequest {}).await, Code::NotFound);
 }

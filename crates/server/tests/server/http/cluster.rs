@@ -145,6 +145,21 @@ async fn invitations_are_listed_without_their_secret_and_revoked_by_id() {
 }
 
 #[tokio::test]
+async fn the_public_keys_of_nodes_are_listed() {
+    const KEYS: &str = "/v1/admin/audit/keys";
+    let server = TestServer::with_nodes(Nodes(Ok(()))).await;
+    let listed = server.ask("GET", KEYS, "").await.json();
+    let key = |node_id: u64, is_member: bool| {
+        json!({"public_key": "5a".repeat(32), "cluster_id": format!("{:032x}", 0xab), "node_id": node_id,
+            "published_at_unix_ms": 7, "is_member": is_member})
+    };
+    assert_eq!(listed, json!({"keys": [key(1, true), key(5, false)]}));
+    let later = TestServer::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
+    assert_eq!(later.ask("GET", KEYS, "").await.problem(503, "unavailable"), "no leader; retry");
+    assert_eq!(TestServer::open().await.ask("GET", KEYS, "").await.status, 404);
+}
+
+#[tokio::test]
 async fn what_is_no_node_is_refused_with_what_is_allowed() {
     let server = TestServer::with_nodes(Nodes(Ok(()))).await;
     for (body, wrong) in [

@@ -93,6 +93,7 @@ const INVITATIONS: &str = "/v1/admin/cluster/invitations";
 const INVITATION: &str = "/v1/admin/cluster/invitations/{invitation_id}";
 const BACKUP: &str = "/v1/admin/cluster/backup";
 const EXPORT: &str = "/v1/admin/audit/export";
+const SIGNING_KEYS: &str = "/v1/admin/audit/keys";
 const KEYS: &str = "/v1/admin/keys";
 const KEY: &str = "/v1/admin/keys/{key_id}";
 const QUOTAS: &str = "/v1/admin/quotas/{namespace}";
@@ -360,6 +361,7 @@ async fn nodes(drift: &mut Drift, none: &TestServer) {
         drift.ask(server, "POST", BACKUP, "", &json!({})).await;
         drift.ask(server, "GET", BACKUP, "", &Value::Null).await;
         drift.ask(server, "GET", EXPORT, "", &Value::Null).await;
+        drift.ask(server, "GET", SIGNING_KEYS, "", &Value::Null).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
     drift.ask(&done, "DELETE", INVITATION, "x", &Value::Null).await;

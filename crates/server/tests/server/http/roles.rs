@@ -27,7 +27,7 @@ const EXPLAIN: [bool; 8] = [false, false, true, true, false, true, true, true];
 const MANAGE: [bool; 8] = [false, false, false, false, false, false, true, true];
 const OPERATE: [bool; 8] = [false, false, false, false, false, false, false, true];
 
-const MATRIX: [Row; 59] = [
+const MATRIX: [Row; 60] = [
     ("post", "/v1/calls", CALL),
     ("post", "/v1/calls/batch", CALL),
     ("post", "/v1/calls/extend", CALL),
@@ -70,6 +70,7 @@ const MATRIX: [Row; 59] = [
     ("post", "/v1/admin/cluster/backup", OPERATE),
     ("get", "/v1/admin/cluster/backup", OPERATE),
     ("get", "/v1/admin/audit/export", OPERATE),
+    ("get", "/v1/admin/audit/keys", OPERATE),
     ("post", "/v1/admin/keys", MANAGE),
     ("get", "/v1/admin/keys", MANAGE),
     ("delete", "/v1/admin/keys/{key_id}", MANAGE),

@@ -4,13 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName,
-    ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
-    CreditRoom, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
-    FileStream, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage,
-    LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest,
-    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, Stats, UsageError, UsagePage, UsageQuery, VaultPage,
-    VaultQuery, WriteAnswer, WriteRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, CreditRoom, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, FileStream, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, SigningKeyInfo, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, CreditTerms, GrantInfo, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey,
@@ -355,6 +349,19 @@ impl Cluster for Nodes {
 
     fn export_audit(&self) -> Answer<'_, Result<Box<dyn FileStream>, ClusterError>> {
         self.archive()
+    }
+
+    fn signing_keys(&self) -> Answer<'_, Result<Vec<SigningKeyInfo>, ClusterError>> {
+        let info = |node, is_member| SigningKeyInfo {
+            public_key: "5a".repeat(32),
+            cluster: 0xab,
+            node,
+            published_at: UnixMs::new(7),
+            is_member,
+        };
+        // A read is not refused.
+        let error = self.0.clone().err().filter(|error| matches!(error, ClusterError::Unavailable(_)));
+        Box::pin(std::future::ready(error.map_or_else(|| Ok(vec![info(1, true), info(5, false)]), Err)))
     }
 }
 
