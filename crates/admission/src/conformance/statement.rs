@@ -57,6 +57,10 @@ pub async fn a_statement_adds_up_and_groups_spending_by_label(harness: &impl Har
     let revenue = &read(harness, AccountName::REVENUE, &by("model")).await.assets[0];
     assert_eq!((revenue.moved.received, revenue.moved.settlements, revenue.closing), (15, 0, 15));
     assert_eq!(revenue.groups, []);
+    // Movements of one write that add up to zero are movements.
+    driver.does(MAIN, vec![issue("bob", 9), retire("bob", 9)]).await;
+    let bob = &read(harness, "bob", &StatementQuery::default()).await.assets[0];
+    assert_eq!((bob.moved.issued, bob.moved.retired, bob.closing), (16, 9, 17));
     let after = StatementQuery { since: Some(UnixMs::new(u64::MAX)), ..by("model") };
     let later = &read(harness, "acme", &after).await.assets[0];
     assert_eq!((later.opening, later.moved, later.closing), (73, Movements::default(), 73));

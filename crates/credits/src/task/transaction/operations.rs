@@ -167,8 +167,9 @@ impl Operations {
             .collect()
     }
 
+    /// The changes of the entry. An account whose movements add up to zero has one too, as in the Book.
     pub(super) fn changes(&self) -> Vec<AccountChange> {
-        let changes = self.net.iter().filter(|(_, change)| **change != 0);
+        let changes = self.net.iter();
         changes
             .map(|((account, asset), change)| AccountChange {
                 account: account.clone(),
