@@ -1,6 +1,6 @@
 //! Credit by the command line: writes, balances and audits.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Server, run};
 
@@ -105,4 +105,41 @@ fn a_statement_as_csv_has_the_exact_bytes_of_the_server_in_a_pipe() {
     assert!(csv.ends_with("\r\nusd,,,0,5,0,0,0,0,0,0,5,0\r\n"), "{csv:?}");
     let text = server.line("statement acme").ends(0).stdout;
     assert!(text.contains("issued   +5  usd\n"), "{text}");
+}
+
+/// Bad input of grants, plans and idempotency keys, from the command line.
+#[test]
+fn wrong_grants_plans_and_keys_change_nothing_and_say_why() {
+    let server = Server::start(&[]);
+    server.issue_credit(5).ends(0);
+    let write = |key: &str, operation: Value| {
+        let operation = operation.to_string();
+        server.earmark(&["write", "--vault", "main", "--idempotency-key", key, "--op", &operation])
+    };
+    let issue = |field: &str, value: Value| {
+        let mut issue = json!({"account": "acme", "asset": "usd", "amount": "7"});
+        issue[field] = value;
+        json!({"issue": issue})
+    };
+    let plan = |amount: &str| {
+        let plan = json!({"asset": "usd", "amount": amount, "period": "day"});
+        json!({"set_plan": {"account": "acme", "plan": plan}})
+    };
+    write("evt_1", issue("memo", json!("paid"))).ends(0);
+    for (key, operation, message) in [
+        ("evt_2", issue("expires_at_unix_ms", json!(5)), "expires_at_unix_ms: not in the future"),
+        ("evt_2", issue("priority", json!(256)), "priority: found 256, allowed are integers from 0 to 255"),
+        ("evt_2", plan("0"), "plan.amount: found \"0\", allowed are integers from 1"),
+        ("evt_1", issue("memo", json!("other")), "(KEY_REUSED)"),
+    ] {
+        let refused = write(key, operation).ends(1);
+        assert!(refused.stderr.contains(message), "{refused:?}");
+    }
+    let bad = write("a b", plan("1")).ends(2);
+    assert!(bad.stderr.contains("--idempotency-key"), "{bad:?}");
+    // The refused writes left their key free, and the same key is another one in another scope.
+    write("evt_2", issue("memo", json!(""))).ends(0);
+    server.line("write --idempotency-key evt_1").ends(0);
+    let balance = server.line("balance --account acme --json").ends(0).json();
+    assert_eq!(balance["balances"][0]["available"], "19");
 }

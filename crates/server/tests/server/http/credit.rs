@@ -347,6 +347,35 @@ async fn wrong_grants_and_caps_are_explained_by_field() {
 }
 
 #[tokio::test]
+async fn wrong_plans_are_explained_by_field() {
+    let server = server(10).await;
+    for (field, value, message) in [
+        ("amount", json!("0"), "plan.amount: found \"0\", allowed are integers from 1"),
+        ("amount", json!("18446744073709551616"), "plan.amount: found \"18446744073709551616\""),
+        ("period", json!("fortnight"), "plan.period: found \"fortnight\", allowed are hour, day, week and month"),
+        ("utc_offset_minutes", json!(841), "plan.utc_offset_minutes: found 841, allowed are integers from -720 to 840"),
+        ("carry_over", json!("all"), "plan.carry_over: found \"all\", allowed are none, or an object with max"),
+        ("carry_over", json!({"max": "0"}), "plan.carry_over.max: found \"0\", allowed are integers from 1"),
+        ("until", json!(5), "plan.until: found an unknown field"),
+    ] {
+        let mut plan = json!({"asset": "usd", "amount": "70", "period": "month"});
+        plan[field] = value.clone();
+        for operation in [
+            json!({"set_plan": {"account": "acme", "plan": plan}}),
+            json!({"open_account": {"account": "new", "overdraft": "deny", "plan": plan}}),
+        ] {
+            let body = json!({"namespace": "default", "vault": "main", "client_id": "billing", "sequence": 2,
+                "operations": [operation]});
+            let answer = server.ask("POST", "/v1/write", &body.to_string()).await;
+            let text = answer.text.replace("\\\"", "\"");
+            assert!(answer.status == 400 && text.contains(message), "{field} {value}: {text}");
+        }
+    }
+    let accounts = server.ok("GET", "/v1/vaults/main/accounts?prefix=acme", &Value::Null).await;
+    assert!(accounts["accounts"][0].get("plan").is_none(), "{accounts}");
+}
+
+#[tokio::test]
 async fn labels_of_a_complete_are_in_the_entries_and_wrong_ones_are_refused_by_field() {
     let server = server(100).await;
     let lease = server.lease();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Ask, compare};
+use super::{Ask, Said, compare};
 use crate::support::{START_MS, TestServer, complete, reserve};
 
 fn credit(key: &str, account: &str, rest: &Value) -> Value {
@@ -251,6 +251,82 @@ fn grants() -> Vec<Ask> {
         write(MAIN, 11, &json!([])),
         Ask::Grants("main", "acme"),
     ]
+}
+
+/// Writes with idempotency keys, and plans, and what is wrong with them.
+fn keys_and_plans() -> Vec<Ask> {
+    let keyed = |key: &str, vault: Option<&str>, operations: Value| {
+        let mut json = json!({"namespace": "default", "idempotency_key": key, "operations": operations});
+        if let Some(vault) = vault {
+            json["vault"] = vault.into();
+        }
+        json
+    };
+    let mixed = |field: &str, value: Value| {
+        let mut json = keyed("evt_3", MAIN, json!([]));
+        json[field] = value;
+        Ask::Write(json)
+    };
+    let paid = || Ask::Write(keyed("evt_1", MAIN, json!([issue("acme", "3")])));
+    let plan = |field: &str, value: Value| {
+        let mut plan = json!({"asset": "usd", "amount": "70", "period": "hour", "utc_offset_minutes": 0});
+        plan[field] = value;
+        plan
+    };
+    let set = |plan: Value| Ask::Write(keyed("evt_2", MAIN, json!([{"set_plan": {"account": "acme", "plan": plan}}])));
+    let opened = |plan: Value| {
+        let account = json!({"account": "subscriber", "overdraft": "deny", "plan": plan});
+        Ask::Write(keyed("evt_2", MAIN, json!([{"open_account": account}])))
+    };
+    let mut asks = vec![
+        paid(),
+        paid(),
+        Ask::Write(keyed("evt_1", MAIN, json!([issue("acme", "4")]))),
+        Ask::Write(keyed("evt_1", None, json!([]))),
+        Ask::Write(keyed("evt_1", Some("us"), json!([]))),
+        Ask::Write(keyed("", MAIN, json!([]))),
+        Ask::Write(keyed("a b", MAIN, json!([]))),
+        Ask::Write(keyed(&"k".repeat(256), MAIN, json!([]))),
+        mixed("client_id", json!("billing")),
+        mixed("sequence", json!(1)),
+        Ask::Write(keyed("evt_2", MAIN, json!([issue("nobody", "1")]))),
+    ];
+    for (field, value) in
+        [("utc_offset_minutes", json!(841)), ("utc_offset_minutes", json!(-721)), ("asset", json!("U S"))]
+    {
+        asks.extend([set(plan(field, value.clone())), opened(plan(field, value))]);
+    }
+    asks.extend([
+        opened(plan("carry_over", json!({"max": "5"}))),
+        paid(),
+        Ask::Accounts("main", Some("sub"), None, None),
+        Ask::Grants("main", "subscriber"),
+        Ask::Wait(25 * 3_600_000),
+        paid(),
+        Ask::Write(keyed("evt_4", MAIN, json!([]))),
+        Ask::Grants("main", "subscriber"),
+    ]);
+    asks
+}
+
+#[tokio::test]
+async fn keys_and_plans_are_the_same_over_http_and_grpc() {
+    let (http, grpc) = (TestServer::open().await, TestServer::open().await);
+    for asks in [setup(), keys_and_plans()] {
+        compare(&asks, &http, &grpc).await;
+    }
+    // Only the hint about JSON differs.
+    for (plan, field) in [
+        (json!({"asset": "usd", "amount": "0", "period": "day"}), "amount"),
+        (json!({"asset": "usd", "amount": "1", "period": "day", "carry_over": {"max": "0"}}), "carry_over"),
+    ] {
+        let ask = write(MAIN, 9, &json!([{"set_plan": {"account": "acme", "plan": plan}}]));
+        for said in [ask.over_http(&http).await, ask.over_grpc(&grpc).await] {
+            let Said::Failed("invalid", message) = said else { panic!("{said:?}") };
+            let begin = format!("operations[0].set_plan.plan.{field}");
+            assert!(message.starts_with(&begin) && message.contains("found \"0\", allowed are"), "{message}");
+        }
+    }
 }
 
 #[tokio::test]
