@@ -234,7 +234,7 @@ REQUESTS: list[Request[Any]] = [
     _requests.balances("main", "a"),
     _requests.grants("main", "a"),
     _requests.entries("main", "a", "desc", since=1, until=2, after=3, page_size=4),
-    _requests.statement("main", "a", since=1, until=2, group_by="model"),
+    _requests.statement("main", "a", since=1, until=2, group_by="model", after="3-61", page_size=4),
     CALL.explain(),
     _requests.whoami(),
     _requests.client_state("c", "default", "main"),

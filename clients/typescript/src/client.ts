@@ -82,6 +82,10 @@ export interface StatementQuery {
   readonly until?: number;
   /** A label such as `model`. */
   readonly groupBy?: string;
+  /** `next` of the previous page. */
+  readonly after?: string;
+  /** Groups of a page, at most 10,000, which is the default. */
+  readonly pageSize?: number;
 }
 
 /** A namespace, or a vault of it. */
@@ -313,8 +317,9 @@ export class Client {
 
   /** The sums of an account in a period, and its spending by the value of a label. The server reads the whole history. */
   async statement(vault: string, account: string, asked: StatementQuery = {}, wait?: WaitOptions): Promise<Statement> {
-    const { since, until, groupBy } = asked;
-    const path = `${accountPath(vault, account)}/statement${query({ since, until, group_by: groupBy })}`;
+    const { since, until, groupBy, after, pageSize } = asked;
+    const of = query({ since, until, group_by: groupBy, after, page_size: pageSize });
+    const path = `${accountPath(vault, account)}/statement${of}`;
     return await this.#ask({ method: "GET", path }, fields<Statement>("account", "assets"), wait);
   }
 

@@ -389,6 +389,8 @@ export interface Statement {
   until: number | null;
   group_by: string | null;
   assets: AssetStatement[];
+  /** `after` of the next page; null on the last one. */
+  next: string | null;
 }
 
 /** A caller, as its credentials say. */

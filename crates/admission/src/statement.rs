@@ -1,7 +1,8 @@
 //! Statements: the sums of an account's entries in a period, and its spending by the value of a label.
 //!
 //! A statement reads the history in pages, like any reader, so that it needs no more memory for a longer history and
-//! every backend has it. The wall time of entries may run backwards, so all entries are read.
+//! every backend has it. The wall time of entries may run backwards, so all entries are read. Of more groups than a page
+//! has, it keeps the first ones in the order of their values.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +12,11 @@ use crate::backend::{AccountPath, Backend, BackendError};
 use crate::credit_lists::EntryQuery;
 use crate::writes::{CreditReadError, EntryChange, EntryKind, EntryView, PAGE_MAX};
 
-/// Groups of a statement, over all assets: about 2 MB. Beyond this it is refused.
+/// Groups of a page, over all assets: about 2 MB.
 pub const STATEMENT_GROUPS_MAX: usize = 10_000;
 
 /// The period of a statement, and the label that groups its spending.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementQuery {
     /// Entries before this time make the opening balance.
     pub since: Option<UnixMs>,
@@ -23,9 +24,69 @@ pub struct StatementQuery {
     pub until: Option<UnixMs>,
     /// The name of the label.
     pub group_by: Option<String>,
+    /// [`Statement::next`] of the previous page.
+    pub after: Option<StatementCursor>,
+    /// Groups of a page, over all assets, from 1 to [`STATEMENT_GROUPS_MAX`]. The groups of one value stay together.
+    pub page_size: usize,
+}
+
+impl Default for StatementQuery {
+    fn default() -> StatementQuery {
+        StatementQuery { since: None, until: None, group_by: None, after: None, page_size: STATEMENT_GROUPS_MAX }
+    }
+}
+
+/// The position behind a page of a statement. Later pages read the history up to the same entry, so that all pages are of
+/// one statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementCursor {
+    /// The last entry of the statement.
+    through: u64,
+    /// The last value of the page; empty if that is the group without the label.
+    value: String,
+}
+
+impl std::fmt::Display for StatementCursor {
+    /// The number, and the bytes of the value in hexadecimal, so that it needs no escapes in a URL or header.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-", self.through)?;
+        self.value.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::str::FromStr for StatementCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<StatementCursor, ()> {
+        let (through, hex) = text.split_once('-').ok_or(())?;
+        let digits: Vec<u8> =
+            hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect::<Option<_>>().ok_or(())?;
+        let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+        let value = String::from_utf8(bytes).map_err(drop)?;
+        let cursor = StatementCursor { through: through.parse().map_err(drop)?, value };
+        if cursor.to_string() == text { Ok(cursor) } else { Err(()) }
+    }
 }
 
 impl StatementQuery {
+    /// The query of a page.
+    ///
+    /// # Errors
+    /// The field, and what is wrong with it.
+    pub fn page(self, after: Option<&str>, page_size: Option<u64>) -> Result<StatementQuery, String> {
+        let page_size = page_size.unwrap_or(STATEMENT_GROUPS_MAX as u64);
+        if page_size == 0 || page_size > STATEMENT_GROUPS_MAX as u64 {
+            return Err(format!("page_size: found {page_size}, allowed are integers from 1 to {STATEMENT_GROUPS_MAX}"));
+        }
+        let wrong = |text: &str| format!("after: found {text:?}, allowed is next of the previous page");
+        let after = after.map(|text| text.parse().map_err(|()| wrong(text))).transpose()?;
+        if after.is_some() && self.group_by.is_none() {
+            return Err("after: pages have groups only, so group_by is required".to_owned());
+        }
+        let page_size = usize::try_from(page_size).unwrap_or(STATEMENT_GROUPS_MAX);
+        Ok(StatementQuery { after, page_size, ..self })
+    }
+
     /// Checks the period and the name of the label.
     ///
     /// # Errors
@@ -50,15 +111,6 @@ pub enum StatementError {
     /// The query is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// The label has too many values.
-    #[error(
-        "group_by: the label {name} has more than {STATEMENT_GROUPS_MAX} values in this period; choose a shorter period \
-         or another label"
-    )]
-    TooManyGroups {
-        /// The name of the label.
-        name: String,
-    },
     /// The history in memory has dropped its oldest entries.
     #[error(
         "the history in memory no longer has the oldest {dropped} entries, so that a statement would be wrong; run the \
@@ -84,6 +136,8 @@ impl From<BackendError> for StatementError {
 pub struct Statement {
     /// The assets that the account had until the end of the period, ordered by name.
     pub assets: Vec<AssetStatement>,
+    /// The position behind the groups of this page, if there are more.
+    pub next: Option<StatementCursor>,
 }
 
 /// The statement of one asset. Balances are available and held credit together, so that holds do not change them:
@@ -98,8 +152,8 @@ pub struct AssetStatement {
     pub moved: Movements,
     /// The balance at the end of the period.
     pub closing: i128,
-    /// The spending by value of the label, ordered by value; first that of settlements without the label. Empty without
-    /// `group_by`.
+    /// The spending of this page by value of the label, ordered by value; first that of settlements without the label.
+    /// Empty without `group_by`.
     pub groups: Vec<StatementGroup>,
 }
 
@@ -147,13 +201,14 @@ pub struct StatementGroup {
 /// The statement of an account.
 ///
 /// # Errors
-/// When the query is wrong, the label has too many values, or the history cannot be read or is incomplete.
+/// When the query is wrong, or the history cannot be read or is incomplete.
 pub async fn statement(
     backend: &dyn Backend,
     account: AccountPath,
     query: StatementQuery,
 ) -> Result<Statement, StatementError> {
     query.check().map_err(StatementError::Invalid)?;
+    let through = query.after.as_ref().map_or(u64::MAX, |after| after.through);
     let mut sums = StatementSums::new(query);
     let mut after = 0;
     loop {
@@ -161,12 +216,12 @@ pub async fn statement(
         if page.dropped > 0 {
             return Err(StatementError::HistoryDropped { dropped: page.dropped });
         }
-        for entry in &page.entries {
+        for entry in page.entries.iter().take_while(|entry| entry.number <= through) {
             sums.add(entry)?;
         }
         match page.next {
-            Some(next) => after = next,
-            None => return sums.finish(),
+            Some(next) if next < through => after = next,
+            Some(_) | None => return sums.finish(),
         }
         tokio::task::yield_now().await;
     }
@@ -176,7 +231,14 @@ pub async fn statement(
 pub struct StatementSums {
     query: StatementQuery,
     assets: BTreeMap<AssetName, AssetSums>,
-    groups: usize,
+    /// The groups of the page, by value and asset.
+    groups: BTreeMap<Option<Box<str>>, BTreeMap<AssetName, (i128, u64)>>,
+    /// The number of groups, over all values and assets.
+    count: usize,
+    /// The lowest value that has no room on the page.
+    end: Option<Box<str>>,
+    /// The number of the last entry.
+    through: u64,
 }
 
 #[derive(Default)]
@@ -185,21 +247,21 @@ struct AssetSums {
     /// The change of the balance in the period.
     change: i128,
     moved: Movements,
-    groups: BTreeMap<Option<Box<str>>, (i128, u64)>,
 }
 
 impl StatementSums {
     /// No entries yet. The query is checked.
     #[must_use]
     pub const fn new(query: StatementQuery) -> StatementSums {
-        StatementSums { query, assets: BTreeMap::new(), groups: 0 }
+        StatementSums { query, assets: BTreeMap::new(), groups: BTreeMap::new(), count: 0, end: None, through: 0 }
     }
 
     /// Adds an entry of the account.
     ///
     /// # Errors
-    /// When the label has too many values, or a sum overflows.
+    /// When a sum overflows.
     pub fn add(&mut self, entry: &EntryView) -> Result<(), StatementError> {
+        self.through = self.through.max(entry.number);
         if self.query.until.is_some_and(|until| entry.at >= until) {
             return Ok(());
         }
@@ -217,16 +279,33 @@ impl StatementSums {
             }
             let Some((spent, label)) = sums.moved.add(entry, change, net)? else { continue };
             let Some(name) = &self.query.group_by else { continue };
-            let value = label.get(name).map(Box::from);
-            if !sums.groups.contains_key(&value) {
-                if self.groups == STATEMENT_GROUPS_MAX {
-                    return Err(StatementError::TooManyGroups { name: name.clone() });
-                }
-                self.groups = self.groups.saturating_add(1);
+            let value = label.get(name);
+            self.add_to_group(value, &change.asset, spent)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a settlement to its group, if that is on the page.
+    fn add_to_group(&mut self, value: Option<&str>, asset: &AssetName, spent: i128) -> Result<(), StatementError> {
+        let is_before = self.query.after.as_ref().is_some_and(|after| value <= Some(after.value.as_str()));
+        let is_behind = self.end.as_deref().is_some_and(|end| value >= Some(end));
+        if is_before || is_behind {
+            return Ok(());
+        }
+        let of_value = self.groups.entry(value.map(Box::from)).or_default();
+        let group = match of_value.get_mut(asset) {
+            Some(group) => group,
+            None => {
+                self.count = self.count.saturating_add(1);
+                of_value.entry(asset.clone()).or_default()
             }
-            let (sum, count) = sums.groups.entry(value).or_default();
-            add(sum, spent)?;
-            *count = count.saturating_add(1);
+        };
+        add(&mut group.0, spent)?;
+        group.1 = group.1.saturating_add(1);
+        while self.count > self.query.page_size && self.groups.len() > 1 {
+            let Some((value, of_value)) = self.groups.pop_last() else { break };
+            self.count = self.count.saturating_sub(of_value.len());
+            self.end = value;
         }
         Ok(())
     }
@@ -236,21 +315,26 @@ impl StatementSums {
     /// # Errors
     /// When the movements do not lead from the opening to the closing balance.
     pub fn finish(self) -> Result<Statement, StatementError> {
-        let assets = self.assets.into_iter().map(|(asset, sums)| {
+        let StatementSums { assets, groups, end, through, .. } = self;
+        let last = groups.last_key_value().map(|(value, _)| value.as_deref().unwrap_or_default().to_owned());
+        let next = end.and(last).map(|value| StatementCursor { through, value });
+        let mut by_asset: BTreeMap<AssetName, Vec<StatementGroup>> = BTreeMap::new();
+        for (value, of_value) in groups {
+            for (asset, (spent, settlements)) in of_value {
+                let value = value.as_deref().map(str::to_owned);
+                by_asset.entry(asset).or_default().push(StatementGroup { value, spent, settlements });
+            }
+        }
+        let assets = assets.into_iter().map(|(asset, sums)| {
             if sums.moved.net() != Some(sums.change) {
                 let what = format!("the entries of {asset} do not add up to its balance: {:?}", sums.moved);
                 return Err(BackendError::Failed(what).into());
             }
             let closing = sums.opening.checked_add(sums.change).ok_or_else(overflow)?;
-            let group = |(value, (spent, settlements)): (Option<Box<str>>, (i128, u64))| StatementGroup {
-                value: value.map(String::from),
-                spent,
-                settlements,
-            };
-            let groups = sums.groups.into_iter().map(group).collect();
+            let groups = by_asset.remove(&asset).unwrap_or_default();
             Ok(AssetStatement { asset, opening: sums.opening, moved: sums.moved, closing, groups })
         });
-        Ok(Statement { assets: assets.collect::<Result<_, StatementError>>()? })
+        Ok(Statement { assets: assets.collect::<Result<_, StatementError>>()?, next })
     }
 }
 

@@ -181,7 +181,7 @@ fn download(args: &ClientArgs, to: &mut impl Write) -> Result<Unpacked, Failure>
             check.feed(piece).map_err(refused)?;
             to.write_all(piece).map_err(|source| Failure::System { what: "writing the backup", source })
         };
-        Client::new(&args.url())?.download(PATH, take).await
+        Client::new(&args.url())?.download(PATH, take).await.map(drop)
     })?;
     check.finish().map_err(refused)
 }

@@ -232,12 +232,12 @@ impl Client {
             .map_err(|error| self.unexpected(format!("{error}: {}", excerpt(&response.body))))
     }
 
-    /// Requests a file and hands its bytes to `take` while they arrive.
+    /// Requests a file and hands its bytes to `take` while they arrive. Returns the query of the next page, if there is one.
     pub(crate) async fn download(
         &self,
         path: &str,
         mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<String>, Failure> {
         let failed = |failure| self.url.failure(failure);
         let mut download = self.http.download(&HttpRequest::new(Method::GET, path)).await.map_err(failed)?;
         let mut refused = Vec::new();
@@ -249,7 +249,9 @@ impl Client {
             }
         }
         if download.status.is_success() {
-            return Ok(());
+            let link = download.headers.get("link").and_then(|link| link.to_str().ok());
+            let next = link.and_then(|link| link.strip_prefix('<')?.strip_suffix(">; rel=\"next\""));
+            return Ok(next.map(str::to_owned));
         }
         let HttpDownload { status, headers, .. } = download;
         Err(self.refusal(&HttpResponse { status, headers, body: refused.into() }))

@@ -71,12 +71,10 @@ const LINES: [(&str, &str); 9] = [
 pub(crate) fn run(args: &StatementArgs) -> Result<Done, Failure> {
     match args.format {
         Format::Csv => {
-            let csv = client::block_on(args.csv())?;
-            output::print_data(&csv)?;
+            client::block_on(args.csv())?;
         }
         Format::Table | Format::Json => {
-            let read = async { Client::new(&args.client.url())?.call(Method::GET, &args.path(), None).await };
-            let answer: Value = client::block_on(read)?;
+            let answer = client::block_on(args.answer())?;
             output::show(args.client.json || args.format == Format::Json, &answer, text)?;
         }
     }
@@ -94,16 +92,48 @@ impl StatementArgs {
         named.into_iter().flatten().fold(path, |path, part| path + &part)
     }
 
-    async fn csv(&self) -> Result<String, Failure> {
+    /// The first page, with the groups of all pages.
+    async fn answer(&self) -> Result<Value, Failure> {
         let client = Client::new(&self.client.url())?;
-        let mut bytes = Vec::new();
-        let take = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        };
-        client.download(&self.path(), take).await?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let mut answer: Value = client.call(Method::GET, &self.path(), None).await?;
+        while let Some(after) = answer["next"].as_str() {
+            let path = format!("{}&after={}", self.path(), encoded(after));
+            let page: Value = client.call(Method::GET, &path, None).await?;
+            add_page(&mut answer, page);
+        }
+        Ok(answer)
     }
+
+    /// The rows of all pages, on standard output while they arrive.
+    async fn csv(&self) -> Result<(), Failure> {
+        let client = Client::new(&self.client.url())?;
+        let first = self.path();
+        let mut path = first.clone();
+        loop {
+            let mut bytes = Vec::new();
+            let take = |piece: &[u8]| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            };
+            let next = client.download(&path, take).await?;
+            output::print_data(&String::from_utf8_lossy(&bytes))?;
+            let Some(next) = next else { return Ok(()) };
+            path = first.split('?').next().unwrap_or_default().to_owned() + &next;
+        }
+    }
+}
+
+/// Adds the groups of the next page. The sums are those of the first one.
+fn add_page(answer: &mut Value, mut page: Value) {
+    for asset in answer["assets"].as_array_mut().into_iter().flatten() {
+        let mut others = page["assets"].as_array_mut().into_iter().flatten();
+        let same = others.find(|other| other["asset"] == asset["asset"]);
+        let more = same.and_then(|same| same["groups"].as_array_mut()).map(std::mem::take);
+        if let Some(groups) = asset["groups"].as_array_mut() {
+            groups.extend(more.unwrap_or_default());
+        }
+    }
+    answer["next"] = page["next"].take();
 }
 
 /// A table for each asset, and one of its groups.

@@ -34,9 +34,10 @@ export function statementPanel(base, signal) {
     const isMonth = /^\d{4}-\d{2}$/.test(period.value);
     const query = isMonth ? { since: month(period.value), until: month(period.value, 1) } : {};
     query.group_by = label.value.trim();
-    fillWith(place, () => get(`${base}/statement`, query, signal), ({ assets }) => {
+    fillWith(place, () => get(`${base}/statement`, query, signal), ({ assets, next }) => {
       if (assets.length === 0) return empty("No entries", "The account had no credit until the end of this month.");
-      return h("div", { class: "stack" }, ...assets.map((asset) => one(asset, query.group_by)));
+      const note = next ? h("p", { class: "note lead" }, "The label has more values than are shown. earmark statement lists all.") : null;
+      return h("div", { class: "stack" }, ...assets.map((asset) => one(asset, query.group_by)), note);
     });
   }
 

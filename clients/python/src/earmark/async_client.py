@@ -335,11 +335,15 @@ class AsyncClient:
         since: int | None = None,
         until: int | None = None,
         group_by: str | None = None,
+        after: str | None = None,
+        page_size: int | None = None,
         timeout: float | None = None,
     ) -> Statement:
-        """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label.
-        The server reads the whole history of the account."""
-        return await self._ask(_requests.statement(vault, account, since=since, until=until, group_by=group_by), timeout)
+        """The sums of an account in a period, in milliseconds of Unix time, and its spending by the value of a label:
+        at most 10,000 values, and with `after`, which is `next` of the page before, the following ones. The server reads
+        the whole history of the account for each page."""
+        query = {"since": since, "until": until, "group_by": group_by, "after": after, "page_size": page_size}
+        return await self._ask(_requests.statement(vault, account, **query), timeout)
 
     async def explain(self, call: Call, *, timeout: float | None = None) -> Explanation:
         """The answer that a call would get: the rules that match, the limits, and how full they are. Takes nothing."""

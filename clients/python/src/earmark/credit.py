@@ -115,6 +115,8 @@ class Statement:
     until: int | None
     group_by: str | None
     assets: tuple[AssetStatement, ...]
+    #: `after` of the next page.
+    next: str | None = None
 
     @staticmethod
     def read(answer: Json) -> Statement:
@@ -125,6 +127,7 @@ class Statement:
             until=_wire.maybe_integer(answer, "until"),
             group_by=_wire.maybe_text(answer, "group_by"),
             assets=tuple(map(AssetStatement.read, _wire.objects(answer, "assets"))),
+            next=_wire.maybe_text(answer, "next"),
         )
 
 

@@ -50,12 +50,25 @@ pub async fn a_statement_adds_up_and_groups_spending_by_label(harness: &impl Har
     let groups = vec![group(None, 3, 1), group(Some("a"), 7, 1), group(Some("b"), 5, 1)];
     let whole = AssetStatement { asset: usd(), opening: 0, moved, closing: 73, groups };
     assert_eq!(read(harness, "acme", &by("model")).await.assets, std::slice::from_ref(&whole));
+    let first = read(harness, "acme", &StatementQuery { page_size: 2, ..by("model") }).await;
+    assert_eq!(first.assets[0].groups, whole.groups[..2]);
+    // Later entries belong to no page of this statement.
+    let lease = driver.admit(&[("usd", 10)]).await;
+    driver.complete_labelled(lease, &[("usd", 4)], &[("model", "c")]).await;
+    let second = read(harness, "acme", &StatementQuery { after: first.next, ..by("model") }).await;
+    let rest = AssetStatement { groups: whole.groups[2..].to_vec(), ..whole.clone() };
+    assert_eq!(second, Statement { assets: vec![rest], next: None });
+    driver.does(MAIN, vec![issue("acme", 4)]).await;
+    let moved = Movements { issued: 104, spent: 19, settlements: 4, ..moved };
+    let groups = [whole.groups, vec![group(Some("c"), 4, 1)]].concat();
+    let whole = AssetStatement { moved, groups, ..whole };
+    assert_eq!(read(harness, "acme", &by("model")).await.assets, std::slice::from_ref(&whole));
     let plain = AssetStatement { groups: Vec::new(), ..whole.clone() };
     assert_eq!(read(harness, "acme", &StatementQuery::default()).await.assets, [plain]);
-    let others = AssetStatement { groups: vec![group(None, 15, 3)], ..whole };
+    let others = AssetStatement { groups: vec![group(None, 19, 4)], ..whole };
     assert_eq!(read(harness, "acme", &by("tenant")).await.assets, [others]);
     let revenue = &read(harness, AccountName::REVENUE, &by("model")).await.assets[0];
-    assert_eq!((revenue.moved.received, revenue.moved.settlements, revenue.closing), (15, 0, 15));
+    assert_eq!((revenue.moved.received, revenue.moved.settlements, revenue.closing), (19, 0, 19));
     assert_eq!(revenue.groups, []);
     // Movements of one write that add up to zero are movements.
     driver.does(MAIN, vec![issue("bob", 9), retire("bob", 9)]).await;

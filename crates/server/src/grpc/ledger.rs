@@ -133,16 +133,19 @@ impl LedgerService for Ledger {
 
     async fn get_statement(&self, request: Request<v1::GetStatementRequest>) -> RpcResult<v1::GetStatementResponse> {
         let context = context(&request)?;
-        let v1::GetStatementRequest { namespace, vault, account, since, until, group_by } = request.into_inner();
+        let message = request.into_inner();
+        let v1::GetStatementRequest { namespace, vault, account, since, until, group_by, after, page_size } = message;
         let account = path(&context, namespace.as_deref(), &vault, &account)?;
         let since = convert::time("since", since)?;
         let until = convert::time("until", until)?;
-        let query = StatementQuery { since, until, group_by };
-        query.check().map_err(|wrong| Status::invalid_argument(redact_api_keys(&wrong)))?;
+        let query = StatementQuery { since, until, group_by, ..StatementQuery::default() };
+        let query = query.check().and_then(|()| query.page(after.as_deref(), page_size.map(u64::from)));
+        let query = query.map_err(|wrong| Status::invalid_argument(redact_api_keys(&wrong)))?;
         let _permit = context.admit_audit(&self.0).await?;
         let read = earmark_admission::statement(&*self.0.backend, account, query);
         let statement = execute::read(&self.0, &context, read).await.map_err(|error| of_statement(&error))?;
-        Ok(Response::new(v1::GetStatementResponse { assets: statement.assets.into_iter().map(asset).collect() }))
+        let next = statement.next.map(|next| next.to_string());
+        Ok(Response::new(v1::GetStatementResponse { assets: statement.assets.into_iter().map(asset).collect(), next }))
     }
 
     async fn audit_vault(&self, request: Request<v1::AuditVaultRequest>) -> RpcResult<v1::AuditVaultResponse> {

@@ -49,6 +49,10 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
             (!is_allowed)
                 .then(|| format!("{}: found {value:?}, allowed are {allowed}, each once, with commas", field.name))
         }
+        Shape::Text { bytes_max } => {
+            let found = value.len();
+            (found > *bytes_max).then(|| format!("{}: found {found} bytes, allowed are up to {bytes_max}", field.name))
+        }
         Shape::LogPosition => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
             value.parse::<ChangeCursor>().err().map(wrong)

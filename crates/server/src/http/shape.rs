@@ -6,7 +6,9 @@ mod limit;
 
 pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, TEMPLATE_FIELDS};
 
-use earmark_admission::{BackupName, ChangeCursor, EntryOrder, LimitDocument, PAGE_MAX, TemplateDocument};
+use earmark_admission::{
+    BackupName, ChangeCursor, EntryOrder, LimitDocument, PAGE_MAX, STATEMENT_GROUPS_MAX, TemplateDocument,
+};
 use earmark_core::{
     ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, AccountName, Actor, AssetName, ClientId,
     IdempotencyKey, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName, Role, UnixMs, UsageSort,
@@ -470,7 +472,20 @@ pub(super) const STATEMENT_QUERY: &[Field] = &[
     parameter("until", TIME, "End of the period, which does not belong to it; by default after the last entry."),
     parameter("group_by", Shape::Name(&LABEL_NAME), "A label, such as `model`: spending is also given by its value."),
     parameter("format", Shape::Choice(&["json", "csv"]), "`json`, the default, or `csv`."),
+    parameter(
+        "after",
+        Shape::Text { bytes_max: CURSOR_BYTES_MAX },
+        "`next` of the previous page, with the same query.",
+    ),
+    parameter(
+        "page_size",
+        Shape::Integer { min: 1, max: STATEMENT_GROUPS_MAX as u64 },
+        "Groups per page, over all assets, by default 10,000. The groups of one value stay together.",
+    ),
 ];
+
+/// Bytes of `next` of a statement: more than a number and a longest value in hexadecimal.
+const CURSOR_BYTES_MAX: usize = 300;
 
 /// The query of the change log.
 pub(super) const CHANGES_QUERY: &[Field] = &[

@@ -2,7 +2,9 @@
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
-use earmark_admission::{AssetStatement, Movements, Statement, StatementError, StatementGroup, StatementQuery};
+use earmark_admission::{
+    AssetStatement, Movements, Statement, StatementCursor, StatementError, StatementGroup, StatementQuery,
+};
 use earmark_core::{AccountName, UnixMs};
 use serde::Serialize;
 
@@ -20,15 +22,16 @@ pub(super) const GET: Route = Route {
     query: shape::STATEMENT_QUERY,
     queue_cost: QueueCost::PerItem,
     operation: "get_statement",
-    about: "Sums the entries of an account in a period, and its spending by the value of a label. With `format=csv` the \
-            answer is `text/csv`: a row for each asset, and one for each value of the label.",
+    about: "Sums the entries of an account in a period, and its spending by the value of a label, in pages of groups. With \
+            `format=csv` the answer is `text/csv`: a row for each asset, and one for each value of the label; pages after the \
+            first one have the latter only, and the header `link` names the next page.",
     answers: &[
         answer(200, &["Statement"], "The statement."),
         answer(
             400,
             PROBLEM,
-            "A name is malformed, `since` is after `until`, the label has more than 10,000 values in the period, or the \
-             history in memory has dropped its oldest entries.",
+            "A name or `after` is malformed, `since` is after `until`, or the history in memory has dropped its oldest \
+             entries.",
         ),
         NO_VAULT,
         FAILED,
@@ -41,8 +44,10 @@ async fn statement(app: &App, call: Call) -> Handled {
     let account = vaults::path(&call)?;
     let time = |name: &str| call.query(name).and_then(|text| text.parse().ok()).map(UnixMs::new);
     let group_by = call.query("group_by").map(str::to_owned);
-    let query = StatementQuery { since: time("since"), until: time("until"), group_by };
-    query.check().map_err(|wrong| Reply::invalid(&wrong))?;
+    let query = StatementQuery { since: time("since"), until: time("until"), group_by, ..StatementQuery::default() };
+    let page_size = call.query("page_size").and_then(|text| text.parse().ok());
+    let checked = query.check().and_then(|()| query.page(call.query("after"), page_size));
+    let query = checked.map_err(|wrong| Reply::invalid(&wrong))?;
     // It reads the whole history of the account.
     let _permit = call.context.admit_audit(app).await?;
     let is_csv = call.query("format") == Some("csv");
@@ -50,7 +55,7 @@ async fn statement(app: &App, call: Call) -> Handled {
     let read = earmark_admission::statement(&*app.backend, account, query.clone());
     let statement = execute::read(app, &call.context, read).await.map_err(|error| refused(&error))?;
     let build = move || match is_csv {
-        true => csv(&statement, query.group_by.as_deref()),
+        true => csv(&query, &statement),
         false => Reply::ok(&StatementWire::of(&name, &query, &statement)),
     };
     Ok(off_runtime(build).await)
@@ -70,6 +75,7 @@ struct StatementWire<'a> {
     until: Option<u64>,
     group_by: Option<&'a str>,
     assets: Vec<AssetWire<'a>>,
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -128,6 +134,7 @@ impl<'a> StatementWire<'a> {
             until: query.until.map(UnixMs::get),
             group_by: query.group_by.as_deref(),
             assets: statement.assets.iter().map(asset).collect(),
+            next: statement.next.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -139,20 +146,34 @@ fn amounts(found: &AssetStatement) -> [String; 9] {
         .map(|amount| amount.to_string())
 }
 
-/// A row for each asset, whose `group_by` is empty, and one for each value of the label.
-fn csv(statement: &Statement, group_by: Option<&str>) -> Reply {
+/// A row for each asset, whose `group_by` is empty, and one for each value of the label. All pages together, one behind
+/// the other, are one file.
+fn csv(query: &StatementQuery, statement: &Statement) -> Reply {
     const HEAD: &str = "asset,group_by,value,opening,issued,received,transferred_in,spent,transferred_out,expired,retired,\
                         closing,settlements\r\n";
-    let mut text = HEAD.to_owned();
+    let is_first = query.after.is_none();
+    let mut text = if is_first { HEAD.to_owned() } else { String::new() };
     for found in &statement.assets {
-        let (asset, name) = (&found.asset, group_by.unwrap_or_default());
-        text += &format!("{asset},,,{},{}\r\n", amounts(found).join(","), found.moved.settlements);
+        let (asset, name) = (&found.asset, query.group_by.as_deref().unwrap_or_default());
+        if is_first {
+            text += &format!("{asset},,,{},{}\r\n", amounts(found).join(","), found.moved.settlements);
+        }
         for StatementGroup { value, spent, settlements } in &found.groups {
             let value = quoted(value.as_deref().unwrap_or_default());
             text += &format!("{asset},{name},{value},,,,,{spent},,,,,{settlements}\r\n");
         }
     }
-    Reply::of(StatusCode::OK, CSV, Bytes::from(text))
+    let link = statement.next.as_ref().map(|next| ("link", next_page(query, next)));
+    Reply { headers: link.into_iter().collect(), ..Reply::of(StatusCode::OK, CSV, Bytes::from(text)) }
+}
+
+/// The header `link` with the query of the next page. None of its values needs an escape.
+fn next_page(query: &StatementQuery, next: &StatementCursor) -> String {
+    let time = |name: &str, time: Option<UnixMs>| time.map(|time| format!("&{name}={}", time.get()));
+    let group_by = query.group_by.as_ref().map(|name| format!("&group_by={name}"));
+    let named = [time("since", query.since), time("until", query.until), group_by];
+    let named: String = named.into_iter().flatten().collect();
+    format!("<?format=csv{named}&page_size={}&after={next}>; rel=\"next\"", query.page_size)
 }
 
 /// A field, in quotes if it has a character with a meaning.

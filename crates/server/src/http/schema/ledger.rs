@@ -232,7 +232,7 @@ fn statement() -> Value {
                 "opening + issued + received + transferred_in - spent - transferred_out - expired - retired.",
             ),
             "settlements": described(count(), "Number of settlements that took credit."),
-            "groups": described(groups, "Spending by value of the label; absent without `group_by`."),
+            "groups": described(groups, "Spending of this page by value of the label; absent without `group_by`."),
         }),
         &["groups"],
     );
@@ -244,6 +244,7 @@ fn statement() -> Value {
             "until": time("End of the period, which does not belong to it; null without one."),
             "group_by": {"type": ["string", "null"]},
             "assets": list(asset),
+            "next": {"type": ["string", "null"], "description": "`after` of the next page; null on the last one."},
         }),
         &[],
     )

@@ -436,7 +436,8 @@ async fn a_statement_is_read_as_json_and_as_csv() {
         "transferred_out": "0", "expired": "0", "retired": "0", "closing": "85", "settlements": 2,
         "groups": [group(Value::Null, "3"), group(json!("a, \"b\""), "5")],
     });
-    let expected = json!({"account": "acme", "since": since, "until": null, "group_by": "model", "assets": [asset]});
+    let expected = json!({"account": "acme", "since": since, "until": null, "group_by": "model", "assets": [asset],
+        "next": null});
     assert_eq!(server.ok("GET", &path, &Value::Null).await, expected);
     assert_eq!(server.ok("GET", &format!("{path}&format=json"), &Value::Null).await, expected);
     let csv = server.ask("GET", &format!("{path}&format=csv"), "").await;
@@ -449,13 +450,28 @@ async fn a_statement_is_read_as_json_and_as_csv() {
          usd,model,,,,,,3,,,,,1\r\n\
          usd,model,\"a, \"\"b\"\"\",,,,,5,,,,,1\r\n"
     );
+    let first = server.ok("GET", &format!("{path}&page_size=1"), &Value::Null).await;
+    assert_eq!(first["assets"][0]["groups"], json!([group(Value::Null, "3")]));
+    let after = first["next"].as_str().unwrap();
+    let second = server.ok("GET", &format!("{path}&page_size=1&after={after}"), &Value::Null).await;
+    assert_eq!(second["assets"][0]["groups"], json!([group(json!("a, \"b\""), "5")]));
+    assert_eq!((&second["assets"][0]["closing"], &second["next"]), (&json!("85"), &Value::Null));
+    let first = server.ask("GET", &format!("{path}&format=csv&page_size=1"), "").await;
+    let link = first.header("link").unwrap().strip_prefix('<').unwrap().split_once(">; rel=\"next\"").unwrap().0;
+    let second = server.ask("GET", &format!("{statement}{link}"), "").await;
+    assert_eq!((second.status, second.header("link")), (200, None));
+    assert_eq!(first.text.clone() + &second.text, csv.text, "the pages are the file");
     for (query, message) in [
+        ("after=7-61", "after: pages have groups only, so group_by is required"),
+        ("group_by=model&after=x", "after: found \"x\", allowed is next of the previous page"),
+        ("group_by=model&page_size=0", "page_size: found \"0\""),
+        ("group_by=model&page_size=10001", "page_size: found \"10001\""),
         ("since=6&until=5", "since: found 6, which is after until, 5"),
         ("group_by=Model", "group_by: found the name \"Model\""),
         ("group_by=", "group_by: found the name \"\""),
         ("format=xml", "format: found \"xml\", allowed are json, csv"),
         ("since=yesterday", "since: found \"yesterday\""),
-        ("page_size=5", "query: found \"page_size\""),
+        ("limit=5", "query: found \"limit\""),
     ] {
         let found = server.ask("GET", &format!("{statement}?{query}"), "").await.problem(400, "invalid_request");
         assert!(found.starts_with(message), "{query}: {found}");

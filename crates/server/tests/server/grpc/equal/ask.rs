@@ -54,6 +54,8 @@ pub(super) enum Ask {
     EntriesOf(&'static str, Option<u64>, Option<u64>, bool),
     /// Account, since, until, label.
     Statement(&'static str, Option<u64>, Option<u64>, Option<&'static str>),
+    /// A page of the groups of `acme` by model: the position and the size.
+    StatementPage(Option<&'static str>, u32),
     Audit(&'static str),
     /// Advances the clock by milliseconds.
     Wait(u64),
@@ -128,6 +130,10 @@ impl Ask {
                 let query = [("since", said(since)), ("until", said(until)), ("group_by", said(group_by))];
                 get(with_query(&format!("/v1/vaults/main/accounts/{account}/statement"), &query))
             }
+            Ask::StatementPage(after, page_size) => {
+                let query = [("after", said(after)), ("page_size", Some(page_size.to_string()))];
+                get(with_query("/v1/vaults/main/accounts/acme/statement?group_by=model&", &query).replace("&?", "&"))
+            }
             Ask::Audit(vault) => get(format!("/v1/vaults/{vault}/audit")),
         };
         by_http(&server.ask(method, &path, &body).await).map(without_ids)
@@ -146,6 +152,7 @@ impl Ask {
             | Ask::Entries(..)
             | Ask::EntriesOf(..)
             | Ask::Statement(..)
+            | Ask::StatementPage(..)
             | Ask::Audit(_) => self.of_ledger(server).await,
             Ask::Call(_)
             | Ask::CallBatch(_)
@@ -277,9 +284,23 @@ impl Ask {
                     since: *since,
                     until: *until,
                     group_by: group_by.as_ref().map(owned),
+                    ..v1::GetStatementRequest::default()
                 };
                 let response = client.get_statement(request).await?.into_inner();
                 Ok(of_statement(response, (account, *since, *until, *group_by)))
+            }
+            Ask::StatementPage(after, page_size) => {
+                let request = v1::GetStatementRequest {
+                    namespace,
+                    vault: "main".into(),
+                    account: "acme".into(),
+                    group_by: Some("model".into()),
+                    after: after.as_ref().map(owned),
+                    page_size: Some(*page_size),
+                    ..v1::GetStatementRequest::default()
+                };
+                let response = client.get_statement(request).await?.into_inner();
+                Ok(of_statement(response, ("acme", None, None, Some("model"))))
             }
             Ask::Audit(vault) => {
                 let request = v1::AuditVaultRequest { namespace, vault: owned(vault) };

@@ -441,7 +441,8 @@ pub(super) fn of_statement(
         json
     };
     let assets: Vec<Value> = response.assets.iter().map(asset).collect();
-    json!({"account": account, "since": since, "until": until, "group_by": group_by, "assets": assets})
+    let next = response.next;
+    json!({"account": account, "since": since, "until": until, "group_by": group_by, "assets": assets, "next": next})
 }
 
 pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {
