@@ -227,12 +227,15 @@ pub async fn statement(
     }
 }
 
+/// The amount and the number of settlements under one value of the label, by asset.
+type GroupsOfValue = BTreeMap<AssetName, (i128, u64)>;
+
 /// The sums of a statement while entries are added, in any order.
 pub struct StatementSums {
     query: StatementQuery,
     assets: BTreeMap<AssetName, AssetSums>,
     /// The groups of the page, by value and asset.
-    groups: BTreeMap<Option<Box<str>>, BTreeMap<AssetName, (i128, u64)>>,
+    groups: BTreeMap<Option<Box<str>>, GroupsOfValue>,
     /// The number of groups, over all values and assets.
     count: usize,
     /// The lowest value that has no room on the page.

@@ -206,6 +206,18 @@ mod tests {
     }
 
     #[test]
+    fn the_groups_of_later_pages_are_added_to_those_of_the_first() {
+        let page = |next: Option<&str>, usd: &[&str], eur: &[&str]| {
+            let asset = |name: &str, groups: &[&str]| json!({"asset": name, "closing": "5", "groups": groups});
+            json!({"assets": [asset("eur", eur), asset("usd", usd)], "next": next})
+        };
+        let mut answer = page(Some("7-61"), &["a"], &["a"]);
+        add_page(&mut answer, page(Some("7-62"), &["b"], &[]));
+        add_page(&mut answer, page(None, &[], &["c"]));
+        assert_eq!(answer, page(None, &["a", "b"], &["a", "c"]));
+    }
+
+    #[test]
     fn a_statement_is_a_list_of_lines_and_a_table_of_groups() {
         let asset = json!({
             "asset": "usd", "opening": "1500", "issued": "0", "received": "0", "transferred_in": "20", "spent": "1015",

@@ -276,37 +276,38 @@ impl Ask {
                 let request = v1::ListAccountsRequest { namespace, vault, prefix, after, page_size };
                 Ok(of_accounts(client.list_accounts(request).await?.into_inner()))
             }
-            Ask::Statement(account, since, until, group_by) => {
-                let request = v1::GetStatementRequest {
-                    namespace,
-                    vault: "main".into(),
-                    account: owned(account),
-                    since: *since,
-                    until: *until,
-                    group_by: group_by.as_ref().map(owned),
-                    ..v1::GetStatementRequest::default()
-                };
-                let response = client.get_statement(request).await?.into_inner();
-                Ok(of_statement(response, (account, *since, *until, *group_by)))
-            }
-            Ask::StatementPage(after, page_size) => {
-                let request = v1::GetStatementRequest {
-                    namespace,
-                    vault: "main".into(),
-                    account: "acme".into(),
-                    group_by: Some("model".into()),
-                    after: after.as_ref().map(owned),
-                    page_size: Some(*page_size),
-                    ..v1::GetStatementRequest::default()
-                };
-                let response = client.get_statement(request).await?.into_inner();
-                Ok(of_statement(response, ("acme", None, None, Some("model"))))
+            Ask::Statement(..) | Ask::StatementPage(..) => {
+                let request = self.statement_request();
+                let response = client.get_statement(request.clone()).await?.into_inner();
+                let v1::GetStatementRequest { account, since, until, group_by, .. } = &request;
+                Ok(of_statement(response, (account, *since, *until, group_by.as_deref())))
             }
             Ask::Audit(vault) => {
                 let request = v1::AuditVaultRequest { namespace, vault: owned(vault) };
                 Ok(of_audit(client.audit_vault(request).await?.into_inner()))
             }
             other => panic!("not of this service: {other:?}"),
+        }
+    }
+
+    fn statement_request(&self) -> v1::GetStatementRequest {
+        let request = v1::GetStatementRequest { vault: "main".into(), ..v1::GetStatementRequest::default() };
+        match self {
+            Ask::Statement(account, since, until, group_by) => v1::GetStatementRequest {
+                account: (*account).into(),
+                since: *since,
+                until: *until,
+                group_by: group_by.map(str::to_owned),
+                ..request
+            },
+            Ask::StatementPage(after, page_size) => v1::GetStatementRequest {
+                account: "acme".into(),
+                group_by: Some("model".into()),
+                after: after.map(str::to_owned),
+                page_size: Some(*page_size),
+                ..request
+            },
+            other => panic!("no statement: {other:?}"),
         }
     }
 }
