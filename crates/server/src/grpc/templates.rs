@@ -30,11 +30,11 @@ pub(super) async fn list(
     request: v1::ListTemplatesRequest,
 ) -> Result<v1::ListTemplatesResponse, Status> {
     let namespace = named_namespace(context, request.namespace.as_deref())?;
-    let _permit = context.acquire(PAGE_MAX).await.map_err(rejected)?;
+    let _permit = context.acquire(PAGE_MAX).await?;
     let templates = execute::read(app, context, app.backend.templates(namespace)).await;
     let templates = templates.map_err(|error| failed(&error))?;
     // All of them are one page, so they are charged once their number is known.
-    app.auth.charge_batch(&context.caller, templates.len()).map_err(rejected)?;
+    app.auth.charge_batch(&context.caller, templates.len())?;
     Ok(v1::ListTemplatesResponse { templates: templates.iter().map(message).collect() })
 }
 

@@ -4,7 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName, ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError, CreditRoom, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest, FileStream, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage, LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest, PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, SigningKeyInfo, Stats, UsageError, UsagePage, UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
+    AccountPage, AccountPath, AccountQuery, Answer, Answers, Audit, Backend, BackendError, BackupMade, BackupName,
+    ChangePage, ChangeQuery, Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    CreditRoom, DeleteLimitRequest, DeleteTemplateRequest, EntryPage, EntryQuery, ExtendAnswer, ExtendRequest,
+    FileStream, InvitationId, InvitationInfo, KeyError, Keys, LeaseView, LimitChange, LimitError, LimitPage,
+    LimitQuery, LocalBook, MemberStatus, NewInvitation, PauseLimitRequest, PolicyError, PutLimitRequest,
+    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, SigningKeyInfo, Stats, UsageError, UsagePage,
+    UsageQuery, VaultPage, VaultQuery, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, CreateKey, CreditTerms, GrantInfo, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey,
