@@ -357,16 +357,11 @@ impl Limits {
                     (Ending::NoCredit | Ending::AccountFrozen | Ending::AccountClosed, None) => {
                         ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now, limited_by))
                     }
-                    (Ending::Denied, None) => ReserveOutcome::ExistsDenied(Denial {
-                        retry_after_ms: tombstone.at.ms_since(now),
-                        limited_by: vec![limited_by],
-                        never: false,
-                    }),
-                    (Ending::DeniedNever, None) => ReserveOutcome::ExistsDenied(Denial {
-                        retry_after_ms: NEVER_RETRY_MS,
-                        limited_by: vec![limited_by],
-                        never: true,
-                    }),
+                    (ending @ (Ending::Denied | Ending::DeniedNever), None) => {
+                        let never = ending == Ending::DeniedNever;
+                        let retry_after_ms = if never { NEVER_RETRY_MS } else { tombstone.at.ms_since(now) };
+                        ReserveOutcome::ExistsDenied(Denial { retry_after_ms, limited_by: vec![limited_by], never })
+                    }
                 }
             }
         }
