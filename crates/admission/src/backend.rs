@@ -22,7 +22,7 @@ use crate::policies::PolicyError;
 use crate::quotas::{QuotaError, describe_quota};
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
-use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, CreditRoom, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// A boxed future, so that the traits of this crate can be trait objects, and so that a long-running future is compiled
 /// in the crate that makes it and not in every program that awaits it.
@@ -401,9 +401,6 @@ pub enum Refusal {
         why: CreditShortage,
     },
 }
-
-/// The largest amount of credit that a reserve would get, its overdraft included, or why it would get none.
-pub type CreditRoom = Result<u64, CreditShortage>;
 
 /// The answer to a complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use earmark_core::{
 };
 
 use crate::backend::{
-    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom, Refusal,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
     ReserveAnswer, ReserveRequest,
 };
 use crate::book_host::{BookBackend, BookHost};
@@ -21,7 +21,7 @@ use crate::credits::{
     SettleAnswer, SettleRequest, ShrinkRequest, Writer,
 };
 use crate::extend::{ExtendAnswer, ExtendRequest};
-use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, CreditRoom, EntryPage, WriteAnswer, WriteRequest};
 
 /// The credit of a Book that does not enforce limits; see [`BookBackend::record_placement`]. In this Book a lease covers credit
 /// only: a hold is a reserve, and a settlement is a complete.

@@ -17,9 +17,8 @@ use earmark_core::{
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom,
-    DeleteLimitRequest, LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest,
-    Stats,
+    AccountPath, Amount, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_request::{
     Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, Decided, LimitCommand, NamesLimits, OpenNamespace,
@@ -38,7 +37,7 @@ use crate::registry::{LimitCache, ProcessPlacement};
 use crate::submitter::Direction;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
-use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, CreditRoom, EntryPage, WriteAnswer, WriteRequest};
 use writes::is_first_of_namespace;
 pub(crate) use writes::{limit_keys, vault};
 

@@ -30,9 +30,8 @@ use earmark_core::{
 
 use crate::applied::{AppliedUsage, TimedOutLease};
 use crate::backend::{
-    AccountPath, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, CreditRoom,
-    DeleteLimitRequest, LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest,
-    Stats,
+    AccountPath, Answer, Answers, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LimitChange, LimitError, LimitPage, LimitQuery, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
@@ -48,7 +47,7 @@ use crate::quotas::QuotaError;
 use crate::registry::PlacementError;
 use crate::templates::{DeleteTemplateRequest, PutTemplateRequest};
 use crate::usage::{UsageError, UsagePage, UsageQuery};
-use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, CreditRoom, EntryPage, WriteAnswer, WriteRequest};
 use known_accounts::KnownAccounts;
 use lease_set::LeaseSet;
 use quotas::credit_quotas;

@@ -8,10 +8,10 @@ use earmark_core::{
     WriteError,
 };
 
-use crate::backend::{AccountPath, Amount, Answer, Answers, BackendError, CreditRoom, Refusal};
+use crate::backend::{AccountPath, Amount, Answer, Answers, BackendError, Refusal};
 use crate::callers::{ChangePage, ChangeQuery};
 use crate::credit_lists::{AccountPage, AccountQuery, EntryQuery};
-use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, CreditRoom, EntryPage, WriteAnswer, WriteRequest};
 
 /// Keeps accounts and credit holds, in a Book or in a SQL database.
 ///

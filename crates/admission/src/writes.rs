@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, AssetTotals, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite, LeaseId,
-    LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels, SettleReason,
-    UnixMs, VaultName, WriteError, WriteId,
+    AccountName, Actor, AssetName, AssetTotals, CreditShortage, GRANTS_MAX, GrantTerms, InvalidOperation, InvalidWrite,
+    LeaseId, LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, QuotaKind, Receipt, SettleLabels,
+    SettleReason, UnixMs, VaultName, WriteError, WriteId,
 };
 
 use crate::backend::BackendError;
@@ -39,6 +39,9 @@ pub enum WriteAnswer {
     /// Nothing was changed.
     Refused(WriteError),
 }
+
+/// The largest amount of credit that a reserve would get, its overdraft included, or why it would get none.
+pub type CreditRoom = Result<u64, CreditShortage>;
 
 /// Why a read of credit failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,8 +7,9 @@ use earmark_core::{
 use super::Harness;
 use super::credit_driver::{MAIN, account, credit, issue, open, open_vault, retire, transfer};
 use super::driver::{Driver, MINUTE, SLOTS, key, namespace};
-use crate::backend::{CompleteAnswer, CreditRoom, Refusal, ReserveAnswer};
+use crate::backend::{CompleteAnswer, Refusal, ReserveAnswer};
 use crate::usage::UsageQuery;
+use crate::writes::CreditRoom;
 
 /// Opens account `acme` with `amount` usd and a credit limit `usd` on it.
 async fn fill<H: Harness>(driver: &Driver<'_, H>, amount: u128, overage: Overage, timeout_seconds: u32) {
