@@ -1,4 +1,4 @@
-//! Clocks: wall time, and the monotonic log time derived from it.
+//! Clocks: wall time, and log time, which follows the monotonic clock and drifts towards wall time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,9 +40,9 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// A clock.
+/// Gives log time and wall time.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time.
+    /// The current times.
     fn now(&self) -> Moment;
 }
 
@@ -125,7 +125,7 @@ impl Clock for SystemClock {
 pub struct LogTime {
     log_us: u64,
     steady_us: u64,
-    /// The remainder of the drift budget below one microsecond.
+    /// Elapsed time that has not yet earned a microsecond of drift.
     rest: u64,
 }
 

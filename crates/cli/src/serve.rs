@@ -110,7 +110,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
-    decisions: decisions::DecisionsArgs,
+    decisions: decisions::DecisionLogArgs,
     #[command(flatten)]
     traces: TraceArgs,
     /// Create the first admin key and write it to FILE, which only its owner can read, or print it without FILE. Does

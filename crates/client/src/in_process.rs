@@ -1,4 +1,5 @@
-//! A server in the process of its client: requests reach it without a connection.
+//! A server in the process of its client: requests reach it without a connection. `earmark serve --gateway` uses it. A
+//! Book in this process, which has no HTTP, is in `local`.
 
 use std::fmt;
 use std::future::Future;
@@ -13,11 +14,11 @@ pub type Served<'a> = Pin<Box<dyn Future<Output = Response<Bytes>> + Send + 'a>>
 
 /// A server in this process. [`ClientOptions::in_process`](crate::ClientOptions::in_process) makes a client of it.
 pub trait InProcessServer: Send + Sync + 'static {
-    /// Serves one request of the HTTP API.
+    /// Serves one request of the HTTP API. The server decides about the rights of its caller; there is no network peer.
     fn serve(&self, request: Request<Bytes>) -> Served<'_>;
 }
 
-/// A server of this process, in options that can be printed.
+/// A server of this process, wrapped so that the options of a client can derive `Debug`.
 #[derive(Clone)]
 pub(crate) struct SharedServer(pub(crate) Arc<dyn InProcessServer>);
 

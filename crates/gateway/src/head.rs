@@ -20,7 +20,7 @@ const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version
 const OWN_ATTRIBUTES: [&str; 5] = ["model", "alias", "provider", "operation", "key"];
 /// Parameters of a query that carry credentials.
 const KEY_PARAMETERS: [&str; 7] = ["key", "api_key", "api-key", "apikey", "access_token", "token", "authorization"];
-/// The headers of a client that go to the upstream as they came.
+/// The headers of a client that go to the upstream. The first value counts, and the configuration may replace it.
 const FORWARDED: [HeaderName; 4] = [header::ACCEPT, header::CONTENT_TYPE, header::USER_AGENT, ANTHROPIC_VERSION];
 /// The headers of an upstream that do not reach the client. Connections have their own; the rest is about the
 /// operator's account.
@@ -59,7 +59,8 @@ pub(crate) enum HeadRefusal {
     Encoded(String),
 }
 
-/// The key that a client sends as the API key of its SDK.
+/// The API key or session token that a client sends as the API key of its SDK. `None` without one, or if it cannot be a
+/// key: the caller treats both alike.
 pub(crate) fn client_key(headers: &HeaderMap) -> Result<Option<ClientKey>, HeadRefusal> {
     let mut keys: BTreeSet<&[u8]> = BTreeSet::new();
     for value in headers.get_all(header::AUTHORIZATION) {
@@ -75,7 +76,6 @@ pub(crate) fn client_key(headers: &HeaderMap) -> Result<Option<ClientKey>, HeadR
     let mut keys = keys.into_iter();
     match (keys.next(), keys.next()) {
         (None, _) => Ok(None),
-        // A text that cannot be a key is not valid, like any other unknown key.
         (Some(key), None) => Ok(std::str::from_utf8(key).ok().and_then(|key| ClientKey::new(key).ok())),
         (Some(_), Some(_)) => Err(HeadRefusal::TwoKeys),
     }

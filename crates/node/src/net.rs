@@ -29,7 +29,7 @@ pub trait Net: Debug + Send + Sync + 'static {
     }
 }
 
-/// Nodes that a peer's certificate allows it to act as.
+/// Nodes that a certificate allows its owner to act as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerIdentity {
     /// Any node: the network has no certificates.
@@ -55,7 +55,7 @@ impl PeerIdentity {
     }
 
     /// Whether the certificate has the host of an address as a DNS name. IP addresses prove nothing: several nodes may
-    /// share one.
+    /// share one. Without certificates nothing is proved, although a peer may then act as any node.
     #[must_use]
     pub fn proves_name(&self, address: &str) -> bool {
         match self {
@@ -127,6 +127,7 @@ impl Listener for ChannelListener {
         Box::pin(async {
             match self.connections.recv().await {
                 Some(connection) => Ok(connection),
+                // All senders are gone, so no connection will come.
                 None => std::future::pending().await,
             }
         })

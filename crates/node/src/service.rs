@@ -406,8 +406,8 @@ impl PeerService for Service {
 
     async fn publish_key(&self, request: Request<PublishKeyRequest>) -> Result<Response<MembersReply>, Status> {
         let (Caller { node, .. }, PublishKeyRequest { public_key }) = split_request(request)?;
-        let bytes = public_key.first_chunk::<{ PublicKey::BYTES }>().copied();
-        let bytes = bytes.ok_or_else(|| Status::invalid_argument("public_key is invalid"))?;
+        let bytes = <[u8; PublicKey::BYTES]>::try_from(&public_key[..]);
+        let bytes = bytes.map_err(|_| Status::invalid_argument("public_key is invalid"))?;
         // A node publishes its own key only.
         let key = NodeKey { key: PublicKey(bytes), cluster: self.members.cluster, node };
         let published = match self.proposer.is_leader() {

@@ -2,6 +2,7 @@
 //!
 //! A policy is a TOML document with rules and prices. [`Policy::parse`] checks it and compiles it. [`Policy::evaluate`]
 //! turns the attributes and bounds of a call into requirements, [`Policy::settle`] turns its usage into actual amounts.
+//! [`Policy::evaluate_hits`] and [`Policy::settle_hits`] do the same for the hits that a proxy such as Envoy counts.
 //! There is no clock, no I/O and no randomness here: the same document and the same call give the same answer.
 //!
 //! ```
@@ -48,7 +49,7 @@ pub use headers::{DecisionHeaders, LimitState, headers};
 pub use key_pattern::escaped;
 pub use mistake::Mistake;
 pub use policy::{
-    ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, HITS_BOUND, Hits, HitsUsed, Policy, REQUIREMENTS_MAX, Refusal,
-    Replaced, RuleMatch, Settlement,
+    ATTRIBUTE_NAMES_MAX, Call, CallAmount, Explanation, Hits, HitsUsed, OUTPUT_BOUND_ATTRIBUTE, Policy,
+    REQUIREMENTS_MAX, Refusal, Replaced, RuleMatch, Settlement,
 };
 pub use price::{Import, ImportOptions, Price, RATE_MAX, Rates, SCALE_MAX, Skipped, TIERS_MAX, Tier, Usage, import};

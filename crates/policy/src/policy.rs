@@ -83,7 +83,7 @@ pub enum HitsUsed {
 }
 
 /// The attribute that a refusal names when a rule takes cost and a descriptor states no bounds.
-pub const HITS_BOUND: &str = "earmark_output_tokens_max";
+pub const OUTPUT_BOUND_ATTRIBUTE: &str = "earmark_output_tokens_max";
 
 /// A limit and an amount. Limits of other namespaces are named as leases name them: `!default:rpm`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -504,7 +504,7 @@ impl<'a> Evaluation<'a> {
             Err(RuleFault::Missing(_)) if rule.optional => Ok(false),
             Err(RuleFault::Missing(name)) => Err(Refusal::MissingAttribute(name)),
             Err(RuleFault::NoPrice(model)) => Err(Refusal::NoPrice(model)),
-            Err(RuleFault::NoBound) => Err(Refusal::MissingAttribute(HITS_BOUND.into())),
+            Err(RuleFault::NoBound) => Err(Refusal::MissingAttribute(OUTPUT_BOUND_ATTRIBUTE.into())),
             Err(RuleFault::InvalidKey(error)) => Err(Refusal::InvalidKey(error)),
             Err(RuleFault::TooMany) => Err(Refusal::TooManyLimits),
             Err(RuleFault::Denied) => {

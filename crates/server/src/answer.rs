@@ -309,12 +309,16 @@ impl<'a> ReserveWire<'a> {
                 message: Some(describe_quota(*kind).into()),
                 ..NOT_ALLOWED
             },
-            // Its revision is no longer kept, so its limits are not known either.
-            Refusal::LeaseExpired | Refusal::DeniedByPolicy { .. } => {
-                let message = Some(
-                    "lease_id: the lease was completed, released or timed out; reserve with a new lease id".into(),
+            Refusal::LeaseExpired => {
+                let message = "lease_id: the lease was completed, released or timed out; reserve with a new lease id";
+                ReserveWire { error: Code::LeaseExpired, message: Some(message.into()), ..NOT_ALLOWED }
+            }
+            Refusal::DeniedByPolicy { policy_revision } => {
+                let message = format!(
+                    "lease_id: the call was denied by revision {policy_revision} of the policy, which is no longer \
+                     kept, so its limits are unknown; call with a new lease id"
                 );
-                ReserveWire { error: Code::LeaseExpired, message, ..NOT_ALLOWED }
+                ReserveWire { error: Code::LeaseExpired, message: Some(message.into()), ..NOT_ALLOWED }
             }
         }
     }

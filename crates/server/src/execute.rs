@@ -7,7 +7,7 @@ use std::time::Duration;
 use earmark_admission::{
     Amount, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, DeleteTemplateRequest, EntryQuery,
     ExtendAnswer, ExtendRequest, LimitChange, LimitError, PAGE_MAX, PauseLimitRequest, PutLimitRequest,
-    PutTemplateRequest, QuotaError, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest,
+    PutTemplateRequest, QuotaError, Refusal, ReserveAnswer, ReserveRequest, UsageQuery, WriteAnswer, WriteRequest,
     describe_write_error,
 };
 use earmark_core::{JobId, LeaseId, LimitKey, Role, SetQuotas, UnixMs, WriteError};
@@ -159,7 +159,12 @@ async fn reserve_for(
         app.auth.forget(&context.caller);
         return (answers, subjects);
     }
-    for (wire, subject) in answers.iter().map(ReserveWire::of).zip(&subjects) {
+    for (answer, subject) in answers.iter().zip(&subjects) {
+        // Asked again by the revision that denied the call, which is counted.
+        if let Ok(ReserveAnswer::Refused(Refusal::DeniedByPolicy { .. })) = answer {
+            continue;
+        }
+        let wire = ReserveWire::of(answer);
         app.metrics.reserved(wire.outcome());
         let (keys, reason) = wire.limited_by();
         let template_of = |key: &LimitKey| app.backend.template_of(&subject.namespace, key);

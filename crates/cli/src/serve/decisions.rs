@@ -1,4 +1,4 @@
-//! The decision log of `earmark serve`.
+//! The flags of `earmark serve` for its decision log: recent denials, refusals, timeouts and overages.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The bounds of the decision log.
 #[derive(Args, Debug)]
-pub(super) struct DecisionsArgs {
+pub(super) struct DecisionLogArgs {
     /// Space for the decision log: a size such as 64M or 1G, at least 1M; 0 turns the log off. In memory at most 16M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = bytes)]
     decisions_bytes: u64,
@@ -30,7 +30,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     found.ok_or_else(|| format!("found {text:?}, allowed are 0, and sizes from 1M such as 64M or 1G"))
 }
 
-impl DecisionsArgs {
+impl DecisionLogArgs {
     fn bounds(&self) -> Option<RecordBounds> {
         let age_ms = u64::from(self.decisions_days) * DAY_MS;
         (self.decisions_bytes > 0).then_some(RecordBounds { bytes: self.decisions_bytes, age_ms })
@@ -43,7 +43,8 @@ impl DecisionsArgs {
         Some(Arc::new(MemoryRecords::new(RecordBounds { bytes, ..bounds })))
     }
 
-    /// The log of a node, in its data folder. A full disk makes it drop records.
+    /// The log of a node, in its data folder. A full disk makes it drop records, and fails no
+    /// request.
     pub(super) fn open(&self, disk: RealDisk, identity: Identity) -> Result<Option<Arc<dyn RecordStore>>, Failure> {
         let Some(bounds) = self.bounds() else { return Ok(None) };
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

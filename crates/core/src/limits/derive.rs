@@ -1,7 +1,7 @@
 //! Derived limits: a key that matches a template becomes a limit of its own with its first allowed reserve.
 //!
 //! A reserve derives its missing limits before it is decided, so that the same rules decide about them. If it is not
-//! allowed, they are taken back, and nothing of them is left.
+//! allowed, they are taken back, and nothing of them is left. Extensions and pauses do the same.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub(super) struct Followed {
     pub(super) definition: Definition,
 }
 
-/// A command that finds no room for a limit sweeps as if it had derived this many, which is 256 slots. Otherwise limits
-/// that may be evicted would keep new keys out for long.
+/// Derived limits that a command without room for a limit counts as. The sweep looks at four slots for each, so at 256.
+/// Otherwise limits that may be evicted would keep new keys out for long.
 pub(super) const DERIVED_REFUSED: u32 = 64;
 
 /// Whole seconds of log time, for the age of the last decision.
@@ -35,18 +35,19 @@ impl Limits {
     #[inline]
     pub(super) fn follow_templates(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         if !self.is_followed(resolved) {
-            self.follow_any(now, command, resolved);
+            self.follow_slowly(now, command, resolved);
         }
     }
 
     /// Whether all limits are there, and have the current revisions of their templates.
     #[inline]
     pub(super) fn is_followed(&self, resolved: &[ResolvedPart]) -> bool {
-        !self.has_templates || self.is_any_followed(resolved)
+        !self.has_templates || self.are_all_current(resolved)
     }
 
+    /// As [`Limits::is_followed`], in a Book that has templates.
     #[inline(never)]
-    fn is_any_followed(&self, resolved: &[ResolvedPart]) -> bool {
+    fn are_all_current(&self, resolved: &[ResolvedPart]) -> bool {
         let is_settled = |limit: &Limit| match limit.template() {
             Some(_) => limit.revision == self.templates_revision(limit.namespace),
             None => matches!(limit.phase, Phase::Active | Phase::Decreasing),
@@ -54,8 +55,9 @@ impl Limits {
         resolved.iter().all(|part| self.state.limits.get(part.limit).is_some_and(is_settled))
     }
 
+    /// As [`Limits::follow_templates`], if a limit is missing or has an older revision.
     #[inline(never)]
-    fn follow_any(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
+    fn follow_slowly(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &mut [ResolvedPart]) {
         // Whatever changes below, the limits are looked at again.
         resolved.iter_mut().for_each(|part| part.room = 0);
         // In the order of the command, so that the slots do not depend on which limits are there.
@@ -68,6 +70,7 @@ impl Limits {
             if changed == 0 || is_derived && found.is_some_and(|limit| limit.revision == changed) {
                 continue;
             }
+            // A limit that an operator defined overrides the template.
             if self.advanced(owner, part.limit, now).is_some() && !is_derived {
                 continue;
             }
@@ -233,7 +236,7 @@ impl Limits {
         self.state.limits[slot].reserved() == 0 && self.state.debt(slot) == 0
     }
 
-    /// Whether a limit is derived and its namespace's templates changed since its last decision.
+    /// Whether a limit is derived and its namespace's templates changed since it last took a revision.
     pub(super) fn is_stale(&self, limit: &Limit) -> bool {
         limit.template().is_some() && self.templates_revision(limit.namespace) != limit.revision
     }

@@ -19,7 +19,8 @@ impl StoreDriver<'_> {
     }
 }
 
-/// A survey returns all that a selection needs, however many postings there are.
+/// A survey returns every debt, but only the largest and the smallest of the other postings, which are enough to choose
+/// what a plan spends.
 pub async fn a_survey_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
@@ -31,6 +32,7 @@ pub async fn a_survey_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
     driver.create_postings(vec![held(posting(token(), 0, "acme", 100), &lease(), NOW)]).await;
     driver.create_postings(vec![posting(token(), 0, "bob", 50)]).await;
     let (saga, _) = driver.prepare(Plan::clone(&taking(&debts[1..]))).await;
+    // The driver asks for the three largest and two smallest, and counts to ten.
     let posting_set = driver.posting_set("acme").await;
     assert_eq!(
         (amounts(&posting_set.large), amounts(&posting_set.small), posting_set.active),
@@ -216,6 +218,7 @@ pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
         let found = store.history(account(name), query).await.expect("a store that answers");
         found.iter().map(|stored| (stored.number, stored.entry.changes[0].amount)).collect::<Vec<_>>()
     };
+    // Number 1 opened the accounts.
     assert_eq!(page("acme", 0, 9).await, [(2, 1), (4, 2), (6, 3)]);
     assert_eq!(page("acme", 2, 1).await, [(4, 2)]);
     assert_eq!(page("bob", 5, 9).await, [(7, 13)]);
@@ -260,8 +263,8 @@ pub async fn a_vault_is_counted(store: &dyn Store) {
     assert_eq!(store.census(vault("eu")).await, Ok(Census::default()));
 }
 
-/// The audit compared only assets with a totals row. Adding a posting of another asset and a matching change left the
-/// vault balanced.
+/// The audit also checks an asset without a row of totals. While it did not, a posting that was never issued and a
+/// matching change looked balanced.
 pub async fn what_nobody_has_issued_is_found_out(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
@@ -277,7 +280,7 @@ pub async fn what_nobody_has_issued_is_found_out(store: &dyn Store) {
     assert_eq!(census.assets.len(), 2);
 }
 
-/// The audit reports rows that were changed by hand.
+/// The audit reports accounts whose postings and entries differ.
 pub async fn a_vault_that_does_not_add_up_is_found_out(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;

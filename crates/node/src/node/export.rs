@@ -20,7 +20,6 @@ impl Node {
         // Not the turn of backups: a slow reader of an export must not keep them from being made.
         let turn = Arc::clone(&self.exporting).try_lock_owned();
         let turn = turn.map_err(|_| ClusterError::Unavailable("this node is making another export".into()))?;
-        let key = self.published_key().await?;
         self.host.reads.barrier().await.map_err(ClusterError::Unavailable)?;
         let applied_state = Arc::clone(&self.proposer.applied_state);
         if applied_state.lock().book.external_parts().credit {
@@ -28,6 +27,7 @@ impl Node {
                        database instead";
             return Err(ClusterError::Refused(why.to_owned()));
         }
+        let key = self.published_key().await?;
         let (state, frozen) = applied_state.freeze();
         let header = ExportHeader {
             cluster: self.identity.cluster,

@@ -1,8 +1,9 @@
-//! Detects that an HTTP/1 client hung up while its request waits in a queue.
+//! Detects that an HTTP/1 client hung up while its request waits in the fair queue of its caller.
 //!
 //! HTTP/2 cancels the request of a client that gives up; HTTP/1 does not. There, the end of the client's input may also
-//! mean that it still waits for the response. So a queued request ends when its client sends no more, with the
-//! response that nothing happened.
+//! mean that it still waits for the response. So a queued request ends when its client sends no more. It is answered like
+//! a request that finds the queue full: rate limited, and nothing was executed. The connection looks for the end of input
+//! each time it is flushed (`server::io`).
 
 use std::future::Future;
 use std::pin::Pin;

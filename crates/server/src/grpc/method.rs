@@ -99,7 +99,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + OTHERS] = [
     unary(Which::Limits, Access::Pause, "/earmark.v1.LimitsService/PauseLimit"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetUsage"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutTemplate"),
-    unary(Which::Limits, Access::ReadLimits, "/earmark.v1.LimitsService/ListTemplates"),
+    batch(Which::Limits, Access::ReadLimits, "/earmark.v1.LimitsService/ListTemplates"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/DeleteTemplate"),
     batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListUsage"),
     batch(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListDecisions"),

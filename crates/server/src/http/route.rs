@@ -278,6 +278,7 @@ pub(crate) static ROUTES: [Route; 60] = [
     },
     Route {
         query: shape::TEMPLATES_QUERY,
+        queue_cost: QueueCost::PerItem,
         operation: "list_templates",
         about: "Lists all templates by key.",
         answers: &[answer(200, &["Templates"], "The templates."), BAD_QUERY, FAILED, OVERLOADED],

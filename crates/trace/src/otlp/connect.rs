@@ -34,12 +34,13 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(endpoint: &Endpoint) -> Result<Connector, StartError> {
         let Endpoint { host, port, is_tls, protocol, .. } = endpoint;
-        let tls = if *is_tls { Some(tls(*protocol)?) } else { None };
+        let tls = if *is_tls { Some(tls_connector(*protocol)?) } else { None };
         // A literal IPv6 address has brackets in a URL only.
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(Connector { host, port: *port, tls })
     }
 
+    /// Connects without a timeout; the caller bounds the whole send.
     pub(super) async fn connect(&self) -> io::Result<Connected> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
@@ -50,7 +51,7 @@ impl Connector {
 }
 
 /// TLS with the root certificates of the system.
-fn tls(protocol: Protocol) -> Result<TlsConnector, StartError> {
+fn tls_connector(protocol: Protocol) -> Result<TlsConnector, StartError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
@@ -76,6 +77,7 @@ impl tower_service::Service<hyper::Uri> for Connector {
         Poll::Ready(Ok(()))
     }
 
+    /// Ignores the URI of the gRPC channel, because there is one collector.
     fn call(&mut self, _: hyper::Uri) -> Self::Future {
         let connector = self.clone();
         Box::pin(async move { connector.connect().await })

@@ -1,7 +1,7 @@
 //! The descriptors of a request: attributes, and entries that say what to do with them.
 
 use earmark_core::{ATTRIBUTES_MAX, REQUIREMENTS_MAX, check_attribute_name, quoted};
-use earmark_policy::{HITS_BOUND as OUTPUT_TOKENS_MAX, HitsUsed, Usage};
+use earmark_policy::{HitsUsed, OUTPUT_BOUND_ATTRIBUTE as OUTPUT_TOKENS_MAX, Usage};
 use earmark_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use earmark_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use earmark_proto::envoy::service::ratelimit::v3::RateLimitRequest;

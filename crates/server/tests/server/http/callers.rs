@@ -1,5 +1,6 @@
 //! Roles, namespaces, and responses to rejected requests.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,19 @@ async fn a_list_of_templates_is_charged_by_its_templates() {
     assert_eq!([list().await.status, list().await.status], [200, 429]);
     let listed = calls::limits(&keyed.server).await.list_templates(with(Some(&keyed.root), Default::default())).await;
     assert_eq!(listed.unwrap_err().code(), tonic::Code::ResourceExhausted);
+}
+
+/// A list of templates waited for more permits while it held one, until its deadline, and so did all that its caller asked
+/// meanwhile.
+#[tokio::test]
+async fn a_list_waits_for_no_other_permit_of_its_own() {
+    let keyed = KeyedServer::with(|options| options.requests_at_once = NonZeroU32::new(1)).await;
+    for path in ["limits", "templates", "limits?prefix=a", "quotas/default", "policy?namespace=default"] {
+        let listed = keyed.ask(Some(&keyed.root), "GET", &format!("/v1/admin/{path}"), "").await;
+        assert_ne!(listed.status, 429, "{path}");
+    }
+    let listed = calls::limits(&keyed.server).await.list_templates(with(Some(&keyed.root), Default::default())).await;
+    assert_eq!(listed.unwrap().into_inner().templates, []);
 }
 
 /// The page of a tenant's change log may read 5,000 changes of others, and counted as 100 requests.
