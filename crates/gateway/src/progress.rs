@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,8 @@ use crate::reply::{CutOff, ReplyBody};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The most that is read before the protocol is known, in bytes: the initial buffer of hyper.
 const FIRST_BYTES_MAX: usize = 8 << 10;
+/// The largest part of an answer over HTTP/2, so that a client that takes it slowly is seen to take it.
+const PART_BYTES_MAX: usize = 64 << 10;
 
 /// Reads the first bytes of a connection, until they tell HTTP/2 from HTTP/1. Returns whether it is HTTP/2. The bytes are
 /// empty if the client said nothing.
@@ -46,17 +48,39 @@ pub(crate) struct Progress(Mutex<State>);
 struct State {
     /// Since when the connection takes no bytes.
     blocked_since: Option<Instant>,
-    /// Since when the client has not asked for more of an answer, by the number of the answer.
-    untaken_since: BTreeMap<u64, Instant>,
+    /// By the number of the answer.
+    untaken: BTreeMap<u64, Untaken>,
     answers: u64,
+}
+
+/// The parts of one answer that the connection has not taken.
+struct Untaken {
+    parts: u32,
+    /// When it took one, or was given one while it had none.
+    since: Instant,
 }
 
 impl Progress {
     /// Whether the client has taken nothing during the timeout, so that its connection must be closed.
     pub(crate) fn is_stalled(&self, now: Instant, take_timeout: Duration) -> bool {
         let state = self.lock();
-        let mut untaken = state.blocked_since.iter().chain(state.untaken_since.values());
-        untaken.any(|since| now >= *since + take_timeout)
+        let mut since = state.blocked_since.into_iter().chain(state.untaken.values().map(|untaken| untaken.since));
+        since.any(|since| now >= since + take_timeout)
+    }
+
+    fn gave(&self, answer: u64) {
+        let mut state = self.lock();
+        state.untaken.entry(answer).or_insert_with(|| Untaken { parts: 0, since: Instant::now() }).parts += 1;
+    }
+
+    fn took(&self, answer: u64) {
+        let mut state = self.lock();
+        let Some(untaken) = state.untaken.get_mut(&answer) else { return };
+        untaken.parts -= 1;
+        untaken.since = Instant::now();
+        if untaken.parts == 0 {
+            state.untaken.remove(&answer);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -132,12 +156,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// An answer. Over HTTP/2 a client may open no window for it while its connection goes on, so its own progress is noted:
-/// hyper asks for the next piece once the client has room for it.
+/// An answer. Over HTTP/2 a client may open no window for it while its connection goes on, so its own progress is noted.
+/// hyper hands over a part before the client has room for it, so only the end of a part shows that it was taken.
 pub(crate) struct Answer {
     body: ReplyBody,
     /// The connection and the number of the answer, over HTTP/2.
     noted: Option<(Arc<Progress>, u64)>,
+    /// The rest of a piece that is handed over in parts.
+    rest: Bytes,
 }
 
 impl Answer {
@@ -146,11 +172,10 @@ impl Answer {
             let mut state = progress.lock();
             state.answers += 1;
             let number = state.answers;
-            state.untaken_since.insert(number, Instant::now());
             drop(state);
             (progress, number)
         });
-        Answer { body, noted }
+        Answer { body, noted, rest: Bytes::new() }
     }
 }
 
@@ -159,79 +184,53 @@ impl Body for Answer {
     type Error = CutOff;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if let Some((progress, number)) = &self.noted {
-            let mut state = progress.lock();
-            match &frame {
-                Poll::Ready(Some(_)) => drop(state.untaken_since.insert(*number, Instant::now())),
-                // The client waits for the upstream, or has all.
-                Poll::Ready(None) | Poll::Pending => drop(state.untaken_since.remove(number)),
+        if self.noted.is_some() && self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(piece) => self.rest = piece,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                end => return Poll::Ready(end),
             }
         }
-        frame
+        let Answer { body, noted, rest } = &mut *self;
+        let Some((progress, number)) = noted else { return Pin::new(body).poll_frame(context) };
+        let bytes = rest.split_to(rest.len().min(PART_BYTES_MAX));
+        Poll::Ready(Some(Ok(Frame::data(Part::new(bytes, progress, *number)))))
     }
 
-    /// An answer that is noted ends with an empty frame. Else hyper would forget it with its last piece, which the client
-    /// has not taken then.
     fn is_end_stream(&self) -> bool {
-        self.noted.is_none() && self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = self.rest.len() as u64;
+        self.body.size_hint().exact().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + rest))
     }
 }
 
-impl Drop for Answer {
+/// A part of an answer, which the connection drops once it has taken it.
+struct Part {
+    bytes: Bytes,
+    progress: Arc<Progress>,
+    answer: u64,
+}
+
+impl Part {
+    fn new(bytes: Bytes, progress: &Arc<Progress>, answer: u64) -> Bytes {
+        progress.gave(answer);
+        Bytes::from_owner(Part { bytes, progress: Arc::clone(progress), answer })
+    }
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Part {
     fn drop(&mut self) {
-        if let Some((progress, number)) = &self.noted {
-            progress.lock().untaken_since.remove(number);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncWriteExt as _, duplex};
-
-    use super::*;
-
-    /// The first bytes of a client that sends these parts, and whether they are HTTP/2.
-    async fn first_of(parts: &'static [&[u8]]) -> (Bytes, bool) {
-        let (mut client, mut stream) = duplex(1);
-        tokio::spawn(async move {
-            for part in parts {
-                client.write_all(part).await.unwrap();
-            }
-        });
-        first_bytes(&mut stream).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn the_first_bytes_tell_http_2_from_http_1_however_they_arrive() {
-        assert_eq!(first_of(&[PREFACE]).await, (Bytes::from_static(PREFACE), true));
-        assert_eq!(first_of(&[b"PRI * HTTP/2.0\r\n", b"\r\nSM\r\n\r\n"]).await, (Bytes::from_static(PREFACE), true));
-        // One byte is enough to see that it is no preface.
-        assert_eq!(first_of(&[b"GET"]).await, (Bytes::from_static(b"G"), false));
-        assert_eq!(first_of(&[b"POST / HTTP/1.1"]).await, (Bytes::from_static(b"PO"), false));
-        assert_eq!(first_of(&[b"PRI"]).await, (Bytes::from_static(b"PRI"), false));
-        assert_eq!(first_of(&[]).await, (Bytes::new(), false));
-    }
-
-    /// hyper doubled its buffer for each connection, because it got the head in two parts.
-    #[tokio::test]
-    async fn a_head_is_read_as_a_whole() {
-        let (mut client, mut stream) = duplex(4_096);
-        let head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n";
-        client.write_all(head).await.unwrap();
-        let (first, _) = first_bytes(&mut stream).await.unwrap();
-        assert_eq!(first, &head[..]);
-        let mut watched = Watched::new(stream, first, &Arc::default());
-        client.write_all(b"more").await.unwrap();
-        let mut read = Vec::new();
-        watched.read_buf(&mut read).await.unwrap();
-        assert_eq!(read, head);
-        watched.read_buf(&mut read).await.unwrap();
-        assert!(read.ends_with(b"more"));
+        self.progress.took(self.answer);
     }
 }

@@ -10,16 +10,13 @@ use tokio::sync::mpsc;
 
 /// Pieces that wait for a slow client. A full queue stops the reading from the upstream.
 const PIECES_MAX: usize = 4;
-/// The largest part of a whole body that is handed over at once, in bytes, so that a client that takes it slowly is seen
-/// to take it: 64 KiB.
-const PART_BYTES_MAX: usize = 64 << 10;
 
 /// An answer to a client.
 pub(crate) type Reply = Response<ReplyBody>;
 
 /// The body of an answer.
 pub(crate) enum ReplyBody {
-    /// The whole body, or what is left of it.
+    /// The whole body; empty once it is handed over.
     Whole(Bytes),
     /// A body in pieces. It ends cleanly only with [`Piece::End`].
     Pieces(mpsc::Receiver<Piece>),
@@ -57,8 +54,8 @@ impl Body for ReplyBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match &mut *self {
             ReplyBody::Whole(bytes) => {
-                let part = bytes.split_to(bytes.len().min(PART_BYTES_MAX));
-                Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
+                let body = std::mem::take(bytes);
+                Poll::Ready((!body.is_empty()).then(|| Ok(Frame::data(body))))
             }
             ReplyBody::Pieces(pieces) => pieces.poll_recv(context).map(|piece| match piece {
                 Some(Piece::Bytes(bytes)) => Some(Ok(Frame::data(*bytes))),

@@ -55,7 +55,11 @@ async fn impatient(answer: Vec<Step>) -> Running {
 }
 
 fn large() -> Vec<Step> {
-    whole(200, "", &CHAT.replace("hello", &"x".repeat(900_000)))
+    answer_of(900_000)
+}
+
+fn answer_of(bytes: usize) -> Vec<Step> {
+    whole(200, "", &CHAT.replace("hello", &"x".repeat(bytes)))
 }
 
 async fn until_settled(gateway: &Running, calls: usize) {
@@ -110,11 +114,12 @@ async fn the_connection_of_a_stream_that_nobody_reads_is_closed() {
     until_settled(&gateway, 1).await;
 }
 
-/// Over HTTP/2 each answer waits for a window of its own, and the connection goes on.
+/// Over HTTP/2 each answer waits for a window of its own, and the connection goes on. hyper asks for the end of an answer
+/// while its last part waits for a window, which looked like an answer that was taken.
 #[tokio::test]
 async fn answers_of_http_2_that_nobody_takes_are_given_up() {
-    for window in [0, 100] {
-        let gateway = impatient(large()).await;
+    for (window, bytes) in [(0, 900_000), (100, 900_000), (900_000, 900_000), (1, 10_000)] {
+        let gateway = impatient(answer_of(bytes)).await;
         let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
         builder.initial_stream_window_size(window);
         let stream = TokioIo::new(gateway.connect().await);
@@ -127,7 +132,7 @@ async fn answers_of_http_2_that_nobody_takes_are_given_up() {
             answers.push(sender.send_request(request).await.unwrap());
         }
         until_settled(&gateway, 4).await;
-        assert!(gateway.metric("earmark_gateway_buffered_bytes").await > 3_000_000, "window {window}");
+        assert!(gateway.metric("earmark_gateway_buffered_bytes").await > 3 * bytes as u64, "window {window}");
         until_free(&gateway).await;
         assert_eq!(answers.len(), 4);
     }
